@@ -1,0 +1,65 @@
+"""apps/v1 kinds as readers see them.
+
+The pod template is kept whole (as a raw document), since whoever makes Pods from it must copy fields
+that we know nothing of.
+"""
+
+from __future__ import annotations
+
+from sliceplane.api.meta import Condition, Document, IntOrString, LabelSelector, Object, Projection
+
+
+class RollingUpdate(Projection, frozen=True, kw_only=True):
+    max_unavailable: IntOrString | None = None
+    max_surge: IntOrString | None = None
+
+
+class DeploymentStrategy(Projection, frozen=True, kw_only=True):
+    type: str = "RollingUpdate"
+    rolling_update: RollingUpdate | None = None
+
+
+class DeploymentSpec(Projection, frozen=True, kw_only=True):
+    replicas: int | None = None
+    selector: LabelSelector = LabelSelector()
+    template: Document = {}
+    strategy: DeploymentStrategy = DeploymentStrategy()
+    min_ready_seconds: int = 0
+    revision_history_limit: int | None = None
+    progress_deadline_seconds: int | None = None
+    paused: bool = False
+
+
+class DeploymentStatus(Projection, frozen=True, kw_only=True):
+    observed_generation: int = 0
+    replicas: int = 0
+    updated_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    unavailable_replicas: int = 0
+    conditions: tuple[Condition, ...] | None = None
+
+
+class Deployment(Object, frozen=True, kw_only=True):
+    spec: DeploymentSpec = DeploymentSpec()
+    status: DeploymentStatus = DeploymentStatus()
+
+
+class ReplicaSetSpec(Projection, frozen=True, kw_only=True):
+    replicas: int | None = None
+    selector: LabelSelector = LabelSelector()
+    template: Document = {}
+    min_ready_seconds: int = 0
+
+
+class ReplicaSetStatus(Projection, frozen=True, kw_only=True):
+    observed_generation: int = 0
+    replicas: int = 0
+    fully_labeled_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+
+
+class ReplicaSet(Object, frozen=True, kw_only=True):
+    spec: ReplicaSetSpec = ReplicaSetSpec()
+    status: ReplicaSetStatus = ReplicaSetStatus()

@@ -1,0 +1,59 @@
+"""JSON bytes to documents and projections, and back.
+
+``encode`` is compact and keeps the order of members, so equal documents built the same way are equal
+bytes.  Escaping of ``<``, ``>`` and ``&`` is the server's business, not the store's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from sliceplane.api.apps import Deployment, ReplicaSet
+from sliceplane.api.core import Endpoints, Event, Lease, Namespace, Node, Pod, Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.meta import Document, Object
+
+T = TypeVar("T", bound=Object)
+
+_encoder = msgspec.json.Encoder()
+_document_decoder = msgspec.json.Decoder(dict[str, Any])
+
+#: the projection of each resource, by ``Resource.key``; everything else is read as ``Object``
+PROJECTIONS: dict[str, type[Object]] = {
+    "deployments.apps": Deployment,
+    "endpoints": Endpoints,
+    "endpointslices.discovery.k8s.io": EndpointSlice,
+    "events": Event,
+    "leases.coordination.k8s.io": Lease,
+    "namespaces": Namespace,
+    "nodes": Node,
+    "pods": Pod,
+    "replicasets.apps": ReplicaSet,
+    "services": Service,
+}
+_decoders: dict[type[Object], msgspec.json.Decoder[Any]] = {}
+
+
+def encode(value: Any) -> bytes:
+    """Compact JSON of a document or a projection."""
+    return _encoder.encode(value)
+
+
+def decode_document(body: bytes) -> Document:
+    """Raises ``msgspec.DecodeError`` if *body* is not a JSON object."""
+    return _document_decoder.decode(body)
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """The projection of *body*.  Raises ``msgspec.DecodeError`` (a ``ValidationError`` for a wrong type)."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    result: T = decoder.decode(body)
+    return result
+
+
+def projection_of(resource_key: str) -> type[Object]:
+    return PROJECTIONS.get(resource_key, Object)

@@ -1,0 +1,172 @@
+"""core/v1 kinds as readers see them: only the members that controllers and consumers use."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sliceplane.api.meta import Condition, IntOrString, Object, ObjectReference, Projection
+
+
+class ServicePort(Projection, frozen=True, kw_only=True):
+    name: str = ""
+    protocol: str = "TCP"
+    app_protocol: str | None = None
+    port: int = 0
+    target_port: IntOrString | None = None
+    node_port: int = 0
+
+
+class ClientIPConfig(Projection, frozen=True, kw_only=True):
+    timeout_seconds: int | None = None
+
+
+class SessionAffinityConfig(Projection, frozen=True, kw_only=True):
+    client_ip: ClientIPConfig | None = msgspec.field(name="clientIP", default=None)
+
+
+class ServiceSpec(Projection, frozen=True, kw_only=True):
+    type: str = "ClusterIP"
+    ports: tuple[ServicePort, ...] | None = None
+    selector: dict[str, str] | None = None
+    cluster_ip: str = msgspec.field(name="clusterIP", default="")
+    cluster_ips: tuple[str, ...] | None = msgspec.field(name="clusterIPs", default=None)
+    external_ips: tuple[str, ...] | None = msgspec.field(name="externalIPs", default=None)
+    external_name: str = ""
+    ip_families: tuple[str, ...] | None = None
+    ip_family_policy: str | None = None
+    session_affinity: str = ""
+    session_affinity_config: SessionAffinityConfig | None = None
+    internal_traffic_policy: str | None = None
+    external_traffic_policy: str = ""
+    health_check_node_port: int = 0
+    load_balancer_source_ranges: tuple[str, ...] | None = None
+    publish_not_ready_addresses: bool = False
+    traffic_distribution: str | None = None
+
+
+class Service(Object, frozen=True, kw_only=True):
+    spec: ServiceSpec = ServiceSpec()
+
+
+class EndpointAddress(Projection, frozen=True, kw_only=True):
+    ip: str = ""
+    hostname: str = ""
+    node_name: str | None = None
+    target_ref: ObjectReference | None = None
+
+
+class CoreEndpointPort(Projection, frozen=True, kw_only=True):
+    name: str = ""
+    port: int = 0
+    protocol: str = "TCP"
+    app_protocol: str | None = None
+
+
+class EndpointSubset(Projection, frozen=True, kw_only=True):
+    addresses: tuple[EndpointAddress, ...] | None = None
+    not_ready_addresses: tuple[EndpointAddress, ...] | None = None
+    ports: tuple[CoreEndpointPort, ...] | None = None
+
+
+class Endpoints(Object, frozen=True, kw_only=True):
+    subsets: tuple[EndpointSubset, ...] | None = None
+
+
+class ContainerPort(Projection, frozen=True, kw_only=True):
+    name: str = ""
+    container_port: int = 0
+    protocol: str = "TCP"
+
+
+class Container(Projection, frozen=True, kw_only=True):
+    name: str = ""
+    ports: tuple[ContainerPort, ...] | None = None
+    restart_policy: str | None = None
+
+
+class PodReadinessGate(Projection, frozen=True, kw_only=True):
+    condition_type: str = ""
+
+
+class PodSpec(Projection, frozen=True, kw_only=True):
+    node_name: str = ""
+    hostname: str = ""
+    subdomain: str = ""
+    containers: tuple[Container, ...] | None = None
+    init_containers: tuple[Container, ...] | None = None
+    node_selector: dict[str, str] | None = None
+    readiness_gates: tuple[PodReadinessGate, ...] | None = None
+    termination_grace_period_seconds: int | None = None
+
+
+class PodIP(Projection, frozen=True, kw_only=True):
+    ip: str = ""
+
+
+class PodStatus(Projection, frozen=True, kw_only=True):
+    phase: str = ""
+    pod_ip: str = msgspec.field(name="podIP", default="")
+    pod_ips: tuple[PodIP, ...] | None = msgspec.field(name="podIPs", default=None)
+    host_ip: str = msgspec.field(name="hostIP", default="")
+    conditions: tuple[Condition, ...] | None = None
+    start_time: str | None = None
+
+
+class Pod(Object, frozen=True, kw_only=True):
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class NodeAddress(Projection, frozen=True, kw_only=True):
+    type: str = ""
+    address: str = ""
+
+
+class NodeSpec(Projection, frozen=True, kw_only=True):
+    pod_cidr: str = msgspec.field(name="podCIDR", default="")
+    pod_cidrs: tuple[str, ...] | None = msgspec.field(name="podCIDRs", default=None)
+    unschedulable: bool = False
+
+
+class NodeStatus(Projection, frozen=True, kw_only=True):
+    allocatable: dict[str, str] | None = None
+    conditions: tuple[Condition, ...] | None = None
+    addresses: tuple[NodeAddress, ...] | None = None
+
+
+class Node(Object, frozen=True, kw_only=True):
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class NamespaceSpec(Projection, frozen=True, kw_only=True):
+    finalizers: tuple[str, ...] | None = None
+
+
+class NamespaceStatus(Projection, frozen=True, kw_only=True):
+    phase: str = ""
+
+
+class Namespace(Object, frozen=True, kw_only=True):
+    spec: NamespaceSpec = NamespaceSpec()
+    status: NamespaceStatus = NamespaceStatus()
+
+
+class LeaseSpec(Projection, frozen=True, kw_only=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Object, frozen=True, kw_only=True):
+    spec: LeaseSpec = LeaseSpec()
+
+
+class Event(Object, frozen=True, kw_only=True):
+    involved_object: ObjectReference = ObjectReference()
+    reason: str = ""
+    message: str = ""
+    type: str = ""
+    count: int = 0

@@ -1,0 +1,65 @@
+"""EndpointSlice v1 as readers see it (KEP-0752, section "EndpointSlice API")."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sliceplane.api.meta import Object, ObjectReference, Projection
+
+AddressType = Literal["IPv4", "IPv6", "FQDN"]
+
+LABEL_SERVICE_NAME = "kubernetes.io/service-name"
+LABEL_MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+LABEL_HEADLESS = "service.kubernetes.io/headless"
+LABEL_SERVICE_PROXY_NAME = "service.kubernetes.io/service-proxy-name"
+LABEL_ZONE = "topology.kubernetes.io/zone"
+LABEL_HOSTNAME = "kubernetes.io/hostname"
+ANNOTATION_TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
+MANAGED_BY_CONTROLLER = "endpointslice-controller.k8s.io"
+
+
+class EndpointConditions(Projection, frozen=True, kw_only=True):
+    """``None`` is "not said": consumers read ready and serving as true, terminating as false."""
+
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class ForZone(Projection, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class ForNode(Projection, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class EndpointHints(Projection, frozen=True, kw_only=True):
+    for_zones: tuple[ForZone, ...] | None = None
+    for_nodes: tuple[ForNode, ...] | None = None
+
+
+class Endpoint(Projection, frozen=True, kw_only=True):
+    addresses: tuple[str, ...] = ()
+    conditions: EndpointConditions = EndpointConditions()
+    hostname: str | None = None
+    target_ref: ObjectReference | None = None
+    deprecated_topology: dict[str, str] | None = None
+    node_name: str | None = None
+    zone: str | None = None
+    hints: EndpointHints | None = None
+
+
+class EndpointPort(Projection, frozen=True, kw_only=True):
+    """``port`` None means "all ports" to the API; kube-proxy ignores such a port."""
+
+    name: str | None = None
+    protocol: str | None = None
+    port: int | None = None
+    app_protocol: str | None = None
+
+
+class EndpointSlice(Object, frozen=True, kw_only=True):
+    address_type: str = ""
+    endpoints: tuple[Endpoint, ...] | None = None
+    ports: tuple[EndpointPort, ...] | None = None

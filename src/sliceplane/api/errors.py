@@ -1,0 +1,199 @@
+"""Errors that a client can cause or must know of, worded exactly as Kubernetes words them (reference B11).
+
+``StatusError`` is the one exception that crosses layers: it carries an HTTP code and renders as a
+``Status`` object.  ``FieldError`` is one complaint about one field; validation returns lists of them
+and ``invalid`` folds a list into a 422.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+Cause = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One complaint: ``type`` is the machine name that goes into ``causes[].reason``."""
+
+    type: str
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+def show(value: Any) -> str:
+    """A bad value as Kubernetes prints it: strings quoted, objects and lists as JSON, null as ``null``."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def required(path: str, detail: str = "") -> FieldError:
+    return FieldError("FieldValueRequired", path, f"Required value: {detail}" if detail else "Required value")
+
+
+def invalid_value(path: str, value: Any, detail: str) -> FieldError:
+    return FieldError("FieldValueInvalid", path, f"Invalid value: {show(value)}: {detail}")
+
+
+def not_supported(path: str, value: Any, supported: tuple[str, ...]) -> FieldError:
+    options = ", ".join(show(option) for option in supported)
+    return FieldError("FieldValueNotSupported", path, f"Unsupported value: {show(value)}: supported values: {options}")
+
+
+def duplicate(path: str, value: Any) -> FieldError:
+    return FieldError("FieldValueDuplicate", path, f"Duplicate value: {show(value)}")
+
+
+def forbidden_field(path: str, detail: str) -> FieldError:
+    return FieldError("FieldValueForbidden", path, f"Forbidden: {detail}")
+
+
+def too_long(path: str, limit_bytes: int) -> FieldError:
+    return FieldError("FieldValueTooLong", path, f"Too long: may not be more than {limit_bytes} bytes")
+
+
+def too_many(path: str, actual: int, limit: int) -> FieldError:
+    return FieldError("FieldValueTooMany", path, f"Too many: {actual}: must have at most {limit} items")
+
+
+@dataclass(frozen=True)
+class StatusError(Exception):
+    """An HTTP error with the ``Status`` body that Kubernetes gives for it."""
+
+    code: int
+    reason: str
+    message: str
+    details: dict[str, Any] | None = None
+    #: extra members of ``metadata`` (an expired continue token carries a fresh one)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    retry_after_s: int | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+    def status(self) -> dict[str, Any]:
+        """The ``Status`` document; empty members are left out, as upstream does."""
+        body: dict[str, Any] = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": self.metadata,
+            "status": "Failure",
+            "message": self.message,
+        }
+        if self.reason:
+            body["reason"] = self.reason
+        if self.details is not None:
+            body["details"] = self.details
+        body["code"] = self.code
+        return body
+
+
+def _details(name: str, group: str, kind: str, causes: list[Cause] | None = None) -> dict[str, Any]:
+    """``details`` with empty members left out; *kind* is the plural except for ``Invalid``."""
+    details: dict[str, Any] = {}
+    if name:
+        details["name"] = name
+    if group:
+        details["group"] = group
+    if kind:
+        details["kind"] = kind
+    if causes:
+        details["causes"] = causes
+    return details
+
+
+def _qualified(plural: str, group: str) -> str:
+    return f"{plural}.{group}" if group else plural
+
+
+def bad_request(message: str) -> StatusError:
+    return StatusError(400, "BadRequest", message)
+
+
+def unauthorized() -> StatusError:
+    return StatusError(401, "Unauthorized", "Unauthorized")
+
+
+def forbidden(plural: str, group: str, name: str, why: str, causes: list[Cause] | None = None) -> StatusError:
+    who = f'{_qualified(plural, group)} "{name}"' if name else _qualified(plural, group)
+    return StatusError(403, "Forbidden", f"{who} is forbidden: {why}", _details(name, group, plural, causes))
+
+
+def not_found(plural: str, group: str, name: str) -> StatusError:
+    message = f'{_qualified(plural, group)} "{name}" not found'
+    return StatusError(404, "NotFound", message, _details(name, group, plural))
+
+
+def unknown_resource() -> StatusError:
+    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
+
+
+def method_not_allowed() -> StatusError:
+    message = "the server does not allow this method on the requested resource"
+    return StatusError(405, "MethodNotAllowed", message, {})
+
+
+def already_exists(plural: str, group: str, name: str, *, being_deleted: bool = False) -> StatusError:
+    message = f'{_qualified(plural, group)} "{name}" already exists'
+    if being_deleted:
+        message = f"object is being deleted: {message}"
+    return StatusError(409, "AlreadyExists", message, _details(name, group, plural))
+
+
+def conflict(plural: str, group: str, name: str, why: str) -> StatusError:
+    message = f'Operation cannot be fulfilled on {_qualified(plural, group)} "{name}": {why}'
+    return StatusError(409, "Conflict", message, _details(name, group, plural))
+
+
+STALE_WRITE = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+def invalid(kind: str, group: str, name: str, errors: list[FieldError]) -> StatusError:
+    """422 from field errors, in their order.  *kind* is the KIND, not the plural."""
+    assert errors, "invalid() needs at least one error"
+    qualified = f"{kind}.{group}" if group else kind
+    listed = str(errors[0]) if len(errors) == 1 else "[" + ", ".join(str(error) for error in errors) + "]"
+    causes = [{"reason": error.type, "message": error.message, "field": error.field} for error in errors]
+    details = _details(name, group, kind, causes)
+    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {listed}', details)
+
+
+def expired(message: str, metadata: dict[str, Any] | None = None) -> StatusError:
+    return StatusError(410, "Expired", message, metadata=metadata or {})
+
+
+def too_large_resource_version(wanted: int, current: int) -> StatusError:
+    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+    details = {"causes": [cause], "retryAfterSeconds": 1}
+    message = f"Timeout: Too large resource version: {wanted}, current: {current}"
+    return StatusError(504, "Timeout", message, details, retry_after_s=1)
+
+
+def too_large_body(limit_bytes: int) -> StatusError:
+    message = f"Request entity too large: limit is {limit_bytes}"
+    return StatusError(413, "RequestEntityTooLarge", message)
+
+
+def unsupported_media_type(message: str) -> StatusError:
+    return StatusError(415, "UnsupportedMediaType", message)
+
+
+def internal(message: str) -> StatusError:
+    return StatusError(500, "InternalError", message)
+
+
+def from_status(body: dict[str, Any], code: int) -> StatusError:
+    """The error that a peer's ``Status`` body stands for; a body without a code takes the HTTP *code*."""
+    details = body.get("details")
+    retry_after = details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    return StatusError(
+        int(body.get("code") or code),
+        str(body.get("reason") or ""),
+        str(body.get("message") or ""),
+        details if isinstance(details, dict) else None,
+        retry_after_s=retry_after if isinstance(retry_after, int) else None,
+    )

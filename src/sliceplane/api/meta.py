@@ -1,0 +1,92 @@
+"""Metadata as readers see it, and the base of every projection.
+
+A projection is frozen; its lists are tuples; its dictionaries are shared with the cache and therefore
+**must not be changed**.  Absent and null members take the default; members that a projection does not
+name are skipped while decoding, never copied.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+
+class Projection(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True, gc=False):
+    """Base of all projections: camelCase on the wire, defaults left out when encoded."""
+
+
+class OwnerReference(Projection, frozen=True, kw_only=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMeta(Projection, frozen=True, kw_only=True):
+    """metav1.ObjectMeta without managedFields and selfLink.  Times stay text (``kit.times`` parses them)."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[OwnerReference, ...] | None = None
+    finalizers: tuple[str, ...] | None = None
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, or the name alone where there is no namespace."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class ObjectReference(Projection, frozen=True, kw_only=True):
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    api_version: str = ""
+    resource_version: str = ""
+    field_path: str = ""
+
+
+class LabelSelectorRequirement(Projection, frozen=True, kw_only=True):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class LabelSelector(Projection, frozen=True, kw_only=True):
+    match_labels: dict[str, str] | None = None
+    match_expressions: tuple[LabelSelectorRequirement, ...] | None = None
+
+
+class Condition(Projection, frozen=True, kw_only=True):
+    """The common part of every kind's conditions."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+    last_update_time: str | None = None
+
+
+class Object(Projection, frozen=True, kw_only=True):
+    """What every kind has.  Specific projections add the members that their readers use."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = ObjectMeta()
+
+
+IntOrString = Annotated[int | str, msgspec.Meta(description="a number, or a name")]
+Document = dict[str, Any]

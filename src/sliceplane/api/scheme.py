@@ -1,0 +1,256 @@
+"""The table of resources that we serve: names, versions, scope, subresources and per-kind rules that are data.
+
+Everything that needs code per kind (defaults, validation, Table columns) lives in a module of its own
+and is found by ``Resource.key``.  Facts: reference B1, B6, B9, B12, B13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain
+
+ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+STATUS_VERBS = ("get", "patch", "update")
+
+GenerationRule = Literal["none", "spec", "content"]
+DeleteReply = Literal["status", "object"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """One served resource (a plural in one group and version)."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    singular: str
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ALL_VERBS
+    #: "status", "scale", "finalize": only these are routed
+    subresources: tuple[str, ...] = ()
+    #: resources that are two views of one stored object share this (core and events.k8s.io Events)
+    storage: str = ""
+    check_name: Callable[[str], tuple[str, ...]] = check_dns_subdomain
+    #: field selector names beyond metadata.name and metadata.namespace, mapped to a JSON path
+    #: ``a.b.c`` in the document; a missing value selects as ""
+    selectable_fields: tuple[tuple[str, str], ...] = ()
+    #: "content": +1 when anything outside metadata, or a label, changes; "spec": +1 when spec changes
+    generation: GenerationRule = "none"
+    unconditional_update: bool = True
+    create_on_update: bool = False
+    delete_reply: DeleteReply = "status"
+    #: gracePeriodSeconds means something (Pod only)
+    graceful_delete: bool = False
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def list_kind(self) -> str:
+        return f"{self.kind}List"
+
+    @property
+    def key(self) -> str:
+        """``plural.group`` (core: the plural alone); the storage prefix and the name in messages."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def storage_key(self) -> str:
+        return self.storage or self.key
+
+    @property
+    def has_status(self) -> bool:
+        return "status" in self.subresources
+
+    @property
+    def path_prefix(self) -> str:
+        """``/api/v1`` or ``/apis/GROUP/VERSION``."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        parts = [self.path_prefix]
+        if namespace and self.namespaced:
+            parts.append(f"namespaces/{namespace}")
+        parts.append(self.plural)
+        parts.extend(part for part in (name, subresource) if part)
+        return "/".join(parts)
+
+
+_POD_FIELDS = (
+    ("spec.nodeName", "spec.nodeName"),
+    ("spec.host", "spec.nodeName"),
+    ("spec.restartPolicy", "spec.restartPolicy"),
+    ("spec.schedulerName", "spec.schedulerName"),
+    ("spec.serviceAccountName", "spec.serviceAccountName"),
+    ("spec.hostNetwork", "spec.hostNetwork"),
+    ("status.phase", "status.phase"),
+    ("status.podIP", "status.podIP"),
+    ("status.nominatedNodeName", "status.nominatedNodeName"),
+)
+_REFERENCE_FIELDS = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+_CORE_EVENT_FIELDS = (
+    *((f"involvedObject.{name}", f"involvedObject.{name}") for name in _REFERENCE_FIELDS),
+    ("reason", "reason"),
+    ("reportingComponent", "reportingComponent"),
+    ("source", "source.component"),
+    ("type", "type"),
+)
+
+EndpointSlices = Resource(
+    group="discovery.k8s.io",
+    version="v1",
+    kind="EndpointSlice",
+    plural="endpointslices",
+    singular="endpointslice",
+    generation="content",
+)
+Services = Resource(
+    group="",
+    version="v1",
+    kind="Service",
+    plural="services",
+    singular="service",
+    short_names=("svc",),
+    categories=("all",),
+    subresources=("status",),
+    check_name=check_dns_label,
+    selectable_fields=(("spec.clusterIP", "spec.clusterIP"), ("spec.type", "spec.type")),
+    create_on_update=True,
+    delete_reply="object",
+)
+EndpointsObjects = Resource(
+    group="",
+    version="v1",
+    kind="Endpoints",
+    plural="endpoints",
+    singular="endpoints",
+    short_names=("ep",),
+    create_on_update=True,
+)
+Pods = Resource(
+    group="",
+    version="v1",
+    kind="Pod",
+    plural="pods",
+    singular="pod",
+    short_names=("po",),
+    categories=("all",),
+    subresources=("status",),
+    selectable_fields=_POD_FIELDS,
+    generation="spec",
+    delete_reply="object",
+    graceful_delete=True,
+)
+Nodes = Resource(
+    group="",
+    version="v1",
+    kind="Node",
+    plural="nodes",
+    singular="node",
+    namespaced=False,
+    short_names=("no",),
+    subresources=("status",),
+    selectable_fields=(("spec.unschedulable", "spec.unschedulable"),),
+)
+Namespaces = Resource(
+    group="",
+    version="v1",
+    kind="Namespace",
+    plural="namespaces",
+    singular="namespace",
+    namespaced=False,
+    short_names=("ns",),
+    verbs=tuple(verb for verb in ALL_VERBS if verb != "deletecollection"),
+    subresources=("finalize", "status"),
+    check_name=check_dns_label,
+    selectable_fields=(("status.phase", "status.phase"),),
+    delete_reply="object",
+)
+ConfigMaps = Resource(
+    group="", version="v1", kind="ConfigMap", plural="configmaps", singular="configmap", short_names=("cm",)
+)
+Events = Resource(
+    group="",
+    version="v1",
+    kind="Event",
+    plural="events",
+    singular="event",
+    short_names=("ev",),
+    selectable_fields=_CORE_EVENT_FIELDS,
+    create_on_update=True,
+)
+Leases = Resource(
+    group="coordination.k8s.io",
+    version="v1",
+    kind="Lease",
+    plural="leases",
+    singular="lease",
+    unconditional_update=False,
+    create_on_update=True,
+)
+Deployments = Resource(
+    group="apps",
+    version="v1",
+    kind="Deployment",
+    plural="deployments",
+    singular="deployment",
+    short_names=("deploy",),
+    categories=("all",),
+    subresources=("scale", "status"),
+    generation="spec",
+)
+ReplicaSets = Resource(
+    group="apps",
+    version="v1",
+    kind="ReplicaSet",
+    plural="replicasets",
+    singular="replicaset",
+    short_names=("rs",),
+    categories=("all",),
+    subresources=("scale", "status"),
+    generation="spec",
+)
+
+RESOURCES: tuple[Resource, ...] = (
+    ConfigMaps,
+    EndpointsObjects,
+    Events,
+    Namespaces,
+    Nodes,
+    Pods,
+    Services,
+    Deployments,
+    ReplicaSets,
+    Leases,
+    EndpointSlices,
+)
+
+_BY_PATH = {(r.group, r.version, r.plural): r for r in RESOURCES}
+_BY_KIND = {(r.api_version, r.kind): r for r in RESOURCES}
+_BY_KEY = {r.key: r for r in RESOURCES}
+
+
+def by_path(group: str, version: str, plural: str) -> Resource | None:
+    """The resource of a URL, or ``None``."""
+    return _BY_PATH.get((group, version, plural))
+
+
+def by_kind(api_version: str, kind: str) -> Resource | None:
+    return _BY_KIND.get((api_version, kind))
+
+
+def by_key(key: str) -> Resource | None:
+    """The resource by ``plural.group``."""
+    return _BY_KEY.get(key)
+
+
+def by_storage_key(storage_key: str) -> Resource:
+    """The resource whose form is the stored one."""
+    return _BY_KEY[storage_key]

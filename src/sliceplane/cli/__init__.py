@@ -1,0 +1,1 @@
+"""The commands of ``sliceplane``: parse flags, start shells, print for people."""

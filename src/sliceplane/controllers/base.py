@@ -1,0 +1,131 @@
+"""The shape of every controller core, and the values that it exchanges with its host.
+
+A host (``shell.host``, or the simulator) owns informers and a client.  It calls, always from one place
+at a time:
+
+1. ``on_change`` for every difference that an informer reports, and ``on_synced`` once, after the first
+   list of *every* watched resource was delivered;
+2. ``take_work`` when something happened or ``next_deadline`` has passed;
+3. ``on_done`` when a job's writes were performed (or one of them failed).
+
+A ``Job`` is a list of writes for one key, to be performed **in order, stopping at the first error**.  A
+controller never hands out two unfinished jobs with one key; jobs with different keys may run side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import Resource
+from sliceplane.informer.changes import Change
+
+Verb = Literal["create", "update", "patch", "delete"]
+PatchType = Literal["merge", "strategic", "json"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """One API write.
+
+    ``body`` is JSON bytes: the object for create and update, the patch for patch, DeleteOptions (or
+    empty) for delete.  ``name`` is "" for create.
+    """
+
+    verb: Verb
+    resource: Resource
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    body: bytes = b""
+    patch_type: PatchType = "merge"
+    #: errors that count as success, by reason (a delete that finds nothing, say)
+    tolerate: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """Writes for one key, in order.  ``token`` is the controller's own mark, given back in ``Done``."""
+
+    key: str
+    writes: tuple[Write, ...]
+    token: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a job ended.
+
+    ``results[i]`` is the server's answer to ``job.writes[i]``: the object's JSON bytes (the deleted object
+    or a Status for a delete; empty if the error was tolerated).  If ``error`` is set, the write after the
+    last result failed with it and the rest was not tried.
+    """
+
+    job: Job
+    results: tuple[bytes, ...]
+    error: StatusError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventNote:
+    """An Event for people (``kubectl describe``): the host's recorder makes and writes the Event object."""
+
+    regarding: Object
+    regarding_resource: Resource
+    type: Literal["Normal", "Warning"]
+    reason: str
+    note: str
+    component: str
+    action: str = "Reconcile"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a controller wants done now: jobs (in the order in which they became due) and notes."""
+
+    jobs: tuple[Job, ...] = ()
+    notes: tuple[EventNote, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A resource that a controller wants an informer for; selectors narrow it on the server."""
+
+    resource: Resource
+    label_selector: str = ""
+    field_selector: str = ""
+    namespace: str = ""
+
+
+@dataclass(slots=True)
+class ControllerInfo:
+    """Static facts, for the host, logs, metrics and ``--controllers``."""
+
+    name: str  # "endpointslice-controller"
+    watches: tuple[Watched, ...]
+    aliases: tuple[str, ...] = field(default_factory=tuple)
+
+
+class Controller(Protocol):
+    """A controller core.  Times are seconds since the epoch."""
+
+    @property
+    def info(self) -> ControllerInfo: ...
+
+    def on_change(self, change: Change[Object], now: float) -> None: ...
+
+    def on_synced(self, now: float) -> None:
+        """Every cache is filled; before this call ``take_work`` must yield nothing."""
+
+    def take_work(self, now: float, max_jobs: int) -> Work:
+        """At most *max_jobs* jobs; the host asks again when one is done."""
+
+    def on_done(self, done: Done, now: float) -> None: ...
+
+    def next_deadline(self) -> float | None:
+        """When ``take_work`` may have something without a further event; ``None``: never."""
+
+    def check(self) -> None:
+        """Assert every invariant of the owned state.  Costs O(state); on in tests."""

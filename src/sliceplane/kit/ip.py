@@ -1,0 +1,55 @@
+"""IP addresses: one strict parse, one lenient parse, one canonical spelling.
+
+*Strict* is what new data must be: no leading zeros, no IPv4-mapped IPv6, canonical IPv6.  *Lenient* is
+what old data may contain and what kube-proxy accepts; its result is always spelled canonically.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Literal
+
+Family = Literal["IPv4", "IPv6"]
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def parse_strict(text: str) -> Address | None:
+    """The address, or ``None``.  Zones (``%eth0``), leading zeros and IPv4-mapped forms are refused."""
+    if "%" in text:
+        return None
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return None
+    return address
+
+
+def parse_lenient(text: str) -> Address | None:
+    """The address, or ``None``.  Leading zeros are decimal; an IPv4-mapped IPv6 address is IPv4."""
+    strict = parse_strict(text)
+    if strict is not None:
+        return strict
+    parts = text.split(".")
+    if len(parts) == 4 and all(part.isascii() and part.isdigit() and len(part) <= 6 for part in parts):
+        numbers = [int(part) for part in parts]
+        if max(numbers) <= 255:
+            return ipaddress.IPv4Address(".".join(map(str, numbers)))
+        return None
+    if "%" in text:
+        return None
+    try:
+        return ipaddress.IPv6Address(text).ipv4_mapped
+    except ValueError:
+        return None
+
+
+def family(address: Address) -> Family:
+    return "IPv4" if address.version == 4 else "IPv6"
+
+
+def canonical(text: str) -> str | None:
+    """The canonical spelling of a leniently parsed address, or ``None``."""
+    address = parse_lenient(text)
+    return None if address is None else str(address)

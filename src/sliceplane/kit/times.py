@@ -1,0 +1,37 @@
+"""RFC 3339 times, as Kubernetes writes them, without a clock.
+
+``Time`` fields are whole seconds (``2026-11-21T10:00:00Z``); ``MicroTime`` fields have exactly six
+fraction digits.  Seconds since the epoch (``float``) are the form that cores compute with.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def format_time(seconds: float) -> str:
+    """A ``metav1.Time``: whole seconds, UTC."""
+    return datetime.fromtimestamp(int(seconds // 1), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def format_micro_time(seconds: float) -> str:
+    """A ``metav1.MicroTime``: exactly six fraction digits, UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def format_nano_time(nanoseconds: int) -> str:
+    """RFC 3339 with up to nine fraction digits, trailing zeros dropped, UTC (Go's ``RFC3339Nano``)."""
+    seconds, fraction = divmod(nanoseconds, 1_000_000_000)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    digits = f"{fraction:09d}".rstrip("0")
+    return f"{text}.{digits}Z" if digits else f"{text}Z"
+
+
+def parse_time(text: str) -> float:
+    """Seconds since the epoch.  Raises ``ValueError`` if *text* is not RFC 3339 with an offset."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"time {text!r} has no UTC offset")
+    return (moment - _EPOCH).total_seconds()

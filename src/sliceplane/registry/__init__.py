@@ -1,0 +1,8 @@
+"""REST semantics over the store: what get, list, create, update, patch and delete *mean*.
+
+Request in, outcome or ``StatusError`` out, synchronously and deterministically: time and randomness
+are arguments.  The HTTP server, the in-process client and the simulator all call this one package.
+
+Promises: the Status that Kubernetes gives; admission before commit; no partial effect on error.
+Never: knows HTTP, waits for a disk (the caller waits for the revision that it got to be durable).
+"""

@@ -1,0 +1,111 @@
+"""Requests to the registry and its answers.  Frozen; everything a verb needs besides the store is in here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Resource
+from sliceplane.store.types import Record
+
+FieldValidation = Literal["Ignore", "Warn", "Strict"]
+PatchType = Literal["json", "merge", "strategic", "apply"]
+Propagation = Literal["Background", "Foreground", "Orphan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a request addresses.  ``name`` is "" for a collection; ``namespace`` is "" for cluster scope
+    and for a list across namespaces."""
+
+    resource: Resource
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Who asks, and when (seconds since the epoch)."""
+
+    now: float
+    user: User
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    dry_run: bool = False
+    field_manager: str = ""
+    field_validation: FieldValidation = "Warn"
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOptions:
+    dry_run: bool = False
+    grace_period_s: int | None = None
+    propagation: Propagation | None = None
+    precondition_uid: str | None = None
+    precondition_resource_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """A decoded request body: the document and what a lenient reader would have passed over."""
+
+    document: Document
+    #: strict-decoding problems, e.g. ``unknown field "spec.foo"``, ``duplicate field "metadata.name"``
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a write did.
+
+    The caller must not answer before ``revision`` is durable (0: nothing was written).  ``body`` is the
+    JSON to answer with: the object, or for some deletes a ``Status``.
+    """
+
+    code: int
+    body: bytes
+    revision: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOptions:
+    label_selector: str = ""
+    field_selector: str = ""
+    #: as the client sent it; ``None``: not sent
+    resource_version: str | None = None
+    resource_version_match: str | None = None
+    limit: int = 0
+    continue_token: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOutcome:
+    records: tuple[Record, ...]
+    resource_version: int
+    continue_token: str = ""
+    remaining: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    label_selector: str = ""
+    field_selector: str = ""
+    resource_version: str | None = None
+    resource_version_match: str | None = None
+    allow_bookmarks: bool = False
+    send_initial_events: bool | None = None
+    timeout_s: int | None = None
+    warnings: tuple[str, ...] = field(default_factory=tuple)

@@ -1,0 +1,1 @@
+"""The HTTPS face of the registry: routing, negotiation, authentication, watch streams."""

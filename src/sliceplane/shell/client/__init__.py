@@ -1,0 +1,1 @@
+"""Clients of an API server behind one interface: in-process and HTTP."""

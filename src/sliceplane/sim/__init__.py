@@ -1,0 +1,1 @@
+"""The same store and controllers on virtual time, from one seed."""

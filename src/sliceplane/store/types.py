@@ -1,0 +1,66 @@
+"""What the store keeps and what it tells: keys, records, events.  All frozen.
+
+Order of keys is the byte order of ``namespace/name`` (reference B4), so ``zz-b/o`` comes before ``zz/a``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+
+class Key(NamedTuple):
+    """Where an object lives: ``Resource.storage_key``, namespace ("" for cluster scope), name."""
+
+    resource: str
+    namespace: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """The sort key within a resource: ``namespace/name``, or the name alone."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One version of one object.
+
+    ``body`` is the complete JSON document as clients get it, with kind, apiVersion and a
+    metadata.resourceVersion equal to ``revision``.  The other columns repeat what selectors, admission
+    and garbage collection need, so that reads never decode the body.
+    """
+
+    key: Key
+    revision: int
+    #: revision of the commit that created the object (not of this version)
+    created: int
+    uid: str
+    body: bytes
+    labels: Mapping[str, str]
+    #: values of ``Resource.selectable_fields`` that differ from "" (metadata.name and namespace are in the key)
+    fields: Mapping[str, str]
+    #: uids of ownerReferences, in order
+    owners: tuple[str, ...] = ()
+
+
+class EventType(Enum):
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEvent:
+    """One commit as watchers see it.
+
+    For DELETED, ``record`` is the last stored object with the deletion's own revision in its body and
+    ``previous`` the version before it.  ``previous`` is ``None`` only for ADDED.
+    """
+
+    revision: int
+    type: EventType
+    record: Record
+    previous: Record | None

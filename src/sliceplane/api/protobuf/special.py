@@ -40,11 +40,11 @@ _INT32: Final = range(-(1 << 31), 1 << 31)
 class Mismatch(Exception):
     """A document's value does not fit its field.  ``path`` grows while the error travels up."""
 
-    def __init__(self, wanted: str, value: object) -> None:
+    def __init__(self, wanted: str, value: object, name: str = "") -> None:
         super().__init__(wanted, value)
         self.wanted = wanted
         self.value = value
-        self.path: list[str] = []
+        self.path = [name] if name else []
 
     def under(self, name: str) -> Mismatch:
         if name:
@@ -84,12 +84,15 @@ def _scan(data: bytes, name: str, kinds: tuple[int, ...]) -> list[Any]:
     return found
 
 
+NOT_UTF8: Final = "proto: string field contains invalid UTF-8"
+
+
 def decode_text(data: bytes) -> str:
     """Strings must be UTF-8: documents are JSON, and silent replacement would change names."""
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise Malformed("proto: string field contains invalid UTF-8") from None
+        raise Malformed(NOT_UTF8) from None
 
 
 def _parse_time(value: Any, wanted: str) -> timedelta:
@@ -238,4 +241,4 @@ SPECIALS: Final[dict[str, Special]] = {
     ),
 }
 
-__all__ = ["SPECIALS", "Mismatch", "Special", "decode_text"]
+__all__ = ["NOT_UTF8", "SPECIALS", "Mismatch", "Special", "decode_text"]

@@ -28,12 +28,11 @@ from sliceplane.api.errors import StatusError, bad_request
 from sliceplane.api.meta import Document
 from sliceplane.api.schema import PROBLEMS_MAX, accepts, check_types, drop_nulls, lookup, lookup_kind, unknown_fields
 from sliceplane.api.schema.check import Members, json_name, unknown_in
+from sliceplane.api.schema.depth import DEPTH_MAX, deeper_than
 from sliceplane.api.schema.json_errors import describe_syntax_error
 from sliceplane.api.schema.yaml_documents import YamlError, parse_yaml
 from sliceplane.api.scheme import Resource
 
-#: levels of objects and lists in each other.  No kind needs 30; walks in Python must not come near their own limit.
-DEPTH_MAX: Final = 200
 #: of a bad body, this much is shown in the error
 SHOWN_BYTES: Final = 30
 
@@ -70,6 +69,14 @@ def decode_json(raw: bytes) -> Decoded:
     document, repeated = _parse_json(raw)
     _check_depth(raw, document)
     return Decoded(document=document, problems=_duplicates(_parse_members(raw)) if repeated else ())
+
+
+def decode_value(raw: bytes) -> Any:
+    """Any JSON value, within the limits of this module.  Raises ``MalformedBody``."""
+    value = _parse(raw)
+    _check_depth(raw, value)
+    _encode(value)
+    return value
 
 
 def decode_yaml(raw: bytes) -> Decoded:
@@ -156,17 +163,21 @@ def check_type_meta(resource: Resource, document: Document, raw: bytes = b"") ->
     raise bad_request(f'{kind} in version "{short_version}" cannot be handled as a {resource.kind}: {why}')
 
 
-def _parse_json(raw: bytes) -> tuple[Document, bool]:
-    """The document, of any depth, and whether a member of it is there more than once."""
+def _parse(raw: bytes) -> Any:
+    """Any JSON value, of any depth."""
     try:
-        value = _decoder.decode(raw)
+        return _decoder.decode(raw)
     except RecursionError:
         raise MalformedBody("exceeded max depth") from None
     except UnicodeDecodeError:
         raise MalformedBody("invalid UTF-8") from None
     except msgspec.DecodeError as error:
         raise MalformedBody(describe_syntax_error(raw) or _words_of(error)) from None
-    document = _as_object(value)
+
+
+def _parse_json(raw: bytes) -> tuple[Document, bool]:
+    """The document, of any depth, and whether a member of it is there more than once."""
+    document = _as_object(_parse(raw))
     encoded = _encode(document)
     # A colon written as an escape is counted on one side only; rare enough to let the slow way find out.
     escaped = b"\\u003a" in raw or b"\\u003A" in raw
@@ -207,23 +218,9 @@ def _encode(value: Any) -> bytes:
         raise MalformedBody("invalid surrogate pair in string") from None
 
 
-def _check_depth(raw: bytes, document: Document) -> None:
-    if raw.count(b"{") + raw.count(b"[") > DEPTH_MAX and _deeper_than(document, DEPTH_MAX):
+def _check_depth(raw: bytes, value: Any) -> None:
+    if raw.count(b"{") + raw.count(b"[") > DEPTH_MAX and deeper_than(value, DEPTH_MAX):
         raise MalformedBody("exceeded max depth")
-
-
-def _deeper_than(document: Document, levels: int) -> bool:
-    layer: list[Any] = [document]
-    for _ in range(levels):
-        layer = [
-            child
-            for node in layer
-            for child in (node.values() if type(node) is dict else node)
-            if type(child) is dict or type(child) is list
-        ]
-        if not layer:
-            return False
-    return True
 
 
 def _parse_members(raw: bytes) -> Any:

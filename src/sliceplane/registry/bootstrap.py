@@ -71,11 +71,10 @@ def _ensure(core: Core, ctx: Context, resource: Resource, wanted: Document, foll
     namespace = head.get("namespace", "")
     target = Target(resource=resource, namespace=namespace, name=head["name"])
     record = core.store.latest(key_of(target))
-    if record is not None and resource is EndpointSlices:
-        if document_of(record).get("addressType") != wanted["addressType"]:
-            # addressType is immutable: another family is another object.
-            core.remove(record)
-            record = None
+    if record is not None and document_of(record).get("addressType") != wanted.get("addressType"):
+        # addressType is immutable: another family is another object.
+        core.remove(record)
+        record = None
     if record is None:
         create(core, ctx, Target(resource=resource, namespace=namespace), Body(document=wanted), WriteOptions())
     elif follow:

@@ -25,11 +25,11 @@ GENERATE_NAME_TRIES = 8
 def create(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
     """Raises StatusError: 400, 403, 404 (namespace), 409, 422, 500."""
     document, warnings = decode_body(target.resource, body, options)
-    return create_document(core, ctx, target, document, options, warnings)
+    return create_document(core, ctx, target, document, options=options, warnings=warnings)
 
 
 def create_document(
-    core: Core, ctx: Context, target: Target, document: Document, options: WriteOptions, warnings: tuple[str, ...]
+    core: Core, ctx: Context, target: Target, document: Document, *, options: WriteOptions, warnings: tuple[str, ...]
 ) -> Outcome:
     """Create from a decoded document, which is changed.  Also serves PUT to a name that is missing."""
     resource = target.resource

@@ -1,7 +1,7 @@
 """Documents (decoded JSON) to records and back: the canonical form of everything that is stored.
 
 Canonical means: ``kind``, ``apiVersion``, ``metadata`` first, members of metadata in the order in which
-upstream prints them, label and annotation keys sorted; the rest in the order given.  Because every stored
+upstream prints them, label and annotation keys sorted; the rest in the order given, ``status`` last.  Because every stored
 body starts with the same bytes for one kind, a list item (which carries no kind and apiVersion) is a slice
 of the stored body.
 """
@@ -31,6 +31,7 @@ _METADATA_ORDER = (
     "ownerReferences",
     "finalizers",
 )
+_FIRST_AND_LAST = frozenset({"kind", "apiVersion", "metadata", "status"})
 _STRING_MAPS = ("labels", "annotations")
 #: selectable booleans: Go prints a missing one as "false", so that ``spec.unschedulable=false`` finds Nodes
 _BOOLEAN_FIELDS = frozenset({"spec.hostNetwork", "spec.unschedulable"})
@@ -70,7 +71,9 @@ def canonical(resource: Resource, document: Document) -> Document:
         # 0 is a meaningful deletionGracePeriodSeconds; everything else here has omitempty
         if value or (name == "deletionGracePeriodSeconds" and value is not None):
             metadata[name] = dict(sorted(value.items())) if name in _STRING_MAPS else value
-    rest = {name: value for name, value in document.items() if name not in ("kind", "apiVersion", "metadata")}
+    rest = {name: value for name, value in document.items() if name not in _FIRST_AND_LAST}
+    if "status" in document:
+        rest["status"] = document["status"]
     return {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata, **rest}
 
 

@@ -32,9 +32,7 @@ def check_list(options: ListOptions) -> None:
         if match not in (EXACT, NOT_OLDER_THAN):
             errors.append(not_supported(path, match, (EXACT, NOT_OLDER_THAN, "")))
         if match == EXACT and options.resource_version == "0":
-            errors.append(
-                forbidden_field(path, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
-            )
+            errors.append(forbidden_field(path, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'))
     _refuse(errors)
 
 

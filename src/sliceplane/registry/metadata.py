@@ -29,9 +29,7 @@ def match_namespace(target: Target, metadata: Document) -> None:
     if metadata.get("namespace") or target.namespace:
         given = metadata.setdefault("namespace", target.namespace) or target.namespace
         if given != target.namespace:
-            raise bad_request(
-                "the namespace of the provided object does not match the namespace sent on the request"
-            )
+            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
         metadata["namespace"] = given
 
 

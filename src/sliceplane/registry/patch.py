@@ -6,72 +6,89 @@ resourceVersion always meets the newest version, and one with it states a precon
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
-from sliceplane.api import codec, schema, strict
+from sliceplane.api import codec, strict
 from sliceplane.api import patch as patches
 from sliceplane.api.errors import StatusError, invalid, invalid_value, unsupported_media_type
 from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Resource
 from sliceplane.registry import metadata
 from sliceplane.registry.core import Core
-from sliceplane.registry.decoding import PROBLEMS_MAX, Undecodable, decoded, kind_mismatch
+from sliceplane.registry.decoding import Undecodable, decoded
 from sliceplane.registry.documents import document_of
-from sliceplane.registry.types import Context, Outcome, PatchType, Target, WriteOptions
+from sliceplane.registry.types import Outcome, PatchType, Target, WriteOptions
 from sliceplane.registry.update import check_version, replace
 
+#: until server-side apply is served, a client that asks for it is told what it can use instead
 APPLY_NOT_SERVED = (
     "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, "
     "application/merge-patch+json, application/strategic-merge-patch+json"
 )
 
 
-def patch(
-    core: Core, ctx: Context, target: Target, patch_type: PatchType, body: bytes, options: WriteOptions
-) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Patched:
+    """What a patch made.  ``strategic`` is the patch itself, where it was a strategic one: errors show it."""
+
+    document: Document
+    duplicates: tuple[str, ...] = ()
+    strategic: Document | None = None
+
+
+def patch(core: Core, target: Target, patch_type: PatchType, body: bytes, options: WriteOptions) -> Outcome:
     """Raises StatusError: 400, 404, 409, 413, 415, 422, 500."""
-    if patch_type == "apply":
-        raise unsupported_media_type(APPLY_NOT_SERVED)
+    resource = target.resource
     record = core.latest(target)
     old = document_of(record)
-    patched, duplicates = apply_patch(target, patch_type, old, body)
-    new, warnings = decode_patched(target, patched, duplicates, options)
+    patched = apply_patch(resource, patch_type, old, body)
+    new, warnings = _decode(resource, old, patched, options)
     head = new["metadata"]
     metadata.match_name(target, head)
     metadata.match_namespace(target, head)
     check_version(target, head, record, conditional=False)
-    return replace(core, target, new, record, options, warnings)
+    return replace(core, target, new, record, options=options, warnings=warnings)
 
 
-def apply_patch(target: Target, patch_type: PatchType, old: Document, body: bytes) -> tuple[Document, tuple[str, ...]]:
-    """The patched document and the patch's duplicate fields.  Raises StatusError 400, 413, 422, 500."""
-    parsed = strict.decode_json(body)
-    duplicates: tuple[str, ...] = parsed.problems
-    content: Any = parsed.document
+def apply_patch(resource: Resource, patch_type: PatchType, old: Document, body: bytes) -> Patched:
+    """Raises StatusError: 400, 413, 415, 422, 500."""
+    if patch_type == "apply":
+        raise unsupported_media_type(APPLY_NOT_SERVED)
     if patch_type == "json":
-        return patches.apply_json(old, content), duplicates
+        return Patched(patches.apply_json(old, patches.decode_json_patch(body)))
     if patch_type == "merge":
-        return patches.apply_merge(old, content), duplicates
-    return patches.apply_strategic(old, content, target.resource.key), duplicates
+        content, duplicates = patches.decode_merge_patch(body)
+        return Patched(patches.apply_merge(old, content), duplicates)
+    content, duplicates = patches.decode_strategic_patch(body)
+    return Patched(patches.apply_strategic(old, content, resource.key), duplicates, content)
 
 
-def decode_patched(
-    target: Target, patched: Document, duplicates: tuple[str, ...], options: WriteOptions
+def _decode(
+    resource: Resource, old: Document, patched: Patched, options: WriteOptions
 ) -> tuple[Document, tuple[str, ...]]:
-    """The decoded result of a patch and its warnings.  A result that does not decode is a 422 (reference B7)."""
-    resource = target.resource
-    mismatch = kind_mismatch(resource, patched)
-    if mismatch is not None:
-        raise _refused(patched, mismatch)
-    problems = (*duplicates, *schema.unknown_fields(resource.key, patched))[:PROBLEMS_MAX]
-    if problems and options.field_validation == "Strict":
-        raise _refused(patched, f"strict decoding error: {', '.join(problems)}")
+    """The object that the patch makes, and its warnings.  A result that does not decode is a 422."""
     try:
-        new = decoded(resource, patched, problems)
+        strict.check_type_meta(resource, patched.document)
+    except StatusError as error:
+        raise _refused(patched, error.message) from error
+    warnings = patches.check_patched(
+        resource.key,
+        old,
+        patched.document,
+        strategic_patch=patched.strategic,
+        patch_problems=patched.duplicates,
+        validation=options.field_validation,
+    )
+    try:
+        return decoded(resource, patched.document), warnings
     except Undecodable as error:
         raise _refused(patched, str(error)) from error
-    return new, problems if options.field_validation == "Warn" else ()
 
 
-def _refused(patched: Document, detail: str) -> StatusError:
-    """422 with neither kind nor name; the bad value is the whole patched object, as text."""
-    return invalid("", "", "", [invalid_value("patch", codec.encode(patched).decode(), detail)])
+def _refused(patched: Patched, detail: str) -> StatusError:
+    """422 with neither kind nor name; the bad value is the whole patched object, or the strategic patch, as text."""
+    if patched.strategic is None:
+        shown = codec.encode(patched.document).decode()
+    else:
+        shown = patches.go_text(patched.strategic)
+    return invalid("", "", "", [invalid_value("patch", shown, detail)])

@@ -52,7 +52,7 @@ def list_records(core: Core, target: Target, options: ListOptions) -> ListOutcom
     exact = match == EXACT or (not match and bool(version) and limit > 0)
     revision = version if exact and version else core.store.revision
     try:
-        return _page(core, target, selection, revision, "", limit)
+        return _page(core, target, selection, revision=revision, after="", limit=limit)
     except Compacted as error:
         raise expired(_LIST_EXPIRED) from error
 
@@ -94,20 +94,20 @@ def _continue(core: Core, target: Target, selection: Selection, limit: int, toke
         raise too_large_resource_version(position.revision, core.store.revision)
     revision = core.store.revision if position.revision == continue_token.NEWEST else position.revision
     try:
-        return _page(core, target, selection, revision, position.after(target.namespace), limit)
+        return _page(core, target, selection, revision=revision, after=position.after(target.namespace), limit=limit)
     except Compacted as error:
         fresh = continue_token.encode_start(continue_token.NEWEST, f"/{position.start}")
         raise expired(_TOKEN_EXPIRED, {"continue": fresh}) from error
 
 
-def _page(core: Core, target: Target, selection: Selection, revision: int, after: str, limit: int) -> ListOutcome:
+def _page(core: Core, target: Target, selection: Selection, *, revision: int, after: str, limit: int) -> ListOutcome:
     """At most *limit* (0: all) matching records after *after*, as they were at *revision*.  Raises Compacted."""
     resource, namespace = target.resource, target.namespace
     if selection.matches is None:
         page = core.store.list(resource.storage_key, namespace=namespace, revision=revision, after=after, limit=limit)
         records, more, remaining = page.records, page.more, page.remaining
     else:
-        found = _scan(core, target, selection, revision, after, limit + 1 if limit else 0)
+        found = _scan(core, target, selection, revision=revision, after=after, wanted=limit + 1 if limit else 0)
         records, more, remaining = found[:limit] if limit else found, bool(limit) and len(found) > limit, None
     if not more:
         return ListOutcome(records=records, resource_version=revision)
@@ -116,7 +116,7 @@ def _page(core: Core, target: Target, selection: Selection, revision: int, after
 
 
 def _scan(
-    core: Core, target: Target, selection: Selection, revision: int, after: str, wanted: int
+    core: Core, target: Target, selection: Selection, *, revision: int, after: str, wanted: int
 ) -> tuple[Record, ...]:
     """Matching records in key order, at most *wanted* (0: all), without looking further than needed."""
     store, resource, namespace = core.store, target.resource, target.namespace
@@ -132,11 +132,13 @@ def _scan(
     found: list[Record] = []
     while True:
         chunk = store.list(
-            resource.storage_key, namespace=namespace, revision=revision, after=after, limit=_CHUNK_RECORDS if wanted else 0
+            resource.storage_key,
+            namespace=namespace,
+            revision=revision,
+            after=after,
+            limit=_CHUNK_RECORDS if wanted else 0,
         )
         found.extend(record for record in chunk.records if matches(record))
         if not chunk.more or len(found) >= wanted > 0:
             return tuple(found[:wanted] if wanted else found)
         after = chunk.records[-1].key.path
-
-

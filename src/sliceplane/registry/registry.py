@@ -66,11 +66,16 @@ class Registry:
         return updating.update(self._core, ctx, target, body, options)
 
     def patch(
-        self, ctx: Context, target: Target, patch_type: PatchType, patch: bytes, options: WriteOptions
+        self,
+        ctx: Context,  # noqa: ARG002
+        target: Target,
+        patch_type: PatchType,
+        patch: bytes,
+        options: WriteOptions,
     ) -> Outcome:
         if target.subresource == "scale":
             return scaling.patch_scale(self._core, target, patch_type, patch, options)
-        return patching.patch(self._core, ctx, target, patch_type, patch, options)
+        return patching.patch(self._core, target, patch_type, patch, options)
 
     def delete(self, ctx: Context, target: Target, options: DeleteOptions) -> Outcome:
         return deleting.delete(self._core, ctx, target, options)

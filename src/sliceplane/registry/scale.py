@@ -7,6 +7,7 @@ works through it.
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 import msgspec
 
@@ -52,15 +53,22 @@ def get_scale(record: Record) -> Record:
 def update_scale(core: Core, target: Target, body: Body, options: WriteOptions) -> Outcome:
     """PUT of a Scale.  Raises StatusError: 400, 404, 409, 422."""
     record = core.latest(target)
-    return _set_replicas(core, target, record, normalised(body.document), options)
+    return _set_replicas(core, target, record, _readable(body.document), options)
 
 
 def patch_scale(core: Core, target: Target, patch_type: PatchType, body: bytes, options: WriteOptions) -> Outcome:
     """PATCH of a Scale, as JSON or merge patch (a strategic one of a Scale is a merge patch: it has no lists)."""
     record = core.latest(target)
     how: PatchType = "merge" if patch_type == "strategic" else patch_type
-    patched, _ = apply_patch(target, how, scale_of(document_of(record)), body)
-    return _set_replicas(core, target, record, normalised(patched), options)
+    patched = apply_patch(target.resource, how, scale_of(document_of(record)), body)
+    return _set_replicas(core, target, record, _readable(patched.document), options)
+
+
+def _readable(scale: Document) -> Document:
+    try:
+        return cast(Document, normalised(scale))
+    except ValueError as error:
+        raise bad_request(f'Scale in version "v1" cannot be handled as a Scale: {error}') from error
 
 
 def _set_replicas(core: Core, target: Target, record: Record, scale: Document, options: WriteOptions) -> Outcome:
@@ -85,5 +93,5 @@ def _set_replicas(core: Core, target: Target, record: Record, scale: Document, o
     new = document_of(record)
     new["spec"]["replicas"] = replicas
     whole = dataclasses.replace(target, subresource="")
-    outcome = replace(core, whole, new, record, options, ())
+    outcome = replace(core, whole, new, record, options=options, warnings=())
     return dataclasses.replace(outcome, body=codec.encode(scale_of(codec.decode_document(outcome.body))))

@@ -91,5 +91,5 @@ def _drop_topology(new: Document, old: Document | None) -> None:
     for endpoint in endpoints:
         topology = endpoint.pop("deprecatedTopology", None) or {}
         host = topology.get(_HOSTNAME_KEY)
-        if host in hosts and "nodeName" not in endpoint and not check_dns_subdomain(host):
+        if host and host in hosts and "nodeName" not in endpoint and not check_dns_subdomain(host):
             endpoint["nodeName"] = host

@@ -33,11 +33,11 @@ def update(core: Core, ctx: Context, target: Target, body: Body, options: WriteO
         if head.get("uid"):
             raise _uid_conflict(target, head["uid"], "")
         head.pop("resourceVersion", None)
-        return create_document(core, ctx, target, document, options, warnings)
+        return create_document(core, ctx, target, document, options=options, warnings=warnings)
     if head.get("uid") and head["uid"] != record.uid:
         raise _uid_conflict(target, head["uid"], record.uid)
     check_version(target, head, record, conditional=not resource.unconditional_update)
-    return replace(core, target, document, record, options, warnings)
+    return replace(core, target, document, record, options=options, warnings=warnings)
 
 
 def check_version(target: Target, head: Document, record: Record, *, conditional: bool) -> None:
@@ -54,7 +54,7 @@ def check_version(target: Target, head: Document, record: Record, *, conditional
 
 
 def replace(
-    core: Core, target: Target, new: Document, record: Record, options: WriteOptions, warnings: tuple[str, ...]
+    core: Core, target: Target, new: Document, record: Record, *, options: WriteOptions, warnings: tuple[str, ...]
 ) -> Outcome:
     """Make *new* (decoded and defaulted; changed here) the next version of *record*."""
     resource = target.resource

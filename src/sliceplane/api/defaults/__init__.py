@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from sliceplane.api.defaults.discovery import default_endpoint_slice
 from sliceplane.api.defaults.pods import default_pod
-from sliceplane.api.defaults.small import default_endpoints, default_event, default_lease, default_node
 from sliceplane.api.defaults.services import default_service
+from sliceplane.api.defaults.small import default_endpoints, default_event, default_lease, default_node
 from sliceplane.api.defaults.workloads import default_deployment, default_replica_set
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import (

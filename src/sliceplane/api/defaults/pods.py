@@ -81,7 +81,12 @@ def _pull_policy(image: str) -> str:
 
 
 def _default_probe(probe: Document) -> None:
-    for member, value in (("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)):
+    for member, value in (
+        ("timeoutSeconds", 1),
+        ("periodSeconds", 10),
+        ("successThreshold", 1),
+        ("failureThreshold", 3),
+    ):
         probe[member] = probe.get(member) or value
     _default_http(probe)
     if "grpc" in probe:

@@ -27,9 +27,7 @@ def validate(resource: Resource, head: Document) -> list[FieldError]:
     if prefix:
         # A trailing dash is the usual separator before the generated suffix.
         masked = prefix[:-1] + "a" if prefix.endswith("-") and len(prefix) > 1 else prefix
-        errors += [
-            invalid_value("metadata.generateName", prefix, problem) for problem in resource.check_name(masked)
-        ]
+        errors += [invalid_value("metadata.generateName", prefix, problem) for problem in resource.check_name(masked)]
     if not name:
         errors.append(required("metadata.name", "name or generateName is required"))
     else:
@@ -56,9 +54,11 @@ def validate_update(resource: Resource, new: Document, old: Document) -> list[Fi
                     f"found new finalizers []string{{{listed}}}",
                 )
             )
-    for member in _IMMUTABLE:
-        if new.get(member) != old.get(member):
-            errors.append(invalid_value(f"metadata.{member}", new.get(member), IMMUTABLE))
+    errors += [
+        invalid_value(f"metadata.{member}", new.get(member), IMMUTABLE)
+        for member in _IMMUTABLE
+        if new.get(member) != old.get(member)
+    ]
     if any(new.get(member) != old.get(member) for member in ("labels", "annotations")):
         errors += validate_maps(new)
     if new.get("ownerReferences") != old.get("ownerReferences"):
@@ -101,9 +101,11 @@ def _validate_owners(head: Document) -> list[FieldError]:
         group, _, version = api_version.rpartition("/")
         if not version:
             errors.append(invalid_value(f"{path}.apiVersion", api_version, "version must not be empty"))
-        for member in ("kind", "name", "uid"):
-            if not owner.get(member):
-                errors.append(invalid_value(f"{path}.{member}", owner.get(member, ""), "must not be empty"))
+        errors += [
+            invalid_value(f"{path}.{member}", owner.get(member, ""), "must not be empty")
+            for member in ("kind", "name", "uid")
+            if not owner.get(member)
+        ]
         if (group, version, kind) == ("", "v1", "Event"):
             errors.append(invalid_value(path, _shown(owner), "/v1, Kind=Event is disallowed from being an owner"))
         if owner.get("controller"):
@@ -135,9 +137,7 @@ def _validate_finalizers(head: Document) -> list[FieldError]:
     for index, name in enumerate(finalizers):
         errors += validate_finalizer(f"{path}[{index}]", name)
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
-        errors.append(
-            invalid_value(path, finalizers, "finalizer orphan and foregroundDeletion cannot be both set")
-        )
+        errors.append(invalid_value(path, finalizers, "finalizer orphan and foregroundDeletion cannot be both set"))
     return errors
 
 

@@ -39,9 +39,7 @@ def validate_update(new: Document, old: Document) -> list[FieldError]:
     spec, before = new.get("spec", {}), old.get("spec", {})
     errors = validate(new)
     if before.get("podCIDRs") and spec.get("podCIDRs") != before["podCIDRs"]:
-        errors.append(
-            forbidden_field("spec.podCIDRs", 'node updates may not change podCIDR except from "" to valid')
-        )
+        errors.append(forbidden_field("spec.podCIDRs", 'node updates may not change podCIDR except from "" to valid'))
     if before.get("providerID") and spec.get("providerID") != before["providerID"]:
         errors.append(
             forbidden_field("spec.providerID", 'node updates may not change providerID except from "" to valid')

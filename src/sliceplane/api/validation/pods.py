@@ -80,7 +80,11 @@ def validate_pod_spec(spec: Document, path: str) -> list[FieldError]:
         errors.append(
             invalid_value(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than or equal to 0")
         )
-    for member, check in (("nodeName", check_dns_subdomain), ("hostname", check_dns_label), ("subdomain", check_dns_label)):
+    for member, check in (
+        ("nodeName", check_dns_subdomain),
+        ("hostname", check_dns_label),
+        ("subdomain", check_dns_label),
+    ):
         value = spec.get(member, "")
         if value:
             errors += [invalid_value(f"{path}.{member}", value, problem) for problem in check(value)]
@@ -142,13 +146,8 @@ def _without_changeable(spec: Document, before: Document) -> Document:
     for member in _CONTAINER_LISTS:
         if member in result:
             pairs = zip(result[member], before[member], strict=True)
-            result[member] = [{**new, "image": old.get("image", ""), **_pull(old)} for new, old in pairs]
+            result[member] = [{**new, "image": old.get("image", "")} for new, old in pairs]
     return result
-
-
-def _pull(container: Document) -> Document:
-    """The pull policy is derived from the image where the client gave none, and follows it."""
-    return {"imagePullPolicy": container.get("imagePullPolicy", "")}
 
 
 def _reset(result: Document, before: Document, member: str) -> None:
@@ -158,4 +157,6 @@ def _reset(result: Document, before: Document, member: str) -> None:
 
 
 def _changed_members(spec: Document, before: Document) -> list[str]:
-    return [f"spec.{member}" for member in sorted(spec.keys() | before.keys()) if spec.get(member) != before.get(member)]
+    return [
+        f"spec.{member}" for member in sorted(spec.keys() | before.keys()) if spec.get(member) != before.get(member)
+    ]

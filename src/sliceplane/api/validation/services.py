@@ -59,9 +59,11 @@ def _for_type(spec: Document) -> list[FieldError]:
         detail = f"may not be set to 'None' for {kind} services"
         errors.append(invalid_value("spec.clusterIPs[0]", "None", detail))
     if kind == "ExternalName":
-        for member in ("clusterIPs", "ipFamilies", "ipFamilyPolicy"):
-            if spec.get(member):
-                errors.append(forbidden_field(f"spec.{member}", "may not be set for ExternalName services"))
+        errors += [
+            forbidden_field(f"spec.{member}", "may not be set for ExternalName services")
+            for member in ("clusterIPs", "ipFamilies", "ipFamilyPolicy")
+            if spec.get(member)
+        ]
         name = spec.get("externalName", "").removesuffix(".")
         if name:
             errors += [invalid_value("spec.externalName", name, problem) for problem in check_dns_subdomain(name)]

@@ -16,7 +16,7 @@ _RANDOM_TRIES = 16
 
 
 class Ledger:
-    """Numbers ``first..last`` and their holders.  ``reserved`` numbers are never chosen.  Owned by ``ServiceLedgers``."""
+    """Numbers ``first..last`` and their holders.  ``reserved`` ones are never chosen.  Owned by ``ServiceLedgers``."""
 
     def __init__(self, first: int, last: int, reserved: Collection[int] = ()) -> None:
         assert first <= last, f"range {first}..{last} is empty"

@@ -34,7 +34,7 @@ def needs_node_ports(spec: Document) -> bool:
 
 
 class ServiceLedgers:
-    """The ranges and who holds what.  Owned by ``Core``; ``reset`` and ``on_*`` keep it equal to the newest Services."""
+    """The ranges and who holds what.  Owned by ``Core``, which keeps it equal to the newest Services."""
 
     def __init__(self, config: RegistryConfig, rng: Rng) -> None:
         self._rng = rng

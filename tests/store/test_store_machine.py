@@ -98,7 +98,9 @@ class StoreMachine(RuleBasedStateMachine):
         state = self.oracle.latest()
         key = data.draw(st.sampled_from(sorted(state)))
         previous = state[key]
-        made = self.store.stage_delete(key, lambda revision: record(key, revision, previous.created, previous.owners))
+        made = self.store.stage_delete(
+            key, lambda revision: record(key, revision, previous.created, previous.owners)
+        )
         assert made.revision not in self.given
         self.given.add(made.revision)
         self.oracle.staged.append(StoreEvent(made.revision, EventType.DELETED, made, previous))

@@ -225,7 +225,9 @@ class HubMachine(RuleBasedStateMachine):
     @rule(data=st.data(), bookmarks=st.booleans(), bound=st.sampled_from((10_000, 300)))
     def subscribe(self, data: Any, bookmarks: bool, bound: int) -> None:
         resource, namespace, name = data.draw(
-            st.sampled_from((("pods", "", ""), ("pods", "a", ""), ("pods", "a", "x"), ("pods", "", "y"), ("nodes", "", "x")))
+            st.sampled_from(
+                (("pods", "", ""), ("pods", "a", ""), ("pods", "a", "x"), ("pods", "", "y"), ("nodes", "", "x"))
+            )
         )
         selector = data.draw(st.sampled_from(sorted(PREDICATES)))
         interest = Interest(

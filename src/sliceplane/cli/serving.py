@@ -53,7 +53,9 @@ class ServiceRangeType(click.ParamType):
 def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The flags that every command with an API server has."""
     options = [
-        click.option("--bind-address", type=AddressType(), default="127.0.0.1", show_default=True, help="IP to listen on."),
+        click.option(
+            "--bind-address", type=AddressType(), default="127.0.0.1", show_default=True, help="IP to listen on."
+        ),
         click.option(
             "--secure-port",
             type=click.IntRange(0, 65535),
@@ -81,9 +83,7 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def serve(
-    config: Callable[[], PlaneConfig], services: Callable[[], tuple[Service, ...]], *, log_level: str
-) -> None:
+def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Service, ...]], *, log_level: str) -> None:
     """Run a plane until SIGINT or SIGTERM; exits with code 1 and one sentence if it cannot start.
 
     *config* and *services* are called after the flags are known to be good, so that what they import is not paid

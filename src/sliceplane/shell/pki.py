@@ -200,7 +200,9 @@ class _Maker:
 
         def shape(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
             constraints = x509.BasicConstraints(ca=True, path_length=0)
-            return builder.add_extension(constraints, critical=True).add_extension(_usage(signs_certificates=True), True)
+            return builder.add_extension(constraints, critical=True).add_extension(
+                _usage(signs_certificates=True), True
+            )
 
         self._authority = self._make("ca", "sliceplane-ca", "", _CA_LIFE_S, shape)
 
@@ -259,9 +261,7 @@ class _Maker:
         builder = (
             x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), start, end)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
         )
         certificate = shape(builder).sign(issuer_key, hashes.SHA256())
         pem = certificate.public_bytes(serialization.Encoding.PEM)

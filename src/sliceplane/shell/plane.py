@@ -34,6 +34,7 @@ from sliceplane.shell.apiserver.limits import Limits
 from sliceplane.shell.apiserver.listener import Listener, bind
 from sliceplane.shell.apiserver.metrics import Metrics
 from sliceplane.shell.apiserver.resources import ResourceHandlers
+from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.apiserver.tls import load_server_certificate, server_context
 from sliceplane.shell.apiserver.watch import WatchHandler
 from sliceplane.shell.datadir import DataDir, write_private
@@ -149,7 +150,7 @@ class Plane:
             service = self._started.pop()
             try:
                 await service.stop()
-            except Exception as error:  # noqa: BLE001  # the rest must stop all the same
+            except Exception as error:  # the rest must stop all the same
                 _log.error("a service did not stop cleanly", service=service.name, exc_info=error)
         await self._cleanup.aclose()
 
@@ -197,10 +198,12 @@ class Plane:
         return Tokens.load(self.data_dir.tokens)
 
     def _application(self, address: str) -> ApiServer:
-        resources = ResourceHandlers(self.registry, self.committer, self.clock)
+        resources = ResourceHandlers(self.registry, self.store, self.committer, self.clock)
+        ticker = HubTicker(self.hub, self.clock)
+        self._cleanup.callback(ticker.close)
         services = Services(
             resources=resources,
-            watches=WatchHandler(resources, self.registry, self.hub),
+            watches=WatchHandler(resources, self.registry, self.hub, ticker),
             discovery=Discovery(address),
             health=self.health,
             metrics=self.metrics,
@@ -241,7 +244,7 @@ class Plane:
                     load_server_certificate(context, self.pki)
                     write_private(self.data_dir.kubeconfig, pki.kubeconfig(self.pki, self.url))
                     _log.info("certificates renewed")
-            except Exception as error:  # noqa: BLE001  # tried again at the next check; the old ones last a month yet
+            except Exception as error:  # tried again at the next check; the old ones last a month yet
                 _log.error("cannot renew certificates", exc_info=error)
 
 

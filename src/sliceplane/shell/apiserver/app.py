@@ -113,7 +113,7 @@ class ApiServer:
             return _timeout_response()
         except ConnectionAbortedError:
             raise
-        except Exception as error:  # noqa: BLE001  # the last resort of every request
+        except Exception as error:  # the last resort of every request
             _log.error(
                 "request failed unexpectedly",
                 audit_id=exchange.audit_id,
@@ -150,11 +150,12 @@ class ApiServer:
         route = resolve(path, "watch")
         with self.in_flight.admit("watch"):
 
-            def streaming() -> str:
+            def on_head() -> str:
                 exchange.streaming = True
                 return exchange.audit_id
 
-            return await self._services.watches.respond(request, route, send, streaming)
+            await self._services.watches.respond(request, route, send, on_head)
+            return None
 
     async def _answer_other(self, request: Request) -> Response:
         root = request.path[1:].partition("/")[0]

@@ -4,7 +4,7 @@ uvicorn's ``Server`` is left out on purpose: it installs signal handlers, polls 
 waits for watches that never end.  What is used is its protocol class, with four additions:
 
 - the verified client certificate is put into the ASGI scope (``scope["state"]["certificate_user"]``), read
-  once per connection;
+  once per connection, and beside it a way to cut the connection (``abort``);
 - a connection that does not send the head of its first request within ``REQUEST_HEAD_SECONDS_MAX`` is closed;
 - every request that is being answered learns of a disconnect, also behind a pipelined one;
 - connections beyond ``connections_max`` are closed at once.
@@ -74,6 +74,7 @@ class _Connection(HttpToolsProtocol):
             return
         user: User | None = user_of_certificate(transport.get_extra_info("peercert"))
         self.app_state["certificate_user"] = user
+        self.app_state["abort"] = transport.abort
         self._head_timer = self.loop.call_later(REQUEST_HEAD_SECONDS_MAX, self._give_up)
 
     def _give_up(self) -> None:

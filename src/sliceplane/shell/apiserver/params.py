@@ -87,14 +87,12 @@ def list_options(query: Query) -> ListOptions:
         resource_version_match=query.optional("resourceVersionMatch"),
         limit=max(parse_integer(limit), 0) if limit else 0,
         continue_token=query.first("continue"),
+        send_initial_events=_optional_flag(query, "sendInitialEvents"),
     )
 
 
-def check_list_only(query: Query) -> None:
-    """A list must not ask for initial events.  Raises the 422 ``StatusError``."""
-    if query.flag("sendInitialEvents"):
-        why = forbidden_field("sendInitialEvents", "sendInitialEvents is forbidden for list")
-        raise _invalid_options("ListOptions", [why])
+def _optional_flag(query: Query, name: str) -> bool | None:
+    return query.flag(name) if name in query else None
 
 
 def watch_options(query: Query, *, name: str = "") -> WatchOptions:
@@ -109,7 +107,7 @@ def watch_options(query: Query, *, name: str = "") -> WatchOptions:
         resource_version=query.optional("resourceVersion"),
         resource_version_match=query.optional("resourceVersionMatch"),
         allow_bookmarks=query.flag("allowWatchBookmarks"),
-        send_initial_events=query.flag("sendInitialEvents") if "sendInitialEvents" in query else None,
+        send_initial_events=_optional_flag(query, "sendInitialEvents"),
         timeout_s=parse_integer(timeout) if timeout else None,
     )
 

@@ -108,9 +108,7 @@ def resolve(path: ResourcePath, verb: str) -> Route:
         allowed = verb in _verbs_at(resource, path)
     if not allowed:
         raise method_not_allowed()
-    target = Target(
-        resource=resource, namespace=path.namespace, name=path.name, subresource=path.subresource
-    )
+    target = Target(resource=resource, namespace=path.namespace, name=path.name, subresource=path.subresource)
     return Route(target, verb)
 
 

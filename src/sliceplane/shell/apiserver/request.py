@@ -18,6 +18,10 @@ _PRETTY_AGENTS = ("curl", "Wget", "Mozilla/5.0")
 _TRUTHS = ("1", "t", "T", "true", "TRUE", "True")
 
 
+def _nothing() -> None:
+    return None
+
+
 class Query:
     """The query string.  Upstream's readers take the first value of a name, and so do we."""
 
@@ -52,7 +56,7 @@ class Query:
 class Request:
     """A request.  Owned by the task that answers it."""
 
-    __slots__ = ("_receive", "certificate_user", "headers", "method", "path", "query", "user")
+    __slots__ = ("_receive", "abort", "certificate_user", "headers", "method", "path", "query", "user")
 
     def __init__(self, scope: Mapping[str, Any], receive: Receive) -> None:
         self.method: str = scope["method"]
@@ -63,6 +67,8 @@ class Request:
             headers[name] = headers[name] + b", " + value if name in headers else value
         self.headers = headers
         self.certificate_user: User | None = scope["state"].get("certificate_user")
+        #: cut the connection without ceremony
+        self.abort: Callable[[], None] = scope["state"].get("abort", _nothing)
         #: set once authentication has succeeded
         self.user: User | None = None
         self._receive = receive

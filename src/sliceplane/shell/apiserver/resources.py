@@ -15,7 +15,6 @@ from sliceplane.registry.types import Context, Outcome, Target
 from sliceplane.shell.apiserver.decode import decode_delete_options, decode_object, patch_type
 from sliceplane.shell.apiserver.negotiate import Representation, negotiate
 from sliceplane.shell.apiserver.params import (
-    check_list_only,
     include_object,
     list_options,
     write_options,
@@ -25,6 +24,7 @@ from sliceplane.shell.apiserver.render import render_list, render_object
 from sliceplane.shell.apiserver.request import Request
 from sliceplane.shell.apiserver.response import NO_CACHE, Response
 from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
+from sliceplane.store.mvcc import Store
 
 #: how long a read waits for a version that the server does not have yet (reference B4)
 FUTURE_VERSION_SECONDS_MAX = 3.0
@@ -40,10 +40,11 @@ class Durability(Protocol):
 class ResourceHandlers:
     """Stateless but for its parts; called by every request's task."""
 
-    def __init__(self, registry: Registry, committer: Durability, clock: Callable[[], float]) -> None:
+    def __init__(self, registry: Registry, store: Store, committer: Durability, clock: Callable[[], float]) -> None:
         self._registry = registry
+        self._store = store
         self._committer = committer
-        self._clock = clock
+        self.clock = clock
 
     async def respond(self, request: Request, route: Route) -> Response:
         """Raises ``StatusError``."""
@@ -67,7 +68,7 @@ class ResourceHandlers:
 
     def context(self, request: Request) -> Context:
         assert request.user is not None, "requests are authenticated before they are served"
-        return Context(now=self._clock(), user=request.user)
+        return Context(now=self.clock(), user=request.user)
 
     async def _get(self, request: Request, target: Target, representation: Representation) -> Response:
         version = request.query.optional("resourceVersion")
@@ -76,7 +77,6 @@ class ResourceHandlers:
         return self._object(request, target, representation, Outcome(code=200, body=record.body))
 
     async def _list(self, request: Request, target: Target, representation: Representation) -> Response:
-        check_list_only(request.query)
         options = list_options(request.query)
         included = include_object(request.query)
         if options.resource_version_match != "Exact":
@@ -124,13 +124,9 @@ class ResourceHandlers:
             await self._committer.durable(outcome.revision)
         return self._object(request, target, representation, outcome)
 
-    def _object(
-        self, request: Request, target: Target, representation: Representation, outcome: Outcome
-    ) -> Response:
+    def _object(self, request: Request, target: Target, representation: Representation, outcome: Outcome) -> Response:
         included = include_object(request.query) if representation.form == "Table" else "Metadata"
-        body = render_object(
-            outcome.body, target.resource, representation, now=self._clock(), include_object=included
-        )
+        body = render_object(outcome.body, target.resource, representation, now=self.clock(), include_object=included)
         return _response(outcome.code, body, target, representation, outcome.warnings)
 
     async def wait_for(self, resource_version: str | None) -> None:
@@ -138,7 +134,7 @@ class ResourceHandlers:
         is left to the registry to complain of."""
         if not resource_version or not resource_version.isdecimal():
             return
-        wanted, store = int(resource_version), self._registry.store
+        wanted, store = int(resource_version), self._store
         if wanted <= store.revision:
             return
         loop = asyncio.get_running_loop()

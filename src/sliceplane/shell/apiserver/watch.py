@@ -10,19 +10,23 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 from sliceplane.api.errors import StatusError
 from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import Context, WatchOptions
+from sliceplane.registry.types import Target, WatchPlan
 from sliceplane.shell.apiserver.encoders import AnyEncoder, TableEncoder, encoder_for
 from sliceplane.shell.apiserver.negotiate import Representation, negotiate
 from sliceplane.shell.apiserver.params import include_object, watch_options
 from sliceplane.shell.apiserver.paths import Route
 from sliceplane.shell.apiserver.request import Request, Send
-from sliceplane.shell.apiserver.response import NO_CACHE, Response, common_headers
+from sliceplane.shell.apiserver.resources import ResourceHandlers
+from sliceplane.shell.apiserver.response import NO_CACHE, common_headers
+from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
 from sliceplane.store.hub import Hub
-from sliceplane.store.watcher import Watcher
+from sliceplane.store.watcher import Interest, Watcher
 
 #: how long a client that reads nothing keeps its connection after its watch was closed
 STALLED_SECONDS_MAX = 5.0
@@ -119,18 +123,71 @@ def _portions(frames: list[bytes]) -> Iterator[list[bytes]]:
 class WatchHandler:
     """Opens streams.  Stateless but for its parts."""
 
-    def __init__(self, registry: Registry, hub: Hub, clock: Callable[[], float]) -> None:
+    def __init__(self, resources: ResourceHandlers, registry: Registry, hub: Hub, ticker: HubTicker) -> None:
+        self._resources = resources
         self._registry = registry
         self._hub = hub
-        self._clock = clock
+        self._ticker = ticker
 
-    async def respond(
-        self,
-        request: Request,
-        route: Route,
-        send: Send,
-        streaming: Callable[[], str],
-        wait_for: Callable[[str | None], "asyncio.Future[None]"],
-    ) -> Response | None:
-        """Serve a watch to its end.  Raises ``StatusError`` before the head is sent, never after."""
-        raise NotImplementedError
+    async def respond(self, request: Request, route: Route, send: Send, on_head: Callable[[], str]) -> None:
+        """Serve a watch to its end.
+
+        *on_head* is called when the head is about to be sent, and gives the audit id.  Raises ``StatusError`` before
+        that, never after: later errors are ERROR events.
+        """
+        query, target = request.query, route.target
+        representation = negotiate(request.header(b"accept"), watch=True)
+        included = include_object(query) if representation.form == "Table" else "Metadata"
+        options = watch_options(query, name=target.name)
+        context = self._resources.context(request)
+        plan = self._registry.watch_plan(context, replace(target, name=""), options)
+        encoder = encoder_for(target.resource, representation, included, self._resources.clock)
+        late = await self._future_error(plan)
+        watcher = None if late else self._subscribe(plan, encoder)
+        try:
+            await send(_head(target, representation, on_head(), self._resources.clock()))
+            if watcher is None:
+                assert late is not None, "without a watcher there is an error to tell"
+                await send({"type": "http.response.body", "body": encoder.error(late)})
+            else:
+                await Stream(request, send, watcher, encoder).run()
+        finally:
+            if watcher is not None:
+                self._hub.unsubscribe(watcher)
+
+    async def _future_error(self, plan: WatchPlan) -> StatusError | None:
+        """A state at a version from the future is waited for a little; then it is an ERROR event (reference B4)."""
+        if plan.wait_for is None:
+            return None
+        try:
+            await self._resources.wait_for(str(plan.wait_for))
+        except StatusError as error:
+            return error
+        return None
+
+    def _subscribe(self, plan: WatchPlan, encoder: AnyEncoder) -> Watcher:
+        seconds = plan.timeout_s
+        if not seconds or seconds < 0:
+            seconds = DEFAULT_SECONDS_MIN * random.uniform(1, 2)
+        now = self._resources.clock()
+        interest = Interest(
+            resource=plan.resource.storage_key,
+            encoder=encoder,
+            namespace=plan.namespace,
+            name=plan.name,
+            matches=plan.matches,
+            selector=plan.selector,
+        )
+        watcher = self._hub.subscribe(
+            interest, now=now, since=plan.since, initial=plan.initial, bookmarks=plan.bookmarks, ends_at=now + seconds
+        )
+        self._ticker.arm()
+        return watcher
+
+
+def _head(target: Target, representation: Representation, audit_id: str, now: float) -> dict[str, Any]:
+    headers = common_headers(now, audit_id)
+    headers.append(NO_CACHE)
+    headers.append((b"content-type", representation.watch_content_type))
+    headers.extend(warning_headers(deprecation(target.resource.group, target.resource.plural)))
+    return {"type": "http.response.start", "status": 200, "headers": headers}

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sliceplane.store.types import EventType, Key, Record, StoreEvent
 
@@ -67,17 +67,32 @@ class Backend(Protocol):
         """Let go of files and locks.  Idempotent; never raises."""
 
 
-def chain(rows: Iterable[tuple[EventType, Record]]) -> Iterator[StoreEvent]:
-    """Stored rows, in the order of revisions, as events: each gets the version before it.
+class StoredRow(NamedTuple):
+    """One version as back ends keep it."""
 
-    For back ends' ``load``.  Raises ``ValueError`` if the rows cannot be a history.
+    type: EventType
+    record: Record
+    #: revision of the version before; 0: none
+    previous: int
+
+
+def chain(rows: Iterable[StoredRow], compacted: int) -> Iterator[StoreEvent]:
+    """Stored rows, in the order of revisions, as ``Loaded.history``.
+
+    For back ends' ``load``.  Raises ``ValueError`` if the rows cannot be a history: one is missing, or too many.
     """
     newest: dict[Key, Record] = {}
-    for kind, record in rows:
+    for kind, record, replaced in rows:
         previous = newest.get(record.key)
-        if (previous is None) != (kind is EventType.ADDED):
-            there = "nothing" if previous is None else f"revision {previous.revision}"
-            raise ValueError(f"{record.key.path} {kind.value} at revision {record.revision} follows {there}")
+        if record.revision <= compacted:
+            # A version of the state at the compaction point; what it replaced is gone.
+            kind, replaced = EventType.ADDED, 0
+        there = previous.revision if previous is not None else 0
+        if replaced != there or (kind is EventType.ADDED) != (there == 0):
+            raise ValueError(
+                f"{record.key.path} at revision {record.revision} is {kind.value} and replaces revision {replaced}, "
+                f"but there is revision {there}"
+            )
         yield StoreEvent(record.revision, kind, record, previous)
         if kind is EventType.DELETED:
             del newest[record.key]

@@ -1,8 +1,8 @@
 """The watch hub: every durable event to every watcher that it concerns, and to no other.
 
-Watchers are filed by scope (``routes.py``); those of one scope with the same selector and representation form a *group*.
-For an event, the predicate is asked once per group, the body is encoded once per representation, and what is left
-per watcher is appending a reference to a list.
+Watchers are filed by scope (``routes.py``); those of one scope with the same selector and representation form a
+*group*.  For an event, the predicate is asked once per group, the body is encoded once per representation, and
+what is left per watcher is appending a reference to a list.
 
 What a watcher may rely on (names as in etcd's robustness tests; tests/store/ has a validator for each):
 
@@ -42,7 +42,7 @@ _Frames = dict[tuple[Encoder, EventType], Item]
 
 
 class Hub:
-    """Called from one thread: ``publish`` by the committer, right after ``Store.on_durable``; the rest by the server."""
+    """Called from one thread: ``publish`` by the committer right after ``Store.on_durable``, the rest by the server."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -159,9 +159,8 @@ class Store:
         revision = self._staging.last_given + 1
         record = build(revision)
         created = revision if previous is None else previous.created
-        assert (record.key, record.revision, record.created) == (key, revision, created), (
-            f"built {record.key} at {record.revision} created {record.created}, wanted {key} at {revision} created {created}"
-        )
+        built, wanted = (record.key, record.revision, record.created), (key, revision, created)
+        assert built == wanted, f"key, revision and created are {built}, must be {wanted}"
         kind = EventType.ADDED if previous is None else EventType.MODIFIED
         self._staging.add(StoreEvent(revision, kind, record, previous))
         return record

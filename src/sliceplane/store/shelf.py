@@ -24,6 +24,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from heapq import merge
+from itertools import pairwise
 from operator import attrgetter
 
 from sliceplane.kit.ordered import SortedDict
@@ -135,7 +136,7 @@ class Shelf:
                     f"{path}: event {event.revision} has {event.record.revision}"
                 )
                 assert (event.previous is None) == (event.type is EventType.ADDED), f"{path}: {event.type} and previous"
-            for older, newer in zip(events, events[1:], strict=False):
+            for older, newer in pairwise(events):
                 expected = None if older.type is EventType.DELETED else older.record
                 assert newer.previous is expected, f"{path}: {newer.revision} does not follow {older.revision}"
             expected = None if events[-1].type is EventType.DELETED else events[-1].record

@@ -1,0 +1,158 @@
+"""The text form of label selectors: a lexer and a parser by recursive descent.
+
+    selector    = [ requirement { "," requirement } ]
+    requirement = "!" key | key | key operator value | key ("in" | "notin") "(" [ value { "," value } ] ")"
+    operator    = "=" | "==" | "!=" | ">" | "<"
+
+Where a key or a value may stand, ``in`` and ``notin`` are plain words.  A missing value is the empty
+string.  Blanks separate tokens and mean nothing else.  The sentences of errors are wire-visible
+(reference B12), and so is which of several errors is found first: left to right, the key before the
+operator, the values of a requirement only when all of it was read.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple, NoReturn
+
+from sliceplane.api.errors import StatusError, bad_request
+from sliceplane.api.selectors.labels import (
+    EVERYTHING,
+    LabelRequirements,
+    Operator,
+    Requirement,
+    key_problem,
+    make_requirement,
+)
+
+_TOKEN: Final = re.compile(r"!=|==|[=!(),<>]|[^=!(),<> \t\r\n]+")
+
+_END: Final = "end of string"
+_WORD: Final = "word"
+
+
+class _Token(NamedTuple):
+    """``kind`` is the symbol itself, "in", "notin", or one of the two marks above."""
+
+    kind: str
+    text: str
+
+
+_OPERATORS: Final = {
+    "in": Operator.IN,
+    "notin": Operator.NOT_IN,
+    "=": Operator.EQUALS,
+    "==": Operator.DOUBLE_EQUALS,
+    "!=": Operator.NOT_EQUALS,
+    ">": Operator.GREATER_THAN,
+    "<": Operator.LESS_THAN,
+}
+
+
+def parse_labels(text: str) -> LabelRequirements:
+    """Raises StatusError 400."""
+    return _Parser(text).selector() if text else EVERYTHING
+
+
+class _Parser:
+    """One parse.  ``_peek`` and ``_next`` see keywords as words, as every place but one wants them."""
+
+    def __init__(self, text: str) -> None:
+        words = _TOKEN.findall(text)
+        self._tokens = [_Token(word if word in _OPERATORS or word in "!()," else _WORD, word) for word in words]
+        self._position = 0
+
+    def _raw(self) -> _Token:
+        if self._position < len(self._tokens):
+            return self._tokens[self._position]
+        return _Token(_END, "")
+
+    def _peek(self) -> _Token:
+        token = self._raw()
+        return _Token(_WORD, token.text) if token.kind in ("in", "notin") else token
+
+    def _next(self) -> _Token:
+        token = self._peek()
+        self._position += 1
+        return token
+
+    def selector(self) -> LabelRequirements:
+        requirements: list[Requirement] = []
+        token = self._peek()
+        if token.kind not in (_WORD, "!", _END):
+            _fail(token, ", expected: !, identifier, or 'end of string'")
+        while self._peek().kind != _END:
+            try:
+                requirements.append(self._requirement())
+            except StatusError as error:
+                raise bad_request(f"unable to parse requirement: {error.message}") from None
+            token = self._next()
+            if token.kind == _END:
+                break
+            if token.kind != ",":
+                _fail(token, ", expected: ',' or 'end of string'")
+            if self._peek().kind not in (_WORD, "!"):
+                _fail(self._peek(), ", expected: identifier after ','")
+        return LabelRequirements(requirements) if requirements else EVERYTHING
+
+    def _requirement(self) -> Requirement:
+        token = self._next()
+        negated = token.kind == "!"
+        if negated:
+            token = self._next()
+        if token.kind != _WORD:
+            _fail(token, ", expected: identifier")
+        problem = key_problem(token.text, "<nil>")
+        if problem:
+            raise bad_request(problem)
+        if negated:
+            return make_requirement(token.text, Operator.DOES_NOT_EXIST, ())
+        if self._peek().kind in (_END, ","):
+            return make_requirement(token.text, Operator.EXISTS, ())
+        operator = self._operator()
+        values = self._values() if operator in (Operator.IN, Operator.NOT_IN) else (self._value(),)
+        return make_requirement(token.text, operator, values)
+
+    def _operator(self) -> Operator:
+        token = self._raw()
+        self._position += 1
+        operator = _OPERATORS.get(token.kind)
+        if operator is None:
+            _fail(token, ", expected: in, notin, =, ==, !=, gt, lt")
+        return operator
+
+    def _value(self) -> str:
+        if self._peek().kind in (_END, ","):
+            return ""
+        token = self._next()
+        if token.kind != _WORD:
+            _fail(token, ", expected: identifier")
+        return token.text
+
+    def _values(self) -> tuple[str, ...]:
+        opening = self._next()
+        if opening.kind != "(":
+            _fail(opening, " expected: '('")  # no comma here: upstream has none either
+        if self._peek().kind not in (_WORD, ",", ")"):
+            _fail(self._peek(), ", expected: ',', ')' or identifier")
+        values: list[str] = []
+        expect_value = True
+        while True:
+            token = self._next()
+            if token.kind == _WORD and expect_value:
+                values.append(token.text)
+                expect_value = False
+                if self._peek().kind not in (",", ")"):
+                    _fail(self._peek(), ", expected: ',' or ')'")
+            elif token.kind == ",":
+                if expect_value:
+                    values.append("")
+                expect_value = True
+            elif token.kind == ")":
+                return (*values, "") if expect_value else tuple(values)
+            else:
+                _fail(token, ", expected: ',', or identifier")
+
+
+def _fail(token: _Token, expected: str) -> NoReturn:
+    raise bad_request(f"found '{token.text}'{expected}")

@@ -23,6 +23,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--max-requests-inflight", type=click.IntRange(1), default=400, show_default=True)
 @click.option("--max-mutating-requests-inflight", type=click.IntRange(1), default=200, show_default=True)
 def command(
+    *,
     bind_address: str,
     secure_port: int,
     data_dir: str,

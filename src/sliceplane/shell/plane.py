@@ -16,12 +16,13 @@ import os
 import resource
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Protocol
 
+from sliceplane.api.errors import StatusError
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.registry import Registry
@@ -39,7 +40,11 @@ from sliceplane.shell.apiserver.tls import load_server_certificate, server_conte
 from sliceplane.shell.apiserver.watch import WatchHandler
 from sliceplane.shell.datadir import DataDir, write_private
 from sliceplane.shell.log import get_logger
-from sliceplane.shell.storage import Committer, open_storage
+from sliceplane.shell.start_error import StartError
+from sliceplane.shell.storage.committer import Committer
+from sliceplane.shell.storage.errors import StorageError
+from sliceplane.shell.storage.memory import MemoryBackend
+from sliceplane.store.backend import Backend
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 
@@ -47,6 +52,7 @@ DEFAULT_SERVICE_CIDRS = ("10.96.0.0/16", "fd00:10:96::/112")
 DEFAULT_PORT = 6443
 #: how long responses in flight may take once a stop has begun
 STOP_GRACE_SECONDS = 5.0
+_RETENTION_TICK_SECONDS = 5.0
 _CERTIFICATE_CHECK_SECONDS = 12 * 3600.0
 
 _log = get_logger("plane")
@@ -128,7 +134,7 @@ class Plane:
         port = sock.getsockname()[1]
         host = _dialled(config.bind_address)
         self.url = f"https://{_bracketed(host)}:{port}"
-        await self._open_storage()
+        self._open_storage()
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
         self.registry = Registry(self.store, rng=rng, config=self._registry_config(port))
         await self._bootstrap()
@@ -139,6 +145,7 @@ class Plane:
         await listener.start(sock, context)
         self._cleanup.push_async_callback(listener.stop, grace_s=STOP_GRACE_SECONDS, end_watches=self.hub.close_all)
         self._spawn(self._keep_certificates_fresh(context), "certificates")
+        self._spawn(self._tell_committer_the_time(), "retention")
         for service in self._services:
             self._started.append(service)
             await service.start(self)
@@ -154,15 +161,34 @@ class Plane:
                 _log.error("a service did not stop cleanly", service=service.name, exc_info=error)
         await self._cleanup.aclose()
 
-    async def _open_storage(self) -> None:
-        opened = await open_storage(self.data_dir.database, self.clock)
-        self.store, self.hub, self.committer = opened.store, opened.hub, opened.committer
+    def _open_storage(self) -> None:
+        """The store as the back end remembers it, and the committer that keeps the two together."""
+        database = self.data_dir.database
+        try:
+            backend: Backend = MemoryBackend() if database is None else _sqlite(database)
+            self._cleanup.callback(backend.close)
+            loaded = backend.load()
+            self.store = Store.restore(loaded.history, loaded.revision, loaded.compacted)
+        except StorageError as error:
+            raise StartError(str(error)) from error
+        self.hub = Hub(self.store)
+        self.committer = Committer(
+            self.store,
+            self.hub,
+            backend,
+            report=lambda sentence: _log.error("storage", problem=sentence),
+            on_aborted=lambda: self.registry.on_aborted(),
+        )
+        self.committer.start()
         self._cleanup.push_async_callback(self.committer.close)
 
     async def _bootstrap(self) -> None:
         """The objects that every cluster has; nothing is written where they are there already."""
-        self.registry.bootstrap(self.clock())
-        await self.committer.durable(self.store.staged_revision)
+        revision = self.registry.bootstrap(self.clock())
+        try:
+            await self.committer.durable(revision)
+        except StatusError as error:
+            raise StartError(f"cannot write to {self.data_dir.path}: {error}") from error
 
     def _registry_config(self, port: int) -> RegistryConfig:
         config = self.config
@@ -188,7 +214,7 @@ class Plane:
         addresses = [str(next(ip_network(cidr).hosts())) for cidr in self.config.service_cidrs]
         for address in (self.config.bind_address, self.config.advertise_address):
             if address and not ip_address(address).is_unspecified:
-                addresses.append(address)
+                addresses += [address]
         return pki.server_names(tuple(addresses))
 
     def _tokens(self) -> Tokens:
@@ -212,7 +238,8 @@ class Plane:
             clock=self.clock,
         )
         app = ApiServer(services)
-        self.health.add("etcd", lambda: self.committer.failure)
+        # The name that monitoring of Kubernetes knows storage by.
+        self.health.add("etcd", lambda: self.committer.failing or "")
         self.health.add_readiness("shutdown", lambda: "the process is stopping" if self._stopping else "")
         gauge = self.metrics.gauge
         gauge("apiserver_registered_watchers", "Open watches.", lambda: len(self.hub))
@@ -222,10 +249,9 @@ class Plane:
             gauge(name, f"{sort.capitalize()} requests being answered.", lambda sort=sort: app.in_flight.current[sort])  # type: ignore[misc]  # mypy does not infer a lambda's defaults
         return app
 
-    def _spawn(self, coroutine: object, name: str) -> None:
+    def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
         """A background task that ``stop`` cancels and waits for."""
-        task = asyncio.ensure_future(coroutine)  # type: ignore[call-overload]  # any coroutine
-        task.set_name(name)
+        task = asyncio.create_task(coroutine, name=name)
 
         async def end() -> None:
             task.cancel()
@@ -233,6 +259,11 @@ class Plane:
                 await task
 
         self._cleanup.push_async_callback(end)
+
+    async def _tell_committer_the_time(self) -> None:
+        while True:
+            self.committer.tick(self.clock())
+            await asyncio.sleep(_RETENTION_TICK_SECONDS)
 
     async def _keep_certificates_fresh(self, context: ssl.SSLContext) -> None:
         """Renew certificates that expire while the process runs; open connections are not touched."""
@@ -246,6 +277,12 @@ class Plane:
                     _log.info("certificates renewed")
             except Exception as error:  # tried again at the next check; the old ones last a month yet
                 _log.error("cannot renew certificates", exc_info=error)
+
+
+def _sqlite(database: Path) -> Backend:
+    from sliceplane.shell.storage.sqlite import SqliteBackend
+
+    return SqliteBackend.open(database)
 
 
 def _dialled(bind_address: str) -> str:

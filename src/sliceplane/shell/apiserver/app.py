@@ -58,7 +58,7 @@ class Services:
     health: HealthChecks
     metrics: Metrics
     tokens: Tokens
-    limits: Limits = Limits()
+    limits: Limits
     clock: Callable[[], float] = time.time
 
 
@@ -106,7 +106,7 @@ class ApiServer:
         try:
             return await self._answer(request, exchange, send)
         except StatusError as error:
-            return _status_response(request, error, exchange)
+            return _status_response(request, error)
         except TooMany:
             return too_many_requests()
         except TimeoutError:
@@ -124,7 +124,7 @@ class ApiServer:
             if exchange.streaming:
                 # The head is out: all that is left is to break the connection, which uvicorn does on an error.
                 raise ConnectionAbortedError from error
-            return _status_response(request, internal(f"internal error; audit id {exchange.audit_id}"), exchange)
+            return _status_response(request, internal(f"internal error; audit id {exchange.audit_id}"))
 
     async def _answer(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
         authorization = request.headers.get(b"authorization", b"")
@@ -207,7 +207,7 @@ def _timeout_response() -> Response:
     return Response(504, encode(body), b"text/plain; charset=utf-8")
 
 
-def _status_response(request: Request, error: StatusError, exchange: _Exchange) -> Response:
+def _status_response(request: Request, error: StatusError) -> Response:
     representation = error_representation(request.header(b"accept"), pretty=request.pretty)
     headers = [NO_CACHE]
     if error.code == 403:

@@ -43,7 +43,7 @@ class Discovery:
             case ["api"]:
                 return _negotiated(request, self._api_versions, lambda: _aggregated(core=True))
             case ["apis"]:
-                return _negotiated(request, lambda: _group_list(), lambda: _aggregated(core=False))
+                return _negotiated(request, _group_list, lambda: _aggregated(core=False))
             case ["apis", group] if group in _groups():
                 return _negotiated(request, lambda: _group(group), None)
             case ["api", version] | ["api", version, ""]:

@@ -151,18 +151,7 @@ def _bookmark_metadata(revision: int, initial_events_end: bool) -> dict[str, Any
 
 
 def _frame(kind: str, document: Document) -> bytes:
-    """4 bytes of length, then WatchEvent {1: type, 2: RawExtension {1: envelope}}."""
     from sliceplane.api.protobuf import encode as encode_protobuf
+    from sliceplane.api.protobuf import encode_watch_event
 
-    message = _field(1, kind.encode()) + _field(2, _field(1, encode_protobuf(document)))
-    return len(message).to_bytes(4, "big") + message
-
-
-def _field(number: int, value: bytes) -> bytes:
-    """A length-delimited protobuf field."""
-    head, size = bytearray([number << 3 | 2]), len(value)
-    while size > 0x7F:
-        head.append(size & 0x7F | 0x80)
-        size >>= 7
-    head.append(size)
-    return bytes(head) + value
+    return encode_watch_event(kind, encode_protobuf(document))

@@ -16,7 +16,6 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.registry.documents import list_bytes
 from sliceplane.registry.types import ListOutcome
-from sliceplane.shell.apiserver.decode import go_package
 from sliceplane.shell.apiserver.negotiate import PLAIN_JSON, Representation
 
 _ESCAPES = (
@@ -58,9 +57,7 @@ def render_bytes(body: bytes, representation: Representation) -> bytes:
 def render_document(document: Document, representation: Representation) -> bytes:
     """Raises the 406 ``StatusError`` for what has no protobuf form."""
     if representation.media == "yaml":
-        from sliceplane.shell.apiserver.yaml_form import dump
-
-        return dump(document)
+        return _yaml(document)
     if representation.media == "protobuf":
         if document.get("kind") == "Table":
             message = "object *v1.Table does not implement the protobuf marshalling interface and cannot be encoded"
@@ -86,7 +83,7 @@ def render_object(
     if form == "Table":
         document = decode_document(body)
         version = document.get("metadata", {}).get("resourceVersion", "")
-        return _table([document], resource, representation, {"resourceVersion": version}, now, include_object)
+        return _table([document], resource, representation, metadata={"resourceVersion": version}, now=now, include_object=include_object)
     if form == "PartialObjectMetadataList":
         why = "you requested PartialObjectMetadataList, but the requested object is not a list"
         raise StatusError(406, "NotAcceptable", f"{why} (*{_go_type(resource.kind, resource)})")
@@ -103,6 +100,8 @@ def render_list(
 ) -> bytes:
     """A list.  Raises the 406 ``StatusError`` if the form is one of single objects."""
     form = representation.form
+    if form == "" and representation.media == "protobuf":
+        return _protobuf_list(outcome, resource)
     if form == "":
         return render_bytes(_plain_list(outcome, resource), representation)
     if form == "PartialObjectMetadata":
@@ -111,7 +110,7 @@ def render_list(
     metadata = _list_metadata(outcome)
     if form == "Table":
         documents = [decode_document(record.body) for record in outcome.records]
-        return _table(documents, resource, representation, metadata, now, include_object)
+        return _table(documents, resource, representation, metadata=metadata, now=now, include_object=include_object)
     version = representation.form_version
     group_version = f"meta.k8s.io/{version}"
     head = encode({"kind": "PartialObjectMetadataList", "apiVersion": group_version, "metadata": metadata})
@@ -136,6 +135,14 @@ def _plain_list(outcome: ListOutcome, resource: Resource) -> bytes:
     )
 
 
+def _protobuf_list(outcome: ListOutcome, resource: Resource) -> bytes:
+    from sliceplane.api.protobuf import assemble_list, encode_item
+
+    version, kind = resource.api_version, resource.kind
+    items = (encode_item(version, kind, decode_document(record.body)) for record in outcome.records)
+    return assemble_list(version, resource.list_kind, _list_metadata(outcome), items)
+
+
 def _list_metadata(outcome: ListOutcome) -> dict[str, Any]:
     metadata: dict[str, Any] = {"resourceVersion": str(outcome.resource_version)}
     if outcome.continue_token:
@@ -149,6 +156,7 @@ def _table(
     documents: list[Document],
     resource: Resource,
     representation: Representation,
+    *,
     metadata: dict[str, Any],
     now: float,
     include_object: str,
@@ -160,8 +168,18 @@ def _table(
     return render_document(document, representation)
 
 
+def _yaml(document: Document) -> bytes:
+    """YAML with sorted keys and unbroken lines, as upstream's encoder writes it."""
+    import yaml
+
+    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(document, Dumper=dumper, allow_unicode=True, width=1 << 30, default_flow_style=False)
+    return text.encode()
+
+
 def _go_type(kind: str, resource: Resource) -> str:
-    return f"{go_package(resource.api_version)}.{kind}"
+    """An internal type as upstream's messages name it: ``core.PodList``, ``discovery.EndpointSlice``."""
+    return f"{resource.group.partition('.')[0] or 'core'}.{kind}"
 
 
 def error_representation(accept: str, *, pretty: bool) -> Representation:

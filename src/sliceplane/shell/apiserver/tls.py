@@ -10,7 +10,9 @@ from sliceplane.shell.start_error import StartError
 
 
 def server_context(pki: Pki, client_ca_file: Path | None = None) -> ssl.SSLContext:
-    """*client_ca_file* holds further authorities for client certificates.  Raises ``StartError`` if a file is missing or damaged.
+    """*client_ca_file* holds further authorities for client certificates.
+
+    Raises ``StartError`` if a file is missing or damaged.
 
     A certificate of a foreign authority fails the handshake; no certificate at all is fine here and left
     to authentication.

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sliceplane.api.meta import Document
 from sliceplane.api.protobuf.schema import SCALARS, Field, message
-from sliceplane.api.protobuf.special import SPECIALS, decode_text
+from sliceplane.api.protobuf.special import NOT_UTF8, SPECIALS, decode_text
 from sliceplane.api.protobuf.wire import (
     BYTES,
     TRUNCATED,
@@ -90,7 +90,11 @@ class MessageDecoder:
                 continue
             put_number = numbers.get(key)
             if put_number is not None:
-                value, position = read_varint(data, position, end)
+                if position < end and data[position] < 0x80:
+                    value = data[position]
+                    position += 1
+                else:
+                    value, position = read_varint(data, position, end)
                 put_number(document, value)
             else:
                 position = self._skip(data, position, end, key)
@@ -185,6 +189,8 @@ def _put_bytes(field: Field) -> PutBytes:
         return _put_entry(field)
     if field.type not in SCALARS and field.type not in SPECIALS:
         return _put_message(field)
+    if field.type == "string":
+        return _append_string(field) if field.label == "list" else _put_string(field)
     convert = _to_value(field.type)
     name, many = field.name, field.label == "list"
     omit = field.presence == "omit" and field.type in SCALARS  # an empty int-or-string is not omitted
@@ -200,6 +206,30 @@ def _put_bytes(field: Field) -> PutBytes:
             document[name] = value
 
     return append if many else put
+
+
+def _put_string(field: Field) -> PutBytes:
+    name, omit = field.name, field.presence == "omit"
+
+    def put(document: Document, data: bytes, start: int, stop: int) -> None:
+        if start == stop and omit:
+            document.pop(name, None)
+            return
+        try:
+            document[name] = data[start:stop].decode()
+        except UnicodeDecodeError:
+            raise Malformed(NOT_UTF8) from None
+
+    return put
+
+
+def _append_string(field: Field) -> PutBytes:
+    name = field.name
+
+    def append(document: Document, data: bytes, start: int, stop: int) -> None:
+        document.setdefault(name, []).append(decode_text(data[start:stop]))
+
+    return append
 
 
 def _to_value(kind: str) -> Callable[[bytes], Any]:

@@ -28,12 +28,13 @@ _RANGES: Final = {"int32": 1 << 31, "int64": 1 << 63}
 class MessageEncoder:
     """One compiled message.  Immutable."""
 
-    __slots__ = ("_fields", "zero")
+    __slots__ = ("_fields", "_has_inlined", "zero")
 
     def __init__(self, name: str) -> None:
         self._fields = tuple(
             (field.name, _absent(field), _writer(field)) for field in sorted(message(name).fields, key=_number)
         )
+        self._has_inlined = any(not field_name for field_name, _, _ in self._fields)
         #: the bytes of an empty document
         self.zero = self.encode({})
 
@@ -42,15 +43,16 @@ class MessageEncoder:
         if document.__class__ is not dict:
             raise Mismatch("an object", document)
         get = document.get
-        out = []
-        name = ""
-        try:
-            for name, absent, write in self._fields:
-                value = get(name) if name else document  # an inlined message has its members here
-                out.append(absent if value is None else write(value))
-        except Mismatch as error:
-            raise error.under(name) from None
-        return b"".join(out)
+        if self._has_inlined:  # an inlined message finds its members in this document
+            return b"".join(
+                [
+                    absent if (value := get(name) if name else document) is None else write(value)
+                    for name, absent, write in self._fields
+                ]
+            )
+        return b"".join(
+            [absent if (value := get(name)) is None else write(value) for name, absent, write in self._fields]
+        )
 
 
 def _number(field: Field) -> int:
@@ -86,30 +88,31 @@ def _zero(kind: str, field_tag: bytes) -> bytes:
 def _writer(field: Field) -> Write:
     field_tag = _field_tag(field)
     if field.label == "map":
-        return _map(field.type, field_tag)
-    write = _one(field.type, field_tag)
-    return _list(write, _zero(field.type, field_tag)) if field.label == "list" else write
+        return _map(field.type, field_tag, field.name)
+    write = _one(field.type, field_tag, field.name)
+    return _list(write, _zero(field.type, field_tag), field.name) if field.label == "list" else write
 
 
-def _one(kind: str, field_tag: bytes) -> Write:
+def _one(kind: str, field_tag: bytes, name: str) -> Write:
+    """A writer of one value; *name* is for errors."""
     if kind == "string":
-        return _string(field_tag)
+        return _string(field_tag, name)
     if kind == "bool":
-        return _bool(field_tag)
+        return _bool(field_tag, name)
     if kind == "bytes":
-        return _delimited(field_tag, _from_base64)
+        return _delimited(field_tag, _from_base64, name)
     if kind in _RANGES:
-        return _integer(field_tag, _RANGES[kind], kind)
+        return _integer(field_tag, kind, name)
     special = SPECIALS.get(kind)
-    return _delimited(field_tag, special.write if special else encoder(kind).encode)
+    return _delimited(field_tag, special.write if special else encoder(kind).encode, name)
 
 
-def _string(field_tag: bytes) -> Write:
+def _string(field_tag: bytes, name: str) -> Write:
     short = heads(field_tag)
 
     def write(value: Any) -> bytes:
         if value.__class__ is not str:
-            raise Mismatch("a string", value)
+            raise Mismatch("a string", value, name)
         data: bytes = value.encode()
         size = len(data)
         return short[size] + data if size < 0x80 else field_tag + varint(size) + data
@@ -117,7 +120,7 @@ def _string(field_tag: bytes) -> Write:
     return write
 
 
-def _bool(field_tag: bytes) -> Write:
+def _bool(field_tag: bytes, name: str) -> Write:
     true, false = field_tag + b"\x01", field_tag + b"\x00"
 
     def write(value: Any) -> bytes:
@@ -125,27 +128,31 @@ def _bool(field_tag: bytes) -> Write:
             return true
         if value is False:
             return false
-        raise Mismatch("a boolean", value)
+        raise Mismatch("a boolean", value, name)
 
     return write
 
 
-def _integer(field_tag: bytes, limit: int, kind: str) -> Write:
+def _integer(field_tag: bytes, kind: str, name: str) -> Write:
     short = heads(field_tag)
+    limit = _RANGES[kind]
 
     def write(value: Any) -> bytes:
         if value.__class__ is not int or not -limit <= value < limit:
-            raise Mismatch(f"an {kind}", value)
+            raise Mismatch(f"an {kind}", value, name)
         return short[value] if 0 <= value < 0x80 else field_tag + varint(value)
 
     return write
 
 
-def _delimited(field_tag: bytes, to_bytes: Write) -> Write:
+def _delimited(field_tag: bytes, to_bytes: Write, name: str) -> Write:
     short = heads(field_tag)
 
     def write(value: Any) -> bytes:
-        data = to_bytes(value)
+        try:
+            data = to_bytes(value)
+        except Mismatch as error:
+            raise error.under(name) from None
         size = len(data)
         return short[size] + data if size < 0x80 else field_tag + varint(size) + data
 
@@ -159,31 +166,31 @@ def _from_base64(value: Any) -> bytes:
         raise Mismatch("base64", value) from None
 
 
-def _list(write_one: Write, zero: bytes) -> Write:
+def _list(write_one: Write, zero: bytes, name: str) -> Write:
     def write(value: Any) -> bytes:
         if value.__class__ is not list:
-            raise Mismatch("a list", value)
+            raise Mismatch("a list", value, name)
         return b"".join([zero if item is None else write_one(item) for item in value])
 
     return write
 
 
-def _map(kind: str, field_tag: bytes) -> Write:
+def _map(kind: str, field_tag: bytes, name: str) -> Write:
     """A map is a list of entries {1 key, 2 value}, sorted by key, both always written."""
-    key_of = _string(tag(1, BYTES))
+    key_of = _string(tag(1, BYTES), "")
     value_tag = tag(2, BYTES)
-    value_of = _one(kind, value_tag)
+    value_of = _one(kind, value_tag, "")
     zero = _zero(kind, value_tag)
 
     def entry(item: tuple[str, Any]) -> bytes:
         key, value = item
         return key_of(key) + (zero if value is None else value_of(value))
 
-    write_entry = _delimited(field_tag, entry)
+    write_entry = _delimited(field_tag, entry, name)
 
     def write(value: Any) -> bytes:
         if value.__class__ is not dict:
-            raise Mismatch("an object", value)
+            raise Mismatch("an object", value, name)
         return b"".join([write_entry(item) for item in sorted(value.items())])
 
     return write

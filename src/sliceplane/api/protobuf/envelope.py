@@ -89,6 +89,9 @@ def decode(raw: bytes, *, api_version: str = "", kind: str = "") -> Document:
         raise bad_request(f"the object provided is unrecognized{wanted}: {error} ({summary})") from None
     found_version = found_version or api_version
     found_kind = found_kind or kind
+    for member, value in (("Kind", found_kind), ("apiVersion", found_version)):
+        if not value:
+            raise bad_request(f"Object '{member}' is missing in the protobuf envelope")
     prefix = f"{found_kind} in version {show(found_version.rpartition('/')[2])} cannot be handled as a "
     prefix += kind or found_kind
     message = find_kind(found_version, found_kind)

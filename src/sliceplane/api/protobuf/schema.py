@@ -83,6 +83,11 @@ def _field(line: str, package: str) -> Field:
     return Field(int(number), "" if inline else name, kind, label, cast("Presence", presence))
 
 
+@cache
+def _packages() -> frozenset[str]:
+    return frozenset(name.rpartition(".")[0] for name in _blocks())
+
+
 def message_names() -> tuple[str, ...]:
     return tuple(_blocks())
 
@@ -91,14 +96,13 @@ def message_names() -> tuple[str, ...]:
 def find_kind(api_version: str, kind: str) -> Message | None:
     """The message of a kind, or ``None``.
 
-    The kinds of meta.k8s.io (Status, DeleteOptions, ...) exist in every group and version.
+    The kinds of meta.k8s.io (Status, DeleteOptions, ...) exist in every group and version that we know.
     """
     group, _, version = api_version.rpartition("/")
-    packages = [META]
-    if group in _GROUPS:
-        packages.insert(0, f"k8s.io.api.{_GROUPS[group]}.{version}")
-    for package in packages:
-        name = f"{package}.{kind}"
+    package = f"k8s.io.api.{_GROUPS[group]}.{version}" if group in _GROUPS else ""
+    if package not in _packages() and api_version != "meta.k8s.io/v1":
+        return None
+    for name in (f"{package}.{kind}", f"{META}.{kind}"):
         if name in _blocks() and message(name).is_kind:
             return message(name)
     return None

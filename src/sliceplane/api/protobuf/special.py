@@ -7,6 +7,7 @@ six fraction digits, always.  A quantity is kept as it is written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,6 @@ import msgspec
 from sliceplane.api.protobuf.schema import META
 from sliceplane.api.protobuf.wire import (
     BYTES,
-    TRUNCATED,
     VARINT,
     Malformed,
     field_number,
@@ -33,17 +33,18 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_S: Final = 86400
 #: 0001-01-01, Go's zero time
 _ZERO_S: Final = -62135596800
+_QUANTITY: Final = re.compile("([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)")
 _INT32: Final = range(-(1 << 31), 1 << 31)
 
 
 class Mismatch(Exception):
     """A document's value does not fit its field.  ``path`` grows while the error travels up."""
 
-    def __init__(self, wanted: str, value: object) -> None:
+    def __init__(self, wanted: str, value: object, name: str = "") -> None:
         super().__init__(wanted, value)
         self.wanted = wanted
         self.value = value
-        self.path: list[str] = []
+        self.path = [name] if name else []
 
     def under(self, name: str) -> Mismatch:
         if name:
@@ -83,12 +84,15 @@ def _scan(data: bytes, name: str, kinds: tuple[int, ...]) -> list[Any]:
     return found
 
 
+NOT_UTF8: Final = "proto: string field contains invalid UTF-8"
+
+
 def decode_text(data: bytes) -> str:
     """Strings must be UTF-8: documents are JSON, and silent replacement would change names."""
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise Malformed("proto: string field contains invalid UTF-8") from None
+        raise Malformed(NOT_UTF8) from None
 
 
 def _parse_time(value: Any, wanted: str) -> timedelta:
@@ -158,8 +162,13 @@ def _write_quantity(value: Any) -> bytes:
 
 
 def _read_quantity(data: bytes) -> str:
-    (text,) = _scan(data, "Quantity", (BYTES,))
-    return decode_text(text) if text else "0"
+    (raw,) = _scan(data, "Quantity", (BYTES,))
+    if raw is None:
+        return "0"
+    text = decode_text(raw)
+    if not _QUANTITY.fullmatch(text):
+        raise Malformed(f"quantities must match the regular expression '^{_QUANTITY.pattern}$'")
+    return text
 
 
 def _write_int_or_string(value: Any) -> bytes:
@@ -189,8 +198,8 @@ def _read_fields(data: bytes) -> Any:
         return None
     try:
         return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise Malformed(f"FieldsV1: {error}") from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise Malformed("proto: FieldsV1 is not JSON") from None
 
 
 def _write_strings(value: Any) -> bytes:
@@ -232,4 +241,4 @@ SPECIALS: Final[dict[str, Special]] = {
     ),
 }
 
-__all__ = ["SPECIALS", "TRUNCATED", "Mismatch", "Special", "decode_text"]
+__all__ = ["NOT_UTF8", "SPECIALS", "Mismatch", "Special", "decode_text"]

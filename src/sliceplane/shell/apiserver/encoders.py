@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
@@ -18,6 +18,9 @@ from sliceplane.api.scheme import Resource
 from sliceplane.shell.apiserver.negotiate import Representation
 from sliceplane.shell.apiserver.render import escape, partial_metadata
 from sliceplane.store.types import EventType, Record
+
+if TYPE_CHECKING:
+    from sliceplane.api.table import IncludeObject
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 _NO_COLUMNS = b'"columnDefinitions":null'
@@ -74,7 +77,7 @@ class PartialEncoder(JsonEncoder):
 class TableEncoder(JsonEncoder):
     """One-row Tables.  Ages are as of the time of encoding."""
 
-    def __init__(self, resource: Resource, version: str, include: str, clock: Callable[[], float]) -> None:
+    def __init__(self, resource: Resource, version: str, include: IncludeObject, clock: Callable[[], float]) -> None:
         super().__init__(resource)
         self.version = version
         self.include = include
@@ -82,31 +85,34 @@ class TableEncoder(JsonEncoder):
         self._columns = b""
 
     def shape(self, record: Record) -> bytes:
-        return self._table(decode_document(record.body), str(record.revision))
+        return self._row(decode_document(record.body))
 
     def bookmark(self, revision: int, initial_events_end: bool) -> bytes:
         # Upstream sends a row of nothing whose object carries the version.
-        body = self._table(self.bookmark_document(revision, initial_events_end), str(revision))
-        return b'{"type":"BOOKMARK","object":' + body + b"}\n"
+        row = self._row(self.bookmark_document(revision, initial_events_end))
+        return b'{"type":"BOOKMARK","object":' + row + b"}\n"
 
     def with_columns(self, event: bytes) -> bytes:
         """An event of this encoder with its column definitions, for the first one of a connection."""
         if not self._columns:
-            columns = self._document([], "")["columnDefinitions"]
-            self._columns = b'"columnDefinitions":' + encode(columns)
+            from sliceplane.api.table import columns_of
+
+            self._columns = b'"columnDefinitions":' + encode(columns_of(self.resource))
         return event.replace(_NO_COLUMNS, self._columns, 1)
 
-    def _document(self, documents: list[Document], version: str) -> Document:
-        from sliceplane.api.table import table
+    def _row(self, document: Document) -> bytes:
+        from sliceplane.api.table import build_watch_row
 
-        metadata = {"resourceVersion": version} if version else {}
-        return table(self.resource, documents, self._clock(), self.include, metadata)
-
-    def _table(self, document: Document, version: str) -> bytes:
-        made = self._document([document], version)
-        made["apiVersion"] = f"meta.k8s.io/{self.version}"
-        made["columnDefinitions"] = None
-        return encode(made)
+        return encode(
+            build_watch_row(
+                self.resource,
+                document,
+                self._clock(),
+                include_object=self.include,
+                with_columns=False,
+                version=self.version,
+            )
+        )
 
 
 class ProtobufEncoder:
@@ -130,7 +136,7 @@ AnyEncoder = JsonEncoder | ProtobufEncoder
 
 @lru_cache(maxsize=512)
 def encoder_for(
-    resource: Resource, representation: Representation, include: str, clock: Callable[[], float]
+    resource: Resource, representation: Representation, include: IncludeObject, clock: Callable[[], float]
 ) -> AnyEncoder:
     """The one encoder of these arguments.  Raises the 406 ``StatusError`` for a form that watches do not have."""
     binary = representation.media == "protobuf"

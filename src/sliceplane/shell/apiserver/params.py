@@ -223,14 +223,5 @@ def _member(document: dict[str, Any], name: str, kind: type) -> Any:
     return value
 
 
-def include_object(query: Query) -> str:
-    """What rows of a Table carry: ``None``, ``Metadata`` or ``Object``.  Raises the 400 ``StatusError``."""
-    value = query.first("includeObject") or "Metadata"
-    if value not in ("None", "Metadata", "Object"):
-        why = f"includeObject: Invalid value: {show(value)}: must be 'Metadata', 'Object', 'None', or empty"
-        raise bad_request(f"Unable to convert to Table as requested: {why}")
-    return value
-
-
 def _invalid_options(kind: str, errors: list[FieldError]) -> StatusError:
     return invalid(kind, META_GROUP, "", errors)

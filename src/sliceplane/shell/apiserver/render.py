@@ -6,7 +6,7 @@ other form (Table, PartialObjectMetadata, YAML, protobuf, indentation) starts fr
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,6 +17,9 @@ from sliceplane.api.scheme import Resource
 from sliceplane.registry.documents import list_bytes
 from sliceplane.registry.types import ListOutcome
 from sliceplane.shell.apiserver.negotiate import PLAIN_JSON, Representation
+
+if TYPE_CHECKING:
+    from sliceplane.api.table import IncludeObject
 
 _ESCAPES = (
     (b"<", b"\\u003c"),
@@ -74,16 +77,24 @@ def render_status(error: StatusError, representation: Representation) -> bytes:
 
 
 def render_object(
-    body: bytes, resource: Resource, representation: Representation, *, now: float, include_object: str = "Metadata"
+    body: bytes,
+    resource: Resource,
+    representation: Representation,
+    *,
+    now: float,
+    include_object: IncludeObject = "Metadata",
 ) -> bytes:
     """One object.  Raises the 406 ``StatusError`` if the form is one of lists."""
     form = representation.form
     if not form or body.startswith(_STATUS_PREFIX):
         return render_bytes(body, representation)
     if form == "Table":
-        document = decode_document(body)
-        version = document.get("metadata", {}).get("resourceVersion", "")
-        return _table([document], resource, representation, metadata={"resourceVersion": version}, now=now, include_object=include_object)
+        from sliceplane.api.table import build
+
+        documents = [decode_document(body)]
+        version = representation.form_version
+        made = build(resource, documents, now, include_object=include_object, version=version)
+        return render_document(made, representation)
     if form == "PartialObjectMetadataList":
         why = "you requested PartialObjectMetadataList, but the requested object is not a list"
         raise StatusError(406, "NotAcceptable", f"{why} (*{_go_type(resource.kind, resource)})")
@@ -96,7 +107,7 @@ def render_list(
     representation: Representation,
     *,
     now: float,
-    include_object: str = "Metadata",
+    include_object: IncludeObject = "Metadata",
 ) -> bytes:
     """A list.  Raises the 406 ``StatusError`` if the form is one of single objects."""
     form = representation.form
@@ -107,11 +118,13 @@ def render_list(
     if form == "PartialObjectMetadata":
         why = "you requested PartialObjectMetadata, but the requested object is a list"
         raise StatusError(406, "NotAcceptable", f"{why} (*{_go_type(resource.list_kind, resource)})")
-    metadata = _list_metadata(outcome)
+    metadata, version = _list_metadata(outcome), representation.form_version
     if form == "Table":
+        from sliceplane.api.table import build
+
         documents = [decode_document(record.body) for record in outcome.records]
-        return _table(documents, resource, representation, metadata=metadata, now=now, include_object=include_object)
-    version = representation.form_version
+        made = build(resource, documents, now, include_object=include_object, list_meta=metadata, version=version)
+        return render_document(made, representation)
     group_version = f"meta.k8s.io/{version}"
     head = encode({"kind": "PartialObjectMetadataList", "apiVersion": group_version, "metadata": metadata})
     items = b",".join(partial_metadata(record.body, version) for record in outcome.records)
@@ -150,22 +163,6 @@ def _list_metadata(outcome: ListOutcome) -> dict[str, Any]:
     if outcome.remaining is not None:
         metadata["remainingItemCount"] = outcome.remaining
     return metadata
-
-
-def _table(
-    documents: list[Document],
-    resource: Resource,
-    representation: Representation,
-    *,
-    metadata: dict[str, Any],
-    now: float,
-    include_object: str,
-) -> bytes:
-    from sliceplane.api.table import table
-
-    document = table(resource, documents, now, include_object, metadata)
-    document["apiVersion"] = f"meta.k8s.io/{representation.form_version}"
-    return render_document(document, representation)
 
 
 def _yaml(document: Document) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sliceplane.api.errors import too_large_resource_version
 from sliceplane.registry.registry import Registry
@@ -15,7 +15,6 @@ from sliceplane.registry.types import Context, Outcome, Target
 from sliceplane.shell.apiserver.decode import decode_delete_options, decode_object, patch_type
 from sliceplane.shell.apiserver.negotiate import Representation, negotiate
 from sliceplane.shell.apiserver.params import (
-    include_object,
     list_options,
     write_options,
 )
@@ -25,6 +24,9 @@ from sliceplane.shell.apiserver.request import Request
 from sliceplane.shell.apiserver.response import NO_CACHE, Response
 from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
 from sliceplane.store.mvcc import Store
+
+if TYPE_CHECKING:
+    from sliceplane.api.table import IncludeObject
 
 #: how long a read waits for a version that the server does not have yet (reference B4)
 FUTURE_VERSION_SECONDS_MAX = 3.0
@@ -78,7 +80,7 @@ class ResourceHandlers:
 
     async def _list(self, request: Request, target: Target, representation: Representation) -> Response:
         options = list_options(request.query)
-        included = include_object(request.query)
+        included = included_objects(request, representation)
         if options.resource_version_match != "Exact":
             await self.wait_for(options.resource_version)
         context = self.context(request)
@@ -125,7 +127,7 @@ class ResourceHandlers:
         return self._object(request, target, representation, outcome)
 
     def _object(self, request: Request, target: Target, representation: Representation, outcome: Outcome) -> Response:
-        included = include_object(request.query) if representation.form == "Table" else "Metadata"
+        included = included_objects(request, representation)
         body = render_object(outcome.body, target.resource, representation, now=self.clock(), include_object=included)
         return _response(outcome.code, body, target, representation, outcome.warnings)
 
@@ -143,6 +145,15 @@ class ResourceHandlers:
             if loop.time() >= deadline:
                 raise too_large_resource_version(wanted, store.revision)
             await asyncio.sleep(0.05)
+
+
+def included_objects(request: Request, representation: Representation) -> IncludeObject:
+    """What the rows of a Table carry.  Raises the 400 ``StatusError``."""
+    if representation.form != "Table":
+        return "Metadata"
+    from sliceplane.api.table import parse_include_object
+
+    return parse_include_object(request.query.first("includeObject"))
 
 
 def _response(

@@ -18,10 +18,10 @@ from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Target, WatchPlan
 from sliceplane.shell.apiserver.encoders import AnyEncoder, TableEncoder, encoder_for
 from sliceplane.shell.apiserver.negotiate import Representation, negotiate
-from sliceplane.shell.apiserver.params import include_object, watch_options
+from sliceplane.shell.apiserver.params import watch_options
 from sliceplane.shell.apiserver.paths import Route
 from sliceplane.shell.apiserver.request import Request, Send
-from sliceplane.shell.apiserver.resources import ResourceHandlers
+from sliceplane.shell.apiserver.resources import ResourceHandlers, included_objects
 from sliceplane.shell.apiserver.response import NO_CACHE, common_headers
 from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
@@ -137,7 +137,7 @@ class WatchHandler:
         """
         query, target = request.query, route.target
         representation = negotiate(request.header(b"accept"), watch=True)
-        included = include_object(query) if representation.form == "Table" else "Metadata"
+        included = included_objects(request, representation)
         options = watch_options(query, name=target.name)
         context = self._resources.context(request)
         plan = self._registry.watch_plan(context, replace(target, name=""), options)

@@ -162,7 +162,9 @@ def invalid(kind: str, group: str, name: str, errors: list[FieldError]) -> Statu
     """422 from field errors, in their order.  *kind* is the KIND, not the plural."""
     assert errors, "invalid() needs at least one error"
     qualified = f"{kind}.{group}" if group else kind
-    listed = str(errors[0]) if len(errors) == 1 else "[" + ", ".join(str(error) for error in errors) + "]"
+    # A complaint that two rules make is one text, but stays two causes [quirk].
+    texts = list(dict.fromkeys(str(error) for error in errors))
+    listed = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     causes = [{"reason": error.type, "message": error.message, "field": error.field} for error in errors]
     details = _details(name, group, kind, causes)
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {listed}', details)

@@ -113,13 +113,13 @@ class Hub:
         return watcher
 
     def unsubscribe(self, watcher: Watcher) -> None:
-        """The client is gone.  Idempotent."""
+        """The client is gone; what the watch holds is dropped.  Idempotent."""
         watcher.close(None)
 
     def close_all(self, error: StatusError | None = None) -> None:
         """End every watch, for shutdown; without an *error* what they hold can still be taken."""
         for watcher, _ in tuple(self._watchers.values()):
-            watcher.close(error)
+            watcher.close(error, keep=error is None)
             watcher.notify()
 
     def _forget(self, watcher: Watcher) -> None:
@@ -256,7 +256,7 @@ class Hub:
         while (due := self.next_deadline()) is not None and due <= now:
             watcher, _ = self._watchers[heapq.heappop(self._due)[1]]
             if watcher.ends_at is not None and watcher.ends_at <= now:
-                watcher.close(None)
+                watcher.close(None, keep=True)
                 woken.append(watcher)
                 continue
             # A bookmark before the start of the watch would take the client back.

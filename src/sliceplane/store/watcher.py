@@ -156,7 +156,7 @@ class Watcher:
 
         The backlog comes in portions of about *limit_bytes*, the queue whole.  May be empty while ``pending`` is
         true (a selector passed over a page), so: take until ``pending`` is false, then wait for ``notify``.  A
-        closed watch still gives what it held, unless it was closed with an error.
+        watch that ended cleanly still gives what it held.
         """
         items: list[Item] = []
         if self._backlog is not None:
@@ -186,17 +186,20 @@ class Watcher:
             return
         self._backlog = None
 
-    def close(self, error: StatusError | None) -> None:
-        """End the watch; with an *error* what was held is dropped.  Idempotent.  Does not notify."""
-        if self.closed:
-            return
-        self.closed = True
-        self.error = error
-        if error is not None:
+    def close(self, error: StatusError | None, *, keep: bool = False) -> None:
+        """End the watch.  What it holds is dropped, unless *keep*.  Does not notify.
+
+        May be called again: an ended watch that finds its backlog gone gets its error then.
+        """
+        if not keep:
             self._backlog = None
             self.queue.clear()
             self.size = 0
-        self._after_close(self)
+        if self.error is None:
+            self.error = error
+        if not self.closed:
+            self.closed = True
+            self._after_close(self)
 
 
 def too_old(revision: int, oldest: int) -> StatusError:

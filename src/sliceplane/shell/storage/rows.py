@@ -65,7 +65,7 @@ def encode(event: StoreEvent) -> Row:
 def decode(row: tuple[Any, ...]) -> StoredRow:
     """A row of ``SELECT``.  Raises ``ValueError`` if it is not what was written."""
     revision, kind, resource, namespace, name, previous, created, uid, labels, fields, owners, crc, body = row
-    if crc != _crc(body, *row[:-2]):
+    if not isinstance(body, bytes) or crc != _crc(body, *row[:-2]):
         raise ValueError(f"the row of revision {revision} has a wrong checksum")
     record = Record(
         key=Key(resource, namespace, name),
@@ -78,6 +78,11 @@ def decode(row: tuple[Any, ...]) -> StoredRow:
         owners=_sequence.decode(owners) if owners else (),
     )
     return StoredRow(EventType(kind), record, previous)
+
+
+def meta(key: str, value: int) -> tuple[str, int, int]:
+    """A row of the table ``meta``."""
+    return key, value, _crc(b"", key, value)
 
 
 def _text(value: object) -> str:

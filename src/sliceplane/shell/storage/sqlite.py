@@ -1,7 +1,7 @@
 """The SQLite back end: one file, one table, one transaction per batch.
 
     history(revision PRIMARY KEY, type, resource, namespace, name, previous, ...)    every version that is needed
-    meta(key PRIMARY KEY, value)                                                     schema, compacted
+    meta(key PRIMARY KEY, value, crc)                                                schema, compacted
 
 ``previous`` is the revision of the version before.  So compaction to R needs no index besides the primary key: what
 may go are the rows that the rows up to R name as their previous ones, and the DELETED rows up to R themselves.
@@ -49,10 +49,10 @@ _CHECKPOINT_PAGES = 2000
 _VACUUM_PAGES = 256
 
 _CREATE = (
-    "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID",
     rows.CREATE,
-    f"INSERT INTO meta VALUES ('schema', {SCHEMA}), ('compacted', 1)",
 )
+_SET_META = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
 _NEWEST = "SELECT max(value, coalesce((SELECT max(revision) FROM history), 0)) FROM meta WHERE key = 'compacted'"
 
 
@@ -117,7 +117,7 @@ class SqliteBackend:
             execute = self._connection.execute
             execute(f"DELETE FROM history WHERE revision IN ({rows.SUPERSEDED})", span)
             execute("DELETE FROM history WHERE revision > ? AND revision <= ? AND type = 'DELETED'", span)
-            execute("UPDATE meta SET value = ? WHERE key = 'compacted'", (revision,))
+            execute(_SET_META, rows.meta("compacted", revision))
 
         # No fsync of its own: if it is lost, more history is there after the restart.  The next append syncs it.
         self._connection.execute("PRAGMA synchronous=NORMAL")
@@ -134,7 +134,8 @@ class SqliteBackend:
             (free,) = self._connection.execute("PRAGMA freelist_count").fetchone()
             (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
             if free > _VACUUM_PAGES and free * 4 > pages:
-                self._connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+                # It works a page per step, and only executescript steps a statement without columns to its end.
+                self._connection.executescript(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})")
         except sqlite3.Error as error:
             raise self._failure(error, in_commit=False) from error
 
@@ -266,6 +267,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             for statement in _CREATE:
                 connection.execute(statement)
+            connection.executemany(_SET_META, (rows.meta("schema", SCHEMA), rows.meta("compacted", 1)))
         connection.execute("COMMIT")
     except BaseException:
         connection.close()
@@ -274,10 +276,12 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _meta(connection: sqlite3.Connection, key: str) -> int:
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    if row is None:
-        raise sqlite3.DatabaseError(f"meta has no {key}")
-    return int(row[0])
+    """Raises ``sqlite3.Error``."""
+    row = connection.execute("SELECT key, value, crc FROM meta WHERE key = ?", (key,)).fetchone()
+    if row is None or row != rows.meta(key, row[1]):
+        raise sqlite3.DatabaseError(f"it is damaged (meta, {key})")
+    value: int = row[1]
+    return value
 
 
 def _code(error: sqlite3.Error) -> int:

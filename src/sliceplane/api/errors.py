@@ -60,9 +60,13 @@ def too_many(path: str, actual: int, limit: int) -> FieldError:
     return FieldError("FieldValueTooMany", path, f"Too many: {actual}: must have at most {limit} items")
 
 
-@dataclass(frozen=True)
+@dataclass
 class StatusError(Exception):
-    """An HTTP error with the ``Status`` body that Kubernetes gives for it."""
+    """An HTTP error with the ``Status`` body that Kubernetes gives for it.
+
+    Not frozen, although nobody changes it: Python itself assigns ``__traceback__`` when an exception passes through
+    a ``contextlib`` context manager.
+    """
 
     code: int
     reason: str
@@ -71,6 +75,8 @@ class StatusError(Exception):
     #: extra members of ``metadata`` (an expired continue token carries a fresh one)
     metadata: dict[str, Any] = field(default_factory=dict)
     retry_after_s: int | None = None
+
+    __hash__ = Exception.__hash__
 
     def __str__(self) -> str:
         return self.message

@@ -10,7 +10,7 @@ Structs are made when a kind is first written, a few milliseconds for a Pod, and
 from __future__ import annotations
 
 from functools import cache
-from typing import Annotated, Any, Final, Union
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -28,18 +28,32 @@ def _text(pattern: str) -> Any:
     return Annotated[str, msgspec.Meta(pattern=pattern)]
 
 
-def _free_form() -> Any:
-    """Any JSON of a bounded depth: what is accepted here must never be too deep for a walk elsewhere."""
-    leaf = str | int | float | bool | None
-    value: Any = leaf
-    for _ in range(FREE_FORM_DEPTH_MAX):
-        value = Union[leaf, dict[str, value], list[value]]  # noqa: UP007  # "|" cannot join a type made at run time
-    return value
+class _FreeForm:
+    """Stands for any JSON of a bounded depth; ``_check_free_form`` looks at the values.
+
+    Spelled out as nested unions, the type would double with each level, and making it would take seconds.
+    """
+
+
+def _check_free_form(kind: type, value: Any) -> _FreeForm:
+    assert kind is _FreeForm, f"{kind} is not a type of these models"
+    layer = [value]
+    for _ in range(FREE_FORM_DEPTH_MAX + 1):
+        layer = [
+            child
+            for node in layer
+            if type(node) in (dict, list)
+            for child in (node.values() if type(node) is dict else node)
+        ]
+        if not layer:
+            return _FreeForm()
+    # What is accepted here must never be too deep for a walk elsewhere.
+    raise ValueError(f"deeper than {FREE_FORM_DEPTH_MAX} levels")
 
 
 #: every type takes null too, as Go's decoding does
 _SCALARS: Final[dict[str, Any]] = {
-    "any": _free_form(),
+    "any": _FreeForm | None,
     "bool": bool | None,
     "bytes": _text(BASE64_PATTERN) | None,
     "int32": _INT32 | None,
@@ -56,7 +70,7 @@ def accepts(schema: Struct, document: object) -> bool:
     """True only if neither ``unknown_in`` nor ``first_mismatch`` would complain of *document*, and its depth is that of
     the kind."""
     try:
-        msgspec.convert(document, _model(schema.name))
+        msgspec.convert(document, _model(schema.name), dec_hook=_check_free_form)
     except (msgspec.ValidationError, RecursionError):
         return False
     return True

@@ -53,6 +53,10 @@ def _silent(message: str) -> None:
     del message
 
 
+def _nothing() -> None:
+    return None
+
+
 class Committer:
     """Owned by the server, in its loop.  ``start``, then any number of ``durable``, then ``close``, which also closes
     the back end.  *report* gets one sentence for each thing that an operator should know."""
@@ -65,12 +69,14 @@ class Committer:
         *,
         retention: Retention | None = None,
         report: Callable[[str], None] = _silent,
+        on_aborted: Callable[[], None] = _nothing,
     ) -> None:
         self._store = store
         self._hub = hub
         self._backend = backend
         self._retention = retention if retention is not None else Retention()
         self._report = report
+        self._on_aborted = on_aborted
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="storage") if backend.blocking else None
         self._wake = asyncio.Event()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -226,6 +232,7 @@ class Committer:
     def _give_up(self, why: str) -> None:
         """Forget everything staged and tell all who wait for it."""
         forgotten = self._store.abort_staged()
+        self._on_aborted()
         if forgotten:
             self._given_up.append((forgotten[0].revision - 1, forgotten[-1].revision, why))
         waiting, self._waiting = self._waiting, []

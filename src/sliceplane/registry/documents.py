@@ -1,9 +1,9 @@
 """Documents (decoded JSON) to records and back: the canonical form of everything that is stored.
 
 Canonical means: ``kind``, ``apiVersion``, ``metadata`` first, members of metadata in the order in which
-upstream prints them, label and annotation keys sorted; the rest in the order given, ``status`` last.  Because every stored
-body starts with the same bytes for one kind, a list item (which carries no kind and apiVersion) is a slice
-of the stored body.
+upstream prints them, label and annotation keys sorted; the rest in the order given, ``status`` last.
+Because every stored body starts with the same bytes for one kind, a list item (which carries no kind and
+apiVersion) is a slice of the stored body.
 """
 
 from __future__ import annotations

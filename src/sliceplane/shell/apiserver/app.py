@@ -85,6 +85,7 @@ class ApiServer:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._started = services.clock()
         self.in_flight = InFlight(services.limits)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -171,7 +172,8 @@ class ApiServer:
         if root in ("api", "apis"):
             return services.discovery.respond(request) or _page_not_found()
         if root == "openapi":
-            return await openapi.respond(request)
+            now = services.clock()
+            return await openapi.respond(request, now=now, started=self._started) or _page_not_found()
         if root == "":
             found = [*discovery.paths(), "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz"]
             return Response(200, encode({"paths": [*found, "/version"]}) + b"\n")

@@ -6,6 +6,7 @@ construction.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from email.utils import formatdate
 
@@ -66,7 +67,8 @@ async def send_response(request: Request, send: Send, response: Response, *, now
     if len(body) > GZIP_BYTES_MIN and request.wants_gzip:
         import gzip
 
-        body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
+        # zlib lets other threads run meanwhile, so other requests go on.
+        body = await asyncio.to_thread(gzip.compress, body, _GZIP_LEVEL, mtime=0)
         headers.append((b"content-encoding", b"gzip"))
         headers.append((b"vary", b"Accept-Encoding"))
     if response.code != 304:

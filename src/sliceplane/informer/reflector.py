@@ -171,8 +171,8 @@ class Reflector(Generic[T]):
     def staleness(self, now: float) -> float:
         """Seconds since the cache was last known to be what the server held; ``math.inf`` before the first list.
 
-        A quiet and healthy watch stays below the bookmark period (a minute); whatever is above the idle time
-        limit means that the server has not been heard of.
+        A quiet and healthy watch stays below the bookmark period (a minute), or twice that when it is renewed; more
+        means that the server has not been heard of.
         """
         return max(now - self._current_at, 0.0)
 

@@ -139,7 +139,7 @@ class ReflectorAgainstServer(RuleBasedStateMachine):
 
 @pytest.fixture(scope="module", autouse=True)
 def _restore_settings() -> None:
-    ReflectorAgainstServer.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+    ReflectorAgainstServer.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
 
 
 @pytest.fixture(autouse=True)

@@ -272,6 +272,12 @@ class Reflector(Generic[T]):
                 self._version = ""
         self._fail(error, now)
 
+    def on_fault(self, error: StatusError, now: float) -> None:
+        """The shell or a function of the cache broke.  Whatever was lost by it is in a new list."""
+        if self.phase in (Phase.LISTING, Phase.WATCHING):
+            self._list_version = self._list_token = ""
+            self._relist(error, now, open_=self.phase is Phase.WATCHING)
+
     def on_deadline(self, now: float) -> None:
         """``next_deadline`` has come.  Harmless if it has not."""
         if self._deadline is None or now < self._deadline:

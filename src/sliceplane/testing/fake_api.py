@@ -228,7 +228,9 @@ class FakeApi:
         return tuple(event for event in self._history if event.revision > revision and event.resource == resource.key)
 
     def _present(self, resource: Resource) -> tuple[Document, ...]:
-        return tuple(document for (key, _), document in sorted(self._objects.items(), key=_order) if key == resource.key)
+        return tuple(
+            document for (key, _), document in sorted(self._objects.items(), key=_order) if key == resource.key
+        )
 
     def _existing(self, resource: Resource, namespace: str, name: str) -> Document:
         found = self._objects.get((resource.key, _path(namespace, name)))

@@ -41,12 +41,16 @@ class Members:
         self._ports = ports
         self._packers = tuple(packers.items())
         self._nodes = nodes
+        self._publish_not_ready = shape.publish_not_ready
+        self._hints = shape.hints
         self._pods: dict[str, PodFacts] = {}
         #: pods that changed since the last plan, as they were at that plan
         self._changed: dict[str, PodFacts | None] = {}
         self._skipped: dict[str, str] = {}
         #: skipped pods that were already told of
         self._told: dict[str, str] = {}
+        #: False until the first trigger time is taken: there is nothing to compare with before
+        self._tracking: bool = earlier is not None and earlier._tracking
         if earlier is not None:
             # a pod that was a member before has not changed because the service has
             self._changed.update(earlier._before())
@@ -64,7 +68,8 @@ class Members:
     def set(self, facts: PodFacts) -> bool:
         """The pod is a member in this version.  False: no endpoint changed by that."""
         name = facts.name
-        self._changed.setdefault(name, self._pods.get(name))
+        if self._tracking:
+            self._changed.setdefault(name, self._pods.get(name))
         self._pods[name] = facts
         return self._place(facts)
 
@@ -73,7 +78,8 @@ class Members:
         old = self._pods.pop(pod, None)
         if old is None:
             return False
-        self._changed.setdefault(pod, old)
+        if self._tracking:
+            self._changed.setdefault(pod, old)
         self._skipped.pop(pod, None)
         return self._want(pod, None)
 
@@ -89,7 +95,7 @@ class Members:
             return self._want(name, None)
         group = self._ports.group_of(facts)
         node = self._nodes.get(facts.node_name)
-        if node is None and not self._shape.publish_not_ready:
+        if node is None and not self._publish_not_ready:
             news = self._skipped.get(name) != facts.node_name
             self._skipped[name] = facts.node_name
             return self._want(name, Desired(group, "", b"")) or news
@@ -100,10 +106,11 @@ class Members:
             addresses = facts.addresses.get(family)
             if addresses is None:
                 wanted = Desired(group, "", b"")
+            elif facts.hostname and facts.subdomain == self._shape.name:
+                body = self._endpoint(facts, addresses, node, b',"hostname":' + encode(facts.hostname))
+                wanted = Desired(group, f"{addresses.identity} {facts.hostname}", body)
             else:
-                host = self._hostname(facts)
-                identity = f"{addresses.identity} {host}" if host else addresses.identity
-                wanted = Desired(group, identity, self._endpoint(facts, addresses, node, host))
+                wanted = Desired(group, addresses.identity, self._endpoint(facts, addresses, node, b""))
             changed = packer.want(name, wanted) or changed
         return changed
 
@@ -113,29 +120,23 @@ class Members:
             changed = packer.want(pod, wanted) or changed
         return changed
 
-    def _hostname(self, facts: PodFacts) -> str:
-        return facts.hostname if facts.hostname and facts.subdomain == self._shape.name else ""
-
-    def _endpoint(self, facts: PodFacts, addresses: Addresses, node: NodeFacts | None, hostname: str) -> bytes:
+    def _endpoint(self, facts: PodFacts, addresses: Addresses, node: NodeFacts | None, hostname: bytes) -> bytes:
         """The endpoint's JSON, member by member in the order of ``api.discovery.Endpoint``."""
-        ready = self._shape.publish_not_ready or (facts.serving and not facts.terminating)
-        hint = b""
-        if node is not None and ready and self._shape.hints is not HintMode.NONE:
-            hint = node.zone_hint if self._shape.hints is HintMode.ZONE else node.node_hint
-        return b"".join(
-            (
-                addresses.head,
-                _CONDITIONS[ready, facts.serving, facts.terminating],
-                b',"hostname":' + encode(hostname) if hostname else b"",
-                facts.target,
-                node_place(facts.node_name) if node is None else node.place,
-                hint,
-                b"}",
-            )
-        )
+        serving, terminating = facts.serving, facts.terminating
+        ready = self._publish_not_ready or (serving and not terminating)
+        hint, place = b"", b""
+        if node is None:
+            place = node_place(facts.node_name)
+        else:
+            place = node.place
+            if ready and self._hints is not HintMode.NONE:
+                hint = node.zone_hint if self._hints is HintMode.ZONE else node.node_hint
+        conditions = _CONDITIONS[ready, serving, terminating]
+        return b"".join((addresses.head, conditions, hostname, facts.target, place, hint, b"}"))
 
     def take_trigger_time(self) -> int:
         """The earliest time at which a member changed since the last call; 0 for none.  Nanoseconds."""
+        self._tracking = True
         pairs = [
             (None if old is None else old.transition, self._pods[name].transition)
             for name, old in self._changed.items()

@@ -105,12 +105,15 @@ class Packer:
                 self._touch(each)
 
     def _place(self, wanted: Desired) -> None:
-        home = self._home(wanted)
-        if home is None:
-            self._unplaced.setdefault(wanted.group, {})[wanted.identity] = wanted.body
-        else:
-            home.own_want()[wanted.identity] = wanted.body
+        group, identity, body = wanted
+        home = self._home(wanted) if identity in self._holders else None
+        if home is not None:
+            home.own_want()[identity] = body
             self._touch(home)
+        elif (waiting := self._unplaced.get(group)) is not None:
+            waiting[identity] = body
+        else:
+            self._unplaced[group] = {identity: body}
 
     def _unwant(self, wanted: Desired) -> None:
         home = self._home(wanted)

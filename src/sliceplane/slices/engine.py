@@ -147,7 +147,11 @@ class SliceEngine:
 
     def plan(self, key: str, now: float) -> SlicePlan:
         service = self._services.get(key)
-        return SlicePlan() if service is None else service.plan(now)
+        if service is None:
+            return SlicePlan()
+        plan = service.plan(now)
+        self._drop_if_empty(service)
+        return plan
 
     def finish(
         self, key: str, plan: SlicePlan, answers: Sequence[bytes], error: StatusError | None, now: float

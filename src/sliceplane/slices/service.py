@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from sliceplane.api.codec import decode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
@@ -226,7 +228,10 @@ class ServiceState:
                 self._unseen[write.uid] = _Unseen(write.name, now + UNSEEN_TIMEOUT_S, True)
                 self._forget(write.name)
             return
-        meta = decode(answer, Object).metadata
+        try:
+            meta = decode(answer, Object).metadata
+        except msgspec.DecodeError:
+            return  # an answer that nobody can read: the cache will show what became of the write
         if write.verb == "create":
             if meta.name in self.slices or meta.uid in self._gone:
                 return  # the cache was faster

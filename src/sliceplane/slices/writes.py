@@ -30,6 +30,7 @@ class SliceWrite:
     """
 
     verb: Literal["create", "update", "delete"]
+    namespace: str
     address_type: str
     name: str = ""
     uid: str = ""
@@ -63,7 +64,14 @@ def create_slice(
         owner_references=(shape.owner,),
     )
     body = _body(meta, address_type, group, content)
-    return SliceWrite(verb="create", address_type=address_type, body=body, ports=group.ports, content=content)
+    return SliceWrite(
+        verb="create",
+        namespace=shape.namespace,
+        address_type=address_type,
+        body=body,
+        ports=group.ports,
+        content=content,
+    )
 
 
 def update_slice(shape: ServiceShape, stored: Stored, group: PortGroup, content: Content, trigger: int) -> SliceWrite:
@@ -72,6 +80,7 @@ def update_slice(shape: ServiceShape, stored: Stored, group: PortGroup, content:
     meta = msgspec.structs.replace(stored.meta, labels=shape.labels, annotations=annotations)
     return SliceWrite(
         verb="update",
+        namespace=meta.namespace,
         address_type=stored.address_type,
         name=meta.name,
         uid=meta.uid,
@@ -87,6 +96,7 @@ def delete_slice(stored: Stored) -> SliceWrite:
     options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": meta.uid}}
     return SliceWrite(
         verb="delete",
+        namespace=meta.namespace,
         address_type=stored.address_type,
         name=meta.name,
         uid=meta.uid,

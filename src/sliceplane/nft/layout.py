@@ -15,7 +15,7 @@ change here.
 from __future__ import annotations
 
 from sliceplane.nft.objects import AddChain, AddContainer, AddRule, Command, Container, Hook, Rule
-from sliceplane.nft.statements import CtStateNew, CtStatusDnat, Field, InSet, Jump, Masquerade, Reject, Vmap
+from sliceplane.nft.statements import CtStateNew, CtStatusDnat, Field, InSet, Jump, Masquerade, Reject, ResetTcp, Vmap
 
 _PRIORITY_DSTNAT = -100
 _PRIORITY_FILTER = 0
@@ -47,10 +47,11 @@ _CHAINS = tuple(
     AddChain(name) for name in (_CLUSTER_IPS_CHECK, _MASQUERADING, REJECT_CHAIN, _ENDPOINTS_CHECK, _SERVICES)
 )
 _RULES: tuple[tuple[str, Rule], ...] = (
+    (REJECT_CHAIN, Rule((ResetTcp(),))),
     (REJECT_CHAIN, Rule((Reject(),))),
     (_SERVICES, Rule((Vmap(_DESTINATION, SERVICE_IPS.name),))),
     (_ENDPOINTS_CHECK, Rule((Vmap(_DESTINATION, NO_ENDPOINTS.name),))),
-    (_CLUSTER_IPS_CHECK, Rule((InSet(("daddr",), CLUSTER_IPS.name), Reject()))),
+    (_CLUSTER_IPS_CHECK, Rule((InSet(("daddr",), CLUSTER_IPS.name), Jump(REJECT_CHAIN)))),
     (
         _MASQUERADING,
         Rule((CtStatusDnat(), InSet(("saddr", "daddr", "proto", "dport"), HAIRPIN.name), Masquerade())),

@@ -64,10 +64,18 @@ class Jump:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """ICMP port unreachable: a client's connect() fails at once."""
+    """Answers with ICMP port unreachable."""
 
     def render(self, _family: _FamilyName) -> str:
         return "reject"
+
+
+@dataclass(frozen=True, slots=True)
+class ResetTcp:
+    """Answers TCP with a reset; other protocols go on to the next rule."""
+
+    def render(self, _family: _FamilyName) -> str:
+        return "meta l4proto tcp reject with tcp reset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +100,4 @@ class Balance:
         return f"meta l4proto {self.protocol} dnat {family} to {number} map @{self.container}"
 
 
-Statement = CtStateNew | CtStatusDnat | InSet | Vmap | Jump | Reject | Masquerade | Balance
+Statement = CtStateNew | CtStatusDnat | InSet | Vmap | Jump | Reject | ResetTcp | Masquerade | Balance

@@ -23,6 +23,7 @@ from sliceplane.nft.statements import (
     Jump,
     Masquerade,
     Reject,
+    ResetTcp,
     Statement,
     Vmap,
 )
@@ -136,6 +137,8 @@ def _run_statement(table: FakeTable, statement: Statement, packet: Packet) -> It
             yield one, packet, "continue" if packet.key(fields) in table.containers[name].elements else "break"
         case Reject():
             yield one, packet, "reject"
+        case ResetTcp():
+            yield one, packet, "reject" if packet.proto == "tcp" else "break"
         case Masquerade():
             yield one, replace(packet, masquerade=True), "done"
         case Jump(chain):

@@ -15,7 +15,8 @@ def _load_netns() -> None:
     """Makes ``netns`` importable for the tests beside it (importlib mode puts no folder on the path)."""
     path = Path(__file__).parent / "netns.py"
     spec = importlib.util.spec_from_file_location("netns", path)
-    assert spec is not None and spec.loader is not None, f"no module at {path}"
+    assert spec is not None, f"no module at {path}"
+    assert spec.loader is not None, f"no loader for {path}"
     module = importlib.util.module_from_spec(spec)
     sys.modules["netns"] = module
     spec.loader.exec_module(module)

@@ -1,8 +1,8 @@
 """Machines made of network namespaces: hosts on one bridge, nothing of it in the root namespace.
 
-``Net`` makes a namespace that holds nothing but a bridge; ``add_host`` makes a namespace with one leg on it.  Everything has a
-name with the prefix given (and the process id, so that runs do not meet) and is gone when the context ends.  Needs
-root and iproute2::
+``Net`` makes a namespace that holds nothing but a bridge; ``add_host`` makes a namespace with one leg on it.
+Everything has a name with the prefix given (and the process id, so that runs do not meet) and is gone when the
+context ends.  Needs root and iproute2::
 
     with Net("demo") as net:
         client = net.add_host("client", ip4="10.10.0.1/16", ip6="fd10::1/64")
@@ -101,7 +101,8 @@ class Net:
         self._cleanup.close()
 
     def add_host(self, name: str, *, ip4: str, ip6: str, gateway4: str = "", gateway6: str = "") -> Host:
-        """A host with addresses ``a.b.c.d/length``.  Without a gateway its default route is the bridge itself: addresses
+        """A host with addresses ``a.b.c.d/length``.  Without a gateway its default route is the bridge itself:
+        addresses
         that nobody has (service addresses) leave through ``eth0`` all the same."""
         netns = f"{self._prefix}-{name}"
         self._add_namespace(netns)

@@ -38,7 +38,8 @@ def key(number: int) -> ServiceKey:
 
 
 def meaning(kernel: FakeKernel, ref: TableRef = REF) -> dict[str, Any]:
-    """The ruleset without the numbers that history chose: each balanced chain as its set of targets, and nothing left over."""
+    """The ruleset without the numbers that history chose: each balanced chain as its set of targets, and nothing
+    left over."""
     table = kernel.tables[ref]
     used: set[tuple[str, tuple[int, ...]]] = set()
     result: dict[str, Any] = {}

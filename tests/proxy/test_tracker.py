@@ -141,7 +141,8 @@ events = st.lists(
 
 @given(events)
 def test_marks_are_complete(history: list[tuple[str, str, Any]]) -> None:
-    """What a reader has who recomputed only the marked Services is what a newcomer sees who reads the newest objects."""
+    """What a reader has who recomputed only the marked Services is what a newcomer sees who reads the newest
+    objects."""
     tracker = ServiceTracker("IPv4", "node-1")
     services: dict[str, Service] = {}
     slices: dict[str, EndpointSlice] = {}

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from sliceplane.nft.layout import CLUSTER_IPS, HAIRPIN, NO_ENDPOINTS, REJECT_CHAIN, SERVICE_IPS
 from sliceplane.nft.names import chain_name
 from sliceplane.nft.objects import DROP, Key, Target, Value, goto
+from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX
 from sliceplane.proxy.model import PortState
 
 
@@ -55,7 +56,7 @@ def build_service(states: tuple[PortState, ...]) -> ServiceObjects:
         destination: Key = (port.cluster_ip, protocol, port.port)
         if endpoints:
             name = chain_name("local" if port.internal_local else "service", port.name)
-            targets = tuple([Target(endpoint.ip, endpoint.port) for endpoint in endpoints])
+            targets = tuple([Target(endpoint.ip, endpoint.port) for endpoint in endpoints[:TARGETS_PER_CHAIN_MAX]])
             chains.append(BalancedChain(name, protocol, targets))
             elements.setdefault((SERVICE_IPS.name, destination), goto(name))
         else:

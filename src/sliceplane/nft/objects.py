@@ -245,8 +245,8 @@ def _item(key: Key, value: Value) -> str:
 
 
 def by_container(items: Iterable[tuple[str, Key, Value]]) -> tuple[AddElements, ...]:
-    """One command for each container, containers and keys in order."""
+    """One command for each container, in order of their names; elements in the order given."""
     grouped: dict[str, list[Item]] = {}
     for container, key, value in items:
         grouped.setdefault(container, []).append((key, value))
-    return tuple(AddElements(name, tuple(sorted(grouped[name], key=lambda item: item[0]))) for name in sorted(grouped))
+    return tuple(AddElements(name, tuple(grouped[name])) for name in sorted(grouped))

@@ -7,7 +7,7 @@ map for all chains is worse: each element is checked against each rule that uses
 ``CHAINS_PER_MAP`` chains keep both products small: 0.4 s of kernel time, and 12 ms for a change.  (Kernel 6.18,
 nft 1.0.6; 8 to 32 chains per map are equally good.)
 
-A *slot* is a chain's number.  Slot ``s`` owns the keys ``offset(s)`` to ``offset(s) + 2**28 - 1`` of map ``s //
+A *slot* is a chain's number.  Slot ``s`` owns the keys ``offset(s)`` to ``offset(s) + 2**20 - 1`` of map ``s //
 16``, and the chain's rule draws from them: ``numgen random mod N offset ...``.  So an endpoint that changes is
 one element, however many there are.
 """
@@ -19,8 +19,8 @@ import heapq
 from sliceplane.nft.objects import Container
 
 CHAINS_PER_MAP = 16
-#: numgen counts to 2**32 - 1; each of the chains of a map has its own part of that
-TARGETS_PER_CHAIN_MAX = 2**32 // CHAINS_PER_MAP
+#: keys that a slot owns; more endpoints than that of one service port are not used (numgen would count to 2**32)
+TARGETS_PER_CHAIN_MAX = 2**20
 
 
 def map_of(slot: int) -> Container:

@@ -259,12 +259,12 @@ class TableState:
         else:
             placed = place(held.targets, wanted.targets)
         container, offset = map_of(held.slot).name, offset_of(held.slot)
-        for number, target in enumerate(placed):
-            if number < len(held.targets):
-                if held.targets[number] == target:
-                    continue
+        for number, (before, after) in enumerate(zip(held.targets, placed, strict=False)):
+            if before != after:
                 draft.deletions.append((container, (offset + number,)))
-            draft.additions.append((container, (offset + number,), target))
+                draft.additions.append((container, (offset + number,), after))
+        added = enumerate(placed[len(held.targets) :], offset + len(held.targets))
+        draft.additions.extend([(container, (number,), target) for number, target in added])
         if count != held.live:
             if held.live:
                 draft.rules.append(FlushChain(name))

@@ -78,11 +78,6 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     zone_hints: tuple[str, ...] = ()
     node_hints: tuple[str, ...] = ()
 
-    @property
-    def sort_key(self) -> str:
-        """``ip:port``, IPv6 in brackets: the order of endpoints is the order of these texts (reference A3)."""
-        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
-
 
 class Topology(msgspec.Struct, frozen=True):
     """Where this node is.  An empty string is "unknown" and matches no hint."""

@@ -95,50 +95,48 @@ class SliceCache:
         slices = self._slices.get(service)
         if slices is None:
             return {}
-        ordered = sorted(slices.values(), key=lambda held: held.age)
         merged: dict[ServicePortName, _Merge] = {}
-        for held in ordered:
-            ports = [port for port in held.ports if port.name is not None and 0 < (port.port or 0) <= PORT_MAX]
-            if not ports:
-                continue
-            for source in held.endpoints:
-                self._merge(service, source, ports, merged)
+        for held in sorted(slices.values(), key=lambda held: held.age):
+            for port in held.ports:
+                number = port.port or 0
+                if port.name is not None and 0 < number <= PORT_MAX:
+                    name = ServicePortName(service, port.name, port.protocol or "TCP")
+                    self._merge(held.endpoints, number, merged.setdefault(name, {}))
         result: dict[ServicePortName, list[Endpoint]] = {}
         for name in sorted(merged):
-            result[name] = [merged[name][key][0] for key in sorted(merged[name])]
+            known = merged[name]
+            if known:
+                result[name] = [known[key][0] for key in sorted(known)]
         return result
 
-    def _merge(
-        self,
-        service: ServiceKey,
-        source: SliceEndpoint,
-        ports: list[EndpointPort],
-        merged: dict[ServicePortName, _Merge],
-    ) -> None:
-        ip = canonical_of(source.addresses[0], self._family) if source.addresses else None
-        if ip is None:
-            return
-        conditions, hints = source.conditions, source.hints
-        uid = source.target_ref.uid if source.target_ref is not None else ""
-        for port in ports:
-            endpoint = Endpoint(
-                ip,
-                port.port or 0,
-                conditions.ready is not False,
-                conditions.serving is not False,
-                conditions.terminating is True,
-                bool(source.node_name) and source.node_name == self._node_name,
-                tuple([zone.name for zone in hints.for_zones or ()]) if hints is not None else (),
-                tuple([node.name for node in hints.for_nodes or ()]) if hints is not None else (),
-            )
-            known = merged.setdefault(ServicePortName(service, port.name or "", port.protocol or "TCP"), {})
-            key = endpoint.sort_key
+    def _merge(self, sources: tuple[SliceEndpoint, ...], port: int, known: _Merge) -> None:
+        """Adds one port of one slice to *known*.  A start reads every endpoint of the cluster here: mind each line."""
+        family, node_name = self._family, self._node_name
+        suffix, prefix = (f":{port}", "") if family == "IPv4" else (f"]:{port}", "[")
+        for source in sources:
+            ip = canonical_of(source.addresses[0], family) if source.addresses else None
+            if ip is None:
+                continue
+            conditions, hints, target = source.conditions, source.hints, source.target_ref
+            terminating = conditions.terminating is True
+            uid = target.uid if target is not None else ""
+            key = prefix + ip + suffix
             stored = known.get(key)
-            if stored is not None and endpoint.terminating and not stored[0].terminating:
-                same_pod = uid != "" and uid == stored[1]
-                if not same_pod:
-                    continue
-            known[key] = (endpoint, uid)
+            if stored is not None and terminating and not stored[0].terminating and not (uid and uid == stored[1]):
+                continue
+            known[key] = (
+                Endpoint(
+                    ip,
+                    port,
+                    conditions.ready is not False,
+                    conditions.serving is not False,
+                    terminating,
+                    source.node_name == node_name and node_name != "",
+                    tuple([zone.name for zone in hints.for_zones or ()]) if hints is not None else (),
+                    tuple([node.name for node in hints.for_nodes or ()]) if hints is not None else (),
+                ),
+                uid,
+            )
 
     def _service_for(self, new: EndpointSlice | None) -> ServiceKey | None:
         if new is None or new.address_type != self._family:

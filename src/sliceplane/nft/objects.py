@@ -6,9 +6,10 @@ text that is sent.  The vocabulary is the part of nftables that we use; the fake
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from sliceplane.nft.statements import Statement
 
@@ -18,8 +19,8 @@ NftFamily = Literal["ip", "ip6"]
 Key = tuple[str | int, ...]
 
 
-class Target(NamedTuple):
-    """Where DNAT sends a packet."""
+class Target(msgspec.Struct, frozen=True, order=True, gc=False):
+    """Where DNAT sends a packet.  (There may be hundreds of thousands: the garbage collector shall not see them.)"""
 
     ip: str
     port: int
@@ -242,11 +243,3 @@ def _item(key: Key, value: Value) -> str:
     if isinstance(value, Target):
         return f"{text} : {value.ip} . {value.port}"
     return f"{text} : goto {value.chain}" if value.kind == "goto" else f"{text} : drop"
-
-
-def by_container(items: Iterable[tuple[str, Key, Value]]) -> tuple[AddElements, ...]:
-    """One command for each container, in order of their names; elements in the order given."""
-    grouped: dict[str, list[Item]] = {}
-    for container, key, value in items:
-        grouped.setdefault(container, []).append((key, value))
-    return tuple(AddElements(name, tuple(grouped[name])) for name in sorted(grouped))

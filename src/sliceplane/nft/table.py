@@ -34,6 +34,7 @@ Owned by one ``plane.FamilyPlane``.  Times are seconds since the epoch.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -42,6 +43,7 @@ from sliceplane.nft.layout import static_commands
 from sliceplane.nft.objects import (
     AddChain,
     AddContainer,
+    AddElements,
     AddRule,
     AddTable,
     Command,
@@ -50,13 +52,13 @@ from sliceplane.nft.objects import (
     DeleteElements,
     DeleteTable,
     FlushChain,
+    Item,
     Key,
     Rule,
     TableRef,
     Target,
     Transaction,
     Value,
-    by_container,
 )
 from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX, Slots, map_of, offset_of
 from sliceplane.nft.statements import Balance
@@ -81,8 +83,8 @@ class _Draft:
     """A transaction in the making, and what the shadow becomes if it succeeds (``None``: gone)."""
 
     made: list[Command] = field(default_factory=list)
-    deletions: list[tuple[str, Key]] = field(default_factory=list)
-    additions: list[tuple[str, Key, Value]] = field(default_factory=list)
+    deletions: dict[str, list[Key]] = field(default_factory=lambda: defaultdict(list))  # by container
+    additions: dict[str, list[Item]] = field(default_factory=lambda: defaultdict(list))
     rules: list[Command] = field(default_factory=list)
     removed: list[Command] = field(default_factory=list)
     chains: dict[str, Held | None] = field(default_factory=dict)
@@ -90,11 +92,9 @@ class _Draft:
     full: bool = False
 
     def commands(self) -> tuple[Command, ...]:
-        keys_of: dict[str, list[Key]] = {}
-        for container, key in self.deletions:
-            keys_of.setdefault(container, []).append(key)
-        deletions = [DeleteElements(name, tuple(sorted(keys_of[name]))) for name in sorted(keys_of)]
-        return (*self.made, *deletions, *by_container(self.additions), *self.rules, *self.removed)
+        deletions = [DeleteElements(name, tuple(self.deletions[name])) for name in sorted(self.deletions)]
+        additions = [AddElements(name, tuple(self.additions[name])) for name in sorted(self.additions)]
+        return (*self.made, *deletions, *additions, *self.rules, *self.removed)
 
 
 class TableState:
@@ -209,7 +209,8 @@ class TableState:
             self._place(draft, self._wanted[name], None)
         for element in sorted(self._claims):
             value = self._claims[element][0][1]
-            draft.additions.append((*element, value))
+            container, key = element
+            draft.additions[container].append((key, value))
             draft.elements[element] = (value,)
         return draft
 
@@ -232,17 +233,18 @@ class TableState:
     def _change_element(self, draft: _Draft, element: ElementId) -> None:
         claims = self._claims.get(element)
         exists = element in self._elements
+        container, key = element
         if claims is None:
             if exists:
-                draft.deletions.append(element)
+                draft.deletions[container].append(key)
                 draft.elements[element] = None
             return
         value = claims[0][1]
         if exists:
             if self._elements[element] == value:
                 return
-            draft.deletions.append(element)
-        draft.additions.append((*element, value))
+            draft.deletions[container].append(key)
+        draft.additions[container].append((key, value))
         draft.elements[element] = (value,)
 
     def _place(self, draft: _Draft, wanted: BalancedChain, held: Held | None) -> None:
@@ -261,10 +263,12 @@ class TableState:
         container, offset = map_of(held.slot).name, offset_of(held.slot)
         for number, (before, after) in enumerate(zip(held.targets, placed, strict=False)):
             if before != after:
-                draft.deletions.append((container, (offset + number,)))
-                draft.additions.append((container, (offset + number,), after))
-        added = enumerate(placed[len(held.targets) :], offset + len(held.targets))
-        draft.additions.extend([(container, (number,), target) for number, target in added])
+                draft.deletions[container].append((offset + number,))
+                draft.additions[container].append(((offset + number,), after))
+        new_places = enumerate(placed[len(held.targets) :], offset + len(held.targets))
+        newcomers: list[Item] = [((number,), target) for number, target in new_places]
+        if newcomers:
+            draft.additions[container].extend(newcomers)
         if count != held.live:
             if held.live:
                 draft.rules.append(FlushChain(name))
@@ -275,7 +279,7 @@ class TableState:
 
     def _remove_retired(self, draft: _Draft, name: str, held: Held) -> None:
         container, offset = map_of(held.slot).name, offset_of(held.slot)
-        draft.deletions.extend((container, (offset + number,)) for number in range(held.live, len(held.targets)))
+        draft.deletions[container].extend((offset + number,) for number in range(held.live, len(held.targets)))
         if held.live:
             draft.chains[name] = held._replace(targets=held.targets[: held.live])
             return

@@ -70,6 +70,7 @@ def node(zone: str) -> Node:
 
 
 DYING = {"conditions": {"ready": False, "serving": True, "terminating": True}}
+IN_ZONE_A = {"hints": {"forZones": [{"name": "a"}]}}
 GONE = {"conditions": {"ready": False, "serving": False, "terminating": True}}
 
 

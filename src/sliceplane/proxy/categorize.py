@@ -44,7 +44,7 @@ def categorize(endpoints: Sequence[Endpoint], port: ServicePort, topology: Topol
         local = tuple([endpoint for endpoint in here if endpoint.serving and endpoint.terminating])
     if not port.uses_cluster_endpoints:
         reachable = local
-    elif not filtered and not (fell_back and local):
+    elif not filtered and not fell_back:
         reachable = cluster  # which then holds every ready endpoint, the local ones among them
     else:
         used = {id(endpoint) for endpoint in cluster} | {id(endpoint) for endpoint in local}

@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
-
-
-def _load_netns() -> None:
-    """Makes ``netns`` importable for the tests beside it (importlib mode puts no folder on the path)."""
-    path = Path(__file__).parent / "netns.py"
-    spec = importlib.util.spec_from_file_location("netns", path)
-    assert spec is not None, f"no module at {path}"
-    assert spec.loader is not None, f"no loader for {path}"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["netns"] = module
-    spec.loader.exec_module(module)
-
-
-if "netns" not in sys.modules:
-    _load_netns()
 
 
 @pytest.fixture(scope="session", autouse=True)

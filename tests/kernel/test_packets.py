@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from netns import Host, Net
+from tests.kernel.netns import Host, Net
 
 from sliceplane.api import codec
 from sliceplane.api.core import Node, Service

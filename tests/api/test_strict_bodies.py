@@ -15,7 +15,7 @@ from sliceplane.api import strict
 from sliceplane.api.errors import StatusError
 from sliceplane.api.schema.depth import DEPTH_MAX
 from sliceplane.api.schema.json_errors import describe_syntax_error
-from sliceplane.api.schema.yaml_documents import ALIASED_NODES_MAX
+from sliceplane.api.schema.yaml_documents import ALIASED_NODES_MAX, EVENTS_MAX, REPEATED_MAX
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Events, Resource
 from sliceplane.api.strict import MalformedBody, decode_json, decode_value, decode_yaml, read_body, strict_error
 
@@ -186,6 +186,11 @@ def test_repeated_keys_of_yaml_are_one_problem_with_lines() -> None:
     assert decoded.document["addressType"] == "IPv6"
 
 
+def test_no_more_than_the_limit_of_repeated_keys_is_reported() -> None:
+    [problem] = decode_yaml(b"a: 1\n" * 500).problems
+    assert problem.count("\n") == REPEATED_MAX
+
+
 def test_aliases_and_merge_keys() -> None:
     raw = b"base: &b {x: 1, w: 2}\nplain: *b\nmerged:\n  <<: *b\n  w: 3\nboth:\n  <<: [{z: 1}, *b]\n"
     decoded = decode_yaml(raw)
@@ -219,6 +224,7 @@ def bomb(width: int, levels: int) -> bytes:
         (bomb(1, DEPTH_MAX + 10), "yaml: line 200: exceeded max depth"),
         (b"[" * 3_000_000, "yaml: line 1: exceeded max depth"),
         (b"- " * 1_000_000, "yaml: line 1: exceeded max depth"),
+        (b"- a\n" * (EVENTS_MAX + 1), "yaml: document contains too many values"),
     ],
     ids=lambda value: str(value)[:20],
 )

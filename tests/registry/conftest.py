@@ -63,7 +63,13 @@ class Api:
         return Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
 
     def create(
-        self, resource: Resource, document: Any, *, namespace: str = "default", problems: tuple[str, ...] = (), **options: Any
+        self,
+        resource: Resource,
+        document: Any,
+        *,
+        namespace: str = "default",
+        problems: tuple[str, ...] = (),
+        **options: Any,
     ) -> Outcome:
         body = Body(document=document, problems=problems)
         return self._done(
@@ -104,11 +110,11 @@ class Api:
 
     def delete_collection(self, resource: Resource, *, namespace: str = "default", **selection: Any) -> Outcome:
         target = self.target(resource, namespace=namespace)
-        return self._done(
-            self.registry.delete_collection(self.ctx, target, ListOptions(**selection), DeleteOptions())
-        )
+        return self._done(self.registry.delete_collection(self.ctx, target, ListOptions(**selection), DeleteOptions()))
 
-    def get(self, resource: Resource, name: str, *, namespace: str = "default", subresource: str = "", rv: Any = None) -> Any:
+    def get(
+        self, resource: Resource, name: str, *, namespace: str = "default", subresource: str = "", rv: Any = None
+    ) -> Any:
         target = self.target(resource, name, namespace, subresource)
         return json.loads(self.registry.get(self.ctx, target, rv).body)
 

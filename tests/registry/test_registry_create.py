@@ -114,8 +114,18 @@ def test_taken_names(api: Any) -> None:
 @pytest.mark.parametrize(
     ("resource", "document", "code", "message"),
     [
-        (ConfigMaps, {"metadata": {}}, 422, 'ConfigMap "" is invalid: metadata.name: Required value: name or generateName is required'),
-        (ConfigMaps, {"metadata": {"name": "c", "resourceVersion": "4"}}, 500, "resourceVersion should not be set on objects to be created"),
+        (
+            ConfigMaps,
+            {"metadata": {}},
+            422,
+            'ConfigMap "" is invalid: metadata.name: Required value: name or generateName is required',
+        ),
+        (
+            ConfigMaps,
+            {"metadata": {"name": "c", "resourceVersion": "4"}},
+            500,
+            "resourceVersion should not be set on objects to be created",
+        ),
         (
             ConfigMaps,
             {"metadata": {"name": "c", "namespace": "other"}},
@@ -126,21 +136,30 @@ def test_taken_names(api: Any) -> None:
             ConfigMaps,
             {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "c"}},
             400,
-            'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): unknown conversion',
+            (
+                'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): '
+                "unknown conversion"
+            ),
         ),
         (
             ConfigMaps,
             {"metadata": {"name": "c"}, "data": {"a": 1}},
             400,
-            'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct '
-            "field ConfigMap.data of type string",
+            (
+                'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go '
+                "struct "
+                "field ConfigMap.data of type string"
+            ),
         ),
         (
             EndpointSlices,
             {"metadata": {"name": "c"}, "endpoints": [None]},
             400,
-            'EndpointSlice in version "v1" cannot be handled as a EndpointSlice: json: cannot unmarshal null into an '
-            "element of a list",
+            (
+                'EndpointSlice in version "v1" cannot be handled as a EndpointSlice: json: cannot unmarshal null '
+                "into an "
+                "element of a list"
+            ),
         ),
         (
             EndpointSlices,
@@ -149,7 +168,7 @@ def test_taken_names(api: Any) -> None:
             None,
         ),
     ],
-)  # fmt: skip
+)
 def test_refused(api: Any, resource: Any, document: Any, code: int, message: str | None) -> None:
     error = api.fails("create", resource, document)
     assert error.code == code
@@ -219,7 +238,9 @@ def test_status_is_the_servers_at_create(api: Any) -> None:
     pod = body(api.create(Pods, {**POD, "status": {"phase": "Running", "podIP": "10.0.0.1"}}))
     assert pod["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
     assert list(pod)[-1] == "status"
-    namespace = body(api.create(Namespaces, {"metadata": {"name": "n", "labels": {"kubernetes.io/metadata.name": "x"}}}))
+    namespace = body(
+        api.create(Namespaces, {"metadata": {"name": "n", "labels": {"kubernetes.io/metadata.name": "x"}}})
+    )
     assert namespace["spec"] == {"finalizers": ["kubernetes"]}
     assert namespace["status"] == {"phase": "Active"}
     assert namespace["metadata"]["labels"] == {"kubernetes.io/metadata.name": "n"}

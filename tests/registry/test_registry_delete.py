@@ -111,9 +111,15 @@ def test_preconditions(api: Any) -> None:
         f"(1) does not match the ResourceVersion in record ({created['resourceVersion']}). The object might have been "
         "modified"
     )
-    assert api.delete(
-        EndpointSlices, "s", precondition_uid=created["uid"], precondition_resource_version=created["resourceVersion"]
-    ).code == 200  # fmt: skip
+    assert (
+        api.delete(
+            EndpointSlices,
+            "s",
+            precondition_uid=created["uid"],
+            precondition_resource_version=created["resourceVersion"],
+        ).code
+        == 200
+    )
 
 
 def test_dry_run_removes_nothing(api: Any) -> None:
@@ -177,7 +183,9 @@ def test_losing_the_finalizer_does_not_cut_a_grace_short(api: Any) -> None:
 def test_collections(api: Any) -> None:
     for name, labels in (("a", {"x": "1"}), ("b", {"x": "2"}), ("c", {"x": "1"})):
         finalizers = ["x.io/f"] if name == "c" else []
-        api.create(EndpointSlices, {**new_slice(), "metadata": {"name": name, "labels": labels, "finalizers": finalizers}})
+        api.create(
+            EndpointSlices, {**new_slice(), "metadata": {"name": name, "labels": labels, "finalizers": finalizers}}
+        )
     listed = api.store.revision
     outcome = api.delete_collection(EndpointSlices, label_selector="x=1")
     answer = body(outcome)
@@ -235,7 +243,9 @@ def test_the_end_of_a_namespace(api: Any) -> None:
 
 def test_finalizing_a_living_namespace_only_takes_the_finalizer(api: Any) -> None:
     api.create(Namespaces, {"metadata": {"name": "t"}})
-    kept = body(api.update(Namespaces, "t", {"metadata": {"name": "t"}, "spec": {"finalizers": []}}, subresource="finalize"))
+    kept = body(
+        api.update(Namespaces, "t", {"metadata": {"name": "t"}, "spec": {"finalizers": []}}, subresource="finalize")
+    )
     assert "finalizers" not in kept.get("spec", {})
     api.delete(Namespaces, "t")
     api.delete(Namespaces, "t")

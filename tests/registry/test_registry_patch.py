@@ -24,7 +24,9 @@ def test_the_three_forms(with_map: Any) -> None:
     assert body(with_map.patch(ConfigMaps, "c", {"data": {"x": None, "z": "3"}}))["data"] == {"y": "2", "z": "3"}
     operations = [{"op": "replace", "path": "/data/y", "value": "9"}, {"op": "remove", "path": "/data/z"}]
     assert body(with_map.patch(ConfigMaps, "c", operations, "json"))["data"] == {"y": "9"}
-    assert body(with_map.patch(ConfigMaps, "c", {"metadata": {"labels": {"b": "2"}}}, "strategic"))["metadata"]["labels"] == {
+    assert body(with_map.patch(ConfigMaps, "c", {"metadata": {"labels": {"b": "2"}}}, "strategic"))["metadata"][
+        "labels"
+    ] == {
         "a": "1",
         "b": "2",
     }
@@ -32,7 +34,9 @@ def test_the_three_forms(with_map: Any) -> None:
 
 def test_strategic_lists_merge_by_key_and_endpoints_are_replaced(api: Any) -> None:
     api.create(Services, {"metadata": {"name": "s"}, "spec": {"ports": [{"name": "a", "port": 80}]}})
-    ports = body(api.patch(Services, "s", {"spec": {"ports": [{"name": "b", "port": 81}]}}, "strategic"))["spec"]["ports"]
+    ports = body(api.patch(Services, "s", {"spec": {"ports": [{"name": "b", "port": 81}]}}, "strategic"))["spec"][
+        "ports"
+    ]
     assert [port["port"] for port in ports] == [81, 80], "new elements go to the front"
     document = {"metadata": {"name": "s"}, "addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}]}
     api.create(EndpointSlices, document)
@@ -50,10 +54,25 @@ def test_an_empty_patch_is_a_no_op(with_map: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "patch", "code", "message"),
     [
-        ("json", [{"op": "remove", "path": "/data/nope"}], 422, "the server rejected our request due to an error in our request"),
-        ("json", [{"op": "test", "path": "/data/x", "value": "2"}], 422, "the server rejected our request due to an error in our request"),
+        (
+            "json",
+            [{"op": "remove", "path": "/data/nope"}],
+            422,
+            "the server rejected our request due to an error in our request",
+        ),
+        (
+            "json",
+            [{"op": "test", "path": "/data/x", "value": "2"}],
+            422,
+            "the server rejected our request due to an error in our request",
+        ),
         ("merge", b"null", 400, "Invalid JSON Patch"),
-        ("merge", {"metadata": {"name": "d"}}, 400, "the name of the object (d) does not match the name on the URL (c)"),
+        (
+            "merge",
+            {"metadata": {"name": "d"}},
+            400,
+            "the name of the object (d) does not match the name on the URL (c)",
+        ),
         (
             "merge",
             {"metadata": {"namespace": "d"}},
@@ -62,7 +81,7 @@ def test_an_empty_patch_is_a_no_op(with_map: Any) -> None:
         ),
         ("apply", {}, 415, None),
     ],
-)  # fmt: skip
+)
 def test_bad_patches(with_map: Any, kind: Any, patch: Any, code: int, message: str | None) -> None:
     error = with_map.fails("patch", ConfigMaps, "c", patch, kind)
     assert error.code == code

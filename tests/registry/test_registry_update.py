@@ -145,11 +145,16 @@ def test_the_body_must_fit_the_url(api: Any, metadata: Any, message: str) -> Non
 
 def test_server_owned_times_are_kept_or_refused(api: Any) -> None:
     api.create(ConfigMaps, {"metadata": {"name": "c"}})
-    error = api.fails("update", ConfigMaps, "c", {"metadata": {"name": "c", "creationTimestamp": "2001-01-01T00:00:00Z"}})
-    assert error.message == (
-        'ConfigMap "c" is invalid: metadata.creationTimestamp: Invalid value: "2001-01-01T00:00:00Z": field is immutable'
+    error = api.fails(
+        "update", ConfigMaps, "c", {"metadata": {"name": "c", "creationTimestamp": "2001-01-01T00:00:00Z"}}
     )
-    error = api.fails("update", ConfigMaps, "c", {"metadata": {"name": "c", "deletionTimestamp": "2001-01-01T00:00:00Z"}})
+    assert error.message == (
+        'ConfigMap "c" is invalid: metadata.creationTimestamp: Invalid value: "2001-01-01T00:00:00Z": field '
+        "is immutable"
+    )
+    error = api.fails(
+        "update", ConfigMaps, "c", {"metadata": {"name": "c", "deletionTimestamp": "2001-01-01T00:00:00Z"}}
+    )
     assert error.details["causes"][0]["field"] == "metadata.deletionTimestamp"
 
 
@@ -198,7 +203,11 @@ def test_status_and_main_leave_each_other_alone(api: Any) -> None:
 
 def test_status_of_a_deployment_leaves_labels(api: Any) -> None:
     api.create(Deployments, DEPLOYMENT)
-    changed = body(api.patch(Deployments, "d", {"metadata": {"labels": {"x": "y"}}, "status": {"replicas": 2}}, subresource="status"))
+    changed = body(
+        api.patch(
+            Deployments, "d", {"metadata": {"labels": {"x": "y"}}, "status": {"replicas": 2}}, subresource="status"
+        )
+    )
     assert "labels" not in changed["metadata"]
     assert changed["status"] == {"replicas": 2}
 
@@ -219,9 +228,15 @@ def test_status_rules(api: Any) -> None:
 
 
 def test_a_service_loses_no_status_and_no_address_by_a_bare_put(api: Any) -> None:
-    first = body(api.create(Services, {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "type": "LoadBalancer"}}))
+    first = body(
+        api.create(Services, {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "type": "LoadBalancer"}})
+    )
     api.patch(Services, "s", {"status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}}, subresource="status")
-    second = body(api.update(Services, "s", {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "type": "LoadBalancer"}}))
+    second = body(
+        api.update(
+            Services, "s", {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "type": "LoadBalancer"}}
+        )
+    )
     assert second["spec"] == first["spec"]
     assert second["status"]["loadBalancer"]["ingress"]
 
@@ -259,7 +274,13 @@ def test_taking_the_last_finalizer_removes_the_object(api: Any) -> None:
 
 def test_namespace_label_and_finalizers_are_the_servers(api: Any) -> None:
     api.create(Namespaces, {"metadata": {"name": "n"}})
-    changed = body(api.update(Namespaces, "n", {"metadata": {"name": "n", "labels": {"kubernetes.io/metadata.name": "x", "a": "b"}}, "spec": {}}))
+    changed = body(
+        api.update(
+            Namespaces,
+            "n",
+            {"metadata": {"name": "n", "labels": {"kubernetes.io/metadata.name": "x", "a": "b"}}, "spec": {}},
+        )
+    )
     assert changed["metadata"]["labels"] == {"a": "b", "kubernetes.io/metadata.name": "n"}
     assert changed["spec"] == {"finalizers": ["kubernetes"]}
     assert changed["status"] == {"phase": "Active"}
@@ -293,7 +314,12 @@ def test_deprecated_topology_becomes_a_node_name(api: Any) -> None:
 
 def test_pod_spec_stays(api: Any) -> None:
     api.create(Pods, POD)
-    assert body(api.patch(Pods, "p", {"spec": {"containers": [{"name": "c", "image": "nginx:1.28"}]}}, "strategic"))["metadata"]["generation"] == 2
+    assert (
+        body(api.patch(Pods, "p", {"spec": {"containers": [{"name": "c", "image": "nginx:1.28"}]}}, "strategic"))[
+            "metadata"
+        ]["generation"]
+        == 2
+    )
     error = api.fails("patch", Pods, "p", {"spec": {"hostname": "h"}})
     assert error.details["causes"][0]["field"] == "spec"
     assert error.message.startswith('Pod "p" is invalid: spec: Forbidden: pod updates may not change fields other than')

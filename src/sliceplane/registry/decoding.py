@@ -46,21 +46,23 @@ def decode_body(resource: Resource, body: Body, options: WriteOptions) -> tuple[
 
 def decoded(resource: Resource, document: Document) -> Document:
     """A normalised, type-checked, defaulted copy without unknown members.  Raises ``Undecodable``."""
-    try:
-        document = normalised(document)
-    except ValueError as error:
-        raise Undecodable(str(error)) from error
-    metadata = document.setdefault("metadata", {})
-    if type(metadata) is dict:
-        # Dropped, not checked: field ownership is not tracked, and a wrong type there must not fail a write.
-        metadata.pop("managedFields", None)
-        metadata.pop("selfLink", None)
+    unknown: tuple[str, ...] = ()
+    # Before nulls and empty lists go: those of the wrong type must not go unnoticed.
     if not schema.accepts(resource.key, document):
         mismatch = schema.first_mismatch(schema.lookup(resource.key), document)
         if mismatch is not None:
             raise Undecodable(str(mismatch))
-        for problem in schema.unknown_fields(resource.key, document):
-            _drop_unknown(document, problem)
+        unknown = schema.unknown_fields(resource.key, document)
+    try:
+        document = normalised(document)
+    except ValueError as error:
+        raise Undecodable(str(error)) from error
+    for problem in unknown:
+        _drop_unknown(document, problem)
+    metadata = document.setdefault("metadata", {})
+    # Field ownership is not tracked, and selfLink is history.
+    metadata.pop("managedFields", None)
+    metadata.pop("selfLink", None)
     try:
         # What cannot become a projection would be lost to every reader.
         msgspec.convert(document, codec.projection_of(resource.key))

@@ -205,3 +205,12 @@ def from_status(body: dict[str, Any], code: int) -> StatusError:
         details if isinstance(details, dict) else None,
         retry_after_s=retry_after if isinstance(retry_after, int) else None,
     )
+
+
+def unreachable(message: str) -> StatusError:
+    """Not a server's answer but the lack of one, for cores: if it was a write, its outcome is unknown."""
+    return StatusError(503, "Unreachable", message)
+
+
+def is_unreachable(error: StatusError) -> bool:
+    return error.reason == "Unreachable"

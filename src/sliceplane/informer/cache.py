@@ -1,0 +1,244 @@
+"""The objects of one resource as the server last told them, by key, with optional indexes.
+
+The cache decides what a *change* is, for single events and for whole lists alike, so that handlers who apply
+the changes one after another always hold exactly what the cache holds:
+
+====================================  ==================================================================
+what the server says                  changes
+====================================  ==================================================================
+a key that is not held                ``(None, new)``
+the same uid, other version           ``(old, new)``
+the same uid and version              none; only if the content differs all the same (a server that was
+                                      restored from a backup reuses versions) ``(old, new)``
+another uid                           ``(old, None)`` and then ``(None, new)``: a delete is never lost
+an older version than the one held    none (a duplicate from the past); lists are always believed
+a list without a key that is held     ``(old, None)``
+====================================  ==================================================================
+
+An object that does not decode as its projection is *unreadable*: the version that was held stays, as hiding an object
+that exists would be worse than showing it as it was; ``unreadable`` names it and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+
+from sliceplane.api import codec
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import Resource
+from sliceplane.informer.changes import Change
+from sliceplane.kit.ordered import SortedDict
+
+T = TypeVar("T", bound=Object)
+IndexFunction = Callable[[T], Iterable[str]]
+
+
+class Undecodable(Exception):
+    """The server sent something that is no object at all: not JSON, or without a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An object of which only the metadata could be read."""
+
+    key: str
+    uid: str
+    resource_version: str
+    reason: str
+
+
+def version_number(resource_version: str) -> int | None:
+    """A resourceVersion as a number, for comparison; ``None`` if it is not one."""
+    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else None
+
+
+def _is_older(version: str, than: str) -> bool:
+    one, other = version_number(version), version_number(than)
+    return one is not None and other is not None and one < other
+
+
+class Cache(Generic[T]):
+    """Changed by its reflector only; anyone may read.  Objects are frozen and shared, never to be changed.
+
+    *indexes* maps a name to a function from an object to the values under which ``by_index`` finds it.  The functions
+    must be pure; one that raises is a programmer's fault, changes nothing, and makes the informer list again.
+    """
+
+    def __init__(
+        self,
+        resource: Resource,
+        kind: type[T] | None = None,
+        indexes: Mapping[str, IndexFunction[T]] | None = None,
+    ) -> None:
+        self.resource = resource
+        self._kind: type[T] = kind if kind is not None else codec.projection_of(resource.key)  # type: ignore[assignment]  # projection_of cannot know T
+        self._objects: SortedDict[str, T] = SortedDict()
+        self._functions = dict(indexes or {})
+        #: index name -> value -> keys
+        self._indexes: dict[str, dict[str, set[str]]] = {name: {} for name in self._functions}
+        #: keys whose newest version does not decode, and why
+        self.unreadable: dict[str, str] = {}
+
+    # Reading
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __iter__(self) -> Iterator[T]:
+        """The objects in the order of their keys.  The cache must not change meanwhile."""
+        return iter(self._objects.values())
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._objects
+
+    def get(self, key: str) -> T | None:
+        """*key* is ``ObjectMeta.key``: ``namespace/name``, or the name alone."""
+        return self._objects.get(key)
+
+    def by_index(self, name: str, value: str) -> tuple[T, ...]:
+        """The objects filed under *value*, in the order of their keys.  O(found * log found)."""
+        return tuple(self._objects[key] for key in sorted(self._indexes[name].get(value, ())))
+
+    def index_values(self, name: str) -> tuple[str, ...]:
+        return tuple(sorted(self._indexes[name]))
+
+    def snapshot(self) -> tuple[Change[T], ...]:
+        """The changes that take a new handler from nothing to here."""
+        return tuple(Change(self.resource.key, None, held) for held in self)
+
+    # Decoding
+
+    def load(self, body: bytes) -> T | Unreadable:
+        """Decode a body.  Raises ``Undecodable``.  kind and apiVersion, which items of lists lack, are filled in."""
+        try:
+            loaded = codec.decode(body, self._kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return self._load_metadata(body, str(error))
+        if not loaded.metadata.name:
+            raise Undecodable("the object has no name")
+        if not loaded.kind:
+            # Frozen objects are filled in here and nowhere else: nobody else has seen this one yet.
+            msgspec.structs.force_setattr(loaded, "kind", self.resource.kind)
+            msgspec.structs.force_setattr(loaded, "api_version", self.resource.api_version)
+        return loaded
+
+    @staticmethod
+    def _load_metadata(body: bytes, reason: str) -> Unreadable:
+        try:
+            metadata = codec.decode(body, Object).metadata
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Undecodable(str(error)) from error
+        if not metadata.name:
+            raise Undecodable("the object has no name")
+        return Unreadable(metadata.key, metadata.uid, metadata.resource_version, reason)
+
+    # Changing (reflector only)
+
+    def put(self, loaded: T | Unreadable) -> tuple[Change[T], ...]:
+        """An object was added or modified, says an event."""
+        if isinstance(loaded, Unreadable):
+            held = self._objects.get(loaded.key)
+            if held is not None and _is_older(loaded.resource_version, held.metadata.resource_version):
+                return ()
+            return self._put_unreadable(loaded)
+        held = self._objects.get(loaded.metadata.key)
+        if held is not None and _is_older(loaded.metadata.resource_version, held.metadata.resource_version):
+            return ()
+        return self._put(loaded)
+
+    def remove(self, key: str, resource_version: str = "") -> tuple[Change[T], ...]:
+        """An object was deleted at *resource_version*, says an event."""
+        held = self._objects.get(key)
+        if held is not None and _is_older(resource_version, held.metadata.resource_version):
+            return ()
+        self.unreadable.pop(key, None)
+        return self._drop(key)
+
+    def replace(self, items: Iterable[T | Unreadable]) -> tuple[Change[T], ...]:
+        """A complete list: what is not in it is gone.  Deletes come first, then the rest, each by key."""
+        listed: dict[str, T | Unreadable] = {}
+        for item in items:
+            listed[item.key if isinstance(item, Unreadable) else item.metadata.key] = item
+        changes: list[Change[T]] = []
+        for key in [key for key in self.unreadable if key not in listed]:
+            del self.unreadable[key]
+        for key, held in list(self._objects.items()):
+            if key not in listed or _uid(listed[key]) != held.metadata.uid:
+                changes.extend(self._drop(key))
+        for key in sorted(listed):
+            item = listed[key]
+            changes.extend(self._put_unreadable(item) if isinstance(item, Unreadable) else self._put(item))
+        return tuple(changes)
+
+    def _put(self, new: T) -> tuple[Change[T], ...]:
+        key = new.metadata.key
+        if self.unreadable:
+            self.unreadable.pop(key, None)
+        old = self._objects.get(key)
+        if old is None:
+            self._store(key, None, new)
+            return (Change(self.resource.key, None, new),)
+        if old.metadata.uid != new.metadata.uid:
+            return (*self._drop(key), *self._put(new))
+        if old == new:
+            return ()
+        self._store(key, old, new)
+        return (Change(self.resource.key, old, new),)
+
+    def _put_unreadable(self, item: Unreadable) -> tuple[Change[T], ...]:
+        self.unreadable[item.key] = item.reason
+        held = self._objects.get(item.key)
+        if held is not None and held.metadata.uid != item.uid:
+            return self._drop(item.key)
+        return ()
+
+    def _drop(self, key: str) -> tuple[Change[T], ...]:
+        old = self._objects.get(key)
+        if old is None:
+            return ()
+        self._store(key, old, None)
+        return (Change(self.resource.key, old, None),)
+
+    def _store(self, key: str, old: T | None, new: T | None) -> None:
+        # Values first: if a function raises, nothing has changed.
+        values = [
+            (
+                self._indexes[name],
+                set(function(old)) if old is not None else set(),
+                set(function(new)) if new is not None else set(),
+            )
+            for name, function in self._functions.items()
+        ]
+        if new is None:
+            del self._objects[key]
+        else:
+            self._objects[key] = new
+        for index, before, after in values:
+            for value in before - after:
+                keys = index[value]
+                keys.discard(key)
+                if not keys:
+                    del index[value]
+            for value in after - before:
+                index.setdefault(value, set()).add(key)
+
+    def check(self) -> None:
+        """Assert every invariant.  O(objects * indexes)."""
+        assert list(self._objects) == sorted(self._objects), "keys are in order"
+        for key, held in self._objects.items():
+            assert held.metadata.key == key, f"{held.metadata.key!r} is filed as {key!r}"
+            assert held.kind, f"{key}: kind is not filled in"
+        for name, function in self._functions.items():
+            expected: dict[str, set[str]] = {}
+            for key, held in self._objects.items():
+                for value in function(held):
+                    expected.setdefault(value, set()).add(key)
+            assert self._indexes[name] == expected, f"index {name}: {self._indexes[name]} is not {expected}"
+
+
+def _uid(item: Object | Unreadable) -> str:
+    return item.uid if isinstance(item, Unreadable) else item.metadata.uid

@@ -1,0 +1,424 @@
+"""List, then watch, for ever: the state machine that keeps a cache equal to what a server holds.
+
+::
+
+                    +---------------- relist: 410, or the version is no good ---------------+
+                    v                                                                       |
+    NEW --start--> LISTING --last page--> WATCHING --ended or silent--> WATCHING ... ------+
+                    |  ^                    |  ^
+               failed  | deadline      failed  | deadline
+                    v  |                    v  |
+                   WAITING (list)          WAITING (watch)
+
+What the machine promises, and how:
+
+- **The cache never holds half a list.**  Pages are collected and reach the cache together, as a difference.
+- **Nothing is lost between two watches.**  A watch resumes from the version of the last event or bookmark.  Where
+  that is impossible (410) or seems so (see below) a new list is compared with the cache, and what it lacks is deleted.
+- **A version that does not work is given up.**  410 under its reasons Expired and Gone, 504 "Too large resource
+  version", 500 without a reason, and also ``BARREN_WATCHES_MAX`` watches in a row that ended without a word: some
+  servers close the stream instead of answering 410.
+- **Going backwards is noticed.**  A version lower than the last one means that the server was restored from a
+  backup; events in between never happened, so a new list is due.
+- **Silence is an error.**  Bookmarks are due every minute; a stream without a byte for ``idle_timeout_s`` has a dead
+  peer.  After a second silent watch in a row the version is doubted as well.
+- **No tight loop.**  Each failure backs off, and a watch without news that ends within ``SHORT_WATCH_S`` is a failure.
+
+Lists ask for the most recent state (no resourceVersion) rather than for "any cached state" (``"0"``, as client-go
+begins): with several API servers behind one address ``"0"`` may travel back in time, and it switches paging off.
+Servers answer such a list from memory since 1.31.
+
+The shell has one request open at a time: it performs the actions in order, feeds what comes back, and feeds nothing
+more of a stream after ``StopWatch``.  (reference B4, B5, B18)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+from sliceplane.api.errors import StatusError, internal
+from sliceplane.api.meta import Object
+from sliceplane.informer.answers import bookmark_version, is_bad_version, is_expired, is_overload, status_of
+from sliceplane.informer.cache import Cache, Undecodable, Unreadable, version_number
+from sliceplane.informer.changes import Change
+from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.rng import Rng
+
+T = TypeVar("T", bound=Object)
+
+PAGE_LIMIT = 500
+WATCH_TIMEOUT_MIN_S = 300
+WATCH_TIMEOUT_MAX_S = 600
+IDLE_TIMEOUT_S = 90.0
+SHORT_WATCH_S = 1.0
+#: client-go's: 0.8 s doubled up to 30 s, jitter up to as much again, from the start after two quiet minutes
+BACKOFF = Backoff(base_s=0.8, cap_s=30.0, jitter=1.0)
+BACKOFF_RESET_S = 120.0
+#: a server that asks for more patience than this is asked again anyway
+RETRY_AFTER_MAX_S = 300
+#: so many watches in a row without an event, a bookmark or an honest reason make the version suspect
+BARREN_WATCHES_MAX = 2
+#: so many expired continue tokens in a row, and the next list is asked for whole
+EXPIRED_PAGES_MAX = 2
+
+
+class Phase(Enum):
+    NEW = "new"
+    LISTING = "listing"
+    WATCHING = "watching"
+    WAITING = "waiting"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class StartList:
+    """Ask for one page.  ``resource_version`` is always ``None`` (the most recent state); limit 0: all of it."""
+
+    resource_version: str | None
+    limit: int
+    continue_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartWatch:
+    """Open a watch with bookmarks; events strictly after ``resource_version``."""
+
+    resource_version: str
+    timeout_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopWatch:
+    """Close the stream that is open or being opened."""
+
+
+Action = StartList | StartWatch | StopWatch
+
+
+@dataclass(slots=True)
+class Counters:
+    """For metrics; they only grow."""
+
+    lists: int = 0
+    pages: int = 0
+    watches: int = 0
+    events: int = 0
+    bookmarks: int = 0
+    failures: int = 0
+    expired: int = 0
+    silent: int = 0
+    backwards: int = 0
+
+
+class Reflector(Generic[T]):
+    """Owns and changes *cache*; driven by one shell (``shell.reflect``, or a simulator).
+
+    After every ``start`` and ``on_...``: perform ``take_actions()`` in order, deliver ``take_changes()``.
+    Times are seconds since the epoch.
+    """
+
+    def __init__(self, cache: Cache[T], rng: Rng, *, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
+        self.cache = cache
+        self.counters = Counters()
+        self.phase = Phase.NEW
+        #: the cache has been filled by a complete list
+        self.synced = False
+        #: why the last list or watch failed, and when; kept for people after things went well again
+        self.last_error: tuple[StatusError, float] | None = None
+        self._rng = rng
+        self._idle_timeout_s = idle_timeout_s
+        self._actions: list[Action] = []
+        self._changes: list[Change[T]] = []
+        #: where a watch continues; "" means that only a list helps
+        self._version = ""
+        self._deadline: float | None = None
+        self._current_at = -math.inf
+        # The list in progress.
+        self._pages: list[T | Unreadable] = []
+        self._list_version = ""
+        self._list_token = ""
+        self._list_began = 0.0
+        self._expired_pages = 0
+        # The watch in progress, and those before it.
+        self._watch_began = 0.0
+        self._watch_moved = False
+        self._watch_heard = False
+        self._barren = 0
+        self._silent = 0
+        # Back-off.
+        self._attempt = 0
+        self._failed_at = -math.inf
+
+    # What the shell reads
+
+    def take_actions(self) -> tuple[Action, ...]:
+        actions, self._actions = tuple(self._actions), []
+        return actions
+
+    def take_changes(self) -> tuple[Change[T], ...]:
+        """What happened to the cache since the last call, in order."""
+        changes, self._changes = tuple(self._changes), []
+        return changes
+
+    def next_deadline(self) -> float | None:
+        """When to call ``on_deadline``."""
+        return self._deadline
+
+    def staleness(self, now: float) -> float:
+        """Seconds since the cache was last known to be what the server held; ``math.inf`` before the first list.
+
+        A quiet and healthy watch stays below the bookmark period (a minute), or twice that when it is renewed; more
+        means that the server has not been heard of.
+        """
+        return max(now - self._current_at, 0.0)
+
+    @property
+    def resource_version(self) -> str:
+        """The version that the cache stands for; "" before the first list and while a list is due."""
+        return self._version
+
+    # What the shell feeds
+
+    def start(self, now: float) -> None:
+        assert self.phase is Phase.NEW, f"started when {self.phase}"
+        self._begin_list(now)
+
+    def stop(self) -> None:
+        """For good.  The cache stays as it is."""
+        if self.phase is Phase.WATCHING:
+            self._actions.append(StopWatch())
+        self.phase = Phase.STOPPED
+        self._deadline = None
+
+    def on_page(self, items: Sequence[bytes], resource_version: str, continue_token: str, now: float) -> None:
+        """The answer to ``StartList``."""
+        assert self.phase is Phase.LISTING, f"a page when {self.phase}"
+        self.counters.pages += 1
+        if not self._list_version:
+            if resource_version in ("", "0"):
+                self._list_failed(internal(f"a list with resourceVersion {resource_version!r}"), now)
+                return
+            # The first page fixes the version of the whole; and no later page makes the list more current.
+            self._list_version = resource_version
+            self._list_began = now
+        try:
+            self._pages.extend(self.cache.load(item) for item in items)
+        except Undecodable as error:
+            self._list_failed(internal(f"an item of the list cannot be read: {error}"), now)
+            return
+        if continue_token:
+            self._list_token = continue_token
+            self._request_page()
+            return
+        self._finish_list(now)
+
+    def on_list_failed(self, error: StatusError, now: float) -> None:
+        """``StartList`` got no page (``api.errors.unreachable`` if it got no answer)."""
+        assert self.phase is Phase.LISTING, f"a list failed when {self.phase}"
+        if self._list_token and not is_expired(error) and error.code != 400:
+            # The pages so far are still good: the token names the version that they are of.
+            self._fail(error, now)
+            return
+        if self._list_token:
+            self._expired_pages += 1
+        self._list_failed(error, now)
+
+    def on_watch_opened(self, now: float) -> None:
+        """The server accepted ``StartWatch``."""
+        assert self.phase is Phase.WATCHING, f"a watch opened when {self.phase}"
+        self._watch_began = now
+        self._deadline = now + self._idle_timeout_s
+
+    def on_watch_event(self, kind: str, body: bytes, now: float) -> None:
+        """One message of the stream, ``kind`` as sent: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+        assert self.phase is Phase.WATCHING, f"an event when {self.phase}"
+        self._deadline = now + self._idle_timeout_s
+        self._watch_heard = True
+        self._silent = 0
+        if kind == "ERROR":
+            self._actions.append(StopWatch())
+            self.on_watch_ended(now, status_of(body))
+            return
+        try:
+            self._apply(kind, body, now)
+        except Undecodable as error:
+            # An event that cannot be read is an event lost: only a list brings back what it said.
+            self._relist(internal(f"a {kind} event cannot be read: {error}"), now)
+
+    def on_watch_ended(self, now: float, error: StatusError | None = None) -> None:
+        """The stream ended, or never opened.  *error* ``None``: it ended cleanly."""
+        assert self.phase is Phase.WATCHING, f"a watch ended when {self.phase}"
+        if error is None and not self._watch_moved and now - self._watch_began < SHORT_WATCH_S:
+            error = internal("a watch ended within a second and without news")
+        if error is None:
+            self._barren = 0 if self._watch_heard else self._barren + 1
+            if self._barren >= BARREN_WATCHES_MAX:
+                self._relist(internal(f"{self._barren} watches in a row ended without an event"), now, open_=False)
+                return
+            self._begin_watch(now)
+            return
+        if is_bad_version(error):
+            self.counters.expired += 1
+            self._version = ""
+        elif self._watch_moved:
+            self._barren = 0
+        elif not is_overload(error):
+            self._barren += 1
+            if self._barren >= BARREN_WATCHES_MAX:
+                self._version = ""
+        self._fail(error, now)
+
+    def on_fault(self, error: StatusError, now: float) -> None:
+        """The shell or a function of the cache broke.  Whatever was lost by it is in a new list."""
+        if self.phase in (Phase.LISTING, Phase.WATCHING):
+            self._list_version = self._list_token = ""
+            self._relist(error, now, open_=self.phase is Phase.WATCHING)
+
+    def on_deadline(self, now: float) -> None:
+        """``next_deadline`` has come.  Harmless if it has not."""
+        if self._deadline is None or now < self._deadline:
+            return
+        if self.phase is Phase.WATCHING:
+            self._on_silence(now)
+            return
+        assert self.phase is Phase.WAITING, f"a deadline when {self.phase}"
+        if self._list_token:
+            self.phase = Phase.LISTING
+            self._deadline = None
+            self._request_page()
+        elif self._version:
+            self._begin_watch(now)
+        else:
+            self._begin_list(now)
+
+    # Lists
+
+    def _begin_list(self, now: float) -> None:
+        self.phase = Phase.LISTING
+        self._deadline = None
+        self._pages = []
+        self._list_version = self._list_token = ""
+        self._list_began = now
+        self.counters.lists += 1
+        self._request_page()
+
+    def _request_page(self) -> None:
+        limit = 0 if self._expired_pages >= EXPIRED_PAGES_MAX else PAGE_LIMIT
+        self._actions.append(StartList(None, limit, self._list_token))
+
+    def _list_failed(self, error: StatusError, now: float) -> None:
+        self._pages = []
+        self._list_version = self._list_token = ""
+        self._fail(error, now)
+
+    def _finish_list(self, now: float) -> None:
+        self._changes.extend(self.cache.replace(self._pages))
+        self._pages = []
+        self._expired_pages = self._barren = self._silent = 0
+        self._version, self._list_version, self._list_token = self._list_version, "", ""
+        self.synced = True
+        self._current_at = max(self._current_at, self._list_began)
+        self._begin_watch(now)
+
+    # Watches
+
+    def _begin_watch(self, now: float) -> None:
+        assert self._version, "a watch needs a version to start from"
+        self.phase = Phase.WATCHING
+        self._watch_began = now
+        self._watch_moved = self._watch_heard = False
+        self._deadline = now + self._idle_timeout_s
+        self.counters.watches += 1
+        spread = WATCH_TIMEOUT_MAX_S - WATCH_TIMEOUT_MIN_S + 1
+        self._actions.append(StartWatch(self._version, WATCH_TIMEOUT_MIN_S + self._rng.below(spread)))
+
+    def _apply(self, kind: str, body: bytes, now: float) -> None:
+        if kind == "BOOKMARK":
+            self.counters.bookmarks += 1
+            self._advance(bookmark_version(body), now)
+            return
+        if kind not in ("ADDED", "MODIFIED", "DELETED"):
+            raise Undecodable(f"unknown event type {kind!r}")
+        self.counters.events += 1
+        loaded = self.cache.load(body)
+        key, version = (
+            (loaded.key, loaded.resource_version)
+            if isinstance(loaded, Unreadable)
+            else (loaded.metadata.key, loaded.metadata.resource_version)
+        )
+        if not self._advance(version, now):
+            return
+        self._changes.extend(self.cache.remove(key, version) if kind == "DELETED" else self.cache.put(loaded))
+
+    def _advance(self, version: str, now: float) -> bool:
+        """Take over the version of an event or a bookmark; false if it goes backwards and a list is due."""
+        if not version:
+            raise Undecodable("it has no resourceVersion")
+        number, last = version_number(version), version_number(self._version)
+        if number is not None and last is not None and number < last:
+            self.counters.backwards += 1
+            self._relist(internal(f"the server went back from version {last} to {number}"), now)
+            return False
+        if version != self._version:
+            self._version = version
+            self._watch_moved = True
+        self._barren = 0
+        self._current_at = max(self._current_at, now)
+        return True
+
+    def _on_silence(self, now: float) -> None:
+        self.counters.silent += 1
+        # A server that is far behind our version is silent too, without being dead; hence the list at the second time.
+        self._silent += 1
+        error = internal(f"nothing heard for {self._idle_timeout_s:g} s, not even a bookmark")
+        if self._silent >= 2:
+            self._relist(error, now)
+            return
+        self._actions.append(StopWatch())
+        self._note(error, now)
+        self._begin_watch(now)
+
+    def _relist(self, error: StatusError, now: float, *, open_: bool = True) -> None:
+        """The version is no good: list again, after a back-off."""
+        if open_:
+            self._actions.append(StopWatch())
+        self._version = ""
+        self._fail(error, now)
+
+    # Failures
+
+    def _note(self, error: StatusError, now: float) -> None:
+        self.counters.failures += 1
+        self.last_error = (error, now)
+
+    def _fail(self, error: StatusError, now: float) -> None:
+        """Wait, then go on with whatever the state says: the next page, a watch, or a list from the start."""
+        self._note(error, now)
+        if now - self._failed_at > BACKOFF_RESET_S:
+            self._attempt = 0
+        delay = BACKOFF.delay_s(self._attempt, self._rng)
+        if error.retry_after_s is not None:
+            asked = min(max(error.retry_after_s, 0), RETRY_AFTER_MAX_S)
+            delay = max(delay, asked + self._rng.uniform(0.0, 0.1 * asked))
+        self._attempt += 1
+        # The wait itself is no quiet time.
+        self._failed_at = now + delay
+        self._deadline = now + delay
+        self.phase = Phase.WAITING
+
+    def check(self) -> None:
+        """Assert every invariant.  O(cache)."""
+        self.cache.check()
+        if self.phase is Phase.WATCHING:
+            assert self.synced, "a watch goes on from a list"
+            assert self._version, "a watch has a version to start from"
+            assert self._deadline is not None, "a watch has an idle time limit"
+        if self.phase is Phase.WAITING:
+            assert self._deadline is not None, "whoever waits, waits for something"
+        if self.phase is Phase.LISTING:
+            assert self._deadline is None, "the shell bounds the time of a list"
+        assert bool(self._list_token) <= bool(self._list_version), "a token belongs to a list"

@@ -1,0 +1,180 @@
+"""Keys that want work, each at most once, each by one worker at a time.
+
+Three sets and a line (client-go's ``workqueue`` has the same, and the same guarantees)::
+
+    add ----> dirty + line --get--> processing --done--> out, or back into the line if dirty again
+
+- A key that is added while it waits is in the line once.
+- A key that is added while it is processed waits until ``done``, then joins the line: one worker at a time, and no
+  change is missed.
+- ``add_after`` holds a key back until its time has come; of several times for one key the earliest wins.  A key
+  added at once meanwhile is processed at once, and again when the time has come.
+- ``add_rate_limited`` holds a key back by the larger of its own exponential back-off and a bucket that all keys share.
+
+The line is first in, first out; keys that come due together join in the order of their times, then of their adding.
+So equal calls give equal results.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.token_bucket import TokenBucket
+
+K = TypeVar("K", bound=Hashable)
+
+#: the EndpointSlice controller's per-key back-off (reference, controllers.md 1.2)
+RETRY_BACKOFF = Backoff(base_s=1.0, cap_s=1000.0)
+RETRY_RATE_PER_S = 10.0
+RETRY_BURST = 100
+#: the heap of delayed keys is rebuilt when it has so many times more entries than keys are delayed
+_HEAP_SLACK = 4
+_HEAP_MIN = 64
+
+
+class WorkQueue(Generic[K]):
+    """Owned by one controller; not shared.  Times are seconds since the epoch, delays are seconds.
+
+    ``adds``, ``retries`` and ``gets`` only grow; ``depth``, ``in_progress`` and ``delayed`` are the present state.
+    """
+
+    def __init__(self, *, backoff: Backoff = RETRY_BACKOFF, bucket: TokenBucket | None = None) -> None:
+        self._backoff = backoff
+        self._bucket = bucket or TokenBucket(rate_per_s=RETRY_RATE_PER_S, burst=RETRY_BURST)
+        self._line: deque[K] = deque()
+        #: waiting in the line, or for ``done``; the value is when it was added
+        self._dirty: dict[K, float] = {}
+        #: the value is when it was got
+        self._processing: dict[K, float] = {}
+        #: key -> (when, number); heap entries that differ from it are stale
+        self._delayed: dict[K, tuple[float, int]] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        self._number = 0
+        self._failures: dict[K, int] = {}
+        self.adds = 0
+        self.retries = 0
+        self.gets = 0
+
+    # Adding
+
+    def add(self, key: K, now: float) -> None:
+        if key in self._dirty:
+            return
+        self.adds += 1
+        self._dirty[key] = now
+        if key not in self._processing:
+            self._line.append(key)
+
+    def add_after(self, key: K, delay_s: float, now: float) -> None:
+        """Add *key* in *delay_s*; at once if that is not positive."""
+        if delay_s <= 0:
+            self.add(key, now)
+            return
+        when = now + delay_s
+        held = self._delayed.get(key)
+        if held is not None and held[0] <= when:
+            return
+        self._number += 1
+        self._delayed[key] = (when, self._number)
+        # The number decides before the key could: keys need no order.
+        heapq.heappush(self._heap, (when, self._number, key))
+        if len(self._heap) > max(_HEAP_MIN, _HEAP_SLACK * len(self._delayed)):
+            self._heap = [(due, number, late) for late, (due, number) in self._delayed.items()]
+            heapq.heapify(self._heap)
+
+    def add_rate_limited(self, key: K, now: float) -> float:
+        """Add *key* again after a failure.  Returns the delay."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        self.retries += 1
+        delay = max(self._backoff.delay_s(failures), self._bucket.take(now))
+        self.add_after(key, delay, now)
+        return delay
+
+    def forget(self, key: K) -> None:
+        """*key* is well, or given up: its next failure is a first one."""
+        self._failures.pop(key, None)
+
+    def num_requeues(self, key: K) -> int:
+        """How often ``add_rate_limited`` was called for *key* since ``forget``."""
+        return self._failures.get(key, 0)
+
+    def drop(self, key: K) -> None:
+        """Forget *key* and all that waits for it; one that is processed still has to be ``done``."""
+        self.forget(key)
+        self._delayed.pop(key, None)
+        if self._dirty.pop(key, None) is not None and key not in self._processing:
+            self._line.remove(key)
+
+    # Working
+
+    def get(self, now: float) -> K | None:
+        """The next key to work on, which then must be ``done``; ``None`` if there is none now."""
+        self._admit(now)
+        if not self._line:
+            return None
+        key = self._line.popleft()
+        del self._dirty[key]
+        self._processing[key] = now
+        self.gets += 1
+        return key
+
+    def done(self, key: K) -> None:
+        assert key in self._processing, f"{key!r} is done but nobody got it"
+        del self._processing[key]
+        if key in self._dirty:
+            self._line.append(key)
+
+    def _admit(self, now: float) -> None:
+        while self._heap and self._heap[0][0] <= now:
+            when, number, key = heapq.heappop(self._heap)
+            if self._delayed.get(key) == (when, number):
+                del self._delayed[key]
+                self.add(key, now)
+
+    def next_deadline(self) -> float | None:
+        """When the next delayed key joins the line.  What is in the line already is ``depth``."""
+        while self._heap and self._delayed.get(self._heap[0][2]) != self._heap[0][:2]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    # For metrics
+
+    @property
+    def depth(self) -> int:
+        """Keys that ``get`` would return now, without those whose time has come since the last ``get``."""
+        return len(self._line)
+
+    @property
+    def in_progress(self) -> int:
+        return len(self._processing)
+
+    @property
+    def delayed(self) -> int:
+        return len(self._delayed)
+
+    def is_idle(self) -> bool:
+        """Nothing waits, nothing is processed, nothing is held back."""
+        return not (self._dirty or self._processing or self._delayed)
+
+    def longest_waiting_s(self, now: float) -> float:
+        """How long the first key of the line has been waiting.  O(1)."""
+        return max(now - self._dirty[self._line[0]], 0.0) if self._line else 0.0
+
+    def longest_running_s(self, now: float) -> float:
+        """O(1): ``get`` stamps keys in order."""
+        return max(now - next(iter(self._processing.values())), 0.0) if self._processing else 0.0
+
+    def check(self) -> None:
+        """Assert every invariant.  O(keys)."""
+        line = list(self._line)
+        assert len(line) == len(set(line)), f"a key is in the line twice: {line}"
+        waiting = [key for key in self._dirty if key not in self._processing]
+        assert set(line) == set(waiting), f"line {line} is not what waits: {waiting}"
+        live = {(when, number, key) for key, (when, number) in self._delayed.items()}
+        assert live <= set(self._heap), "every delayed key has its entry in the heap"
+        assert all(count > 0 for count in self._failures.values()), f"counted no failure: {self._failures}"

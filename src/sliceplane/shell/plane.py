@@ -111,6 +111,8 @@ class Plane:
         self.committer: Committer
         self.registry: Registry
         self.pki: pki.Pki
+        #: whoever subscribes at the hub arms it
+        self.ticker: HubTicker
         self.listener: Listener
 
     @property
@@ -228,11 +230,11 @@ class Plane:
 
     def _application(self, address: str) -> ApiServer:
         resources = ResourceHandlers(self.registry, self.store, self.committer, self.clock)
-        ticker = HubTicker(self.hub, self.clock)
-        self._cleanup.callback(ticker.close)
+        self.ticker = HubTicker(self.hub, self.clock)
+        self._cleanup.callback(self.ticker.close)
         services = Services(
             resources=resources,
-            watches=WatchHandler(resources, self.registry, self.hub, ticker),
+            watches=WatchHandler(resources, self.registry, self.hub, self.ticker),
             discovery=Discovery(address),
             health=self.health,
             metrics=self.metrics,

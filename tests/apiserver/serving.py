@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import uvloop
+
 from sliceplane.shell.plane import Plane, PlaneConfig
 
 
@@ -79,7 +81,7 @@ def run_plane(config: PlaneConfig) -> tuple[Plane, Callable[[], None]]:
     """A started plane in a thread with a loop of its own, and how to stop it."""
     plane = Plane(config)
     started, stop = threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
+    loop = uvloop.new_event_loop()
     failure: list[BaseException] = []
 
     async def main() -> None:

@@ -111,6 +111,9 @@ class Plane:
         self.committer: Committer
         self.registry: Registry
         self.pki: pki.Pki
+        #: whoever subscribes at the hub arms it
+        self.ticker: HubTicker
+        self.listener: Listener
 
     @property
     def kubeconfig(self) -> Path:
@@ -140,10 +143,12 @@ class Plane:
         await self._bootstrap()
         context = self._prepare_access()
         app = self._application(f"{_bracketed(host)}:{port}")
-        listener = Listener(app, connections_max=config.limits.connections_max)
+        self.listener = Listener(app, connections_max=config.limits.connections_max)
         _raise_file_limit()
-        await listener.start(sock, context)
-        self._cleanup.push_async_callback(listener.stop, grace_s=STOP_GRACE_SECONDS, end_watches=self.hub.close_all)
+        await self.listener.start(sock, context)
+        self._cleanup.push_async_callback(
+            self.listener.stop, grace_s=STOP_GRACE_SECONDS, end_watches=self.hub.close_all
+        )
         self._spawn(self._keep_certificates_fresh(context), "certificates")
         self._spawn(self._tell_committer_the_time(), "retention")
         for service in self._services:
@@ -177,7 +182,7 @@ class Plane:
             self.hub,
             backend,
             report=lambda sentence: _log.error("storage", problem=sentence),
-            on_aborted=lambda: self.registry.on_aborted(),
+            on_aborted=lambda: self.registry.on_aborted(),  # noqa: PLW0108  # the registry is made later
         )
         self.committer.start()
         self._cleanup.push_async_callback(self.committer.close)
@@ -225,11 +230,11 @@ class Plane:
 
     def _application(self, address: str) -> ApiServer:
         resources = ResourceHandlers(self.registry, self.store, self.committer, self.clock)
-        ticker = HubTicker(self.hub, self.clock)
-        self._cleanup.callback(ticker.close)
+        self.ticker = HubTicker(self.hub, self.clock)
+        self._cleanup.callback(self.ticker.close)
         services = Services(
             resources=resources,
-            watches=WatchHandler(resources, self.registry, self.hub, ticker),
+            watches=WatchHandler(resources, self.registry, self.hub, self.ticker),
             discovery=Discovery(address),
             health=self.health,
             metrics=self.metrics,

@@ -40,6 +40,9 @@ KEEP_ALIVE_SECONDS = 90
 REQUEST_HEAD_SECONDS_MAX = 30.0
 TLS_HANDSHAKE_SECONDS_MAX = 10.0
 TLS_SHUTDOWN_SECONDS_MAX = 2.0
+#: at a stop: how long responses may take to leave, and then peers to say farewell
+FLUSH_SECONDS_MAX = 2.0
+FAREWELL_SECONDS_MAX = 0.25
 
 
 def bind(address: str, port: int) -> socket.socket:
@@ -111,7 +114,7 @@ class Listener:
         self.connections_max = connections_max
         self.state = ServerState()
         self.config = Config(
-            app=app,  # type: ignore[arg-type]  # uvicorn's ASGI types are closed unions; ours is the open form
+            app=app,
             http=_Connection,
             ws="none",
             lifespan="off",
@@ -164,12 +167,20 @@ class Listener:
         await self._drain()
 
     async def _drain(self) -> None:
-        """Give closing connections a moment for their TLS farewell, then cut them."""
+        """Let what was written go out, give the peers a moment for their TLS farewell, then cut them."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + TLS_SHUTDOWN_SECONDS_MAX
-        while self.state.connections and loop.time() < deadline:
+        flushed_by = loop.time() + FLUSH_SECONDS_MAX
+        while loop.time() < flushed_by and any(map(_unsent, self.state.connections)):
+            await asyncio.sleep(0.01)
+        farewell_by = loop.time() + FAREWELL_SECONDS_MAX
+        while loop.time() < farewell_by and self.state.connections:
             await asyncio.sleep(0.01)
         for connection in list(self.state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
         self._server = None
+
+
+def _unsent(connection: asyncio.Protocol) -> bool:
+    assert isinstance(connection, _Connection), f"{connection!r} is not a connection of ours"
+    return connection.transport.get_write_buffer_size() > 0

@@ -68,7 +68,12 @@ class Stream:
 
     def _on_notify(self) -> None:
         self._wake.set()
-        if self._watcher.closed and self._sending and self._cut is None:
+        if self._watcher.closed and self._sending:
+            self._expect_end()
+
+    def _expect_end(self) -> None:
+        """The watch is over: a client that does not take what is left is cut off."""
+        if self._cut is None:
             loop = asyncio.get_running_loop()
             self._cut = loop.call_later(STALLED_SECONDS_MAX, self._request.abort)
 
@@ -102,6 +107,8 @@ class Stream:
 
     async def _send_body(self, body: bytes, *, more: bool) -> None:
         self._sending = True
+        if self._watcher.closed:
+            self._expect_end()
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
         self._sending = False
 
@@ -166,9 +173,8 @@ class WatchHandler:
         return None
 
     def _subscribe(self, plan: WatchPlan, encoder: AnyEncoder) -> Watcher:
-        seconds = plan.timeout_s
-        if not seconds or seconds < 0:
-            seconds = DEFAULT_SECONDS_MIN * random.uniform(1, 2)
+        asked_s = plan.timeout_s or 0
+        seconds = asked_s if asked_s > 0 else DEFAULT_SECONDS_MIN * random.uniform(1, 2)
         now = self._resources.clock()
         interest = Interest(
             resource=plan.resource.storage_key,

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import structlog
+
 
 from sliceplane.api import codec
 from sliceplane.api.errors import StatusError

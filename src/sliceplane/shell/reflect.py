@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-import structlog
+
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object

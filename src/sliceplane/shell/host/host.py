@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
+
 
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.client.base import Client

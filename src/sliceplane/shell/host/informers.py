@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
+
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
+
 
 from sliceplane.controllers.base import Controller, ControllerInfo, EventNote
 from sliceplane.kit.backoff import Backoff

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
+
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.controllers.base import Done, Job, Write

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.apiserver.serving import Server, run_plane
 
 from sliceplane.shell.plane import PlaneConfig
-from tests.apiserver.serving import Server, run_plane
 
 
 @pytest.fixture(scope="module")

@@ -147,7 +147,7 @@ TOUR: tuple[Chapter, ...] = (
                 (r"NAME +TYPE +HINTS", r"IPv4 +zone-"),
             ),
             Step(
-                'get services -o go-template={{range.items}}{{.metadata.name}}{{"\\n"}}{{end}}',
+                """get services -o 'go-template={{range .items}}{{.metadata.name}}{{"\\n"}}{{end}}'""",
                 (r"kubernetes\nweb",),
             ),
             Step("get pods --sort-by=.metadata.name --no-headers", (r"web-.*1/1",), absent=("NAME",)),

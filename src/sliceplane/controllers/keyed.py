@@ -17,7 +17,11 @@ from sliceplane.api.meta import Object
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Work, Write
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.informer.changes import Change
+from sliceplane.kit.backoff import Backoff
 from sliceplane.workqueue.queue import WorkQueue
+
+#: a laptop's controllers should not brood for a quarter of an hour over a passing error
+RETRY_BACKOFF = Backoff(base_s=0.1, cap_s=30.0)
 
 
 class KeyedController(ABC):
@@ -25,7 +29,7 @@ class KeyedController(ABC):
 
     def __init__(self, info: ControllerInfo) -> None:
         self._info = info
-        self._queue = WorkQueue()
+        self._queue: WorkQueue[str] = WorkQueue(backoff=RETRY_BACKOFF)
         self._synced = False
         self._notes: list[EventNote] = []
 
@@ -69,7 +73,7 @@ class KeyedController(ABC):
                 jobs.append(Job(key=key, writes=writes))
             else:
                 self._queue.forget(key)
-                self._queue.done(key, now)
+                self._queue.done(key)
         notes, self._notes = tuple(self._notes), []
         return Work(jobs=tuple(jobs), notes=notes)
 
@@ -77,10 +81,10 @@ class KeyedController(ABC):
         self.finished(done, now)
         if done.error is None:
             self._queue.forget(done.job.key)
-            self._queue.done(done.job.key, now)
+            self._queue.done(done.job.key)
         else:
-            self._queue.done(done.job.key, now)
-            self._queue.retry(done.job.key, now)
+            self._queue.done(done.job.key)
+            self._queue.add_rate_limited(done.job.key, now)
 
     def next_deadline(self) -> float | None:
         return self._queue.next_deadline() if self._synced else None

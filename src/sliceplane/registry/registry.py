@@ -10,11 +10,11 @@ What a caller must do besides calling:
 from __future__ import annotations
 
 from sliceplane.kit.rng import Rng
+from sliceplane.registry import binding, namespaces, read
 from sliceplane.registry import bootstrap as bootstrapping
 from sliceplane.registry import create as creating
 from sliceplane.registry import delete as deleting
 from sliceplane.registry import delete_collection as deleting_collection
-from sliceplane.registry import namespaces, read
 from sliceplane.registry import patch as patching
 from sliceplane.registry import scale as scaling
 from sliceplane.registry import update as updating
@@ -45,19 +45,21 @@ class Registry:
 
     # Reading
 
-    def get(self, ctx: Context, target: Target, resource_version: str | None = None) -> Record:  # noqa: ARG002
+    def get(self, ctx: Context, target: Target, resource_version: str | None = None) -> Record:
         record = read.get(self._core, target, resource_version)
         return scaling.get_scale(record) if target.subresource == "scale" else record
 
-    def list(self, ctx: Context, target: Target, options: ListOptions) -> ListOutcome:  # noqa: ARG002
+    def list(self, ctx: Context, target: Target, options: ListOptions) -> ListOutcome:
         return read.list_records(self._core, target, options)
 
-    def watch_plan(self, ctx: Context, target: Target, options: WatchOptions) -> WatchPlan:  # noqa: ARG002
+    def watch_plan(self, ctx: Context, target: Target, options: WatchOptions) -> WatchPlan:
         return read.watch_plan(self._core, target, options)
 
     # Writing
 
     def create(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+        if target.subresource == "binding":
+            return binding.bind(self._core, ctx, target, body, options)
         return creating.create(self._core, ctx, target, body, options)
 
     def update(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
@@ -67,7 +69,7 @@ class Registry:
 
     def patch(
         self,
-        ctx: Context,  # noqa: ARG002
+        ctx: Context,
         target: Target,
         patch_type: PatchType,
         patch: bytes,

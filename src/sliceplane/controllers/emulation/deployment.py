@@ -12,7 +12,7 @@ from typing import Any
 from sliceplane.api.apps import Deployment, ReplicaSet
 from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document, Object
-from sliceplane.api.scheme import Deployments, ReplicaSets
+from sliceplane.api.scheme import Deployments, Pods, ReplicaSets
 from sliceplane.controllers.base import ControllerInfo, Done, Watched, Write
 from sliceplane.controllers.emulation.deployment_status import REVISION, is_complete, status_patch
 from sliceplane.controllers.emulation.rollout import Counts, limits, newest_size, older_sizes
@@ -44,15 +44,20 @@ class DeploymentController(KeyedController):
     """Keys are ``namespace/name`` of Deployments."""
 
     def __init__(self) -> None:
-        watches = (Watched(Deployments), Watched(ReplicaSets))
+        watches = (Watched(Deployments), Watched(ReplicaSets), Watched(Pods))
         super().__init__(ControllerInfo("deployment-emulation", watches))
         self._deployments: dict[str, Deployment] = {}
         self._key_of_uid: dict[str, str] = {}
         self._sets: dict[str, dict[str, ReplicaSet]] = {}  # owner uid -> name -> set
+        self._owner_of_set: dict[str, str] = {}  # ReplicaSet uid -> Deployment uid
+        self._pods: dict[str, set[str]] = {}  # ReplicaSet uid -> uids of its Pods, terminating ones included
         self._expectations = Expectations()
 
     def on_change(self, change: Change[Object], now: float) -> None:
         self._expectations.observe(change)
+        if change.resource == Pods.key:
+            self._on_pod(change, now)
+            return
         if change.resource == ReplicaSets.key:
             for item in (change.old, change.new):
                 if isinstance(item, ReplicaSet) and controller_uid(item):
@@ -74,12 +79,34 @@ class DeploymentController(KeyedController):
         owned = self._sets.setdefault(owner, {})
         if present:
             owned[item.metadata.name] = item
+            self._owner_of_set[item.metadata.uid] = owner
         else:
             owned.pop(item.metadata.name, None)
+            self._owner_of_set.pop(item.metadata.uid, None)
             if not owned:
                 del self._sets[owner]
         if owner in self._key_of_uid:
             self.enqueue(self._key_of_uid[owner], now)
+
+    def _on_pod(self, change: Change[Object], now: float) -> None:
+        """Recreate must know when the last Pod of an old set is really gone; statuses do not count the dying."""
+        for pod in (change.old, change.new):
+            if pod is None:
+                continue
+            owner = controller_uid(pod)
+            uids = self._pods.setdefault(owner, set())
+            if pod is change.new:
+                uids.add(pod.metadata.uid)
+            else:
+                uids.discard(pod.metadata.uid)
+            if not uids:
+                del self._pods[owner]
+                self._on_last_pod_gone(owner, now)
+
+    def _on_last_pod_gone(self, owner: str, now: float) -> None:
+        key = self._key_of_uid.get(self._owner_of_set.get(owner, ""))
+        if key is not None:
+            self.enqueue(key, now)
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         deployment = self._deployments.get(key)
@@ -112,7 +139,7 @@ class DeploymentController(KeyedController):
                 return self._resize_paused(older, replicas)
             if recreate and any(item.wanted for item in old_counts):
                 return tuple(_resize(item, 0) for item in older if counts(item).wanted)
-            if recreate and any(item.status.replicas for item in older):
+            if recreate and any(item.metadata.uid in self._pods for item in older):
                 return ()  # their Pods must be gone first
             room = newest_size(replicas, surge, Counts("", 0, 0), old_counts)
             return (self._create(deployment, older, hashed, room),)
@@ -202,6 +229,8 @@ class DeploymentController(KeyedController):
         self._expectations.check()
         assert set(self._key_of_uid.values()) == set(self._deployments), "uid index differs from the cache"
         assert all(self._sets.values()), "an owner without sets is kept"
+        owners = {item.metadata.uid: uid for uid, owned in self._sets.items() for item in owned.values()}
+        assert owners == self._owner_of_set, f"{owners} != {self._owner_of_set}"
 
 
 def _patch(item: ReplicaSet, change: Document) -> Write:

@@ -22,9 +22,9 @@ from sliceplane.shell.apiserver.response import NO_CACHE, Response
 
 _AGGREGATED_TYPE = b"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _VARY = (b"vary", b"Accept")
-#: subresources whose objects are of another kind: (group, version, kind)
-_FOREIGN_KINDS = {"scale": ("autoscaling", "v1", "Scale")}
-_SUBRESOURCE_VERBS = {"finalize": ("update",), "scale": STATUS_VERBS, "status": STATUS_VERBS}
+#: subresources whose objects are of another kind: (group, version, kind); "" for the enclosing ones
+_FOREIGN_KINDS = {"binding": ("", "", "Binding"), "scale": ("autoscaling", "v1", "Scale")}
+_SUBRESOURCE_VERBS = {"binding": ("create",), "finalize": ("update",), "scale": STATUS_VERBS, "status": STATUS_VERBS}
 
 
 class Discovery:
@@ -154,7 +154,9 @@ def _resource_list(group: str, version: str) -> Document:
                 "verbs": list(_SUBRESOURCE_VERBS[subresource]),
             }
             if subresource in _FOREIGN_KINDS:
-                entry["group"], entry["version"], entry["kind"] = _FOREIGN_KINDS[subresource]
+                foreign_group, foreign_version, entry["kind"] = _FOREIGN_KINDS[subresource]
+                if foreign_version:
+                    entry["group"], entry["version"] = foreign_group, foreign_version
             resources.append(entry)
     document["resources"] = resources
     return document

@@ -1,0 +1,203 @@
+"""The EndpointSlice controller: Services, Pods and Nodes in, EndpointSlices out (KEP-0752; reference 1.2 and 1.4).
+
+Policy and state are ``slices.SliceEngine``'s; this file decides *when* a service is synced: at once after a change
+of the service, after the batch period for its pods and nodes, a second later for its slices (most such changes are
+echoes of our own writes, and of a foreign edit there is often a second one), and with exponential back-off after a
+failure.  A sync costs what changed since the last one, so syncing once too often is cheap.
+
+A service deleted is forgotten; its slices are the garbage collector's, by their ownerReferences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sliceplane.api.core import Node, Pod, Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
+from sliceplane.informer.changes import Change
+from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine
+from sliceplane.slices.writes import SlicePlan, SliceWrite
+from sliceplane.workqueue.queue import WorkQueue
+
+MAX_RETRIES: Final = 15
+SLICE_DELAY_MIN_S: Final = 1.0
+MAX_SYNCS_LIMIT: Final = 50
+#: what an Event's message may hold, in characters
+EVENT_NOTE_MAX: Final = 1024
+EVENT_COMPONENT: Final = "endpoint-slice-controller"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSliceConfig:
+    """kube-controller-manager's flags of the same names.  Raises ``ValueError`` for what upstream refuses."""
+
+    max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT
+    concurrent_service_endpoint_syncs: int = 5
+    endpointslice_updates_batch_period_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value, limit in (
+            ("max-endpoints-per-slice", self.max_endpoints_per_slice, MAX_ENDPOINTS_LIMIT),
+            ("concurrent-service-endpoint-syncs", self.concurrent_service_endpoint_syncs, MAX_SYNCS_LIMIT),
+        ):
+            if not 1 <= value <= limit:
+                raise ValueError(f"{name} must be between 1 and {limit}, not {value}")
+
+
+class EndpointSliceController:
+    """A ``controllers.base.Controller``.  Jobs are keyed ``namespace/name`` of the service."""
+
+    def __init__(self, config: EndpointSliceConfig | None = None) -> None:
+        self._config = config or EndpointSliceConfig()
+        self._engine = SliceEngine(self._config.max_endpoints_per_slice)
+        self._queue: WorkQueue[str] = WorkQueue()
+        self._notes: list[EventNote] = []
+        self._synced = False
+        self._info = ControllerInfo(
+            name="endpointslice-controller",
+            aliases=("endpointslice",),
+            watches=(Watched(Services), Watched(Pods), Watched(Nodes), Watched(EndpointSlices)),
+        )
+
+    @property
+    def info(self) -> ControllerInfo:
+        return self._info
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        old, new = change.old, change.new
+        batch = self._config.endpointslice_updates_batch_period_s
+        match change.object:
+            case Service() as service:
+                self._on_service(service, gone=new is None, now=now)
+            case Pod():
+                assert old is None or isinstance(old, Pod), f"{old!r} became a Pod"
+                assert new is None or isinstance(new, Pod), f"a Pod became {new!r}"
+                self._add(self._engine.on_pod(old, new), batch, now)
+            case Node():
+                assert old is None or isinstance(old, Node), f"{old!r} became a Node"
+                assert new is None or isinstance(new, Node), f"a Node became {new!r}"
+                self._add(self._engine.on_node(old, new), batch, now)
+            case EndpointSlice():
+                assert old is None or isinstance(old, EndpointSlice), f"{old!r} became an EndpointSlice"
+                assert new is None or isinstance(new, EndpointSlice), f"an EndpointSlice became {new!r}"
+                self._add(self._engine.on_slice(old, new), max(SLICE_DELAY_MIN_S, batch), now)
+            case unexpected:
+                raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
+
+    def _on_service(self, service: Service, *, gone: bool, now: float) -> None:
+        if gone:
+            self._engine.on_service_gone(service.metadata.namespace, service.metadata.name)
+            self._queue.add(service.metadata.key, now)
+        else:
+            self._add(self._engine.on_service(service), 0.0, now)
+
+    def _add(self, keys: tuple[str, ...], delay_s: float, now: float) -> None:
+        for key in keys:
+            # before the caches are filled there is nothing to batch: every service will be synced once
+            self._queue.add_after(key, delay_s if self._synced else 0.0, now)
+
+    def on_synced(self, now: float) -> None:  # noqa: ARG002 - part of the protocol
+        self._synced = True
+
+    # -- work -------------------------------------------------------------------------------------------
+
+    def take_work(self, now: float, max_jobs: int) -> Work:
+        if not self._synced:
+            return Work()
+        jobs: list[Job] = []
+        limit = self._config.concurrent_service_endpoint_syncs
+        while len(jobs) < max_jobs and self._queue.in_progress < limit:
+            key = self._queue.get(now)
+            if key is None:
+                break
+            plan = self._engine.plan(key, now)
+            for problem in plan.problems:
+                self._warn(key, problem)
+            if plan.writes:
+                jobs.append(Job(key=key, writes=tuple(map(_to_write, plan.writes)), token=plan))
+            else:
+                self._end(key, failed=plan.stale, now=now)
+        notes, self._notes = tuple(self._notes), []
+        return Work(jobs=tuple(jobs), notes=notes)
+
+    def on_done(self, done: Done, now: float) -> None:
+        plan = done.job.token
+        assert isinstance(plan, SlicePlan), f"job {done.job.key} has a foreign token {plan!r}"
+        error = done.error
+        if error is not None and plan.writes[len(done.results)].verb == "create" and _namespace_terminating(error):
+            error = None  # its namespace is going, and so will it
+        if error is not None:
+            self._report(done.job.key, plan.writes[len(done.results)], error)
+        self._engine.finish(done.job.key, plan, done.results, error, now)
+        self._end(done.job.key, failed=error is not None, now=now)
+
+    def _end(self, key: str, *, failed: bool, now: float) -> None:
+        """A sync is over.  After 15 failures in a row the next event starts afresh (reference 1.2)."""
+        if self._engine.shape(key) is None:
+            failed = False
+        if failed and self._queue.num_requeues(key) < MAX_RETRIES:
+            self._queue.add_rate_limited(key, now)
+        else:
+            self._queue.forget(key)
+        self._queue.done(key)
+        deadline = self._engine.deadline(key)
+        if deadline is not None:
+            self._queue.add_after(key, deadline - now, now)
+
+    def next_deadline(self) -> float | None:
+        return self._queue.next_deadline() if self._synced else None
+
+    # -- events for people ------------------------------------------------------------------------------
+
+    def _report(self, key: str, write: SliceWrite, error: StatusError) -> None:
+        if error.reason == "Conflict":
+            return  # somebody else was first; the retry will build on what they wrote
+        which = f"{write.name} EndpointSlice" if write.name else "EndpointSlice"
+        self._warn(key, f"failed to {write.verb} {which} for Service {key}: {error.message}")
+
+    def _warn(self, key: str, problem: str) -> None:
+        shape = self._engine.shape(key)
+        if shape is None:
+            return
+        service = Object(
+            api_version=Services.api_version,
+            kind=Services.kind,
+            metadata=ObjectMeta(namespace=shape.namespace, name=shape.name, uid=shape.uid),
+        )
+        self._notes.append(
+            EventNote(
+                regarding=service,
+                regarding_resource=Services,
+                type="Warning",
+                reason="FailedToUpdateEndpointSlices",
+                note=f"Error updating Endpoint Slices for Service {key}: {problem}"[:EVENT_NOTE_MAX],
+                component=EVENT_COMPONENT,
+            )
+        )
+
+    def check(self) -> None:
+        self._engine.check()
+        self._queue.check()
+
+
+def _to_write(write: SliceWrite) -> Write:
+    return Write(
+        verb=write.verb,
+        resource=EndpointSlices,
+        namespace=write.namespace,
+        name=write.name,
+        body=write.body,
+        tolerate=("NotFound",) if write.verb == "delete" else (),
+    )
+
+
+def _namespace_terminating(error: StatusError) -> bool:
+    causes = (error.details or {}).get("causes") or ()
+    return any(isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating" for cause in causes)

@@ -1,0 +1,204 @@
+"""All services at once: routes every change to just the services that it concerns.
+
+``on_*`` methods take what informers report and return the keys (``namespace/name``) of services whose slices may now
+have to change; whoever owns the engine decides when to ask ``plan`` for each of them.  After a plan with writes,
+``finish`` must be told how they went before the next plan of the same service.
+
+Cost of a pod's change: its labels, plus one endpoint for each service that selects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sliceplane.api.core import Node, Pod, Service
+from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
+from sliceplane.api.errors import StatusError
+from sliceplane.slices.facts import NodeFacts, PodFacts
+from sliceplane.slices.index import PodIndex, SelectorIndex
+from sliceplane.slices.members import Members
+from sliceplane.slices.service import ServiceState
+from sliceplane.slices.shape import ServiceShape, shape_of
+from sliceplane.slices.writes import SlicePlan
+
+MAX_ENDPOINTS_DEFAULT: Final = 100
+MAX_ENDPOINTS_LIMIT: Final = 1000
+
+Keys = tuple[str, ...]
+
+
+class SliceEngine:
+    """Owns all state of the EndpointSlice policy.  One caller at a time; nothing in here waits."""
+
+    def __init__(self, max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT) -> None:
+        assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, f"max endpoints {max_endpoints_per_slice}"
+        self._max = max_endpoints_per_slice
+        self._services: dict[str, ServiceState] = {}
+        self._selectors: SelectorIndex[ServiceState] = SelectorIndex()
+        self._selecting: dict[str, int] = {}
+        self._pods = PodIndex()
+        self._nodes: dict[str, NodeFacts] = {}
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def on_pod(self, old: Pod | None, new: Pod | None) -> Keys:
+        if new is None:
+            assert old is not None, "a change has an old or a new object"
+            return self._drop_pod(old.metadata.namespace, old.metadata.name)
+        meta = new.metadata
+        if old is not None and old.metadata.resource_version == meta.resource_version:
+            return ()
+        known = self._pods.get(meta.namespace, meta.name)
+        facts = PodFacts(new)
+        self._pods.put(facts)
+        services = self._selectors.matching(facts.namespace, facts.labels)
+        touched = {name: service for name, service in services.items() if _members(service).set(facts)}
+        if known is not None and known.labels != facts.labels:
+            earlier = self._selectors.matching(facts.namespace, known.labels)
+            left = {name: service for name, service in earlier.items() if name not in services}
+            touched.update((name, service) for name, service in left.items() if _members(service).drop(facts.name))
+        return tuple(service.key for service in touched.values())
+
+    def _drop_pod(self, namespace: str, name: str) -> Keys:
+        known = self._pods.get(namespace, name)
+        if known is None:
+            return ()
+        self._pods.remove(namespace, name)
+        services = self._selectors.matching(namespace, known.labels)
+        return tuple(service.key for service in services.values() if _members(service).drop(name))
+
+    def on_node(self, old: Node | None, new: Node | None) -> Keys:
+        """Pods of a node whose zone changed get it at once; so do pods whose node comes after them."""
+        name = (new or old or Node()).metadata.name
+        known = self._nodes.get(name)
+        facts = None if new is None else NodeFacts(new)
+        if facts is None:
+            self._nodes.pop(name, None)
+        else:
+            self._nodes[name] = facts
+        if known is not None and facts is not None and known.zone == facts.zone:
+            return ()
+        touched: dict[str, None] = {}
+        for pod in self._pods.on_node(name):
+            for service in self._selectors.matching(pod.namespace, pod.labels).values():
+                if _members(service).refresh(pod.name):
+                    touched[service.key] = None
+        return tuple(touched)
+
+    def on_service(self, new: Service) -> Keys:
+        shape = shape_of(new)
+        service = self._service(shape.key)
+        before = service.shape
+        if before == shape:
+            return (shape.key,)
+        if before is not None and before.same_endpoints(shape):
+            service.set_labels(shape)
+        else:
+            self._reshape(service, shape)
+        return (shape.key,)
+
+    def on_service_gone(self, namespace: str, name: str) -> None:
+        """Its slices are left to the garbage collector."""
+        service = self._services.get(f"{namespace}/{name}")
+        if service is not None and service.shape is not None:
+            self._unfile(namespace, name)
+            service.set_shape(None, ())
+            self._drop_if_empty(service)
+
+    def _reshape(self, service: ServiceState, shape: ServiceShape) -> None:
+        self._unfile(shape.namespace, shape.name)
+        if not shape.active:
+            service.set_shape(shape, ())
+            return
+        pair = self._selectors.add(shape.namespace, shape.name, shape.selector, service)
+        self._selecting[shape.namespace] = self._selecting.get(shape.namespace, 0) + 1
+        service.set_shape(shape, self._pods.selected(shape.namespace, pair, shape.selector))
+
+    def _unfile(self, namespace: str, name: str) -> None:
+        service = self._services.get(f"{namespace}/{name}")
+        if service is None or service.members is None:
+            return
+        self._selectors.remove(namespace, name)
+        self._selecting[namespace] -= 1
+        if not self._selecting[namespace]:
+            del self._selecting[namespace]
+            self._pods.drop_labels(namespace)
+
+    def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Keys:
+        """Slices that others manage are passed over; a slice can come to us and leave us by its labels."""
+        before, after = _service_of(old), _service_of(new)
+        touched: dict[str, None] = {}
+        if old is not None and before and before != after:
+            service = self._services.get(before)
+            if service is not None:
+                if service.on_slice_gone(old.metadata.name, old.metadata.uid):
+                    touched[before] = None
+                self._drop_if_empty(service)
+        if new is not None and after and self._service(after).on_slice(new):
+            touched[after] = None
+        return tuple(touched)
+
+    # -- plan and result --------------------------------------------------------------------------------
+
+    def shape(self, key: str) -> ServiceShape | None:
+        service = self._services.get(key)
+        return None if service is None else service.shape
+
+    def plan(self, key: str, now: float) -> SlicePlan:
+        service = self._services.get(key)
+        if service is None:
+            return SlicePlan()
+        plan = service.plan(now)
+        self._drop_if_empty(service)
+        return plan
+
+    def finish(
+        self, key: str, plan: SlicePlan, answers: Sequence[bytes], error: StatusError | None, now: float
+    ) -> None:
+        """*answers* are those to the first writes of *plan*; *error* is the next one's, if one failed."""
+        service = self._services[key]
+        for write, answer in zip(plan.writes, answers, strict=False):
+            service.succeeded(write, answer, now)
+        if error is not None:
+            service.failed(plan.writes[len(answers)], error)
+        service.ended(well=error is None)
+        self._drop_if_empty(service)
+
+    def deadline(self, key: str) -> float | None:
+        """When *key* has to be planned again although nothing happens."""
+        service = self._services.get(key)
+        return None if service is None else service.deadline()
+
+    # -- helpers ----------------------------------------------------------------------------------------
+
+    def _service(self, key: str) -> ServiceState:
+        service = self._services.get(key)
+        if service is None:
+            service = self._services[key] = ServiceState(key, self._nodes, self._max)
+        return service
+
+    def _drop_if_empty(self, service: ServiceState) -> None:
+        if service.empty and self._services.get(service.key) is service:
+            del self._services[service.key]
+
+    def check(self) -> None:
+        self._pods.check()
+        for key, service in self._services.items():
+            assert service.key == key, f"{service.key} is filed under {key}"
+            assert not service.empty, f"{key} is empty and was not dropped"
+            service.check()
+
+
+def _members(service: ServiceState) -> Members:
+    assert service.members is not None, f"{service.key} is filed under a selector and has no members"
+    return service.members
+
+
+def _service_of(observed: EndpointSlice | None) -> str:
+    """The key of the service that a slice of ours belongs to; "" for a slice that is not ours."""
+    labels = {} if observed is None else observed.metadata.labels or {}
+    name = labels.get(LABEL_SERVICE_NAME)
+    if observed is None or not name or labels.get(LABEL_MANAGED_BY) != MANAGED_BY_CONTROLLER:
+        return ""
+    return f"{observed.metadata.namespace}/{name}"

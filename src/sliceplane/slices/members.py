@@ -1,0 +1,161 @@
+"""The pods that a service selects, and the endpoint that each of them is (reference 1.6, 2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Final
+
+from sliceplane.api.codec import encode
+from sliceplane.api.discovery import EndpointConditions
+from sliceplane.kit.ip import Family
+from sliceplane.slices.facts import Addresses, NodeFacts, PodFacts, node_place
+from sliceplane.slices.packer import Desired, Packer
+from sliceplane.slices.ports import PortResolver
+from sliceplane.slices.shape import HintMode, ServiceShape
+from sliceplane.slices.trigger import earliest_change
+
+_BOOLEANS = (False, True)
+_CONDITIONS: Final = {
+    (ready, serving, terminating): encode(EndpointConditions(ready=ready, serving=serving, terminating=terminating))
+    for ready, serving, terminating in product(_BOOLEANS, _BOOLEANS, _BOOLEANS)
+}
+
+
+class Members:
+    """Members of one active service.  Owned by ``ServiceState``; tells the packers what is desired.
+
+    A pod on a node that the cache does not have is left out until the node comes (unless unready pods are
+    published, too): its zone is not known, and a consumer would send it traffic from everywhere.
+    """
+
+    def __init__(
+        self,
+        shape: ServiceShape,
+        ports: PortResolver,
+        packers: Mapping[Family, Packer],
+        nodes: Mapping[str, NodeFacts],
+        earlier: Members | None,
+    ) -> None:
+        self._shape = shape
+        self._ports = ports
+        self._packers = tuple(packers.items())
+        self._nodes = nodes
+        self._publish_not_ready = shape.publish_not_ready
+        self._hints = shape.hints
+        self._pods: dict[str, PodFacts] = {}
+        #: pods that changed since the last plan, as they were at that plan
+        self._changed: dict[str, PodFacts | None] = {}
+        self._skipped: dict[str, str] = {}
+        #: skipped pods that were already told of
+        self._told: dict[str, str] = {}
+        #: False until the first trigger time is taken: there is nothing to compare with before
+        self._tracking: bool = earlier is not None and earlier._tracking
+        if earlier is not None:
+            # a pod that was a member before has not changed because the service has
+            self._changed.update(earlier._before())
+            self._told = earlier._told
+
+    def _before(self) -> dict[str, PodFacts | None]:
+        return {**self._pods, **self._changed}
+
+    def __contains__(self, pod: str) -> bool:
+        return pod in self._pods
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def set(self, facts: PodFacts) -> bool:
+        """The pod is a member in this version.  False: no endpoint changed by that."""
+        name = facts.name
+        if self._tracking:
+            self._changed.setdefault(name, self._pods.get(name))
+        self._pods[name] = facts
+        return self._place(facts)
+
+    def drop(self, pod: str) -> bool:
+        """The pod is no member any more."""
+        old = self._pods.pop(pod, None)
+        if old is None:
+            return False
+        if self._tracking:
+            self._changed.setdefault(pod, old)
+        self._skipped.pop(pod, None)
+        return self._want(pod, None)
+
+    def refresh(self, pod: str) -> bool:
+        """The node of *pod* changed."""
+        facts = self._pods.get(pod)
+        return facts is not None and self._place(facts)
+
+    def _place(self, facts: PodFacts) -> bool:
+        name = facts.name
+        if facts.excluded:
+            self._skipped.pop(name, None)
+            return self._want(name, None)
+        group = self._ports.group_of(facts)
+        node = self._nodes.get(facts.node_name)
+        if node is None and not self._publish_not_ready:
+            news = self._skipped.get(name) != facts.node_name
+            self._skipped[name] = facts.node_name
+            return self._want(name, Desired(group, "", b"")) or news
+        if self._skipped:
+            self._skipped.pop(name, None)
+        changed = False
+        for family, packer in self._packers:
+            addresses = facts.addresses.get(family)
+            if addresses is None:
+                wanted = Desired(group, "", b"")
+            elif facts.hostname and facts.subdomain == self._shape.name:
+                body = self._endpoint(facts, addresses, node, b',"hostname":' + encode(facts.hostname))
+                wanted = Desired(group, f"{addresses.identity} {facts.hostname}", body)
+            else:
+                wanted = Desired(group, addresses.identity, self._endpoint(facts, addresses, node, b""))
+            changed = packer.want(name, wanted) or changed
+        return changed
+
+    def _want(self, pod: str, wanted: Desired | None) -> bool:
+        changed = False
+        for _, packer in self._packers:
+            changed = packer.want(pod, wanted) or changed
+        return changed
+
+    def _endpoint(self, facts: PodFacts, addresses: Addresses, node: NodeFacts | None, hostname: bytes) -> bytes:
+        """The endpoint's JSON, member by member in the order of ``api.discovery.Endpoint``."""
+        serving, terminating = facts.serving, facts.terminating
+        ready = self._publish_not_ready or (serving and not terminating)
+        hint, place = b"", b""
+        if node is None:
+            place = node_place(facts.node_name)
+        else:
+            place = node.place
+            if ready and self._hints is not HintMode.NONE:
+                hint = node.zone_hint if self._hints is HintMode.ZONE else node.node_hint
+        conditions = _CONDITIONS[ready, serving, terminating]
+        return b"".join((addresses.head, conditions, hostname, facts.target, place, hint, b"}"))
+
+    def take_trigger_time(self) -> int:
+        """The earliest time at which a member changed since the last call; 0 for none.  Nanoseconds."""
+        self._tracking = True
+        pairs = [
+            (None if old is None else old.transition, self._pods[name].transition)
+            for name, old in self._changed.items()
+            if name in self._pods
+        ]
+        self._changed.clear()
+        return earliest_change(pairs)
+
+    def take_problems(self) -> tuple[str, ...]:
+        """A sentence for each pod that is newly left out because its node is not known."""
+        news = {pod: node for pod, node in self._skipped.items() if self._told.get(pod) != node}
+        self._told = dict(self._skipped)
+        key = self._shape.key
+        return tuple(f"skipping Pod {pod} for Service {key}: Node {news[pod]} Not Found" for pod in sorted(news))
+
+    def check(self) -> None:
+        """Every packer was told what follows from each member's newest version."""
+        for _, packer in self._packers:
+            expected = {name for name, facts in self._pods.items() if not facts.excluded}
+            assert set(packer.desired) == expected, f"{self._shape.key}: {set(packer.desired) ^ expected} differ"
+        for name in self._pods:
+            assert not self.refresh(name), f"{self._shape.key}: the endpoint of {name} was out of date"

@@ -1,0 +1,296 @@
+"""The specification of the EndpointSlice policy: plain, complete and slow, over whole objects.
+
+Nothing in production calls it.  ``desired`` says which endpoints must exist; ``check_converged`` asserts that slices
+show exactly these; ``baseline_writes`` is the packing of reference 1.10, recomputed from nothing, and says how
+many writes it would make: the incremental engine must never make more.
+
+Written from the reference alone and sharing no code with the engine but the kit and the projections.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sliceplane.api.codec import encode
+from sliceplane.api.core import Node, Pod, Service
+from sliceplane.api.discovery import (
+    LABEL_HEADLESS,
+    LABEL_MANAGED_BY,
+    LABEL_SERVICE_NAME,
+    LABEL_ZONE,
+    MANAGED_BY_CONTROLLER,
+    Endpoint,
+    EndpointConditions,
+    EndpointHints,
+    EndpointPort,
+    EndpointSlice,
+    ForNode,
+    ForZone,
+)
+from sliceplane.api.meta import ObjectReference
+from sliceplane.kit.ip import family, parse_lenient
+
+PortSet = frozenset[bytes]
+#: port set -> the endpoints that must have it, maybe none
+Groups = dict[PortSet, list[Endpoint]]
+
+
+def is_ours(observed: EndpointSlice, service: Service) -> bool:
+    """In the service's name and labelled as managed by us; nothing else is ever touched."""
+    labels = observed.metadata.labels or {}
+    return (
+        observed.metadata.namespace == service.metadata.namespace
+        and labels.get(LABEL_SERVICE_NAME) == service.metadata.name
+        and labels.get(LABEL_MANAGED_BY) == MANAGED_BY_CONTROLLER
+    )
+
+
+def is_active(service: Service) -> bool:
+    return service.spec.type != "ExternalName" and bool(service.spec.selector)
+
+
+def is_owned(observed: EndpointSlice, service: Service) -> bool:
+    owners = observed.metadata.owner_references or ()
+    return any((o.uid, o.kind, o.api_version) == (service.metadata.uid, "Service", "v1") for o in owners)
+
+
+def labels_of(service: Service) -> dict[str, str]:
+    reserved = {LABEL_SERVICE_NAME: service.metadata.name, LABEL_MANAGED_BY: MANAGED_BY_CONTROLLER}
+    if service.spec.cluster_ip in ("", "None"):
+        reserved[LABEL_HEADLESS] = ""
+    own = {key: value for key, value in (service.metadata.labels or {}).items() if key != LABEL_HEADLESS}
+    return {**own, **reserved}
+
+
+def address_types(service: Service) -> list[str]:
+    if service.spec.ip_families:
+        return [kind for kind in service.spec.ip_families if kind in ("IPv4", "IPv6")]
+    address = parse_lenient(service.spec.cluster_ip)
+    return ["IPv4", "IPv6"] if address is None else [family(address)]
+
+
+# -- which endpoints ------------------------------------------------------------------------------------
+
+
+def desired(service: Service, address_type: str, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> Groups:
+    """Reference 1.6, 1.7 and 2.2."""
+    groups: Groups = {}
+    for pod in pods:
+        if pod.metadata.namespace != service.metadata.namespace or not _selects(service, pod):
+            continue
+        if pod.status.phase in ("Succeeded", "Failed") or not (pod.status.pod_ip or pod.status.pod_ips):
+            continue
+        endpoints = groups.setdefault(port_set(_endpoint_ports(service, pod)), [])
+        node = nodes.get(pod.spec.node_name)
+        if node is None and not service.spec.publish_not_ready_addresses:
+            continue
+        parsed = [parse_lenient(entry.ip) for entry in pod.status.pod_ips or ()]
+        addresses = tuple(str(each) for each in parsed if each is not None and family(each) == address_type)
+        if addresses:
+            endpoints.append(_endpoint(service, pod, node, addresses))
+    return groups
+
+
+def _selects(service: Service, pod: Pod) -> bool:
+    labels = pod.metadata.labels or {}
+    return all(labels.get(key) == value for key, value in (service.spec.selector or {}).items())
+
+
+def _endpoint_ports(service: Service, pod: Pod) -> list[EndpointPort]:
+    containers = list(pod.spec.containers or ())
+    containers += [each for each in pod.spec.init_containers or () if each.restart_policy == "Always"]
+    found = []
+    for port in service.spec.ports or ():
+        number: int | None
+        if isinstance(port.target_port, str):
+            number = None
+            for container in containers:
+                for named in container.ports or ():
+                    if number is None and (named.name, named.protocol) == (port.target_port, port.protocol):
+                        number = named.container_port
+            if number is None:
+                continue
+        else:
+            number = port.target_port or port.port
+        found.append(EndpointPort(name=port.name, protocol=port.protocol, port=number, app_protocol=port.app_protocol))
+    return found
+
+
+def port_set(ports: Iterable[EndpointPort]) -> PortSet:
+    return frozenset(encode([each.name or "", each.protocol or "TCP", each.port, each.app_protocol]) for each in ports)
+
+
+def _endpoint(service: Service, pod: Pod, node: Node | None, addresses: tuple[str, ...]) -> Endpoint:
+    serving = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ())
+    terminating = pod.metadata.deletion_timestamp is not None
+    ready = service.spec.publish_not_ready_addresses or (serving and not terminating)
+    zone = (node.metadata.labels or {}).get(LABEL_ZONE) if node is not None else None
+    named = pod.spec.hostname and pod.spec.subdomain == service.metadata.name
+    return Endpoint(
+        addresses=addresses,
+        conditions=EndpointConditions(ready=ready, serving=serving, terminating=terminating),
+        hostname=pod.spec.hostname if named else None,
+        target_ref=ObjectReference(
+            kind="Pod", namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.metadata.uid
+        ),
+        node_name=pod.spec.node_name or None,
+        zone=zone or None,
+        hints=_hints(service, zone or "", node.metadata.name) if ready and node is not None else None,
+    )
+
+
+def _hints(service: Service, zone: str, node: str) -> EndpointHints | None:
+    annotations = service.metadata.annotations or {}
+    older = annotations.get("service.kubernetes.io/topology-aware-hints")
+    mode = older if older is not None else annotations.get("service.kubernetes.io/topology-mode")
+    distribution = None if mode in ("Auto", "auto") else service.spec.traffic_distribution
+    for_zones = (ForZone(name=zone),) if zone else None
+    if distribution in ("PreferClose", "PreferSameZone"):
+        return EndpointHints(for_zones=for_zones) if for_zones else None
+    if distribution == "PreferSameNode":
+        return EndpointHints(for_zones=for_zones, for_nodes=(ForNode(name=node),))
+    return None
+
+
+# -- what must hold at rest -----------------------------------------------------------------------------
+
+
+def check_converged(
+    service: Service,
+    pods: Iterable[Pod],
+    nodes: Mapping[str, Node],
+    slices: Iterable[EndpointSlice],
+    max_endpoints: int,
+) -> None:
+    """Assert that *slices* (all that exist) show exactly what *service* must have, and how."""
+    key = service.metadata.key
+    live = [each for each in slices if is_ours(each, service) and each.metadata.deletion_timestamp is None]
+    pods = list(pods)
+    types = address_types(service)
+    for each in live:
+        name = each.metadata.name
+        assert is_owned(each, service), f"{name} is not owned by {key}"
+        assert each.address_type in types, f"{name} is {each.address_type}, {key} has {types}"
+        assert each.metadata.labels == labels_of(service), f"{name} has labels {each.metadata.labels}"
+        assert len(each.endpoints or ()) <= max_endpoints, f"{name} has {len(each.endpoints or ())} endpoints"
+    for address_type in types:
+        mine = [each for each in live if each.address_type == address_type]
+        assert mine, f"{key} has no slice for {address_type}, not even a placeholder"
+        shown = Counter((port_set(s.ports or ()), encode(e)) for s in mine for e in s.endpoints or ())
+        groups = desired(service, address_type, pods, nodes)
+        wanted = Counter((ports, encode(e)) for ports, endpoints in groups.items() for e in endpoints)
+        assert shown == wanted, f"{key} {address_type}: {shown - wanted} too many, {wanted - shown} missing"
+        unwanted = [s for s in mine if port_set(s.ports or ()) not in groups]
+        if unwanted:  # the one placeholder, and only where nothing else is
+            assert mine == unwanted and len(mine) == 1, f"{key} keeps {[s.metadata.name for s in unwanted]}"
+            assert not mine[0].endpoints and not mine[0].ports, f"{mine[0].metadata.name} is no placeholder"
+
+
+# -- how many writes the packing of reference 1.10 makes ------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    creates: int = 0
+    updates: int = 0
+    deletes: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.creates + self.updates + self.deletes
+
+
+def baseline_writes(
+    service: Service,
+    pods: Iterable[Pod],
+    nodes: Mapping[str, Node],
+    slices: Iterable[EndpointSlice],
+    max_endpoints: int,
+) -> Writes:
+    """The writes of one sync over *slices*.
+
+    Three deliberate differences from upstream are in here, too: labels are compared whole, hints of unready
+    endpoints are compared, and a slice that the service does not own never counts as its placeholder.
+    """
+    if not is_active(service):
+        return Writes()
+    live = sorted(
+        (each for each in slices if is_ours(each, service) and each.metadata.deletion_timestamp is None),
+        key=lambda each: each.metadata.name,
+    )
+    pods = list(pods)
+    types = address_types(service)
+    creates = updates = 0
+    deletes = sum(each.address_type not in types for each in live)
+    for address_type in types:
+        mine = [each for each in live if each.address_type == address_type]
+        groups = desired(service, address_type, pods, nodes)
+        made = _Packing(service, [s for s in mine if is_owned(s, service)], groups, max_endpoints)
+        foreign = sum(not is_owned(each, service) for each in mine)
+        recycled = min(made.creates, made.deletes)
+        creates += 0 if service.metadata.deletion_timestamp else made.creates - recycled
+        updates += made.updates + recycled
+        deletes += made.deletes - recycled + foreign
+    return Writes(creates, updates, deletes)
+
+
+class _Packing:
+    """Reference 1.10 steps 1 to 3 for the owned slices of one address type."""
+
+    def __init__(self, service: Service, owned: list[EndpointSlice], groups: Groups, max_endpoints: int) -> None:
+        self._labels = labels_of(service)
+        self._max = max_endpoints
+        self.creates = self.updates = self.deletes = 0
+        by_ports: dict[PortSet, list[EndpointSlice]] = {}
+        for each in owned:
+            by_ports.setdefault(port_set(each.ports or ()), []).append(each)
+        for ports, endpoints in groups.items():
+            self._pack(by_ports.get(ports, []), endpoints)
+        unwanted = [each for ports, found in by_ports.items() if ports not in groups for each in found]
+        self.deletes += len(unwanted)
+        if self.deletes == len(owned) and not self.creates:
+            kept = [s for s in unwanted if not s.ports and not s.endpoints and s.metadata.labels == self._labels]
+            if len(owned) == 1 and kept:
+                self.deletes -= 1
+            else:
+                self.creates += 1
+
+    def _pack(self, existing: list[EndpointSlice], endpoints: list[Endpoint]) -> None:
+        waiting = {_same(each): each for each in endpoints}
+        written: list[int] = []
+        unchanged: list[int] = []
+        for each in existing:
+            kept = 0
+            differs = False
+            for endpoint in each.endpoints or ():
+                fresh = waiting.pop(_same(endpoint), None)
+                kept += fresh is not None
+                differs = differs or (fresh is not None and fresh != endpoint)
+            if kept < len(each.endpoints or ()) or differs:
+                if kept:
+                    written.append(kept)
+                else:
+                    self.deletes += 1
+            elif each.metadata.labels != self._labels:
+                written.append(kept)
+            else:
+                unchanged.append(kept)
+        left = len(waiting)
+        for count in sorted(written, reverse=True):
+            left -= min(left, max(self._max - count, 0))
+        self.updates += len(written)
+        while left:
+            fitting = [count for count in unchanged if left < self._max and count + left <= self._max]
+            if fitting:
+                self.updates += 1
+                return
+            self.creates += 1
+            left -= min(left, self._max)
+
+
+def _same(endpoint: Endpoint) -> tuple[object, ...]:
+    """Identity of reference 1.6."""
+    target = endpoint.target_ref or ObjectReference()
+    return tuple(sorted(endpoint.addresses)), endpoint.hostname or "", target.namespace, target.name

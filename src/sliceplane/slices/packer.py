@@ -1,0 +1,315 @@
+"""Which slice holds which endpoint: packing for one service and one address type (reference 1.10), incrementally.
+
+The state has two inputs, what is *desired* (an endpoint per pod) and what the *server* holds (slices), and
+everything else follows from the two::
+
+    holders     identity -> slices that list it on the server
+    home        of a desired endpoint: among its holders with its port group, the one with the least name
+    slice.want  the endpoints whose home the slice is, as they should be now
+    unplaced    desired endpoints without a home, by port group
+    touched     slices that are perhaps not as they should be (every other one surely is)
+
+A plan is made from ``touched`` and ``unplaced`` alone and changes neither; only the *result* of a write
+(``attach`` of what was stored) does.  So a write that failed, or that nobody knows the end of, leaves
+nothing to undo, and a plan is always what full packing over the server's slices would be.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import NamedTuple
+
+from sliceplane.kit.ordered import SortedDict
+from sliceplane.slices.content import Content, SliceState, Stored
+from sliceplane.slices.facts import pod_of
+from sliceplane.slices.ports import PortGroup, PortResolver
+
+
+class Desired(NamedTuple):
+    """A pod's endpoint.  Without ``identity`` the pod has none here, but its port group is wanted all the same."""
+
+    group: PortGroup
+    identity: str
+    body: bytes
+
+
+class Creation(NamedTuple):
+    group: PortGroup
+    content: Content
+
+
+class Update(NamedTuple):
+    slice: SliceState
+    group: PortGroup
+    content: Content
+
+
+class PackPlan(NamedTuple):
+    """``updates`` may change a slice's ports: a slice that would be deleted serves one that would be created."""
+
+    creates: list[Creation]
+    updates: list[Update]
+    deletes: list[SliceState]
+
+
+_Rooms = SortedDict[tuple[int, str], SliceState]
+
+
+class Packer:
+    """Owned by a ``ServiceState``.  Every method but ``check`` costs in proportion to what it changes."""
+
+    def __init__(self, ports: PortResolver, max_endpoints: int) -> None:
+        self._ports = ports
+        self._max = max_endpoints
+        self.desired: dict[str, Desired] = {}
+        self.slices: dict[str, SliceState] = {}
+        self._wanting: dict[PortGroup, int] = {}
+        self._holders: dict[str, tuple[SliceState, ...]] = {}
+        self._unplaced: dict[PortGroup, Content] = {}
+        self._touched: dict[str, SliceState] = {}
+        #: slices of each group by fill, to find the fullest with enough room
+        self._rooms: dict[PortGroup, _Rooms] = {}
+
+    # -- what is desired --------------------------------------------------------------------------------
+
+    def want(self, pod: str, new: Desired | None) -> bool:
+        """The desired endpoint of *pod* is *new* from now on.  False: it was already."""
+        old = self.desired.get(pod)
+        if old == new:
+            return False
+        if old is None or new is None or old.identity != new.identity or old.group is not new.group:
+            # the new group first: one that is left and entered at once must not look unwanted
+            if new is not None:
+                self._count(new.group, 1)
+            if old is not None:
+                self._count(old.group, -1)
+                if old.identity:
+                    self._unwant(old)
+        if new is None:
+            del self.desired[pod]
+        else:
+            self.desired[pod] = new
+            if new.identity:
+                self._place(new)
+        return True
+
+    def _count(self, group: PortGroup, step: int) -> None:
+        """A group that nobody wants loses its slices, so both ends of its life touch them."""
+        count = self._wanting.get(group, 0) + step
+        if count:
+            self._wanting[group] = count
+        else:
+            del self._wanting[group]
+        if not count or (step > 0 and count == 1):
+            for each in self._rooms.get(group, {}).values():
+                self._touch(each)
+
+    def _place(self, wanted: Desired) -> None:
+        group, identity, body = wanted
+        home = self._home(wanted) if identity in self._holders else None
+        if home is not None:
+            home.own_want()[identity] = body
+            self._touch(home)
+        elif (waiting := self._unplaced.get(group)) is not None:
+            waiting[identity] = body
+        else:
+            self._unplaced[group] = {identity: body}
+
+    def _unwant(self, wanted: Desired) -> None:
+        home = self._home(wanted)
+        if home is None:
+            self._take_unplaced(wanted)
+        else:
+            del home.own_want()[wanted.identity]
+            self._touch(home)
+
+    def _take_unplaced(self, wanted: Desired) -> None:
+        waiting = self._unplaced[wanted.group]
+        del waiting[wanted.identity]
+        if not waiting:
+            del self._unplaced[wanted.group]
+
+    def _home(self, wanted: Desired) -> SliceState | None:
+        for holder in self._holders.get(wanted.identity, ()):
+            if holder.group is wanted.group:
+                return holder
+        return None
+
+    def _touch(self, state: SliceState) -> None:
+        self._touched[state.name] = state
+
+    # -- what the server holds --------------------------------------------------------------------------
+
+    def attach(self, stored: Stored) -> None:
+        """The server has *stored*: a new slice, or another version of one that it had."""
+        known = self.slices.get(stored.meta.name)
+        if known is not None:
+            if known.group.ports == stored.ports and known.server.keys() == stored.content.keys():
+                self._refresh(known, stored)
+                return
+            self.detach(known.name)
+        state = SliceState(stored, self._ports.intern(stored.ports))
+        self.slices[state.name] = state
+        rooms = self._rooms.setdefault(state.group, SortedDict())
+        rooms[len(state.server), state.name] = state
+        want: Content = {}
+        for identity in state.server:
+            wanted = self._wanted(identity)
+            if self._hold(identity, state, wanted) and wanted is not None:
+                want[identity] = wanted.body
+        state.want = want
+        self._touch(state)
+
+    def _refresh(self, known: SliceState, stored: Stored) -> None:
+        """The same endpoints in a new version: nothing changes its home."""
+        if known.want is not stored.content:
+            known.own_want()  # before its dictionary stops being the server's
+        known.stored, known.server = stored, stored.content
+        self._touch(known)
+
+    def _hold(self, identity: str, state: SliceState, wanted: Desired | None) -> bool:
+        """Note that *state* lists *identity*.  True: it is the home of *wanted* now."""
+        holders = self._holders.get(identity)
+        if holders is None:
+            self._holders[identity] = (state,)
+            if wanted is None or wanted.group is not state.group:
+                return False
+            self._take_unplaced(wanted)
+            return True
+        home = None if wanted is None else self._home(wanted)
+        self._holders[identity] = tuple(sorted((*holders, state), key=lambda each: each.name))
+        if wanted is None or self._home(wanted) is not state:
+            return False
+        if home is None:
+            self._take_unplaced(wanted)
+        else:
+            del home.own_want()[identity]
+            self._touch(home)
+        return True
+
+    def detach(self, name: str) -> None:
+        """The server has no slice *name* any more (or one that is on its way out)."""
+        state = self.slices.pop(name)
+        rooms = self._rooms[state.group]
+        del rooms[len(state.server), name]
+        if not rooms:
+            del self._rooms[state.group]
+        self._touched.pop(name, None)
+        for identity in state.server:
+            left = tuple(each for each in self._holders[identity] if each is not state)
+            if left:
+                self._holders[identity] = left
+            else:
+                del self._holders[identity]
+            if identity in state.want:
+                wanted = self._wanted(identity)
+                assert wanted is not None, f"{name} held {identity!r}, which nobody wants"
+                self._place(wanted)
+
+    def _wanted(self, identity: str) -> Desired | None:
+        wanted = self.desired.get(pod_of(identity))
+        return wanted if wanted is not None and wanted.identity == identity else None
+
+    def touch_all(self) -> None:
+        """Slices may differ in what endpoints do not show: labels."""
+        self._touched.update(self.slices)
+
+    # -- the plan ---------------------------------------------------------------------------------------
+
+    def plan(self, labels: dict[str, str]) -> PackPlan:
+        """What must be written so that the server holds what is desired, in slices with exactly *labels*."""
+        updates, deletes = self._review(labels)
+        creates: list[Creation] = []
+        for group in sorted(self._unplaced, key=lambda each: [port.order for port in each.ports]):
+            self._fill(group, updates, creates)
+        self._keep_placeholder(labels, creates, deletes)
+        recycled = min(len(creates), len(deletes))
+        # A create takes over the name of a slice that would go: one write instead of two (reference 1.10 step 5)
+        rewritten = [
+            Update(state, creation.group, creation.content)
+            for creation, state in zip(creates[:recycled], deletes[:recycled], strict=True)
+        ]
+        return PackPlan(creates[recycled:], [*updates.values(), *rewritten], deletes[recycled:])
+
+    def _review(self, labels: dict[str, str]) -> tuple[dict[str, Update], list[SliceState]]:
+        """Step 1a and 2: what becomes of touched slices; those found in order are touched no more."""
+        updates: dict[str, Update] = {}
+        deletes: list[SliceState] = []
+        for name in sorted(self._touched):
+            state = self._touched[name]
+            same = state.want == state.server
+            if state.group not in self._wanting or not (same or state.want):
+                deletes.append(state)
+            elif same and (state.stored.meta.labels or {}) == labels:
+                state.want = state.server
+                del self._touched[name]
+            else:
+                updates[name] = Update(state, state.group, state.share_want())
+        return updates, deletes
+
+    def _fill(self, group: PortGroup, updates: dict[str, Update], creates: list[Creation]) -> None:
+        """Steps 1b and 1c: leftovers into slices that are written anyway, then into one with room for all, then new."""
+        waiting = iter(self._unplaced[group].items())
+        left = len(self._unplaced[group])
+        written = [each for each in updates.values() if each.group is group]
+        for update in sorted(written, key=lambda each: (-len(each.content), each.slice.name)):
+            room = min(self._max - len(update.content), left)
+            if room > 0:
+                content = {**update.content, **dict(islice(waiting, room))}
+                updates[update.slice.name] = update._replace(content=content)
+                left -= room
+        while left:
+            state = self._roomy(group, left) if left < self._max else None
+            if state is not None:
+                updates[state.name] = Update(state, group, {**state.server, **dict(waiting)})
+                return
+            creates.append(Creation(group, dict(islice(waiting, self._max))))
+            left -= min(left, self._max)
+
+    def _roomy(self, group: PortGroup, count: int) -> SliceState | None:
+        """The fullest unchanged slice with room for *count* more; the greatest name among equals."""
+        rooms = self._rooms.get(group)
+        if rooms is None:
+            return None
+        fullest_first = rooms.irange(maximum=(self._max - count + 1, ""), reverse=True)
+        return next((rooms[key] for key in fullest_first if key[1] not in self._touched), None)
+
+    def _keep_placeholder(self, labels: dict[str, str], creates: list[Creation], deletes: list[SliceState]) -> None:
+        """Step 3: where no slice would be left, one without ports and endpoints stays or is made."""
+        if creates or len(deletes) < len(self.slices):
+            return
+        empty = self._ports.empty
+        for state in deletes:
+            if state.group is empty and not state.server and (state.stored.meta.labels or {}) == labels:
+                deletes.remove(state)
+                return
+        creates.append(Creation(empty, {}))
+
+    # -- invariants -------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Everything derived follows from ``desired`` and ``slices``.  Costs O(state)."""
+        holders: dict[str, list[SliceState]] = {}
+        for name in sorted(self.slices):
+            for identity in self.slices[name].server:
+                holders.setdefault(identity, []).append(self.slices[name])
+        assert {k: list(v) for k, v in self._holders.items()} == holders, "holders are not what slices list"
+        wants: dict[str, Content] = {name: {} for name in self.slices}
+        unplaced: dict[PortGroup, Content] = {}
+        counts: dict[PortGroup, int] = {}
+        for pod, wanted in self.desired.items():
+            counts[wanted.group] = counts.get(wanted.group, 0) + 1
+            if wanted.identity:
+                assert pod_of(wanted.identity) == pod, f"{wanted.identity!r} filed under {pod!r}"
+                home = self._home(wanted)
+                into = unplaced.setdefault(wanted.group, {}) if home is None else wants[home.name]
+                into[wanted.identity] = wanted.body
+        assert self._wanting == counts, f"groups {self._wanting} are not {counts}"
+        assert self._unplaced == unplaced, f"unplaced {self._unplaced} is not {unplaced}"
+        filed = {(len(each.server), each.name, each.group) for each in self.slices.values()}
+        assert {(*k, g) for g, rooms in self._rooms.items() for k in rooms} == filed, "rooms are not the slices"
+        for name, state in self.slices.items():
+            assert state.want == wants[name], f"{name} wants {state.want}, should {wants[name]}"
+            clean = state.want == state.server and state.group in self._wanting
+            assert clean or name in self._touched, f"{name} is not as it should be, yet untouched"
+        assert all(self.slices.get(n) is s for n, s in self._touched.items()), "a touched slice is not ours"

@@ -1,0 +1,99 @@
+"""Service ports to endpoint ports, and pods grouped by the *set* of ports that they resolve to.
+
+One slice has one list of ports, so pods whose named ports resolve differently live in different slices.
+A ``PortGroup`` is such a set in canonical order (name, protocol, port), interned per service: within one
+``PortResolver`` two groups are equal exactly if they are the same object.  Reference 1.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from sliceplane.api.codec import encode
+from sliceplane.api.core import ServicePort
+from sliceplane.api.discovery import EndpointPort
+from sliceplane.slices.facts import NamedPorts, PodFacts
+
+
+class Port(NamedTuple):
+    """An endpoint port with the server's defaults filled in; ``port`` None is "all ports"."""
+
+    name: str
+    protocol: str
+    port: int | None
+    app_protocol: str | None = None
+
+    @property
+    def order(self) -> tuple[str, str, int, str]:
+        return self.name, self.protocol, -1 if self.port is None else self.port, self.app_protocol or ""
+
+
+Ports = tuple[Port, ...]
+
+
+class PortGroup:
+    """A set of ports; ``body`` is its JSON list.  Compared by identity (see ``PortResolver``)."""
+
+    __slots__ = ("body", "ports")
+
+    def __init__(self, ports: Ports) -> None:
+        self.ports: Final = ports
+        self.body: Final = encode(
+            [EndpointPort(name=p.name, protocol=p.protocol, port=p.port, app_protocol=p.app_protocol) for p in ports]
+        )
+
+    def __repr__(self) -> str:
+        return f"PortGroup({self.ports})"
+
+
+def canonical_ports(ports: Iterable[EndpointPort]) -> Ports:
+    """The ports of a slice as read, in canonical order."""
+    plain = (Port(each.name or "", each.protocol or "TCP", each.port, each.app_protocol) for each in ports)
+    return tuple(sorted(plain, key=lambda port: port.order))
+
+
+class PortResolver:
+    """The port groups of one service.  Owned by its ``ServiceState``; made anew when the ports change."""
+
+    def __init__(self, ports: tuple[ServicePort, ...]) -> None:
+        self._ports = ports
+        self._groups: dict[Ports, PortGroup] = {}
+        self._by_names: dict[NamedPorts, PortGroup] = {}
+        #: the one group of all pods, where no target port is a name
+        self._fixed = None if any(isinstance(p.target_port, str) for p in ports) else self._resolve(())
+        self.empty: Final = self.intern(())
+
+    def intern(self, ports: Ports) -> PortGroup:
+        """The group for *ports*, which must be in canonical order."""
+        group = self._groups.get(ports)
+        if group is None:
+            group = self._groups[ports] = PortGroup(ports)
+        return group
+
+    def group_of(self, facts: PodFacts) -> PortGroup:
+        if self._fixed is not None:
+            return self._fixed
+        names = facts.named_ports
+        group = self._by_names.get(names)
+        if group is None:
+            group = self._by_names[names] = self._resolve(names)
+        return group
+
+    def _resolve(self, names: NamedPorts) -> PortGroup:
+        return self.intern(resolve_ports(self._ports, names))
+
+
+def resolve_ports(service_ports: tuple[ServicePort, ...], names: NamedPorts) -> Ports:
+    """Endpoint ports of a pod with *names*; a port whose name the pod lacks is left out."""
+    found = []
+    for port in service_ports:
+        target = port.target_port
+        if isinstance(target, str):
+            number = next((n for name, protocol, n in names if (name, protocol) == (target, port.protocol)), None)
+            if number is None:
+                continue
+        else:
+            number = target or port.port
+        found.append(Port(port.name, port.protocol, number, port.app_protocol))
+    return tuple(sorted(found, key=lambda each: each.order))

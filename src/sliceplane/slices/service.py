@@ -1,0 +1,277 @@
+"""One service: its members, their endpoints in each address type, its slices, and the plan of a sync.
+
+Events change state at once and cost what they change.  ``plan`` reads it; ``succeeded`` and ``failed`` tell how the
+plan's writes went.  Between the two calls events may come in as they like, even those that the plan's own writes
+cause: the state holds only what the server is *known* to hold (``Packer``).
+
+Knowledge of the server has two sources, the cache and the answers to our own writes, and the newer one wins: an
+event that is older than our last write of a slice is passed over (its generation is smaller), so no plan is
+made on a cache that has not seen our own writes (reference 1.11; k/k#93374).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sliceplane.api.codec import decode
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.kit.ip import Family
+from sliceplane.slices.content import Stored, read_slice
+from sliceplane.slices.facts import NodeFacts, PodFacts
+from sliceplane.slices.members import Members
+from sliceplane.slices.packer import Packer
+from sliceplane.slices.ports import PortResolver
+from sliceplane.slices.shape import ServiceShape
+from sliceplane.slices.trigger import parse_nanoseconds
+from sliceplane.slices.writes import SlicePlan, SliceWrite, create_slice, delete_slice, update_slice
+
+#: how long an own write may stay unseen by the cache before we stop believing in it
+UNSEEN_TIMEOUT_S: Final = 300.0
+#: how many plans in a row wait for the cache after a conflict, before the write is tried once more as it is
+STALE_PLANS: Final = 3
+
+
+class _Unseen(NamedTuple):
+    name: str
+    deadline: float
+    deleted: bool
+
+
+def _newer(seen: ObjectMeta, known: ObjectMeta) -> bool:
+    """*seen* is a later version of the same object than *known*.
+
+    Every write of ours raises the generation, so an event from before it has a smaller one; of those with the
+    same generation (only annotations differ) a watch shows the later one last.
+    """
+    return seen.resource_version != known.resource_version and seen.generation >= known.generation
+
+
+class ServiceState:
+    """Owned by ``SliceEngine``, which alone calls it.  ``nodes`` is the engine's, read here."""
+
+    def __init__(self, key: str, nodes: Mapping[str, NodeFacts], max_endpoints: int) -> None:
+        self.key: Final = key
+        self._nodes = nodes
+        self._max = max_endpoints
+        self.shape: ServiceShape | None = None
+        self.members: Members | None = None
+        #: slices labelled as ours and not on their way out, by name, whoever owns them
+        self.slices: dict[str, Stored] = {}
+        #: those among them that have to go: not owned, or of an address type that the service does not have
+        self._doomed: dict[str, Stored] = {}
+        self._packers: dict[Family, Packer] = {}
+        #: the order in which address types are written; one that failed goes last
+        self._order: list[Family] = []
+        self._creates_last = False
+        self._synced_before = False
+        self._trigger = 0
+        #: own creates and deletes that the cache has not shown yet, by uid; in the order of their deadlines
+        self._unseen: dict[str, _Unseen] = {}
+        #: slices whose update was refused as stale: name -> how many more plans to wait for the cache
+        self._behind: dict[str, int] = {}
+        #: uids that went while a plan was under way: an answer that comes late must not revive them
+        self._gone: set[str] = set()
+        self.in_flight = False
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is left to know: no service, no slice, no write under way."""
+        return self.shape is None and not (self.slices or self.in_flight or self._unseen)
+
+    # -- the service and its pods -----------------------------------------------------------------------
+
+    def set_shape(self, shape: ServiceShape | None, pods: Iterable[PodFacts]) -> None:
+        """The service changed so that all endpoints are made anew.  *pods*: those that it selects now."""
+        if self.shape is None or shape is None or self.shape.uid != shape.uid:
+            self._synced_before, self._trigger = False, 0
+        earlier = self.members
+        self.shape = shape
+        self._packers, self._order, self._doomed, self.members = {}, [], {}, None
+        if shape is None or not shape.active:
+            return
+        ports = PortResolver(shape.ports)
+        self._order = list(shape.families)
+        self._packers = {family: Packer(ports, self._max) for family in shape.families}
+        self.members = Members(shape, ports, self._packers, self._nodes, earlier)
+        for facts in pods:
+            self.members.set(facts)
+        for stored in self.slices.values():
+            self._learn(stored)
+
+    def set_labels(self, shape: ServiceShape) -> None:
+        """The service changed in labels or termination only."""
+        self.shape = shape
+        for packer in self._packers.values():
+            packer.touch_all()
+
+    # -- what the cache shows ---------------------------------------------------------------------------
+
+    def on_slice(self, observed: EndpointSlice) -> bool:
+        """A slice of ours is there.  False: that tells nothing new."""
+        meta = observed.metadata
+        unseen = self._unseen.get(meta.uid)
+        if unseen is not None and unseen.deleted:
+            return False
+        self._unseen.pop(meta.uid, None)
+        known = self.slices.get(meta.name)
+        if meta.deletion_timestamp is not None:
+            return self._forget(meta.name) if known is not None and known.meta.uid == meta.uid else False
+        if known is not None and known.meta.uid == meta.uid and not _newer(meta, known.meta):
+            return False
+        self._behind.pop(meta.name, None)
+        self._learn(read_slice(observed))
+        return True
+
+    def on_slice_gone(self, name: str, uid: str) -> bool:
+        """The cache lost a slice, or it is not labelled as ours any more.  False: we knew."""
+        self._unseen.pop(uid, None)
+        if self.in_flight:
+            self._gone.add(uid)
+        known = self.slices.get(name)
+        return known is not None and known.meta.uid == uid and self._forget(name)
+
+    def _learn(self, stored: Stored) -> None:
+        name = stored.meta.name
+        self.slices[name] = stored
+        owner = self._packer_for(stored)
+        for packer in self._packers.values():
+            if packer is not owner and name in packer.slices:
+                packer.detach(name)
+        if owner is not None:
+            self._doomed.pop(name, None)
+            owner.attach(stored)
+        else:
+            self._doomed[name] = stored
+
+    def _forget(self, name: str) -> bool:
+        self._behind.pop(name, None)
+        self._doomed.pop(name, None)
+        del self.slices[name]
+        for packer in self._packers.values():
+            if name in packer.slices:
+                packer.detach(name)
+        return True
+
+    def _packer_for(self, stored: Stored) -> Packer | None:
+        """The packer of an owned slice; ``None`` for one that has to go (not owned, or of another address type)."""
+        if self.shape is None or not self.shape.owns(stored.meta.owner_references):
+            return None
+        return next((packer for family, packer in self._packers.items() if family == stored.address_type), None)
+
+    # -- plan and result --------------------------------------------------------------------------------
+
+    def plan(self, now: float) -> SlicePlan:
+        """The writes that are due; ``in_flight`` until their end is told, if there are any."""
+        assert not self.in_flight, f"{self.key} has a plan under way"
+        self._drop_unseen(now)
+        if self.shape is None or self.members is None:
+            return SlicePlan()
+        if self._behind:
+            self._behind = {name: patience - 1 for name, patience in self._behind.items() if patience}
+            return SlicePlan(stale=True)
+        self._note_trigger_time(self.members)
+        writes = [write for family in self._order for write in self._family_writes(self.shape, family)]
+        writes.extend(delete_slice(self._doomed[name]) for name in sorted(self._doomed))
+        self.in_flight = bool(writes)
+        if not writes:
+            self._trigger = 0
+        return SlicePlan(tuple(writes), self.members.take_problems())
+
+    def _family_writes(self, shape: ServiceShape, family: Family) -> list[SliceWrite]:
+        """Creates before updates before deletes, so that an endpoint that moves is never missing.
+
+        After a refused create the updates go first: a quota must not hold back that a pod is not ready.
+        """
+        plan = self._packers[family].plan(shape.labels)
+        creates = [create_slice(shape, family, each.group, each.content, self._trigger) for each in plan.creates]
+        updates = [
+            update_slice(shape, each.slice.stored, each.group, each.content, self._trigger) for each in plan.updates
+        ]
+        deletes = [delete_slice(each.stored) for each in plan.deletes]
+        if shape.terminating:
+            creates = []
+        return [*updates, *creates, *deletes] if self._creates_last else [*creates, *updates, *deletes]
+
+    def _note_trigger_time(self, members: Members) -> None:
+        """Earliest change since the last plan; kept until it is written, so a retry still tells it."""
+        found = members.take_trigger_time()
+        if not self._synced_before:
+            assert self.shape is not None, "members without a service"
+            found = parse_nanoseconds(self.shape.created)
+            self._synced_before = True
+        if found and (not self._trigger or found < self._trigger):
+            self._trigger = found
+
+    def _drop_unseen(self, now: float) -> None:
+        for uid, unseen in list(self._unseen.items()):
+            if unseen.deadline > now:
+                break
+            del self._unseen[uid]
+            if unseen.name in self.slices and self.slices[unseen.name].meta.uid == uid:
+                self._forget(unseen.name)
+
+    def deadline(self) -> float | None:
+        """When an own write that the cache never showed is given up."""
+        return next((unseen.deadline for unseen in self._unseen.values()), None)
+
+    def succeeded(self, write: SliceWrite, answer: bytes, now: float) -> None:
+        """The server performed *write* and answered with the object (anything, for a delete)."""
+        known = self.slices.get(write.name)
+        if write.verb == "delete":
+            if known is not None and known.meta.uid == write.uid:
+                self._unseen.pop(write.uid, None)
+                self._unseen[write.uid] = _Unseen(write.name, now + UNSEEN_TIMEOUT_S, True)
+                self._forget(write.name)
+            return
+        try:
+            meta = decode(answer, Object).metadata
+        except msgspec.DecodeError:
+            return  # an answer that nobody can read: the cache will show what became of the write
+        if write.verb == "create":
+            if meta.name in self.slices or meta.uid in self._gone:
+                return  # the cache was faster
+            self._unseen[meta.uid] = _Unseen(meta.name, now + UNSEEN_TIMEOUT_S, False)
+        elif known is None or known.meta.uid != meta.uid or not _newer(meta, known.meta):
+            return  # likewise, and it may even know of a later change
+        self._learn(Stored(meta, write.address_type, write.ports, write.content))
+
+    def failed(self, write: SliceWrite, error: StatusError) -> None:
+        """*write* was refused, or its end is not known; later writes of the plan were not tried."""
+        known = self.slices.get(write.name)
+        if write.verb == "create":
+            self._creates_last = True
+        elif known is not None and known.meta.uid == write.uid:
+            if error.reason == "NotFound":
+                self._forget(write.name)
+            elif error.reason == "Conflict" and known.meta.resource_version == write.resource_version:
+                self._behind[write.name] = STALE_PLANS
+        if write.address_type in self._order:
+            family = next(each for each in self._order if each == write.address_type)
+            self._order.remove(family)
+            self._order.append(family)
+
+    def ended(self, *, well: bool) -> None:
+        """No write of the plan is under way any more."""
+        self.in_flight = False
+        self._gone.clear()
+        if well:
+            self._trigger = 0
+            self._creates_last = False
+
+    # -- invariants -------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        for packer in self._packers.values():
+            packer.check()
+        if self.members is not None:
+            self.members.check()
+        owned = {name for packer in self._packers.values() for name in packer.slices}
+        expected = {name for name, stored in self.slices.items() if self._packer_for(stored) is not None}
+        assert set(self._doomed) == set(self.slices) - expected or self.members is None, f"doomed of {self.key}"
+        assert owned == expected, f"packers of {self.key} hold {sorted(owned)}, should {sorted(expected)}"
+        assert set(self._behind) <= set(self.slices), f"{self.key} waits for slices that it does not know"

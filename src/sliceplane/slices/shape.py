@@ -1,0 +1,141 @@
+"""What a Service says that its slices are made of: the service's *shape*, and the labels and owner of its slices.
+
+Two versions of a service with equal shapes need equal slices; a version that differs only in labels
+needs its slices written again, but none of its endpoints worked out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from sliceplane.api.core import Service, ServicePort
+from sliceplane.api.discovery import (
+    LABEL_HEADLESS,
+    LABEL_MANAGED_BY,
+    LABEL_SERVICE_NAME,
+    MANAGED_BY_CONTROLLER,
+)
+from sliceplane.api.meta import OwnerReference
+from sliceplane.kit.ip import Family, family, parse_lenient
+from sliceplane.slices.facts import FAMILIES
+
+ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
+#: deprecated, and stronger than the newer one where both are set
+ANNOTATION_TOPOLOGY_AWARE_HINTS = "service.kubernetes.io/topology-aware-hints"
+
+_RESERVED_LABELS = (LABEL_SERVICE_NAME, LABEL_MANAGED_BY, LABEL_HEADLESS)
+
+
+class HintMode(Enum):
+    """Which hints ready endpoints get.  ``spec.trafficDistribution``, KEP-4444 and KEP-3015; reference 2.2."""
+
+    NONE = "none"
+    ZONE = "zone"
+    NODE = "node"
+
+
+_HINT_MODES = {"PreferClose": HintMode.ZONE, "PreferSameZone": HintMode.ZONE, "PreferSameNode": HintMode.NODE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceShape:
+    """``active`` False: not ours to touch (no selector, or ExternalName); the rest is then meaningless.
+
+    ``families`` are in the order of the spec.  ``labels`` are those of the slices.  ``terminating`` forbids
+    creating, nothing else.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    created: str | None
+    terminating: bool
+    active: bool
+    selector: dict[str, str]
+    families: tuple[Family, ...]
+    ports: tuple[ServicePort, ...]
+    publish_not_ready: bool
+    hints: HintMode
+    labels: dict[str, str]
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def owner(self) -> OwnerReference:
+        """The controlling owner of every slice of the service."""
+        return OwnerReference(
+            api_version="v1", kind="Service", name=self.name, uid=self.uid, controller=True, block_owner_deletion=True
+        )
+
+    def same_endpoints(self, other: ServiceShape) -> bool:
+        """Equal but for labels and termination: every endpoint and port group is the same."""
+        return self.endpoint_inputs == other.endpoint_inputs
+
+    @property
+    def endpoint_inputs(self) -> tuple[object, ...]:
+        return (
+            *(self.uid, self.active, self.selector, self.families, self.ports),
+            *(self.publish_not_ready, self.hints),
+        )
+
+    def owns(self, owners: tuple[OwnerReference, ...] | None) -> bool:
+        return any(o.uid == self.uid and o.kind == "Service" and o.api_version == "v1" for o in owners or ())
+
+
+def shape_of(service: Service) -> ServiceShape:
+    spec = service.spec
+    return ServiceShape(
+        namespace=service.metadata.namespace,
+        name=service.metadata.name,
+        uid=service.metadata.uid,
+        created=service.metadata.creation_timestamp,
+        terminating=service.metadata.deletion_timestamp is not None,
+        # an empty selector is one that a storage round trip would have dropped: it selects nothing
+        active=spec.type != "ExternalName" and bool(spec.selector),
+        selector=spec.selector or {},
+        families=families_of(service),
+        ports=spec.ports or (),
+        publish_not_ready=spec.publish_not_ready_addresses,
+        hints=hint_mode(service),
+        labels=slice_labels(service),
+    )
+
+
+def families_of(service: Service) -> tuple[Family, ...]:
+    """Reference 1.5: as listed; else the cluster IP's; else (headless) both."""
+    listed = tuple(kind for kind in FAMILIES if kind in (service.spec.ip_families or ()))
+    if listed:
+        first = (service.spec.ip_families or ())[0]
+        return listed if listed[0] == first else listed[::-1]
+    address = parse_lenient(service.spec.cluster_ip)
+    return FAMILIES if address is None else (family(address),)
+
+
+def is_headless(service: Service) -> bool:
+    return service.spec.cluster_ip in ("", "None")
+
+
+def slice_labels(service: Service) -> dict[str, str]:
+    """The service's labels but for reserved ones, and those that slices are found by; sorted by key."""
+    labels = {k: v for k, v in (service.metadata.labels or {}).items() if k not in _RESERVED_LABELS}
+    labels[LABEL_SERVICE_NAME] = service.metadata.name
+    labels[LABEL_MANAGED_BY] = MANAGED_BY_CONTROLLER
+    if is_headless(service):
+        labels[LABEL_HEADLESS] = ""
+    return dict(sorted(labels.items()))
+
+
+def hint_mode(service: Service) -> HintMode:
+    """The annotation ``Auto`` beats the field, whatever then comes of it; unknown values are no value."""
+    if wants_annotation_hints(service.metadata.annotations or {}):
+        return HintMode.NONE
+    return _HINT_MODES.get(service.spec.traffic_distribution or "", HintMode.NONE)
+
+
+def wants_annotation_hints(annotations: Mapping[str, str]) -> bool:
+    value = annotations.get(ANNOTATION_TOPOLOGY_AWARE_HINTS, annotations.get(ANNOTATION_TOPOLOGY_MODE))
+    return value in ("Auto", "auto")

@@ -1,0 +1,129 @@
+"""The writes that a plan consists of, and their bodies.
+
+A body is put together from bytes that were encoded when an endpoint changed; writing a slice of a hundred
+endpoints after one of them flipped encodes one endpoint and the metadata.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from sliceplane.api.codec import encode
+from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME
+from sliceplane.api.meta import ObjectMeta
+from sliceplane.slices.content import Content, Stored
+from sliceplane.slices.ports import PortGroup, Ports
+from sliceplane.slices.shape import ServiceShape
+from sliceplane.slices.trigger import format_trigger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceWrite:
+    """One write of one slice.
+
+    ``name``, ``uid`` and ``resource_version`` are those of the slice as it was when planned ("" for create).  An
+    update carries both in its body, a delete its uid as a precondition, so that neither can hit anything else.
+    ``ports`` and ``content`` are what the slice holds if the write succeeds.
+    """
+
+    verb: Literal["create", "update", "delete"]
+    namespace: str
+    address_type: str
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    body: bytes
+    ports: Ports = ()
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePlan:
+    """What one sync of a service writes, in this order.
+
+    ``problems``: sentences about endpoints that were left out, each told once.  ``stale``: the cache has not
+    caught up with a conflict; nothing may be planned before it has.
+    """
+
+    writes: tuple[SliceWrite, ...] = ()
+    problems: tuple[str, ...] = ()
+    stale: bool = False
+
+
+def create_slice(
+    shape: ServiceShape, address_type: str, group: PortGroup, content: Content, trigger: int
+) -> SliceWrite:
+    meta = ObjectMeta(
+        generate_name=f"{shape.name}-",
+        namespace=shape.namespace,
+        labels=shape.labels,
+        annotations=_annotations({}, trigger),
+        owner_references=(shape.owner,),
+    )
+    body = _body(meta, address_type, group, content)
+    return SliceWrite(
+        verb="create",
+        namespace=shape.namespace,
+        address_type=address_type,
+        body=body,
+        ports=group.ports,
+        content=content,
+    )
+
+
+def update_slice(shape: ServiceShape, stored: Stored, group: PortGroup, content: Content, trigger: int) -> SliceWrite:
+    """Labels become the service's; other metadata stays as it is, owners and foreign annotations included."""
+    annotations = _annotations(stored.meta.annotations or {}, trigger)
+    meta = msgspec.structs.replace(stored.meta, labels=shape.labels, annotations=annotations)
+    return SliceWrite(
+        verb="update",
+        namespace=meta.namespace,
+        address_type=stored.address_type,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        body=_body(meta, stored.address_type, group, content),
+        ports=group.ports,
+        content=content,
+    )
+
+
+def delete_slice(stored: Stored) -> SliceWrite:
+    meta = stored.meta
+    options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": meta.uid}}
+    return SliceWrite(
+        verb="delete",
+        namespace=meta.namespace,
+        address_type=stored.address_type,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        body=encode(options),
+        content={},
+    )
+
+
+def _annotations(existing: dict[str, str], trigger: int) -> dict[str, str] | None:
+    kept = {key: value for key, value in existing.items() if key != ANNOTATION_TRIGGER_TIME}
+    if trigger:
+        kept[ANNOTATION_TRIGGER_TIME] = format_trigger(trigger)
+    return kept or None
+
+
+def _body(meta: ObjectMeta, address_type: str, group: PortGroup, content: Content) -> bytes:
+    return b"".join(
+        (
+            b'{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":',
+            encode(meta),
+            b',"addressType":',
+            encode(address_type),
+            b',"endpoints":[',
+            b",".join(content.values()),
+            b'],"ports":',
+            group.body,
+            b"}",
+        )
+    )

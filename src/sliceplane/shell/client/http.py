@@ -10,7 +10,6 @@ aiohttp is loaded with the first request.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sliceplane import __version__
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.scheme import Resource
 from sliceplane.shell.client.base import ListPage, PatchType, Unreachable, WatchMessage
@@ -258,7 +256,7 @@ class HttpClient:
             return error_of(response.status, body, response.headers.get("Retry-After", ""))
 
     async def _headers(self, refresh: bool) -> dict[str, str]:
-        headers = {"Accept": "application/json", "User-Agent": f"sliceplane/{__version__}"}
+        headers = {"Accept": "application/json", "User-Agent": "sliceplane"}
         try:
             authorization = await self._connection.credentials.authorization(refresh=refresh)
         except CredentialsError as error:
@@ -315,7 +313,7 @@ class _Messages:
             if self._lines.unfinished:
                 raise Unreachable(f"{self._server}: the watch broke off within an event") from None
             raise
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError, BadStream) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError, BadStream) as error:
             raise Unreachable(f"{self._server}: {str(error) or type(error).__name__}") from error
 
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from functools import lru_cache
 
 from sliceplane.api import codec
-from sliceplane.api.errors import StatusError
+from sliceplane.api.errors import bad_request
 from sliceplane.api.scheme import Resource
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import (
@@ -223,7 +223,6 @@ def _decode(resource: Resource, body: bytes, subresource: str) -> Body:
 
 
 def _document(body: bytes) -> dict[str, object]:
-    from sliceplane.api.errors import bad_request
     from sliceplane.api.strict import MalformedBody, decode_json
 
     try:
@@ -250,30 +249,27 @@ class _Stream:
         while self._next == len(self._taken):
             if self._ended:
                 raise StopAsyncIteration
-            await self._fill()
-            if self._ended and self._watcher.error is not None:
-                return WatchMessage("ERROR", _status(self._watcher.error))
+            if not await self._fill():
+                self._ended = True
+                if self._watcher.error is None:
+                    raise StopAsyncIteration
+                return WatchMessage("ERROR", codec.encode(self._watcher.error.status()))
         item = self._taken[self._next]
         self._next += 1
         return WatchMessage(item.type, item.data)
 
-    async def _fill(self) -> None:
-        """Take what there is; wait if there is nothing yet."""
+    async def _fill(self) -> bool:
+        """Take what there is; wait if there is nothing yet.  False: there never will be."""
         watcher = self._watcher
         while True:
             self._wake.clear()
             self._taken, self._next = list(watcher.take()), 0
             if self._taken:
-                return
+                return True
             if watcher.pending:
                 # A selector passed over a page of the backlog: let others run before the next one.
                 await asyncio.sleep(0)
             elif watcher.closed:
-                self._ended = True
-                return
+                return False
             else:
                 await self._wake.wait()
-
-
-def _status(error: StatusError) -> bytes:
-    return codec.encode(error.status())

@@ -61,7 +61,7 @@ def in_cluster(folder: str = IN_CLUSTER_FOLDER) -> Connection:
     from lightkube.core.exceptions import ConfigError
 
     try:
-        chosen = KubeConfig.from_service_account(folder).get()
+        chosen = _chosen(KubeConfig.from_service_account(folder).get())
     except (ConfigError, KeyError) as error:
         raise KubeconfigError(f"this is not a pod with a service account: {error}") from error
     return _connection(chosen, {}, folder)
@@ -76,7 +76,7 @@ def from_file(path: Path, *, context: str | None = None) -> Connection:
 
     try:
         document = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        chosen = KubeConfig.from_dict(document, fname=path).get(context)
+        chosen = _chosen(KubeConfig.from_dict(document, fname=path).get(context))
     except OSError as error:
         raise KubeconfigError(f"kubeconfig {path}: {error.strerror}") from error
     except yaml.YAMLError as error:
@@ -86,6 +86,11 @@ def from_file(path: Path, *, context: str | None = None) -> Connection:
     except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
         raise KubeconfigError(f"kubeconfig {path} is incomplete: {error!r}") from error
     return _connection(chosen, _cluster_entry(document, chosen), str(path))
+
+
+def _chosen(found: SingleConfig | None) -> SingleConfig:
+    assert found is not None, "get() without a default finds a context or raises"
+    return found
 
 
 def _cluster_entry(document: dict[str, Any], chosen: SingleConfig) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """A client of any Kubernetes API server over HTTP/1.1: one pool of connections, one connection for each watch.
 
 Bodies are never decoded here beyond the envelope: list items and watch objects stay the bytes that the server sent.
-Errors come in two families and are mapped in one place: an answer with a code of 400 or more is a ``StatusError`` as its
-Status body says; no answer is ``Unreachable`` with the cause chained.  A 401 refreshes the credentials and is tried
-once more, which is safe for writes too: the server has looked at nothing but who asks.
+Errors come in two families and are mapped in one place: an answer with a code of 400 or more is a ``StatusError`` as
+its Status body says; no answer is ``Unreachable`` with the cause chained.  A 401 refreshes the credentials and is
+tried once more, which is safe for writes too: the server has looked at nothing but who asks.
 
 aiohttp is loaded with the first request.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -57,6 +58,17 @@ class _List(msgspec.Struct, frozen=True):
 
 
 _list_decoder = msgspec.json.Decoder(_List)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    path: str
+    params: Params
+    body: bytes | None = None
+    content_type: str = "application/json"
+    #: for all of it; ``None``: whoever reads decides
+    timeout_s: float | None = REQUEST_TIMEOUT_S
 
 
 class HttpClient:
@@ -125,7 +137,7 @@ class HttpClient:
         if timeout_s is not None:
             params["timeoutSeconds"] = str(timeout_s)
         # How long silence may last is decided by whoever reads.
-        response = await self._open("GET", resource.path(namespace), params, timeout_s=None)
+        response = await self._open(_Request("GET", resource.path(namespace), params, timeout_s=None))
         try:
             yield _Messages(response, self.server)
         finally:
@@ -182,63 +194,41 @@ class HttpClient:
         body: bytes | None = None,
         content_type: str = "application/json",
     ) -> bytes:
+        """The whole body of the answer."""
         import aiohttp
 
+        response = await self._open(_Request(method, path, params or {}, body, content_type, REQUEST_TIMEOUT_S))
         try:
-            response = await self._open(
-                method, path, params or {}, body=body, content_type=content_type, timeout_s=REQUEST_TIMEOUT_S
-            )
             async with response:
                 return await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unreachable(error) from error
 
-    async def _open(
-        self,
-        method: str,
-        path: str,
-        params: Params,
-        *,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        timeout_s: float | None,
-    ) -> aiohttp.ClientResponse:
+    async def _open(self, request: _Request) -> aiohttp.ClientResponse:
         """The response of a request that was accepted, its body unread.  Raises ``StatusError``, ``Unreachable``."""
-        refused: StatusError | None = None
-        for refresh in (False, True):
-            headers = await self._headers(refresh)
-            if body is not None:
-                headers["Content-Type"] = content_type
-            response = await self._request(method, path, params, headers, body, timeout_s)
-            if response.status < 400:
-                return response
-            refused = await self._refusal(response)
-            if refused.code != 401 or not self._connection.credentials.refreshable:
-                break
-        assert refused is not None, "a request is answered or refused"
-        raise refused
+        refreshable = self._connection.credentials.refreshable
+        response = await self._exchange(request, refresh=False)
+        if response.status == 401 and refreshable:
+            response.release()
+            response = await self._exchange(request, refresh=True)
+        if response.status >= 400:
+            raise await self._refusal(response)
+        return response
 
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        params: Params,
-        headers: dict[str, str],
-        body: bytes | None,
-        timeout_s: float | None,
-    ) -> aiohttp.ClientResponse:
+    async def _exchange(self, request: _Request, *, refresh: bool) -> aiohttp.ClientResponse:
         import aiohttp
 
-        session = self._ready_session()
-        limits = aiohttp.ClientTimeout(total=timeout_s, connect=None, sock_connect=CONNECT_TIMEOUT_S)
+        headers = await self._headers(refresh)
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
         try:
-            return await session.request(
-                method,
-                self.server + path,
-                params=params,
+            return await self._ready_session().request(
+                request.method,
+                self.server + request.path,
+                params=request.params,
                 headers=headers,
-                data=body,
-                timeout=limits,
+                data=request.body,
+                timeout=aiohttp.ClientTimeout(total=request.timeout_s, sock_connect=CONNECT_TIMEOUT_S),
                 allow_redirects=False,
                 server_hostname=self._connection.server_hostname,
             )

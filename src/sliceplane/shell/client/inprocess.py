@@ -11,9 +11,10 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import lru_cache
+from typing import Protocol
 
 from sliceplane.api import codec
-from sliceplane.api.errors import bad_request
+from sliceplane.api.errors import bad_request, too_large_resource_version
 from sliceplane.api.scheme import Resource
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import (
@@ -29,7 +30,6 @@ from sliceplane.registry.types import (
     WriteOptions,
 )
 from sliceplane.shell.apiserver.params import delete_options_of_document
-from sliceplane.shell.apiserver.resources import Durability, ResourceHandlers
 from sliceplane.shell.client.base import ListPage, PatchType, WatchMessage
 from sliceplane.store.hub import Hub
 from sliceplane.store.types import EventType, Record
@@ -37,6 +37,15 @@ from sliceplane.store.watcher import Interest, Item, Watcher
 
 #: watches that ask for no end get one after this times a random 1..2, as over HTTP
 DEFAULT_WATCH_SECONDS = 1800.0
+#: how long a read waits for a version that the server does not have yet (reference B4)
+FUTURE_VERSION_SECONDS_MAX = 3.0
+
+
+class Durability(Protocol):
+    """The committer, as far as writes need it."""
+
+    async def durable(self, revision: int) -> None:
+        """Returns when the commit is durable and published.  Raises a 500 ``StatusError`` if it never will be."""
 
 
 class _BodyEncoder:
@@ -86,7 +95,6 @@ class InProcessClient:
         self._clock = clock
         self._user = user
         self._options = WriteOptions(field_manager=field_manager, field_validation="Strict")
-        self._resources = ResourceHandlers(registry, committer, clock)
         self._watchers: dict[int, Watcher] = {}
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
@@ -113,7 +121,7 @@ class InProcessClient:
             continue_token=continue_token,
         )
         if resource_version_match != "Exact":
-            await self._resources.wait_for(resource_version)
+            await self._wait_for(resource_version)
         outcome = self._registry.list(self._context(), Target(resource=resource, namespace=namespace), options)
         items = tuple(record.body for record in outcome.records)
         return ListPage(items, str(outcome.resource_version), outcome.continue_token, outcome.remaining)
@@ -139,7 +147,7 @@ class InProcessClient:
         )
         plan = self._registry.watch_plan(self._context(), Target(resource=resource, namespace=namespace), options)
         if plan.wait_for is not None:
-            await self._resources.wait_for(str(plan.wait_for))
+            await self._wait_for(str(plan.wait_for))
         watcher = self._subscribe(plan)
         try:
             yield _Stream(watcher)
@@ -202,6 +210,17 @@ class InProcessClient:
         for watcher in tuple(self._watchers.values()):
             watcher.close(None)
             watcher.notify()
+
+    async def _wait_for(self, resource_version: str | None) -> None:
+        """Wait a little for a version from the future.  What is no number is left to the registry to refuse."""
+        if not resource_version or not resource_version.isdecimal():
+            return
+        wanted, loop = int(resource_version), asyncio.get_running_loop()
+        deadline = loop.time() + FUTURE_VERSION_SECONDS_MAX
+        while self._hub.revision < wanted:
+            if loop.time() >= deadline:
+                raise too_large_resource_version(wanted, self._hub.revision)
+            await asyncio.sleep(0.05)
 
     def _context(self) -> Context:
         return Context(now=self._clock(), user=self._user)

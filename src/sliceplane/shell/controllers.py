@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from sliceplane.controllers.base import Controller
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
-from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.kit.rng import Rng
+from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
 from sliceplane.shell.host import ControllerHost
 
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from sliceplane.controllers.emulation.nodes import EmulationConfig
     from sliceplane.shell.plane import Plane
 
+#: who the embedded controllers are
+CONTROLLERS = User(name="system:kube-controller-manager", groups=("system:masters",))
 #: caches older than this make the plane not ready: informers hear from the server at least every minute
 STALENESS_S_MAX = 120.0
 
@@ -40,8 +41,6 @@ def default_controllers(slices: EndpointSliceConfig) -> tuple[Entry, ...]:
     """What every plane runs."""
     return (
         Entry(lambda: EndpointSliceController(slices), slices.concurrent_service_endpoint_syncs),
-        Entry(GarbageCollector, 20),
-        Entry(NamespaceController),
     )
 
 
@@ -64,7 +63,9 @@ class ControllerService:
         self._host: ControllerHost | None = None
 
     async def start(self, plane: Plane) -> None:
-        client = InProcessClient(plane.registry, plane.store, plane.committer, plane.hub, clock=plane.clock)
+        client = InProcessClient(
+            plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=CONTROLLERS
+        )
         host = ControllerHost(client, rng=Rng(int.from_bytes(os.urandom(8), "big")), clock=plane.clock)
         for entry in self._entries:
             host.add(entry.make, max_in_flight=entry.max_in_flight)

@@ -31,6 +31,7 @@ class Round:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={"PYTHONPATH": ":".join(sys.path)},
+            bufsize=0,  # what readline would hold back is lost to communicate
         )
         assert process.stdout is not None
         assert process.stderr is not None

@@ -28,13 +28,12 @@ _RANGES: Final = {"int32": 1 << 31, "int64": 1 << 63}
 class MessageEncoder:
     """One compiled message.  Immutable."""
 
-    __slots__ = ("_fields", "_has_inlined", "zero")
+    __slots__ = ("_fields", "zero")
 
     def __init__(self, name: str) -> None:
         self._fields = tuple(
             (field.name, _absent(field), _writer(field)) for field in sorted(message(name).fields, key=_number)
         )
-        self._has_inlined = any(not field_name for field_name, _, _ in self._fields)
         #: the bytes of an empty document
         self.zero = self.encode({})
 
@@ -43,16 +42,11 @@ class MessageEncoder:
         if document.__class__ is not dict:
             raise Mismatch("an object", document)
         get = document.get
-        if self._has_inlined:  # an inlined message finds its members in this document
-            return b"".join(
-                [
-                    absent if (value := get(name) if name else document) is None else write(value)
-                    for name, absent, write in self._fields
-                ]
-            )
-        return b"".join(
-            [absent if (value := get(name)) is None else write(value) for name, absent, write in self._fields]
-        )
+        out: list[bytes] = []
+        for name, absent, write in self._fields:
+            value = get(name) if name else document  # an inlined message finds its members in this document
+            out.append(absent if value is None else write(value))
+        return b"".join(out)
 
 
 def _number(field: Field) -> int:

@@ -17,7 +17,7 @@ import msgspec
 from sliceplane.api.schema.model import Struct, Type, struct
 from sliceplane.api.schema.scalars import BASE64_PATTERN, MICRO_TIME_PATTERN, QUANTITY_PATTERN, TIME_PATTERN
 
-#: levels of objects and lists below a free-form field (``fieldsV1`` of a Deployment has 9); deeper is no quick yes
+#: levels of objects below a free-form field (``fieldsV1`` of a Deployment has 9); deeper is no quick yes
 FREE_FORM_DEPTH_MAX: Final = 16
 
 _INT32: Final = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
@@ -29,11 +29,15 @@ def _text(pattern: str) -> Any:
 
 
 def _free_form() -> Any:
-    """Any JSON of a bounded depth: what is accepted here must never be too deep for a walk elsewhere."""
+    """JSON of a bounded depth: what is accepted here must never be too deep for a walk elsewhere.
+
+    Lists have scalars only.  ``fieldsV1`` has none at all, and a type that branched at every level would double with
+    each of them.
+    """
     leaf = str | int | float | bool | None
     value: Any = leaf
     for _ in range(FREE_FORM_DEPTH_MAX):
-        value = Union[leaf, dict[str, value], list[value]]  # noqa: UP007  # "|" cannot join a type made at run time
+        value = Union[leaf, dict[str, value], list[leaf]]  # noqa: UP007  # "|" cannot join a type made at run time
     return value
 
 

@@ -81,7 +81,7 @@ def _secret(secret: Document, now: float) -> tuple[Cell, ...]:
 
 
 def _service_account(account: Document, now: float) -> tuple[Cell, ...]:
-    return name_of(account), len(objects(account, "secrets")), age(account, now)
+    return name_of(account), age(account, now)
 
 
 def _lease(lease: Document, now: float) -> tuple[Cell, ...]:
@@ -125,9 +125,7 @@ PRINTERS: Final = {
         ),
         _secret,
     ),
-    "serviceaccounts": Printer(
-        (NAME, Column(name="Secrets", description="How many secrets are listed."), AGE), _service_account
-    ),
+    "serviceaccounts": Printer((NAME, AGE), _service_account),
     "leases.coordination.k8s.io": Printer(
         (NAME, Column(name="Holder", description="Who holds the lease."), AGE), _lease
     ),

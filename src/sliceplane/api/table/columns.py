@@ -107,7 +107,5 @@ def condition(document: Document, kind: str) -> Document:
 def first_few(items: Iterable[str], empty: str, most: int = 3) -> str:
     """The first *most* items, and how many more there are."""
     every = list(items)
-    if not every:
-        return empty
     shown = ",".join(every[:most])
-    return f"{shown} + {len(every) - most} more..." if len(every) > most else shown
+    return f"{shown} + {len(every) - most} more..." if len(every) > most else shown or empty

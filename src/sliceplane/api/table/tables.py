@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal, cast
 
@@ -77,7 +78,7 @@ def build(
     if list_meta is None:
         assert len(documents) == 1, f"a table of {len(documents)} objects needs list metadata"
         list_meta = _object_version(documents[0])
-    return _table(resource, documents, now, include_object, list_meta, version, columns_of(resource))
+    return _View(resource, include_object, version).table(documents, now, list_meta, columns_of(resource))
 
 
 def build_watch_row(
@@ -91,7 +92,8 @@ def build_watch_row(
 ) -> Document:
     """The Table of one watch event, a bookmark's too.  Only the first event of a connection has columns."""
     columns = columns_of(resource) if with_columns else None
-    return _table(resource, [document], now, include_object, _object_version(document), version, columns)
+    view = _View(resource, include_object, version)
+    return view.table([document], now, _object_version(document), columns)
 
 
 def _object_version(document: Document) -> Document:
@@ -99,36 +101,40 @@ def _object_version(document: Document) -> Document:
     return {"resourceVersion": version} if version else {}
 
 
-def _table(
-    resource: Resource,
-    documents: list[Document],
-    now: float,
-    include_object: IncludeObject,
-    metadata: Document,
-    version: str,
-    columns: list[Document] | None,
-) -> Document:
-    printer = _printer(resource.key)
-    return {
-        "kind": "Table",
-        "apiVersion": f"meta.k8s.io/{version}",
-        "metadata": metadata,
-        "columnDefinitions": columns,
-        "rows": [_row(printer, resource, document, now, include_object, version) for document in documents],
-    }
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What was asked for."""
 
+    resource: Resource
+    include_object: IncludeObject
+    version: str
 
-def _row(
-    printer: Printer, resource: Resource, document: Document, now: float, include_object: IncludeObject, version: str
-) -> Document:
-    cells = printer.cells(document, now)
-    assert len(cells) == len(printer.columns), f"{resource.key}: {len(cells)} cells for {len(printer.columns)} columns"
-    row: Document = {"cells": list(cells)}
-    conditions = printer.conditions(document) if printer.conditions else []
-    if conditions:
-        row["conditions"] = conditions
-    if include_object == "Object":  # items of lists may lack kind and apiVersion; a row's object never does
-        row["object"] = {"kind": resource.kind, "apiVersion": resource.api_version, **document}
-    else:
-        row["object"] = partial_object(document, version) if include_object == "Metadata" else None
-    return row
+    def table(
+        self, documents: list[Document], now: float, metadata: Document, columns: list[Document] | None
+    ) -> Document:
+        return {
+            "kind": "Table",
+            "apiVersion": f"meta.k8s.io/{self.version}",
+            "metadata": metadata,
+            "columnDefinitions": columns,
+            "rows": [self._row(document, now) for document in documents],
+        }
+
+    def _row(self, document: Document, now: float) -> Document:
+        printer = _printer(self.resource.key)
+        cells = printer.cells(document, now)
+        assert len(cells) == len(printer.columns), f"{len(cells)} cells for {len(printer.columns)} columns"
+        row: Document = {"cells": list(cells)}
+        conditions = printer.conditions(document) if printer.conditions else []
+        if conditions:
+            row["conditions"] = conditions
+        row["object"] = self._object(document)
+        return row
+
+    def _object(self, document: Document) -> Document | None:
+        if self.include_object == "None":
+            return None
+        if self.include_object == "Metadata":
+            return partial_object(document, self.version)
+        # items of lists may lack kind and apiVersion; a row's object never does
+        return {"kind": self.resource.kind, "apiVersion": self.resource.api_version, **document}

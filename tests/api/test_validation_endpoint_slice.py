@@ -186,8 +186,10 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
         [
             (
                 "Invalid",
-                'endpoints[0].addresses[0]: Invalid value: "com": should be a domain with at least two segments '
-                "separated by dots",
+                (
+                    'endpoints[0].addresses[0]: Invalid value: "com": should be a domain with at least two segments '
+                    "separated by dots"
+                ),
             )
         ],
     ),
@@ -198,7 +200,11 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
         [("Invalid", f'endpoints[0].addresses[0]: Invalid value: "{"a" * 64}": must be no more than 63 bytes')],
     ),
     ("trailing dot", at("example.com.", "FQDN"), []),
-    ("unknown types leave addresses alone", {"addressType": "", **{"endpoints": [{"addresses": ["?"]}]}}, [("Required", "addressType: Required value")]),
+    (
+        "unknown types leave addresses alone",
+        {"addressType": "", "endpoints": [{"addresses": ["?"]}]},
+        [("Required", "addressType: Required value")],
+    ),
     ("node name", endpoint(nodeName="N"), [("Invalid", f'endpoints[0].nodeName: Invalid value: "N": {SUBDOMAIN}')]),
     ("host name", endpoint(hostname="a.b"), [("Invalid", f'endpoints[0].hostname: Invalid value: "a.b": {LABEL}')]),
     (
@@ -217,8 +223,11 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
         [
             (
                 "InternalError",
-                "endpoints[0].deprecatedTopology[topology.kubernetes.io/zone]: Internal error: reserved key was not "
-                "removed in conversion",
+                (
+                    "endpoints[0].deprecatedTopology[topology.kubernetes.io/zone]: Internal error: reserved "
+                    "key was not "
+                    "removed in conversion"
+                ),
             )
         ],
     ),
@@ -253,7 +262,11 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
         endpoint(hints={"forNodes": [{"name": "N"}]}),
         [("Invalid", f'endpoints[0].hints.forNodes[0].name: Invalid value: "N": {SUBDOMAIN}')],
     ),
-    ("zone, target and conditions are free", endpoint(zone="?", targetRef={"kind": "?"}, conditions={"ready": True}), []),
+    (
+        "zone, target and conditions are free",
+        endpoint(zone="?", targetRef={"kind": "?"}, conditions={"ready": True}),
+        [],
+    ),
 ]
 
 

@@ -91,33 +91,45 @@ METADATA: list[tuple[str, Any, list[str]]] = [
         "an event owns nothing",
         {"ownerReferences": [owner(kind="Event")]},
         [
-            'metadata.ownerReferences: Invalid value: {"apiVersion":"v1","kind":"Event","name":"a","uid":"u"}: /v1, '
-            "Kind=Event is disallowed from being an owner"
+            (
+                "metadata.ownerReferences: Invalid value: "
+                '{"apiVersion":"v1","kind":"Event","name":"a","uid":"u"}: /v1, '
+                "Kind=Event is disallowed from being an owner"
+            )
         ],
     ),
     (
         "two controllers",
         {"ownerReferences": [owner(controller=True), owner(controller=True, name="b")]},
         [
-            'metadata.ownerReferences: Invalid value: [{"apiVersion":"v1","kind":"Service","name":"a","uid":"u",'
-            '"controller":true},{"apiVersion":"v1","kind":"Service","name":"b","uid":"u","controller":true}]: Only one '
-            'reference can have Controller set to true. Found "true" in references for Service/a and Service/b'
+            (
+                'metadata.ownerReferences: Invalid value: [{"apiVersion":"v1","kind":"Service","name":"a","uid":"u",'
+                ""
+                '"controller":true},{"apiVersion":"v1","kind":"Service","name":"b","uid":"u",'
+                '"controller":true}]: Only one '
+                'reference can have Controller set to true. Found "true" in references for Service/a and Service/b'
+            )
         ],
     ),
     (
         "finalizer",
         {"finalizers": ["nodomain"]},
         [
-            'metadata.finalizers[0]: Invalid value: "nodomain": name is neither a standard finalizer name nor is it '
-            "fully qualified"
+            (
+                'metadata.finalizers[0]: Invalid value: "nodomain": name is neither a standard finalizer '
+                "name nor is it "
+                "fully qualified"
+            )
         ],
     ),
     (
         "both propagations",
         {"finalizers": ["orphan", "foregroundDeletion"]},
         [
-            'metadata.finalizers: Invalid value: ["orphan","foregroundDeletion"]: finalizer orphan and '
-            "foregroundDeletion cannot be both set"
+            (
+                'metadata.finalizers: Invalid value: ["orphan","foregroundDeletion"]: finalizer orphan and '
+                "foregroundDeletion cannot be both set"
+            )
         ],
     ),
 ]
@@ -166,8 +178,10 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         EndpointsObjects,
         {"subsets": [{"notReadyAddresses": [{"ip": "127.0.0.1"}]}]},
         [
-            'subsets[0].notReadyAddresses[0].ip: Invalid value: "127.0.0.1": may not be in the loopback range '
-            "(127.0.0.0/8, ::1/128)"
+            (
+                'subsets[0].notReadyAddresses[0].ip: Invalid value: "127.0.0.1": may not be in the loopback range '
+                "(127.0.0.0/8, ::1/128)"
+            )
         ],
     ),
     (
@@ -197,7 +211,12 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         ['involvedObject.namespace: Invalid value: "zz": does not match event.namespace'],
     ),
     ("event about a node", Events, {"involvedObject": {}}, []),
-    ("event with a time", Events, {"involvedObject": {"namespace": "zz"}, "eventTime": "2026-11-21T10:00:00.000000Z"}, []),
+    (
+        "event with a time",
+        Events,
+        {"involvedObject": {"namespace": "zz"}, "eventTime": "2026-11-21T10:00:00.000000Z"},
+        [],
+    ),
     (
         "namespace finalizer",
         Namespaces,
@@ -212,8 +231,10 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         {"spec": {"podCIDRs": ["x"], "taints": [{"key": "a", "effect": "E"}, {"key": "a"}]}},
         [
             'spec.podCIDRs[0]: Invalid value: "x": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)',
-            'spec.taints[0].effect: Unsupported value: "E": supported values: "NoExecute", "NoSchedule", '
-            '"PreferNoSchedule"',
+            (
+                'spec.taints[0].effect: Unsupported value: "E": supported values: "NoExecute", "NoSchedule", '
+                '"PreferNoSchedule"'
+            ),
             "spec.taints[1].effect: Required value",
         ],
     ),
@@ -309,8 +330,11 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         Deployments,
         {"spec": {**WORKLOAD, "strategy": {"rollingUpdate": {"maxSurge": "x", "maxUnavailable": "101%"}}}},
         [
-            'spec.strategy.rollingUpdate.maxSurge: Invalid value: "x": a valid percent string must be a numeric string '
-            "followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
+            (
+                'spec.strategy.rollingUpdate.maxSurge: Invalid value: "x": a valid percent string must be '
+                "a numeric string "
+                "followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
+            )
         ],
     ),
     (
@@ -318,8 +342,12 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
         ConfigMaps,
         {"data": {"a b": ""}},
         [
-            'data[a b]: Invalid value: "a b": a valid config key must consist of alphanumeric characters, \'-\', \'_\' or '
-            "'.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+            (
+                'data[a b]: Invalid value: "a b": a valid config key must consist of alphanumeric '
+                "characters, '-', '_' "
+                "or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
+                "'[-._a-zA-Z0-9]+')"
+            )
         ],
     ),
     (

@@ -36,17 +36,23 @@ RULES: list[tuple[str, Any, list[str]]] = [
     (
         "headless node port",
         {"type": "NodePort", "clusterIP": "None", "clusterIPs": ["None"]},
-        ['spec.clusterIPs[0]: Invalid value: "None": may not be set to \'None\' for NodePort services'],
+        ["spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for NodePort services"],
     ),
     (
         "headless load balancer",
         {"type": "LoadBalancer", "clusterIP": "None", "clusterIPs": ["None"]},
-        ['spec.clusterIPs[0]: Invalid value: "None": may not be set to \'None\' for LoadBalancer services'],
+        ["spec.clusterIPs[0]: Invalid value: \"None\": may not be set to 'None' for LoadBalancer services"],
     ),
     ("no external name", {"type": "ExternalName"}, ["spec.externalName: Required value"]),
     (
         "external name with addresses",
-        {"type": "ExternalName", "externalName": "a.b.", **IPS, "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"},
+        {
+            "type": "ExternalName",
+            "externalName": "a.b.",
+            **IPS,
+            "ipFamilies": ["IPv4"],
+            "ipFamilyPolicy": "SingleStack",
+        },
         [
             "spec.clusterIPs: Forbidden: may not be set for ExternalName services",
             "spec.ipFamilies: Forbidden: may not be set for ExternalName services",
@@ -96,8 +102,11 @@ RULES: list[tuple[str, Any, list[str]]] = [
         "same port and protocol",
         two({}, {"port": 80}),
         [
-            'spec.ports[1]: Duplicate value: {"Name":"","Protocol":"TCP","AppProtocol":null,"Port":80,"TargetPort":0,'
-            '"NodePort":0}'
+            (
+                "spec.ports[1]: Duplicate value: "
+                '{"Name":"","Protocol":"TCP","AppProtocol":null,"Port":80,"TargetPort":0,'
+                '"NodePort":0}'
+            )
         ],
     ),
     ("same port, other protocol", two({}, {"port": 80, "protocol": "UDP"}), []),
@@ -120,14 +129,22 @@ RULES: list[tuple[str, Any, list[str]]] = [
         "affinity timeout",
         {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 0}}},
         [
-            "spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 0: must be greater than 0 and less than "
-            "86400"
+            (
+                "spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 0: must be greater "
+                "than 0 and less than "
+                "86400"
+            )
         ],
     ),
     (
         "type",
         {"type": "Foo"},
-        ['spec.type: Unsupported value: "Foo": supported values: "ClusterIP", "ExternalName", "LoadBalancer", "NodePort"'],
+        [
+            (
+                'spec.type: Unsupported value: "Foo": supported values: "ClusterIP", "ExternalName", '
+                '"LoadBalancer", "NodePort"'
+            )
+        ],
     ),
     (
         "first address",
@@ -148,7 +165,7 @@ RULES: list[tuple[str, Any, list[str]]] = [
     (
         "None and more",
         {"clusterIP": "None", "clusterIPs": ["None", "10.96.0.6"]},
-        ["spec.clusterIPs: Invalid value: [\"None\",\"10.96.0.6\"]: 'None' must be the first and only value"],
+        ['spec.clusterIPs: Invalid value: ["None","10.96.0.6"]: \'None\' must be the first and only value'],
     ),
     (
         "three addresses",
@@ -159,8 +176,11 @@ RULES: list[tuple[str, Any, list[str]]] = [
         "two of one family",
         {"clusterIP": "10.96.0.5", "clusterIPs": ["10.96.0.5", "10.96.0.6"]},
         [
-            'spec.clusterIPs: Invalid value: ["10.96.0.5","10.96.0.6"]: may specify no more than one IP for each IP '
-            "family"
+            (
+                'spec.clusterIPs: Invalid value: ["10.96.0.5","10.96.0.6"]: may specify no more than one '
+                "IP for each IP "
+                "family"
+            )
         ],
     ),
     (
@@ -178,8 +198,11 @@ RULES: list[tuple[str, Any, list[str]]] = [
         "family policy",
         {"ipFamilyPolicy": "Foo"},
         [
-            'spec.ipFamilyPolicy: Unsupported value: "Foo": supported values: "PreferDualStack", "RequireDualStack", '
-            '"SingleStack"'
+            (
+                'spec.ipFamilyPolicy: Unsupported value: "Foo": supported values: "PreferDualStack", '
+                '"RequireDualStack", '
+                '"SingleStack"'
+            )
         ],
     ),
     (
@@ -223,16 +246,21 @@ RULES: list[tuple[str, Any, list[str]]] = [
         "health check port",
         {"healthCheckNodePort": 30000},
         [
-            "spec.healthCheckNodePort: Invalid value: 30000: may only be set when `type` is 'LoadBalancer' and "
-            "`externalTrafficPolicy` is 'Local'"
+            (
+                "spec.healthCheckNodePort: Invalid value: 30000: may only be set when `type` is 'LoadBalancer' and "
+                "`externalTrafficPolicy` is 'Local'"
+            )
         ],
     ),
     (
         "traffic distribution",
         {"trafficDistribution": "Foo"},
         [
-            'spec.trafficDistribution: Unsupported value: "Foo": supported values: "PreferClose", "PreferSameNode", '
-            '"PreferSameZone"'
+            (
+                'spec.trafficDistribution: Unsupported value: "Foo": supported values: "PreferClose", '
+                '"PreferSameNode", '
+                '"PreferSameZone"'
+            )
         ],
     ),
     ("close", {"trafficDistribution": "PreferClose"}, []),
@@ -262,10 +290,16 @@ UPDATES: list[tuple[str, Any, Any, list[str]]] = [
         DUAL,
         {**SINGLE, "ipFamilyPolicy": "RequireDualStack"},
         [
-            'spec.ipFamilyPolicy: Invalid value: "RequireDualStack": must be set to \'SingleStack\' when releasing the '
-            "secondary clusterIP",
-            'spec.ipFamilyPolicy: Invalid value: "RequireDualStack": must be set to \'SingleStack\' when releasing the '
-            "secondary ipFamily",
+            (
+                "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": must be set to 'SingleStack' "
+                "when releasing the "
+                "secondary clusterIP"
+            ),
+            (
+                "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": must be set to 'SingleStack' "
+                "when releasing the "
+                "secondary ipFamily"
+            ),
         ],
     ),
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -104,7 +105,6 @@ METADATA: list[tuple[str, Any, list[str]]] = [
         [
             (
                 'metadata.ownerReferences: Invalid value: [{"apiVersion":"v1","kind":"Service","name":"a","uid":"u",'
-                ""
                 '"controller":true},{"apiVersion":"v1","kind":"Service","name":"b","uid":"u",'
                 '"controller":true}]: Only one '
                 'reference can have Controller set to true. Found "true" in references for Service/a and Service/b'
@@ -361,8 +361,6 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
 
 @pytest.mark.parametrize(("resource", "members", "expected"), [row[1:] for row in KINDS], ids=[row[0] for row in KINDS])
 def test_kind(resource: Resource, members: Any, expected: list[str]) -> None:
-    import copy
-
     assert told(resource, made(resource, **copy.deepcopy(members))) == expected
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sliceplane.api import scheme
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.rng import Rng
@@ -142,12 +141,6 @@ def api() -> Api:
     return Api()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_api() -> type[Api]:
     return Api
-
-
-@pytest.fixture
-def kinds() -> Any:
-    """``api.scheme``, so that tests name resources."""
-    return scheme

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sliceplane.api.errors import StatusError
-from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Nodes, Pods
+from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Namespaces, Nodes, Pods
 from sliceplane.registry import continue_token
 
 
@@ -20,8 +20,6 @@ def fill(api: Any, *names: str, namespace: str = "default", labels: Any = None) 
 
 @pytest.fixture
 def spread(make_api: Any) -> Any:
-    from sliceplane.api.scheme import Namespaces
-
     api = make_api()
     for namespace in ("zz", "zz-b", "zz0"):
         api.create(Namespaces, {"metadata": {"name": namespace}})

@@ -18,6 +18,7 @@ from sliceplane.api.scheme import (
     Pods,
     Services,
 )
+from sliceplane.registry import strategy
 from sliceplane.store.types import EventType
 
 POD = {"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "nginx:1.27"}]}}
@@ -298,8 +299,6 @@ def test_deprecated_topology_becomes_a_node_name(api: Any) -> None:
     """Only an object from before could have it; ours cannot be made with it, so it is put there by hand."""
     api.create(EndpointSlices, slice_document("10.0.0.1"))
     old = api.get(EndpointSlices, "s")
-    from sliceplane.registry import strategy
-
     old["endpoints"][0]["deprecatedTopology"] = {"kubernetes.io/hostname": "n1"}
     kept = {**old, "endpoints": [dict(old["endpoints"][0])]}
     strategy.prepare_update(EndpointSlices, kept, old, "")

@@ -142,7 +142,7 @@ def api() -> Api:
     return Api()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_api() -> type[Api]:
     return Api
 

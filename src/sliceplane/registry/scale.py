@@ -7,7 +7,6 @@ works through it.
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
 
 import msgspec
 
@@ -73,7 +72,7 @@ def _readable(scale: Document) -> Document:
     if mismatch is not None:
         raise schema.type_error(shape, str(mismatch))
     try:
-        return cast(Document, normalised(scale))
+        return normalised(scale)
     except ValueError as error:
         raise schema.type_error(shape, str(error)) from error
 

@@ -114,7 +114,7 @@ class ReflectorAgainstServer(RuleBasedStateMachine):
 
     @rule()
     def restore(self) -> None:
-        """Back to a backup.  It must be noticed before the revisions have caught up: afterwards no client could tell."""
+        """It must be noticed before the revisions have caught up: afterwards no client could tell."""
         if self.backup is not None:
             self.api.restore(self.backup)
             self.driver.advance(QUIET_S)

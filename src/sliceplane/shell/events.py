@@ -19,8 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import structlog
-
 from sliceplane.api import codec
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
@@ -29,6 +27,7 @@ from sliceplane.controllers.base import EventNote
 from sliceplane.kit.times import format_time
 from sliceplane.kit.token_bucket import TokenBucket
 from sliceplane.shell.client.base import Client, Unreachable
+from sliceplane.shell.log import get_logger
 
 REMEMBERED_MAX = 4096
 PENDING_MAX = 1000
@@ -45,7 +44,7 @@ TRIES_MAX = 12
 FLUSH_S = 1.0
 
 _COMBINED = "(combined from similar events): "
-_log = structlog.get_logger(__name__)
+_log = get_logger("events")
 V = TypeVar("V")
 
 
@@ -230,13 +229,13 @@ class EventRecorder:
             if error.code in (429, 500, 503, 504):
                 return True
             self._dropped += 1
-            _log.warning("event_refused", name=metadata["name"], error=str(error))
+            _log.warning("an Event was refused", name=metadata["name"], error=str(error))
             return False
         except (Unreachable, TimeoutError):
             return True
-        except Exception:
+        except Exception as error:  # Events are never worth a crash
             self._dropped += 1
-            _log.exception("event_fault", name=metadata["name"])
+            _log.error("an Event could not be written", name=metadata["name"], exc_info=error)
             return False
         series.written = count
         self._written += 1

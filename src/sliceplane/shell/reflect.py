@@ -12,8 +12,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-import structlog
-
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Resource
@@ -22,6 +20,7 @@ from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S, Action, Phase, Reflector, StartList, StartWatch
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.client.base import Client, Unreachable, no_answer
+from sliceplane.shell.log import get_logger
 
 T = TypeVar("T", bound=Object)
 
@@ -34,7 +33,7 @@ IDLE_GRAIN_S = 0.25
 
 Handler = Callable[[tuple[Change[T], ...]], None]
 
-_log = structlog.get_logger(__name__)
+_log = get_logger("informer")
 
 
 def loop_clock(wall: float) -> Callable[[], float]:
@@ -78,7 +77,7 @@ class Informer(Generic[T]):
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._on_synced: list[Callable[[], None]] = []
-        self._log = _log.bind(resource=resource.key, **{name: text for name, text in self._scope.items() if text})
+        self._named = {"resource": resource.key, **{name: text for name, text in self._scope.items() if text}}
 
     # For owners
 
@@ -126,7 +125,7 @@ class Informer(Generic[T]):
             except Exception as error:
                 # Not a failure of the server, which comes as a StatusError: a fault of ours or of a handler.
                 # What the cache missed by it is in the next list.
-                self._log.exception("informer_fault")
+                _log.error("an informer met a fault and lists again", **self._named, exc_info=error)
                 self.reflector.on_fault(internal(f"{type(error).__name__}: {error}"), self._clock())
             self._deliver()
 
@@ -155,7 +154,7 @@ class Informer(Generic[T]):
                     **self._scope,
                 )
         except (StatusError, Unreachable, TimeoutError) as error:
-            self._failed("list_failed", error)
+            self._failed("a list failed", error)
             return
         self.reflector.on_page(page.items, page.resource_version, page.continue_token, self._clock())
 
@@ -186,7 +185,7 @@ class Informer(Generic[T]):
                         if taken % MESSAGES_PER_TURN == 0:
                             await asyncio.sleep(0)
         except (StatusError, Unreachable) as error:
-            self._failed("watch_failed", error)
+            self._failed("a watch failed", error)
         except TimeoutError:
             reflector.on_deadline(self._clock())
             self._tell()
@@ -211,12 +210,13 @@ class Informer(Generic[T]):
         elif self.reflector.phase is Phase.WATCHING:
             self.reflector.on_watch_ended(self._clock(), told)
         due = self.reflector.next_deadline() or self._clock()
-        self._log.warning(event, error=str(told), reason=told.reason, retry_in_s=round(due - self._clock(), 1))
+        wait = round(due - self._clock(), 1)
+        _log.warning(event, **self._named, error=str(told), reason=told.reason, retry_in_s=wait)
 
     def _tell(self) -> None:
         """The reflector gave up a watch by itself; it knows why."""
         if self.reflector.last_error is not None:
-            self._log.warning("watch_given_up", error=str(self.reflector.last_error[0]))
+            _log.warning("a watch was given up", **self._named, error=str(self.reflector.last_error[0]))
 
     # Delivery
 
@@ -235,6 +235,5 @@ class Informer(Generic[T]):
         for handler in self._handlers:
             try:
                 handler(changes)
-            except Exception:
-                # One handler's fault must not cost the others their changes.
-                self._log.exception("handler_fault", changes=len(changes))
+            except Exception as error:  # one handler's fault must not cost the others their changes
+                _log.error("a handler failed", **self._named, changes=len(changes), exc_info=error)

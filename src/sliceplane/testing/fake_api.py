@@ -1,9 +1,9 @@
 """An API server as a value: lists with pages, watches, writes with conflicts, and every way in which they go wrong.
 
-Deterministic and without I/O: a test (or a simulator) says what happens and when.  It has the semantics that clients
-rely on (reference B4-B6): one revision for all resources; pages of one list are of one revision; a watch gives what came
-strictly after its version, or 410 if that is forgotten; bookmarks; DELETED with the deletion's own revision; 409 for
-stale updates.  It validates nothing, and patches are merge patches.
+Deterministic and without I/O: a test (or a simulator) says what happens and when.  It has the semantics that
+clients rely on (reference B4-B6): one revision for all resources; pages of one list are of one revision; a watch gives
+what came strictly after its version, or 410 if that is forgotten; bookmarks; DELETED with the deletion's own revision;
+409 for stale updates.  It validates nothing, and patches are merge patches.
 
 Faults on demand: ``compact`` (410 for old versions and tokens), ``restart`` (history forgotten, streams cut),
 ``restore`` (back to a snapshot, revisions included), ``fail`` (the next requests get an error), and on a ``FakeWatch``

@@ -6,8 +6,8 @@
                              ^                                        |
                              +------------------ Done ----------------+
 
-Promises: a core is called from one place at a time; writes of a job go in order and stop at the first error; a core that
-raises is logged and started again from scratch; after ``close`` no task is left.
+Promises: a core is called from one place at a time; writes of a job go in order and stop at the first error;
+a core that raises is logged and started again from scratch; after ``close`` no task is left.
 Never: decides what is written; lets one controller's fault reach another.
 """
 

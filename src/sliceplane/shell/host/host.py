@@ -14,18 +14,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
-
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.events import EventRecorder, RecorderStatus
 from sliceplane.shell.host.informers import InformerStatus, SharedInformers
 from sliceplane.shell.host.runner import ControllerStatus, Factory, Runner
+from sliceplane.shell.log import get_logger
 from sliceplane.shell.reflect import loop_clock
 
 MAX_IN_FLIGHT = 5
 
-_log = structlog.get_logger(__name__)
+_log = get_logger("host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +117,4 @@ class ControllerHost:
 def _complain(task: asyncio.Task[None]) -> None:
     """Runners and recorders never end by themselves; one that does is a bug that must be seen."""
     if not task.cancelled() and task.exception() is not None:
-        _log.critical("host_task_died", task=task.get_name(), exc_info=task.exception())
+        _log.error("a task of the host died", task=task.get_name(), exc_info=task.exception())

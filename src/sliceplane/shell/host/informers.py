@@ -6,17 +6,16 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
-
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.controllers.base import Watched
 from sliceplane.informer.reflector import Counters
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.client.base import Client
+from sliceplane.shell.log import get_logger
 from sliceplane.shell.reflect import Informer
 
-_log = structlog.get_logger(__name__)
+_log = get_logger("host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,5 +79,5 @@ class SharedInformers:
             task.cancel()
         for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(ended, Exception):
-                _log.error("informer_died", error=repr(ended))
+                _log.error("an informer died", exc_info=ended)
         self._tasks.clear()

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
-
 from sliceplane.controllers.base import Controller, ControllerInfo, EventNote
 from sliceplane.kit.backoff import Backoff
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.host.informers import SharedInformers
 from sliceplane.shell.host.life import Life, Tally
+from sliceplane.shell.log import get_logger
 
 Factory = Callable[[], Controller]
 
@@ -23,7 +22,7 @@ HEALTHY_LIFE_S = 300.0
 #: jobs of a life that ended must be over before the next begins: jobs of one key are strictly ordered
 DRAIN_S = 5.0
 
-_log = structlog.get_logger(__name__)
+_log = get_logger("host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,6 @@ class Runner:
         self._life: Life | None = None
         self._tally = Tally()
         self._fault = ""
-        self._log = _log.bind(controller=self.info.name)
 
     def status(self) -> ControllerStatus:
         life = self._life
@@ -95,7 +93,13 @@ class Runner:
                     faults = 0
                 delay = RESTART_BACKOFF.delay_s(faults)
                 faults += 1
-                self._log.exception("controller_fault", restarts=self._tally.restarts, restart_in_s=delay)
+                _log.error(
+                    "a controller failed and starts again from scratch",
+                    controller=self.info.name,
+                    restarts=self._tally.restarts,
+                    restart_in_s=delay,
+                    exc_info=error,
+                )
             await asyncio.sleep(delay)
 
     async def _live(self) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.controllers.base import Done, Job, Write
 from sliceplane.shell.client.base import Client, Unreachable, no_answer
+from sliceplane.shell.log import get_logger
 
 #: servers answer within 34 s; whoever has not answered by then is not going to
 WRITE_TIMEOUT_S = 40.0
 
-_log = structlog.get_logger(__name__)
+_log = get_logger("host")
 
 
 async def perform(client: Client, job: Job) -> Done:
@@ -35,7 +34,8 @@ async def perform(client: Client, job: Job) -> Done:
             return Done(job, tuple(results), no_answer(error))
         except Exception as error:
             # A fault in a client must not leave the controller waiting for this job for ever.
-            _log.exception("write_fault", key=job.key, verb=write.verb, resource=write.resource.key)
+            values = {"key": job.key, "verb": write.verb, "resource": write.resource.key}
+            _log.error("a client failed in a write", **values, exc_info=error)
             return Done(job, tuple(results), internal(f"{type(error).__name__}: {error}"))
     return Done(job, tuple(results))
 

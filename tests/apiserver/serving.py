@@ -7,6 +7,7 @@ import http.client
 import json
 import ssl
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,9 +78,9 @@ class Server:
         return self.request("GET", path, **headers)
 
 
-def run_plane(config: PlaneConfig) -> tuple[Plane, Callable[[], None]]:
+def run_plane(config: PlaneConfig, clock: Callable[[], float] = time.time) -> tuple[Plane, Callable[[], None]]:
     """A started plane in a thread with a loop of its own, and how to stop it."""
-    plane = Plane(config)
+    plane = Plane(config, clock=clock)
     started, stop = threading.Event(), asyncio.Event()
     loop = uvloop.new_event_loop()
     failure: list[BaseException] = []

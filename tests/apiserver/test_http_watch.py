@@ -287,6 +287,30 @@ def test_a_client_that_leaves_is_forgotten(server: Server) -> None:
     settle(server, 0)
 
 
+def test_a_client_that_leaves_before_the_stream_begins_is_forgotten(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sliceplane.shell.apiserver.resources.FUTURE_VERSION_SECONDS_MAX", 0.5)
+    query = "watch=1&sendInitialEvents=1&resourceVersionMatch=NotOlderThan&resourceVersion=99999"
+    with (
+        socket.create_connection((server.host, server.port), timeout=5) as raw,
+        server.context().wrap_socket(raw, server_hostname="localhost") as tls,
+    ):
+        tls.sendall(f"GET /api/v1/nodes?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        deadline = time.monotonic() + 5
+        while watch_requests(server) != 1:
+            assert time.monotonic() < deadline
+    deadline = time.monotonic() + 5
+    while watch_requests(server) != 0:
+        assert time.monotonic() < deadline, "the request is still being answered"
+        time.sleep(0.02)
+
+
+def watch_requests(server: Server) -> int:
+    text = server.get("/metrics").body.decode()
+    return int(float(text.partition("\napiserver_longrunning_requests ")[2].partition("\n")[0]))
+
+
 def test_a_client_that_leaves_behind_a_pipelined_request_is_forgotten(server: Server) -> None:
     settle(server, 0)
     with (

@@ -249,9 +249,12 @@ class Plane:
         gauge = self.metrics.gauge
         gauge("apiserver_registered_watchers", "Open watches.", lambda: len(self.hub))
         gauge("apiserver_storage_revision", "The newest durable revision.", lambda: self.store.revision)
-        for sort in ("read", "write"):
-            name = f"apiserver_current_inflight_{sort}_requests"
-            gauge(name, f"{sort.capitalize()} requests being answered.", lambda sort=sort: app.in_flight.current[sort])  # type: ignore[misc]  # mypy does not infer a lambda's defaults
+        gauge("apiserver_current_inflight_reads", "Reads being answered.", lambda: app.in_flight.current["read"])
+        gauge("apiserver_current_inflight_writes", "Writes being answered.", lambda: app.in_flight.current["write"])
+        gauge(
+            "apiserver_longrunning_requests", "Watch requests being answered.", lambda: app.in_flight.current["watch"]
+        )
+        gauge("apiserver_connections", "Open client connections.", lambda: self.listener.connections)
         return app
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:

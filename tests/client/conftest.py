@@ -30,9 +30,8 @@ _numbers = count()
 
 
 @pytest.fixture(scope="session")
-def plane_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("plane")
-    plane, end = run_plane(PlaneConfig(data_dir=str(folder / "data"), secure_port=0))
+def plane_server() -> Iterator[Server]:
+    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0))
     yield Server(plane)
     end()
 

@@ -146,16 +146,6 @@ async def test_a_watch_ends_cleanly_at_its_time_limit_with_a_bookmark(client: Cl
     assert int(read(seen[0].body)["metadata"]["resourceVersion"]) >= int(page.resource_version)
 
 
-async def test_a_watch_from_a_forgotten_version_gets_an_error_event(client: Client, namespace: str) -> None:
-    async with (
-        asyncio.timeout(10),
-        client.watch(ConfigMaps, namespace=namespace, resource_version="0" * 3 + "1", timeout_s=1) as stream,
-    ):
-        seen = [message async for message in stream]
-    # Revision 1 is where a new store begins, so this one may be complete; what is never allowed is silence about a gap.
-    assert all(message.type in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR") for message in seen)
-
-
 async def test_two_watches_of_one_resource_see_the_same(client: Client, namespace: str) -> None:
     page = await client.list(ConfigMaps, namespace=namespace)
     version = page.resource_version
@@ -164,9 +154,9 @@ async def test_two_watches_of_one_resource_see_the_same(client: Client, namespac
         client.watch(ConfigMaps, namespace=namespace, resource_version=version) as one,
         client.watch(ConfigMaps, namespace=namespace, resource_version=version) as other,
     ):
-        for number in range(50):
+        for number in range(20):
             await client.create(ConfigMaps, namespace, config_map(f"c{number}"))
-        seen = [[(await anext(stream)).body for _ in range(50)] for stream in (one, other)]
+        seen = [[(await anext(stream)).body for _ in range(20)] for stream in (one, other)]
     assert seen[0] == seen[1]
 
 

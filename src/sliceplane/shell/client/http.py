@@ -10,6 +10,7 @@ aiohttp is loaded with the first request.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -141,7 +142,9 @@ class HttpClient:
         try:
             yield _Messages(response, self.server)
         finally:
-            # Not ``release``: the stream has not ended, its connection cannot be used again.
+            # The stream may not have ended and its peer may be dead: no good-bye over TLS, which would wait for one.
+            if response.connection is not None and response.connection.transport is not None:
+                response.connection.transport.abort()
             response.close()
 
     # Writing
@@ -183,6 +186,8 @@ class HttpClient:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+            # Aborted connections are let go in the next turn of the loop, which may be its last.
+            await asyncio.sleep(0)
 
     # Requests
 

@@ -197,15 +197,11 @@ class Plane:
 
     def _registry_config(self, port: int) -> RegistryConfig:
         config = self.config
-        advertised = config.advertise_address
-        if not advertised:
-            bound = ip_address(config.bind_address)
-            # Endpoints must not be loopback addresses, and a wildcard is none at all.
-            advertised = "" if bound.is_loopback or bound.is_unspecified else config.bind_address
+        # A loopback address cannot be an endpoint: default/kubernetes then has none, but it exists.
         return RegistryConfig(
             service_cidrs=config.service_cidrs,
-            advertise_address=advertised,
-            advertise_port=port if advertised else 0,
+            advertise_address=config.advertise_address or _dialled(config.bind_address),
+            advertise_port=port,
         )
 
     def _prepare_access(self) -> ssl.SSLContext:

@@ -110,7 +110,7 @@ class NamespaceController:
         elif content.empty():
             del self._contents[meta.namespace]
 
-    def on_synced(self, now: float) -> None:  # noqa: ARG002 - part of the protocol
+    def on_synced(self, now: float) -> None:
         self._synced = True
 
     def _is_terminating(self, name: str) -> bool:

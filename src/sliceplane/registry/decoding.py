@@ -15,6 +15,7 @@ from sliceplane.api import codec, defaults, schema, strict
 from sliceplane.api.errors import StatusError, bad_request
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
+from sliceplane.kit.times import format_time, parse_time
 from sliceplane.registry.documents import normalised
 from sliceplane.registry.types import Body, WriteOptions
 
@@ -63,6 +64,10 @@ def decoded(resource: Resource, document: Document) -> Document:
     # Field ownership is not tracked, and selfLink is history.
     metadata.pop("managedFields", None)
     metadata.pop("selfLink", None)
+    for name in ("creationTimestamp", "deletionTimestamp"):
+        if name in metadata:
+            # One moment has many spellings, and clients write back what they read in their own.
+            metadata[name] = format_time(parse_time(metadata[name]))
     try:
         # What cannot become a projection would be lost to every reader.
         msgspec.convert(document, codec.projection_of(resource.key))

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from sliceplane.controllers.base import Controller
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
@@ -41,6 +43,8 @@ def default_controllers(slices: EndpointSliceConfig) -> tuple[Entry, ...]:
     """What every plane runs."""
     return (
         Entry(lambda: EndpointSliceController(slices), slices.concurrent_service_endpoint_syncs),
+        Entry(GarbageCollector, 20),
+        Entry(NamespaceController),
     )
 
 

@@ -199,6 +199,8 @@ class Plane(RuleBasedStateMachine):
         assert isinstance(service, Service), f"{service!r}"
         baseline = oracle.baseline_writes(service, self.pods(), self.nodes(), self.cluster.slices(), MAX)
         assert len(job.writes) <= baseline.total, f"{len(job.writes)} writes, packing makes {baseline}"
+        creates = sum(write.verb == "create" for write in job.writes)
+        assert creates <= baseline.creates, f"{creates} creates, packing makes {baseline}"
 
     @precondition(lambda self: self.flying)
     @rule(fault=FAULTS, at=st.integers(0, 2))

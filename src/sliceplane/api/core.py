@@ -80,6 +80,7 @@ class ContainerPort(Projection, frozen=True, kw_only=True):
 
 class Container(Projection, frozen=True, kw_only=True):
     name: str = ""
+    image: str = ""
     ports: tuple[ContainerPort, ...] | None = None
     restart_policy: str | None = None
 

@@ -60,9 +60,13 @@ def too_many(path: str, actual: int, limit: int) -> FieldError:
     return FieldError("FieldValueTooMany", path, f"Too many: {actual}: must have at most {limit} items")
 
 
-@dataclass(frozen=True)
+@dataclass
 class StatusError(Exception):
-    """An HTTP error with the ``Status`` body that Kubernetes gives for it."""
+    """An HTTP error with the ``Status`` body that Kubernetes gives for it.
+
+    Not frozen, although nobody changes it: Python itself assigns ``__traceback__`` when an exception passes through
+    a ``contextlib`` context manager.
+    """
 
     code: int
     reason: str
@@ -71,6 +75,8 @@ class StatusError(Exception):
     #: extra members of ``metadata`` (an expired continue token carries a fresh one)
     metadata: dict[str, Any] = field(default_factory=dict)
     retry_after_s: int | None = None
+
+    __hash__ = Exception.__hash__
 
     def __str__(self) -> str:
         return self.message
@@ -156,7 +162,9 @@ def invalid(kind: str, group: str, name: str, errors: list[FieldError]) -> Statu
     """422 from field errors, in their order.  *kind* is the KIND, not the plural."""
     assert errors, "invalid() needs at least one error"
     qualified = f"{kind}.{group}" if group else kind
-    listed = str(errors[0]) if len(errors) == 1 else "[" + ", ".join(str(error) for error in errors) + "]"
+    # A complaint that two rules make is one text, but stays two causes [quirk].
+    texts = list(dict.fromkeys(str(error) for error in errors))
+    listed = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     causes = [{"reason": error.type, "message": error.message, "field": error.field} for error in errors]
     details = _details(name, group, kind, causes)
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {listed}', details)

@@ -1,11 +1,41 @@
-"""The entry point: the click group and its commands."""
+"""The entry point: the click group and its commands.
+
+A command's module is imported when the command runs (or its help is asked for), never before: the start of
+``sliceplane up`` must not pay for what other commands need.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
+#: command -> (module, one line of help); each module has a click command named ``command``
+COMMANDS: dict[str, tuple[str, str]] = {
+    "apiserver": ("sliceplane.cli.apiserver", "Run the API server alone."),
+    "up": ("sliceplane.cli.up", "Run the whole plane in one process."),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and loads them on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *COMMANDS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, COMMANDS[name][1]) for name in self.list_commands(ctx) if name in COMMANDS]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="sliceplane", prog_name="sliceplane")
 def main() -> None:
     """A Kubernetes-compatible service-discovery plane: EndpointSlices from API to kernel."""

@@ -65,7 +65,7 @@ class Cache(Generic[T]):
     """Changed by its reflector only; anyone may read.  Objects are frozen and shared, never to be changed.
 
     *indexes* maps a name to a function from an object to the values under which ``by_index`` finds it.  The functions
-    must be pure; one that raises is a programmer's fault and ends the informer.
+    must be pure; one that raises is a programmer's fault, changes nothing, and makes the informer list again.
     """
 
     def __init__(

@@ -171,8 +171,8 @@ class Reflector(Generic[T]):
     def staleness(self, now: float) -> float:
         """Seconds since the cache was last known to be what the server held; ``math.inf`` before the first list.
 
-        A quiet and healthy watch stays below the bookmark period (a minute); whatever is above the idle time
-        limit means that the server has not been heard of.
+        A quiet and healthy watch stays below the bookmark period (a minute), or twice that when it is renewed; more
+        means that the server has not been heard of.
         """
         return max(now - self._current_at, 0.0)
 
@@ -271,6 +271,12 @@ class Reflector(Generic[T]):
             if self._barren >= BARREN_WATCHES_MAX:
                 self._version = ""
         self._fail(error, now)
+
+    def on_fault(self, error: StatusError, now: float) -> None:
+        """The shell or a function of the cache broke.  Whatever was lost by it is in a new list."""
+        if self.phase in (Phase.LISTING, Phase.WATCHING):
+            self._list_version = self._list_token = ""
+            self._relist(error, now, open_=self.phase is Phase.WATCHING)
 
     def on_deadline(self, now: float) -> None:
         """``next_deadline`` has come.  Harmless if it has not."""

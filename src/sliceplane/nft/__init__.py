@@ -1,6 +1,11 @@
-"""The nftables ruleset as data: desired rules, diff against a shadow of the kernel, rendering.
+"""The nftables ruleset as data: desired objects, diff against a shadow of the kernel, rendering.
 
-Promises: one atomic transaction per change, in an order the kernel accepts; a fake kernel with the
-same semantics as the real one.
-Never: runs a program, lists the kernel's tables on the hot path.
+``objects`` has the values, ``statements`` what rules are made of, ``names`` the names; ``layout`` is the static part;
+``build`` turns a service's state into desired objects; ``table`` owns the shadow and makes transactions;
+``plane`` ties a family's model, table and schedule together.  ``fake`` is a kernel for tests, ``trace`` sends packets
+through it.
+
+Promises: one atomic transaction per write, in an order the kernel accepts; kernel work in proportion to what
+changed; after any history the rules mean what a fresh start would have written; a fake kernel with the same
+semantics as the real one. Never: runs a program, lists the kernel's tables on the hot path.
 """

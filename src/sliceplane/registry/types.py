@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -89,6 +90,8 @@ class ListOptions:
     resource_version_match: str | None = None
     limit: int = 0
     continue_token: str = ""
+    #: only watches may ask for it; here to be refused
+    send_initial_events: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,3 +112,27 @@ class WatchOptions:
     send_initial_events: bool | None = None
     timeout_s: int | None = None
     warnings: tuple[str, ...] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchPlan:
+    """How to serve a watch whose options were found good: what ``store.hub.Hub.subscribe`` wants to know.
+
+    - ``initial``: begin with ADDED for the present state; with ``bookmarks`` its end is marked;
+    - ``since=N``: events strictly after N, from the history or from the future;
+    - neither: events from now on;
+    - ``wait_for=N``: the store is not there yet; wait as long as for a list, then end the stream with
+      ``api.errors.too_large_resource_version`` as an ERROR event.
+    """
+
+    resource: Resource
+    namespace: str
+    name: str
+    matches: Callable[[Record], bool] | None
+    #: names ``matches``: equal texts mean equal predicates
+    selector: str
+    initial: bool
+    since: int | None
+    bookmarks: bool
+    wait_for: int | None = None
+    timeout_s: int | None = None

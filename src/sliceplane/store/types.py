@@ -64,3 +64,16 @@ class StoreEvent:
     type: EventType
     record: Record
     previous: Record | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list, in key order."""
+
+    records: tuple[Record, ...]
+    #: the revision that the list shows; the same for every page of one list
+    revision: int
+    #: there are records after the last one of this page
+    more: bool = False
+    #: how many; 0 unless ``more``
+    remaining: int = 0

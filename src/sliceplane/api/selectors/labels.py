@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from sliceplane.api.errors import StatusError, bad_request, show
+from sliceplane.api.errors import bad_request, show
 from sliceplane.api.meta import LabelSelector
 from sliceplane.kit.names import check_label_value, check_qualified_name
 
@@ -263,19 +263,3 @@ def from_map(labels: Mapping[str, str] | None) -> LabelRequirements:
     if not labels:
         return EVERYTHING
     return LabelRequirements(Requirement(key, Operator.EQUALS, (value,)) for key, value in labels.items())
-
-
-__all__ = [
-    "EVERYTHING",
-    "NOTHING",
-    "LabelRequirements",
-    "Operator",
-    "Requirement",
-    "StatusError",
-    "from_label_selector",
-    "from_map",
-    "key_problem",
-    "make_requirement",
-    "parse_int64",
-    "requirement_problems",
-]

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.scheme import Resource
 
 PatchType = Literal["merge", "strategic", "json", "apply"]
@@ -92,3 +93,8 @@ class Client(Protocol):
 
 class Unreachable(Exception):
     """No answer: refused, reset, timed out, TLS failed.  The cause is chained; nothing is known of the write."""
+
+
+def no_answer(error: Exception) -> StatusError:
+    """What a core is told when a request got no answer; if it was a write, its outcome is unknown."""
+    return unreachable(str(error) or type(error).__name__)

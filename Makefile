@@ -1,0 +1,47 @@
+# Everything that a developer or a machine runs.  `make help` lists it.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PY := .venv/bin/python
+PYTEST := $(PY) -m pytest
+export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
+
+.PHONY: help install dev demo test check lint bench soak lock clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: ## make .venv with .venv/bin/sliceplane ready to run
+	@tools/install.sh runtime
+	@echo "ready: .venv/bin/sliceplane --help"
+
+dev: ## the same with what tests, demo and benchmarks need
+	@tools/install.sh dev
+
+demo: dev ## KEP-4444's manifest, from kubectl apply to packets routed by the kernel
+	@$(PY) -m demo
+
+lint: dev
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	PYTHONPATH=src .venv/bin/lint-imports
+
+check: lint ## fast: lint, types, layers, quick tests of the cores
+	$(PYTEST) -q -x -m "not slow and not kernel and not kubectl" tests/test_tidy.py $(wildcard tests/kit tests/api tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft)
+
+test: lint ## everything that must pass (what CI runs)
+	$(PYTEST) -m "not slow"
+
+soak: dev ## the slow ones: 100 kills under write load, long random histories
+	$(PYTEST) -m slow --timeout=3600
+
+bench: dev ## every budget of the design: ours, the peer's, the ratio
+	@$(PY) -m benchmarks
+
+lock: ## pin anew what pyproject.toml asks for
+	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 pyproject.toml -o requirements.lock
+	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 pyproject.toml --group dev -o requirements-dev.lock
+
+clean: ## remove what the targets made
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/results
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

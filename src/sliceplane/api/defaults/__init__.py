@@ -1,0 +1,48 @@
+"""What the server fills in where a client said nothing (reference B6, controllers.md 5.1).
+
+Promises: ``apply`` is idempotent, changes only absent (or Go-empty) members, and needs nothing but the
+document, so that it can run on every decoded body, patched or new.
+Never: allocates, looks at other objects, or drops what was said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sliceplane.api.defaults.discovery import default_endpoint_slice
+from sliceplane.api.defaults.pods import default_pod
+from sliceplane.api.defaults.services import default_service
+from sliceplane.api.defaults.small import default_endpoints, default_event, default_lease, default_node
+from sliceplane.api.defaults.workloads import default_deployment, default_replica_set
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import (
+    Deployments,
+    EndpointSlices,
+    EndpointsObjects,
+    Events,
+    Leases,
+    Nodes,
+    Pods,
+    ReplicaSets,
+    Resource,
+    Services,
+)
+
+_DEFAULTS: dict[str, Callable[[Document], None]] = {
+    Deployments.key: default_deployment,
+    EndpointSlices.key: default_endpoint_slice,
+    EndpointsObjects.key: default_endpoints,
+    Events.key: default_event,
+    Leases.key: default_lease,
+    Nodes.key: default_node,
+    Pods.key: default_pod,
+    ReplicaSets.key: default_replica_set,
+    Services.key: default_service,
+}
+
+
+def apply(resource: Resource, document: Document) -> None:
+    """Fill in the defaults of the kind, in place.  The document must have passed its type check."""
+    default = _DEFAULTS.get(resource.key)
+    if default is not None:
+        default(document)

@@ -1,0 +1,46 @@
+"""Kinds whose defaults are a line or two: Endpoints, Event, Lease, Node."""
+
+from __future__ import annotations
+
+from sliceplane.api.meta import Document
+
+_NODE_INFO = (
+    "machineID",
+    "systemUUID",
+    "bootID",
+    "kernelVersion",
+    "osImage",
+    "containerRuntimeVersion",
+    "kubeletVersion",
+    "kubeProxyVersion",
+    "operatingSystem",
+    "architecture",
+)
+
+
+def default_endpoints(document: Document) -> None:
+    for subset in document.get("subsets", ()):
+        for port in subset.get("ports", ()):
+            port["protocol"] = port.get("protocol") or "TCP"
+
+
+def default_event(document: Document) -> None:
+    """Members that an Event always prints, also when empty (reference B16)."""
+    document.setdefault("involvedObject", {})
+    document.setdefault("source", {})
+    document.setdefault("reportingComponent", "")
+    document.setdefault("reportingInstance", "")
+
+
+def default_lease(document: Document) -> None:
+    document.setdefault("spec", {})
+
+
+def default_node(document: Document) -> None:
+    """A Node shows a nodeInfo from the start, with nothing in it."""
+    document.setdefault("spec", {})
+    status = document.setdefault("status", {})
+    info = status.setdefault("nodeInfo", {})
+    for member in _NODE_INFO:
+        info.setdefault(member, "")
+    status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})

@@ -1,0 +1,108 @@
+"""The table of messages, read from ``fields.txt`` (made by ``tools/make_protobuf_fields.py``, which tells its form)."""
+
+from __future__ import annotations
+
+import pkgutil
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, Literal, cast
+
+Label = Literal["one", "list", "map"]
+Presence = Literal["pointer", "always", "omit", "inline"]
+
+SCALARS: Final = frozenset(("string", "bool", "int32", "int64", "bytes"))
+META: Final = "k8s.io.apimachinery.pkg.apis.meta.v1"
+
+#: API group to the middle of the package's name
+_GROUPS: Final = {
+    "": "core",
+    "apps": "apps",
+    "authentication.k8s.io": "authentication",
+    "authorization.k8s.io": "authorization",
+    "coordination.k8s.io": "coordination",
+    "discovery.k8s.io": "discovery",
+    "events.k8s.io": "events",
+    "networking.k8s.io": "networking",
+    "rbac.authorization.k8s.io": "rbac",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field.  ``type`` is a scalar's name or a message's full name; ``name`` is "" for an inlined message."""
+
+    number: int
+    name: str
+    type: str
+    label: Label
+    presence: Presence
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    name: str
+    is_kind: bool
+    fields: tuple[Field, ...]
+
+    @property
+    def short_name(self) -> str:
+        return self.name.rpartition(".")[2]
+
+
+@cache
+def _blocks() -> dict[str, str]:
+    """Full name of each message to its lines; cut apart only, since most messages are never used."""
+    data = pkgutil.get_data(__name__, "fields.txt")
+    assert data is not None, "fields.txt is part of the package"
+    blocks: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in data.decode().splitlines():
+        if line[0].isdigit():
+            current.append(line)
+        else:
+            word, package, name = line.split(" ")
+            current = blocks[f"{package}.{name}"] = [word]
+    return {name: "\n".join(lines) for name, lines in blocks.items()}
+
+
+@cache
+def message(name: str) -> Message:
+    """The message of that full name; it must exist."""
+    word, *lines = _blocks()[name].split("\n")
+    package = name.rpartition(".")[0]
+    return Message(name, word == "kind", tuple(_field(line, package) for line in lines))
+
+
+def _field(line: str, package: str) -> Field:
+    number, name, kind, presence = line.split(" ")
+    label: Label = "list" if kind.startswith("[]") else "map" if kind.startswith("{}") else "one"
+    kind = kind.lstrip("[]{}")
+    if kind not in SCALARS and "." not in kind:
+        kind = f"{package}.{kind}"
+    inline = presence == "inline"
+    return Field(int(number), "" if inline else name, kind, label, cast("Presence", presence))
+
+
+@cache
+def _packages() -> frozenset[str]:
+    return frozenset(name.rpartition(".")[0] for name in _blocks())
+
+
+def message_names() -> tuple[str, ...]:
+    return tuple(_blocks())
+
+
+@cache
+def find_kind(api_version: str, kind: str) -> Message | None:
+    """The message of a kind, or ``None``.
+
+    The kinds of meta.k8s.io (Status, DeleteOptions, ...) exist in every group and version that we know.
+    """
+    group, _, version = api_version.rpartition("/")
+    package = f"k8s.io.api.{_GROUPS[group]}.{version}" if group in _GROUPS else ""
+    if package not in _packages() and api_version != "meta.k8s.io/v1":
+        return None
+    for name in (f"{package}.{kind}", f"{META}.{kind}"):
+        if name in _blocks() and message(name).is_kind:
+            return message(name)
+    return None

@@ -1,0 +1,111 @@
+"""Columns, printers, and reading from documents that may lack anything or have it in a wrong type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from sliceplane.api.meta import Document
+
+Cell = str | int | bool | None
+#: document and time to the cells, one for each column
+Cells = Callable[[Document, float], tuple[Cell, ...]]
+
+NONE: Final = "<none>"
+UNKNOWN: Final = "<unknown>"
+UNSET: Final = "<unset>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column.  ``priority`` above 0: shown by ``-o wide`` only."""
+
+    name: str
+    description: str
+    type: Literal["string", "integer", "date"] = "string"
+    format: Literal["", "name"] = ""
+    priority: int = 0
+
+    def definition(self) -> Document:
+        return {
+            "name": self.name,
+            "type": self.type,
+            "format": self.format,
+            "description": self.description,
+            "priority": self.priority,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Printer:
+    """How one kind is shown.  ``conditions`` gives a row's conditions, where it has any."""
+
+    columns: tuple[Column, ...]
+    cells: Cells
+    conditions: Callable[[Document], list[Document]] | None = None
+
+
+NAME: Final = Column(name="Name", format="name", description="Name of the object, unique for its kind and namespace.")
+AGE: Final = Column(name="Age", description="Time since the object was created.")
+
+
+def member(document: Any, *path: str) -> Any:
+    """The value at *path*, or ``None`` where there is nothing on the way."""
+    for name in path:
+        if not isinstance(document, dict):
+            return None
+        document = document.get(name)
+    return document
+
+
+def text(document: Any, *path: str) -> str:
+    value = member(document, *path)
+    return value if isinstance(value, str) else ""
+
+
+def number(document: Any, *path: str) -> int:
+    value = member(document, *path)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def flag(document: Any, *path: str) -> bool:
+    return member(document, *path) is True
+
+
+def objects(document: Any, *path: str) -> list[Document]:
+    """The objects of the list at *path*."""
+    value = member(document, *path)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def texts(document: Any, *path: str) -> list[str]:
+    """The strings of the list at *path*."""
+    value = member(document, *path)
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def mapping(document: Any, *path: str) -> Document:
+    value = member(document, *path)
+    return value if isinstance(value, dict) else {}
+
+
+def name_of(document: Document) -> str:
+    return text(document, "metadata", "name")
+
+
+def labels_text(labels: Document) -> str:
+    """``a=b,c=d``, sorted by key."""
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items())) or NONE
+
+
+def condition(document: Document, kind: str) -> Document:
+    """The condition of that type among ``status.conditions``; empty if there is none."""
+    return next((c for c in objects(document, "status", "conditions") if c.get("type") == kind), {})
+
+
+def first_few(items: Iterable[str], empty: str, most: int = 3) -> str:
+    """The first *most* items, and how many more there are."""
+    every = list(items)
+    shown = ",".join(every[:most])
+    return f"{shown} + {len(every) - most} more..." if len(every) > most else shown or empty

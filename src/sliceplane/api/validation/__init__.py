@@ -1,0 +1,84 @@
+"""What an object must be to be stored, in the words that Kubernetes uses (reference B13, controllers.md 5.2).
+
+Promises: a list of field errors in a fixed order; nothing changed; an unchanged part that passed once is not
+held against an update (ratcheting) where upstream does so too.
+Never: looks at other objects (that is admission) or at types (decoding has seen to those).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from sliceplane.api.errors import FieldError, invalid
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import (
+    ConfigMaps,
+    Deployments,
+    EndpointSlices,
+    EndpointsObjects,
+    Events,
+    Leases,
+    Namespaces,
+    Nodes,
+    Pods,
+    ReplicaSets,
+    Resource,
+    Services,
+)
+from sliceplane.api.validation import config_maps, endpoint_slices, endpoints, metadata, nodes, pods, small, workloads
+from sliceplane.api.validation.service_update import validate_service_update
+from sliceplane.api.validation.services import validate_service
+
+
+class _Create(Protocol):
+    def __call__(self, document: Document, /) -> list[FieldError]: ...
+
+
+class _Update(Protocol):
+    def __call__(self, new: Document, old: Document, /) -> list[FieldError]: ...
+
+
+class _Rules(NamedTuple):
+    create: _Create
+    update: _Update
+
+
+_RULES: dict[str, _Rules] = {
+    ConfigMaps.key: _Rules(config_maps.validate, config_maps.validate_update),
+    Deployments.key: _Rules(workloads.validate_deployment, workloads.validate_deployment_update),
+    EndpointSlices.key: _Rules(endpoint_slices.validate, endpoint_slices.validate_update),
+    EndpointsObjects.key: _Rules(endpoints.validate, endpoints.validate_update),
+    Events.key: _Rules(small.validate_event, small.validate_event_update),
+    Leases.key: _Rules(small.validate_lease, small.validate_lease_update),
+    Namespaces.key: _Rules(small.validate_namespace, small.validate_namespace_update),
+    Nodes.key: _Rules(nodes.validate, nodes.validate_update),
+    Pods.key: _Rules(pods.validate, pods.validate_update),
+    ReplicaSets.key: _Rules(workloads.validate_replica_set, workloads.validate_replica_set_update),
+    Services.key: _Rules(validate_service, validate_service_update),
+}
+_STATUS_RULES: dict[str, _Update] = {
+    Namespaces.key: small.validate_namespace_status,
+    Pods.key: pods.validate_status,
+    Services.key: small.validate_service_status,
+}
+
+
+def validate_create(resource: Resource, document: Document) -> list[FieldError]:
+    """Complaints about a new object: metadata first, then the kind's own rules."""
+    return [*metadata.validate(resource, document["metadata"]), *_RULES[resource.key].create(document)]
+
+
+def validate_update(resource: Resource, new: Document, old: Document, subresource: str = "") -> list[FieldError]:
+    """Complaints about *new* as the successor of *old*; on ``status`` the status rules alone."""
+    common = metadata.validate_update(resource, new["metadata"], old["metadata"])
+    if subresource == "status":
+        rules = _STATUS_RULES.get(resource.key)
+    else:
+        rules = _RULES[resource.key].update
+    return [*common, *(rules(new, old) if rules else ())]
+
+
+def refuse(resource: Resource, head: Document, errors: list[FieldError]) -> None:
+    """Raises the 422 StatusError of *errors*, if there are any."""
+    if errors:
+        raise invalid(resource.kind, resource.group, head.get("name", ""), errors)

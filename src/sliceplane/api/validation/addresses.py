@@ -1,0 +1,86 @@
+"""IP addresses and domain names in API objects, in upstream's two strictnesses (controllers.md 5.2).
+
+Every function gives the complaints about one value at one path.  Results for values are cached: an address of
+a slice is looked at again with each write of that slice.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+
+from sliceplane.api.errors import FieldError, invalid_value, required
+from sliceplane.kit.ip import parse_lenient
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain
+
+_NOT_AN_IP = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+_LOOPBACK = "may not be in the loopback range (127.0.0.0/8, ::1/128)"
+_LINK_LOCAL = "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
+_LINK_LOCAL_MULTICAST = "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"
+_MULTICAST_LOCAL_V4 = ipaddress.IPv4Network("224.0.0.0/24")
+_MULTICAST_LOCAL_V6 = ipaddress.IPv6Network("ff02::/16")
+
+
+@lru_cache(65536)
+def ip_problem(text: str, *, canonical: bool = False) -> str:
+    """Why *text* is not an IP address as new data must spell it; "" if it is."""
+    try:
+        if "%" in text:
+            return _NOT_AN_IP
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        lenient = parse_lenient(text)
+        return _NOT_AN_IP if lenient is None else "must not have leading 0s"
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return "must not be an IPv4-mapped IPv6 address"
+    if canonical and str(address) != text:
+        return f'must be in canonical form ("{address}")'
+    return ""
+
+
+@lru_cache(65536)
+def special_problem(text: str) -> str:
+    """Why no endpoint may have this (well-formed) address; "" if one may."""
+    address = parse_lenient(text)
+    assert address is not None, f"{text!r} is not an IP address"
+    if address.is_unspecified:
+        return f"may not be unspecified ({text})"
+    if address.is_loopback:
+        return _LOOPBACK
+    if address.is_link_local:
+        return _LINK_LOCAL
+    local = _MULTICAST_LOCAL_V4 if address.version == 4 else _MULTICAST_LOCAL_V6
+    if address in local:
+        return _LINK_LOCAL_MULTICAST
+    return ""
+
+
+@lru_cache(65536)
+def version_of(text: str) -> int:
+    """4 or 6, or 0 for what is no address."""
+    address = parse_lenient(text)
+    return 0 if address is None else address.version
+
+
+def check_endpoint_ip(path: str, text: str) -> list[FieldError]:
+    """An address that traffic can go to."""
+    problem = ip_problem(text) or special_problem(text)
+    return [invalid_value(path, text, problem)] if problem else []
+
+
+def check_fqdn(path: str, text: str) -> list[FieldError]:
+    """At least two labels; a trailing dot is fine."""
+    if not text:
+        return [required(path)]
+    name = text.removesuffix(".")
+    problems = check_dns_subdomain(name)
+    if problems:
+        return [invalid_value(path, name, ",".join(problems))]
+    labels = name.split(".")
+    if len(labels) < 2:
+        return [invalid_value(path, name, "should be a domain with at least two segments separated by dots")]
+    for label in labels:
+        problems = check_dns_label(label)
+        if problems:
+            return [invalid_value(path, label, ",".join(problems))]
+    return []

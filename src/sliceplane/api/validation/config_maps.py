@@ -1,0 +1,61 @@
+"""ConfigMap: keys, size, and the immutable flag."""
+
+from __future__ import annotations
+
+import re
+
+from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, too_long
+from sliceplane.api.meta import Document
+
+DATA_MAX_BYTES = 1024 * 1024
+KEY_MAX_BYTES = 253
+_KEY = re.compile("[-._a-zA-Z0-9]+")
+_KEY_SHAPE = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or "
+    "'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+)
+
+
+def validate(document: Document) -> list[FieldError]:
+    errors: list[FieldError] = []
+    text: dict[str, str] = document.get("data", {})
+    binary: dict[str, str] = document.get("binaryData", {})
+    size = 0
+    for key, value in text.items():
+        errors += _key(f"data[{key}]", key)
+        if key in binary:
+            errors.append(duplicate(f"data[{key}]", key))
+        size += len(value.encode())
+    for key, value in binary.items():
+        errors += _key(f"binaryData[{key}]", key)
+        size += len(value) * 3 // 4
+    if size > DATA_MAX_BYTES:
+        errors.append(too_long("[]", DATA_MAX_BYTES))
+    return errors
+
+
+def validate_update(new: Document, old: Document) -> list[FieldError]:
+    errors: list[FieldError] = []
+    if old.get("immutable"):
+        detail = "field is immutable when `immutable` is set"
+        if not new.get("immutable"):
+            errors.append(forbidden_field("immutable", detail))
+        errors += [
+            forbidden_field(member, detail)
+            for member in ("data", "binaryData")
+            if new.get(member, {}) != old.get(member, {})
+        ]
+    return errors + validate(new)
+
+
+def _key(path: str, key: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    if len(key) > KEY_MAX_BYTES:
+        errors.append(invalid_value(path, key, f"must be no more than {KEY_MAX_BYTES} characters"))
+    if not _KEY.fullmatch(key):
+        errors.append(invalid_value(path, key, _KEY_SHAPE))
+    elif key in (".", ".."):
+        errors.append(invalid_value(path, key, f"must not be '{key}'"))
+    elif key.startswith(".."):
+        errors.append(invalid_value(path, key, "must not start with '..'"))
+    return errors

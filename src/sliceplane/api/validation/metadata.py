@@ -1,0 +1,149 @@
+"""ObjectMeta: names, labels, annotations, owners, finalizers, and what may never change (reference B6, B9, B13)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, too_long
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Resource
+from sliceplane.kit.names import check_label_value, check_qualified_name
+
+ANNOTATIONS_MAX_BYTES = 256 * 1024
+STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
+_IMMUTABLE = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+_OWNER_ORDER = ("apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion")
+IMMUTABLE = "field is immutable"
+
+# The same few keys and values come with every write.
+_key_problems = lru_cache(4096)(check_qualified_name)
+_value_problems = lru_cache(4096)(check_label_value)
+
+
+def validate(resource: Resource, head: Document) -> list[FieldError]:
+    """The metadata of a new object."""
+    errors: list[FieldError] = []
+    prefix, name = head.get("generateName", ""), head.get("name", "")
+    if prefix:
+        # A trailing dash is the usual separator before the generated suffix.
+        masked = prefix[:-1] + "a" if prefix.endswith("-") and len(prefix) > 1 else prefix
+        errors += [invalid_value("metadata.generateName", prefix, problem) for problem in resource.check_name(masked)]
+    if not name:
+        errors.append(required("metadata.name", "name or generateName is required"))
+    else:
+        errors += [invalid_value("metadata.name", name, problem) for problem in resource.check_name(name)]
+    if resource.namespaced and not head.get("namespace"):
+        errors.append(required("metadata.namespace"))
+    errors += validate_maps(head)
+    errors += _validate_owners(head)
+    errors += _validate_finalizers(head)
+    return errors
+
+
+def validate_update(resource: Resource, new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
+    """The metadata of an update.  Upstream runs the first rules twice, which clients see as doubled causes [quirk]."""
+    errors: list[FieldError] = []
+    if old.get("deletionTimestamp"):
+        added = [name for name in new.get("finalizers", ()) if name not in old.get("finalizers", ())]
+        if added:
+            listed = ", ".join(f'"{name}"' for name in sorted(set(added)))
+            errors.append(
+                forbidden_field(
+                    "metadata.finalizers",
+                    "no new finalizers can be added if the object is being deleted, "
+                    f"found new finalizers []string{{{listed}}}",
+                )
+            )
+    errors += [
+        invalid_value(f"metadata.{member}", new.get(member), IMMUTABLE)
+        for member in _IMMUTABLE
+        if new.get(member) != old.get(member)
+    ]
+    if any(new.get(member) != old.get(member) for member in ("labels", "annotations")):
+        errors += validate_maps(new)
+    if new.get("ownerReferences") != old.get("ownerReferences"):
+        errors += _validate_owners(new)
+    errors = [*errors, *errors]
+    if new.get("finalizers") != old.get("finalizers"):
+        errors += _validate_finalizers(new)
+    return errors
+
+
+def validate_maps(head: Document, path: str = "metadata") -> list[FieldError]:
+    """Labels and annotations."""
+    errors = validate_labels(head.get("labels", {}), f"{path}.labels")
+    annotations: dict[str, str] = head.get("annotations", {})
+    where, size = f"{path}.annotations", 0
+    for key, value in annotations.items():
+        # The case of annotation keys is free, unlike that of label prefixes.
+        errors += [invalid_value(where, key, problem) for problem in _key_problems(key.lower())]
+        size += len(key.encode()) + len(value.encode())
+    if size > ANNOTATIONS_MAX_BYTES:
+        errors.append(too_long(where, ANNOTATIONS_MAX_BYTES))
+    return errors
+
+
+def validate_labels(labels: dict[str, str], path: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for key, value in labels.items():
+        errors += [invalid_value(path, key, problem) for problem in _key_problems(key)]
+        errors += [invalid_value(path, value, problem) for problem in _value_problems(value)]
+    return errors
+
+
+def _validate_owners(head: Document) -> list[FieldError]:
+    path = "metadata.ownerReferences"
+    errors: list[FieldError] = []
+    controller = ""
+    owners: list[Document] = head.get("ownerReferences", [])
+    for owner in owners:
+        api_version, kind = owner.get("apiVersion", ""), owner.get("kind", "")
+        group, _, version = api_version.rpartition("/")
+        if not version:
+            errors.append(invalid_value(f"{path}.apiVersion", api_version, "version must not be empty"))
+        errors += [
+            invalid_value(f"{path}.{member}", owner.get(member, ""), "must not be empty")
+            for member in ("kind", "name", "uid")
+            if not owner.get(member)
+        ]
+        if (group, version, kind) == ("", "v1", "Event"):
+            errors.append(invalid_value(path, _shown(owner), "/v1, Kind=Event is disallowed from being an owner"))
+        if owner.get("controller"):
+            name = f"{kind}/{owner.get('name', '')}"
+            if controller:
+                detail = (
+                    'Only one reference can have Controller set to true. Found "true" in references for '
+                    f"{controller} and {name}"
+                )
+                errors.append(invalid_value(path, [_shown(one) for one in owners], detail))
+            else:
+                controller = name
+    return errors
+
+
+def _shown(owner: Document) -> Document:
+    """An owner reference as Go prints it: the required members always, in the order of the struct."""
+    return {
+        member: owner.get(member, "")
+        for member in _OWNER_ORDER
+        if member in owner or member not in ("controller", "blockOwnerDeletion")
+    }
+
+
+def _validate_finalizers(head: Document) -> list[FieldError]:
+    path = "metadata.finalizers"
+    errors: list[FieldError] = []
+    finalizers: list[str] = head.get("finalizers", [])
+    for index, name in enumerate(finalizers):
+        errors += validate_finalizer(f"{path}[{index}]", name)
+    if "orphan" in finalizers and "foregroundDeletion" in finalizers:
+        errors.append(invalid_value(path, finalizers, "finalizer orphan and foregroundDeletion cannot be both set"))
+    return errors
+
+
+def validate_finalizer(path: str, name: str) -> list[FieldError]:
+    errors = [invalid_value(path, name, problem) for problem in _key_problems(name)]
+    if "/" not in name and name not in STANDARD_FINALIZERS:
+        detail = "name is neither a standard finalizer name nor is it fully qualified"
+        errors.append(invalid_value(path, name, detail))
+    return errors

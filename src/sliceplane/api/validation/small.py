@@ -1,0 +1,71 @@
+"""Kinds with few rules: Event, Lease, Namespace, and the status of Service (reference B10, B14, B16)."""
+
+from __future__ import annotations
+
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value
+from sliceplane.api.meta import Document
+from sliceplane.api.validation.metadata import validate_finalizer
+
+NOT_NEGATIVE = "must be greater than or equal to 0"
+
+
+def validate_event(document: Document) -> list[FieldError]:
+    """An Event lives in the namespace of what it is about; about something without one, in ``default``."""
+    about = document.get("involvedObject", {}).get("namespace", "")
+    namespace = document["metadata"].get("namespace", "")
+    mismatch = invalid_value("involvedObject.namespace", about, "does not match event.namespace")
+    if document.get("eventTime") is not None:
+        # The newer recorder is trusted with a namespace that it names.
+        return [mismatch] if not about and namespace not in ("default", "kube-system") else []
+    if not about:
+        return [mismatch] if namespace not in ("", "default") else []
+    return [mismatch] if about != namespace else []
+
+
+def validate_event_update(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
+    return validate_event(new)
+
+
+def validate_lease(document: Document) -> list[FieldError]:
+    spec: Document = document.get("spec", {})
+    errors: list[FieldError] = []
+    duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
+    if duration is not None and duration <= 0:
+        errors.append(invalid_value("spec.leaseDurationSeconds", duration, "must be greater than 0"))
+    if transitions is not None and transitions < 0:
+        errors.append(invalid_value("spec.leaseTransitions", transitions, NOT_NEGATIVE))
+    return errors
+
+
+def validate_lease_update(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
+    return validate_lease(new)
+
+
+def validate_namespace(document: Document) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for name in document.get("spec", {}).get("finalizers", ()):
+        errors += validate_finalizer("spec.finalizers", name)
+    return errors
+
+
+def validate_namespace_update(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
+    return validate_namespace(new)
+
+
+def validate_namespace_status(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
+    phase = new.get("status", {}).get("phase", "")
+    if "deletionTimestamp" in new["metadata"]:
+        if phase != "Terminating":
+            detail = "may only be 'Terminating' if `deletionTimestamp` is not empty"
+            return [invalid_value("status.Phase", phase, detail)]
+    elif phase != "Active":
+        return [invalid_value("status.Phase", phase, "may only be 'Active' if `deletionTimestamp` is empty")]
+    return []
+
+
+def validate_service_status(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
+    ingress = new.get("status", {}).get("loadBalancer", {}).get("ingress")
+    if ingress and new["spec"].get("type") != "LoadBalancer":
+        detail = "may only be used when `spec.type` is 'LoadBalancer'"
+        return [forbidden_field("status.loadBalancer.ingress", detail)]
+    return []

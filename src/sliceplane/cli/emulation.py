@@ -1,0 +1,97 @@
+"""The flags of workload emulation, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from sliceplane.controllers.emulation.nodes import EmulatedNode, EmulationConfig
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_SECONDS = click.FloatRange(min=0, max=86400)
+
+
+def emulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--emulate`` and its companions; they reach the command as one dictionary, ``emulation``."""
+    options = [
+        click.option(
+            "--emulate", is_flag=True, help="Emulate kubelets: Deployments and ReplicaSets become Pods on Nodes."
+        ),
+        click.option(
+            "--emulate-nodes",
+            type=click.IntRange(1, 250),
+            default=1,
+            show_default=True,
+            help="How many Nodes, named node-1, node-2, ...",
+        ),
+        click.option("--zones", default="", metavar="ZONE,ZONE", help="Zones that the Nodes are spread over in turn."),
+        click.option(
+            "--emulate-file", type=_FILE, help="YAML list of Nodes: name, zone, region, labels, podCIDRs, address."
+        ),
+        click.option(
+            "--emulate-ready-delay",
+            type=_SECONDS,
+            default=0.0,
+            show_default=True,
+            help="Seconds from a Pod's start until it is ready.",
+        ),
+        click.option(
+            "--emulate-termination",
+            type=_SECONDS,
+            default=2.0,
+            show_default=True,
+            help="Seconds that a deleted Pod lives on at most; its own grace period if that is shorter.",
+        ),
+        click.option(
+            "--emulate-readiness",
+            type=click.Choice(("auto", "external")),
+            default="auto",
+            show_default=True,
+            help="external: a Pod is ready when it is annotated emulation.sliceplane.dev/ready=true.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def emulation_config(flags: dict[str, Any]) -> EmulationConfig | None:
+    """What *flags* (the values of ``emulation_options``) ask for; ``None`` without ``--emulate``.
+
+    Raises ``click.UsageError`` for flags that contradict each other or a file that cannot be used.
+    """
+    if not flags["emulate"]:
+        if flags["emulate_file"] is not None or flags["zones"]:
+            raise click.UsageError("--emulate-file and --zones say how to emulate; add --emulate")
+        return None
+    from sliceplane.controllers.emulation.nodes import EmulationConfig
+
+    return EmulationConfig(
+        nodes=_nodes(flags),
+        ready_s=flags["emulate_ready_delay"],
+        termination_s=flags["emulate_termination"],
+        ready_by_default=flags["emulate_readiness"] == "auto",
+    )
+
+
+def _nodes(flags: dict[str, Any]) -> tuple[EmulatedNode, ...]:
+    from sliceplane.controllers.emulation.nodes import make_nodes, parse_nodes
+
+    path: Path | None = flags["emulate_file"]
+    try:
+        if path is None:
+            zones = [zone.strip() for zone in flags["zones"].split(",") if zone.strip()]
+            return make_nodes(flags["emulate_nodes"], zones)
+        import yaml
+
+        return parse_nodes(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise click.UsageError(f"{path or '--zones'}: {error}") from error
+    except yaml.YAMLError as error:
+        raise click.UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    except OSError as error:
+        raise click.UsageError(f"{path}: {error.strerror}") from error

@@ -1,0 +1,125 @@
+"""What the serving commands share: their flags, and the life of a process from flags to exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from ipaddress import ip_network
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.kit.ip import parse_strict
+
+if TYPE_CHECKING:
+    from sliceplane.shell.plane import Plane, PlaneConfig, Service
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+class AddressType(click.ParamType):
+    name = "ip"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        address = parse_strict(str(value))
+        if address is None:
+            self.fail(f"{value!r} is not an IP address", param, ctx)
+        return str(address)
+
+
+class ServiceRangeType(click.ParamType):
+    """One CIDR, or two of different families separated by a comma; the first is the primary family."""
+
+    name = "cidr[,cidr]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        networks = []
+        for text in str(value).split(","):
+            try:
+                networks.append(ip_network(text.strip()))
+            except ValueError as error:
+                self.fail(str(error), param, ctx)
+        if len(networks) > 2 or len({network.version for network in networks}) != len(networks):
+            self.fail("at most one range of each IP family", param, ctx)
+        for network in networks:
+            if network.num_addresses < 8:
+                self.fail(f"{network} is too small: at least 8 addresses are needed", param, ctx)
+        return tuple(str(network) for network in networks)
+
+
+def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The flags that every command with an API server has."""
+    options = [
+        click.option(
+            "--bind-address", type=AddressType(), default="127.0.0.1", show_default=True, help="IP to listen on."
+        ),
+        click.option(
+            "--secure-port",
+            type=click.IntRange(0, 65535),
+            default=6443,
+            show_default=True,
+            help="Port to serve HTTPS on; 0 picks a free one.",
+        ),
+        click.option(
+            "--data-dir",
+            default="",
+            metavar="PATH",
+            help="Folder for everything that is kept; 'memory:' keeps nothing.  [default: the XDG data folder]",
+        ),
+        click.option(
+            "--service-cluster-ip-range",
+            type=ServiceRangeType(),
+            default="10.96.0.0/16,fd00:10:96::/112",
+            show_default=True,
+            help="Ranges for Service IPs, at most one of each family; the first is the primary family.",
+        ),
+        click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Service, ...]], *, log_level: str) -> None:
+    """Run a plane until SIGINT or SIGTERM; exits with code 1 and one sentence if it cannot start.
+
+    *config* and *services* are called after the flags are known to be good, so that what they import is not paid
+    for by ``--help`` and usage errors.
+    """
+    import uvloop
+
+    from sliceplane.shell.log import configure
+    from sliceplane.shell.plane import Plane
+    from sliceplane.shell.start_error import StartError
+
+    configure(log_level)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(Plane(config(), services())))
+    except StartError as error:
+        click.echo(f"Error: {error}", err=True)
+        raise SystemExit(1) from error
+
+
+async def _run(plane: Plane) -> None:
+    loop = asyncio.get_running_loop()
+    asked_to_stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked_to_stop.set)
+    starting = asyncio.ensure_future(plane.start())
+    stopping = asyncio.ensure_future(asked_to_stop.wait())
+    try:
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
+        if not starting.cancelled():
+            await starting
+            click.echo(f"ready {plane.url} kubeconfig={plane.kubeconfig}")
+            await stopping
+    finally:
+        stopping.cancel()
+        await plane.stop()

@@ -1,0 +1,236 @@
+"""Scheduler and kubelet in one, for emulated Nodes only.
+
+The life of a Pod here: bound to a node (fewest Pods of its owner in the zone, then fewest on the node),
+started (addresses, phase Running), ready, and after a deletion removed when its grace period, bounded by
+the configuration, has passed.  While it terminates it stays as it was: a terminating Pod that still serves
+is what consumers must cope with.
+
+Readiness is the configured default unless the Pod carries the annotation ``emulation.sliceplane.dev/ready``:
+whoever runs the real thing behind a Pod's address says so there.
+"""
+
+from __future__ import annotations
+
+from sliceplane.api.codec import encode
+from sliceplane.api.core import Node, Pod
+from sliceplane.api.meta import Document, Object
+from sliceplane.api.scheme import Nodes, Pods
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, PatchType, Verb, Watched, Write
+from sliceplane.controllers.emulation.addresses import PodAddresses
+from sliceplane.controllers.emulation.nodes import (
+    ANNOTATION_READY,
+    EmulatedNode,
+    EmulationConfig,
+    node_document,
+    node_status,
+)
+from sliceplane.controllers.emulation.placement import Placement
+from sliceplane.controllers.emulation.pod_status import ready_status, started_status
+from sliceplane.controllers.emulation.replicaset import is_ready
+from sliceplane.controllers.emulation.templates import controller_uid
+from sliceplane.controllers.expectations import Expectations
+from sliceplane.controllers.keyed import KeyedController
+from sliceplane.informer.changes import Change
+from sliceplane.kit.times import parse_time
+
+COMPONENT = "sliceplane-emulation"
+
+
+class KubeletController(KeyedController):
+    """Keys are ``node/NAME`` and ``pod/NAMESPACE/NAME``."""
+
+    def __init__(self, config: EmulationConfig) -> None:
+        super().__init__(ControllerInfo("kubelet-emulation", (Watched(Nodes), Watched(Pods))))
+        self._config = config
+        self._emulated = {node.name: node for node in config.nodes}
+        self._nodes: dict[str, Node] = {}
+        self._pods: dict[str, Pod] = {}
+        self._waiting: set[str] = set()  # Pods that no node could take
+        self._placement = Placement()
+        self._addresses = PodAddresses(config.nodes)
+        self._expectations = Expectations()
+
+    def on_synced(self, now: float) -> None:
+        super().on_synced(now)
+        for name in self._emulated:
+            self.enqueue(f"node/{name}", now)
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        self._expectations.observe(change)
+        if change.resource == Nodes.key:
+            name = change.object.metadata.name
+            if isinstance(change.new, Node):
+                self._nodes[name] = change.new
+                for key in sorted(self._waiting):
+                    self.enqueue(key, now)
+            else:
+                self._nodes.pop(name, None)
+            return
+        key = f"pod/{change.object.metadata.key}"
+        old, new = change.old, change.new
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            self._addresses.release(old.metadata.uid)
+            self._placement.drop(old.metadata.uid)
+        if isinstance(new, Pod):
+            self._pods[key] = new
+            self._take_stock(new)
+            self.enqueue(key, now)
+        else:
+            self._pods.pop(key, None)
+            self._waiting.discard(key)
+            self._expectations.forget(key)
+
+    def _take_stock(self, pod: Pod) -> None:
+        """Bring addresses and placement up to what the Pod says."""
+        uid = pod.metadata.uid
+        if pod.status.phase in ("Succeeded", "Failed"):
+            self._addresses.release(uid)
+            self._placement.drop(uid)
+            return
+        self._addresses.hold(uid, tuple(item.ip for item in pod.status.pod_ips or ()))
+        node = self._emulated.get(pod.spec.node_name)
+        if node is not None:
+            self._placement.put(uid, node, controller_uid(pod))
+
+    def plan(self, key: str, now: float) -> tuple[Write, ...]:
+        if key.startswith("node/"):
+            return self._register(self._emulated[key.removeprefix("node/")], now)
+        pod = self._pods.get(key)
+        if pod is None or pod.status.phase in ("Succeeded", "Failed"):
+            return ()
+        again = self._expectations.pending(key, now)
+        if again is not None:
+            self.enqueue_after(key, again - now, now)
+            return ()
+        if not pod.spec.node_name:
+            return self._bind(key, pod)
+        if pod.spec.node_name not in self._emulated:
+            return ()
+        if pod.metadata.deletion_timestamp is not None:
+            return self._terminate(key, pod, now)
+        return self._run(key, pod, now)
+
+    def _register(self, node: EmulatedNode, now: float) -> tuple[Write, ...]:
+        present = self._nodes.get(node.name)
+        status = Write(
+            verb="patch",
+            resource=Nodes,
+            name=node.name,
+            subresource="status",
+            patch_type="strategic",
+            body=encode({"status": node_status(node, now)}),
+        )
+        if present is None:
+            body = encode(node_document(node))
+            return (Write(verb="create", resource=Nodes, body=body, tolerate=("AlreadyExists",)), status)
+        if any(one.type == "Ready" and one.status == "True" for one in present.status.conditions or ()):
+            return ()
+        return (status,)
+
+    def _fits(self, node: EmulatedNode, pod: Pod) -> bool:
+        present = self._nodes.get(node.name)
+        if present is None or present.spec.unschedulable:
+            return False
+        return (pod.spec.node_selector or {}).items() <= (present.metadata.labels or {}).items()
+
+    def _bind(self, key: str, pod: Pod) -> tuple[Write, ...]:
+        uid = pod.metadata.uid
+        if pod.metadata.deletion_timestamp is not None or self._placement.node_of(uid):
+            return ()  # leaving, or decided and not yet shown by the cache
+        fitting = [node for node in self._emulated.values() if self._fits(node, pod)]
+        if not fitting:
+            self._waiting.add(key)
+            self.note(
+                EventNote(
+                    regarding=pod,
+                    regarding_resource=Pods,
+                    type="Warning",
+                    reason="FailedScheduling",
+                    note=f"0/{len(self._emulated)} emulated nodes fit: none is schedulable with the labels asked for",
+                    component=COMPONENT,
+                    action="Scheduling",
+                )
+            )
+            return ()
+        self._waiting.discard(key)
+        chosen = self._placement.choose(fitting, controller_uid(pod))
+        self._placement.put(uid, chosen, controller_uid(pod))
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod.metadata.name, "uid": uid},
+            "target": {"kind": "Node", "name": chosen.name},
+        }
+        return (_write("create", pod, subresource="binding", body=encode(binding)),)
+
+    def _terminate(self, key: str, pod: Pod, now: float) -> tuple[Write, ...]:
+        assert pod.metadata.deletion_timestamp is not None, key
+        grace_s = pod.metadata.deletion_grace_period_seconds or 0
+        asked_at = parse_time(pod.metadata.deletion_timestamp) - grace_s
+        due = asked_at + min(self._config.termination_s, grace_s)
+        if now < due:
+            self.enqueue_after(key, due - now, now)
+            return ()
+        body = encode({"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}})
+        return (_write("delete", pod, body=body),)
+
+    def _run(self, key: str, pod: Pod, now: float) -> tuple[Write, ...]:
+        if not pod.status.pod_ips:
+            due = parse_time(pod.metadata.creation_timestamp or "1970-01-01T00:00:00Z") + self._config.start_s
+            if now < due:
+                self.enqueue_after(key, due - now, now)
+                return ()
+            addresses = self._addresses.assign(pod.metadata.uid, pod.spec.node_name)
+            if not addresses:
+                self.enqueue_after(key, 5.0, now)  # the node is full; an address may come back
+                return ()
+            node = self._emulated[pod.spec.node_name]
+            ready = self._wants_ready(pod) and not self._config.ready_s
+            return (_status(pod, started_status(pod, addresses, node.address, ready=ready, now=now)),)
+        wants = self._wants_ready(pod)
+        if wants == is_ready(pod):
+            return ()
+        due = parse_time(pod.status.start_time or "1970-01-01T00:00:00Z") + self._config.ready_s
+        if wants and now < due:
+            self.enqueue_after(key, due - now, now)
+            return ()
+        return (_status(pod, ready_status(pod, ready=wants, now=now)),)
+
+    def _wants_ready(self, pod: Pod) -> bool:
+        said = (pod.metadata.annotations or {}).get(ANNOTATION_READY)
+        return self._config.ready_by_default if said is None else said == "true"
+
+    def finished(self, done: Done, now: float) -> None:
+        if done.job.writes[0].subresource != "binding":
+            self.expect_results(self._expectations, done, now)
+            return
+        # The answer to a binding is a Status without a version; the placement stands in for it until the
+        # cache shows the node.  A binding that failed is taken back.
+        pod = self._pods.get(done.job.key)
+        if pod is not None and not pod.spec.node_name and (done.error is not None or not done.results[0]):
+            self._placement.drop(pod.metadata.uid)
+
+    def check(self) -> None:
+        super().check()
+        self._expectations.check()
+        self._addresses.check()
+        self._placement.check()
+        assert self._waiting <= set(self._pods), f"{self._waiting} not in the cache"
+
+
+def _write(verb: Verb, pod: Pod, *, body: bytes, subresource: str = "", patch_type: PatchType = "merge") -> Write:
+    return Write(
+        verb=verb,
+        resource=Pods,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        subresource=subresource,
+        body=body,
+        patch_type=patch_type,
+        tolerate=("NotFound", "Conflict"),
+    )
+
+
+def _status(pod: Pod, status: Document) -> Write:
+    body = encode({"metadata": {"uid": pod.metadata.uid}, "status": status})
+    return _write("patch", pod, subresource="status", body=body, patch_type="strategic")

@@ -1,0 +1,144 @@
+"""What is emulated: Nodes with zones and pod address ranges, and how long things take on them."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sliceplane.api.discovery import LABEL_HOSTNAME, LABEL_ZONE
+from sliceplane.api.meta import Document
+from sliceplane.kit.names import check_dns_subdomain, check_label_value
+from sliceplane.kit.times import format_time
+
+LABEL_EMULATED = "emulation.sliceplane.dev/node"
+#: "true" or "false" on a Pod overrules the emulation's own idea of its readiness
+ANNOTATION_READY = "emulation.sliceplane.dev/ready"
+LABEL_REGION = "topology.kubernetes.io/region"
+NODES_MAX = 250  # one /24 of the pod range each
+_MEMBERS = {"name", "zone", "region", "labels", "podCIDRs", "address"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatedNode:
+    name: str
+    zone: str = ""
+    region: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    pod_cidrs: tuple[str, ...] = ()
+    address: str = ""
+
+    def all_labels(self) -> dict[str, str]:
+        labels = {LABEL_EMULATED: "true", LABEL_HOSTNAME: self.name, "kubernetes.io/os": "linux"}
+        if self.zone:
+            labels[LABEL_ZONE] = self.zone
+        if self.region:
+            labels[LABEL_REGION] = self.region
+        return {**labels, **self.labels}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulationConfig:
+    """Times in seconds.  ``termination_s`` bounds a Pod's own grace period from above, so that a laptop need
+    not wait 30 s for nothing.  ``ready_by_default`` False: a Pod becomes ready when it is annotated so."""
+
+    nodes: tuple[EmulatedNode, ...]
+    start_s: float = 0.0
+    ready_s: float = 0.0
+    termination_s: float = 2.0
+    ready_by_default: bool = True
+
+
+def _defaults(index: int, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "podCIDRs": [f"10.244.{index}.0/24", f"fd00:10:244:{index:x}::/64"],
+        "address": f"192.0.2.{index}",
+    }
+
+
+def make_nodes(count: int, zones: Iterable[str]) -> tuple[EmulatedNode, ...]:
+    """*count* nodes ``node-1`` .., spread over *zones* in turn.  Raises ``ValueError`` with a sentence."""
+    names = list(zones)
+    entries = [
+        {"name": f"node-{index}", **({"zone": names[(index - 1) % len(names)]} if names else {})}
+        for index in range(1, count + 1)
+    ]
+    return parse_nodes(entries)
+
+
+def parse_nodes(entries: Any) -> tuple[EmulatedNode, ...]:
+    """Nodes from the list in an ``--emulate-file``.  Raises ``ValueError`` that names the entry and the fault."""
+    if not isinstance(entries, list) or not entries:
+        raise ValueError("expected a list of nodes, each with at least a name")
+    if len(entries) > NODES_MAX:
+        raise ValueError(f"{len(entries)} nodes asked for; at most {NODES_MAX} can be emulated")
+    nodes: list[EmulatedNode] = []
+    for index, entry in enumerate(entries, 1):
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            raise ValueError(f"node {index}: expected a mapping with a name, got {entry!r}")
+        name = entry["name"]
+        unknown = sorted(set(entry) - _MEMBERS)
+        if unknown:
+            raise ValueError(f"node {name}: unknown member {unknown[0]!r}; known are {', '.join(sorted(_MEMBERS))}")
+        merged = {**_defaults(index, name), **entry}
+        for problem in (*check_dns_subdomain(name), *check_label_value(str(merged.get("zone", "")))):
+            raise ValueError(f"node {name}: {problem}")
+        for cidr in merged["podCIDRs"]:
+            try:
+                ipaddress.ip_network(cidr)
+            except ValueError as error:
+                raise ValueError(f"node {name}: podCIDRs: {error}") from error
+        nodes.append(
+            EmulatedNode(
+                name=name,
+                zone=str(merged.get("zone", "")),
+                region=str(merged.get("region", "")),
+                labels={str(k): str(v) for k, v in (merged.get("labels") or {}).items()},
+                pod_cidrs=tuple(merged["podCIDRs"]),
+                address=str(merged["address"]),
+            )
+        )
+    names = [node.name for node in nodes]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"node {repeated[0]}: named more than once")
+    return tuple(nodes)
+
+
+def node_document(node: EmulatedNode) -> Document:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node.name, "labels": node.all_labels()},
+        "spec": {"podCIDR": node.pod_cidrs[0], "podCIDRs": list(node.pod_cidrs)},
+    }
+
+
+def node_status(node: EmulatedNode, now: float) -> Document:
+    stamp = format_time(now)
+    resources = {"cpu": "4", "memory": "16Gi", "pods": "250"}
+    return {
+        "capacity": resources,
+        "allocatable": resources,
+        "addresses": [
+            {"type": "InternalIP", "address": node.address},
+            {"type": "Hostname", "address": node.name},
+        ],
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "True",
+                "reason": "EmulatedNodeReady",
+                "message": "emulated by sliceplane",
+                "lastHeartbeatTime": stamp,
+                "lastTransitionTime": stamp,
+            }
+        ],
+        "nodeInfo": {
+            "kubeletVersion": "sliceplane-emulated",
+            "osImage": "emulated",
+            "containerRuntimeVersion": "emulated",
+        },
+    }

@@ -1,0 +1,71 @@
+"""Children made from a pod template: the template's hash, and the documents of ReplicaSets and Pods.
+
+Templates are documents, not projections: whatever fields the user wrote must reach the Pod.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from typing import Any
+
+from sliceplane.api.meta import Document, Object
+from sliceplane.api.scheme import Resource
+from sliceplane.kit.names import GENERATED_ALPHABET
+
+LABEL_TEMPLATE_HASH = "pod-template-hash"
+HASH_LENGTH = 10
+
+
+def template_hash(template: Document) -> str:
+    """Ten characters that change when anything in the template but its own hash label changes."""
+    plain = copy.deepcopy(template)
+    labels = plain.get("metadata", {}).get("labels")
+    if isinstance(labels, dict):
+        labels.pop(LABEL_TEMPLATE_HASH, None)
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+    digits = []
+    for _ in range(HASH_LENGTH):
+        number, index = divmod(number, len(GENERATED_ALPHABET))
+        digits.append(GENERATED_ALPHABET[index])
+    return "".join(digits)
+
+
+def owner_reference(owner: Object, resource: Resource) -> Document:
+    """A controlling ownerReference to *owner*."""
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "name": owner.metadata.name,
+        "uid": owner.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def controller_uid(child: Object) -> str:
+    """The uid of the child's controlling owner, or ""."""
+    for reference in child.metadata.owner_references or ():
+        if reference.controller:
+            return reference.uid
+    return ""
+
+
+def with_hash_label(labels: dict[str, str] | None, value: str) -> dict[str, str]:
+    return {**(labels or {}), LABEL_TEMPLATE_HASH: value}
+
+
+def pod_document(template: Document, owner: Object, resource: Resource) -> Document:
+    """A Pod as its ReplicaSet creates it: the template's metadata and spec, a generated name, the owner."""
+    meta: dict[str, Any] = template.get("metadata") or {}
+    metadata: Document = {
+        "generateName": f"{owner.metadata.name}-",
+        "namespace": owner.metadata.namespace,
+        "ownerReferences": [owner_reference(owner, resource)],
+    }
+    for member in ("labels", "annotations", "finalizers"):
+        if meta.get(member):
+            metadata[member] = meta[member]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}

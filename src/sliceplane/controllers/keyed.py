@@ -1,0 +1,107 @@
+"""A controller with one work queue: the part that level-driven controllers have in common.
+
+``on_change`` (the subclass's) notes what is true and enqueues keys; ``take_work`` asks ``plan`` for the
+writes of each key that is due.  A plan without writes is the end of that key's turn.  A key whose job is
+under way is not planned again before ``on_done`` (the queue's *processing* set), so a plan may trust that
+its previous writes have been answered.  Failed jobs come back with the queue's back-off.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import msgspec
+
+from sliceplane.api.codec import decode
+from sliceplane.api.meta import Object
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Work, Write
+from sliceplane.controllers.expectations import Expectations
+from sliceplane.informer.changes import Change
+from sliceplane.kit.backoff import Backoff
+from sliceplane.workqueue.queue import WorkQueue
+
+#: a laptop's controllers should not brood for a quarter of an hour over a passing error
+RETRY_BACKOFF = Backoff(base_s=0.1, cap_s=30.0)
+
+
+class KeyedController(ABC):
+    """Owns the queue; subclasses own the caches."""
+
+    def __init__(self, info: ControllerInfo) -> None:
+        self._info = info
+        self._queue: WorkQueue[str] = WorkQueue(backoff=RETRY_BACKOFF)
+        self._synced = False
+        self._notes: list[EventNote] = []
+
+    @property
+    def info(self) -> ControllerInfo:
+        return self._info
+
+    @abstractmethod
+    def on_change(self, change: Change[Object], now: float) -> None: ...
+
+    @abstractmethod
+    def plan(self, key: str, now: float) -> tuple[Write, ...]:
+        """The writes that bring *key* nearer to what must hold; none if it holds or cannot be decided yet."""
+
+    @abstractmethod
+    def finished(self, done: Done, now: float) -> None:
+        """A job was performed, wholly or up to ``done.error``; its key is queued anew after this call."""
+
+    def on_synced(self, now: float) -> None:
+        self._synced = True
+
+    def enqueue(self, key: str, now: float) -> None:
+        self._queue.add(key, now)
+
+    def enqueue_after(self, key: str, delay_s: float, now: float) -> None:
+        self._queue.add_after(key, delay_s, now)
+
+    def note(self, note: EventNote) -> None:
+        self._notes.append(note)
+
+    def take_work(self, now: float, max_jobs: int) -> Work:
+        if not self._synced:
+            return Work()
+        jobs: list[Job] = []
+        while len(jobs) < max_jobs:
+            key = self._queue.get(now)
+            if key is None:
+                break
+            writes = self.plan(key, now)
+            if writes:
+                jobs.append(Job(key=key, writes=writes))
+            else:
+                self._queue.forget(key)
+                self._queue.done(key)
+        notes, self._notes = tuple(self._notes), []
+        return Work(jobs=tuple(jobs), notes=notes)
+
+    def on_done(self, done: Done, now: float) -> None:
+        self.finished(done, now)
+        if done.error is None:
+            self._queue.forget(done.job.key)
+            self._queue.done(done.job.key)
+        else:
+            self._queue.done(done.job.key)
+            self._queue.add_rate_limited(done.job.key, now)
+
+    def next_deadline(self) -> float | None:
+        return self._queue.next_deadline() if self._synced else None
+
+    def expect_results(self, expectations: Expectations, done: Done, now: float) -> None:
+        """Wait until the cache shows what the job's writes did, as the server's answers tell."""
+        for write, result in zip(done.job.writes, done.results, strict=False):
+            if not result:
+                continue  # the error was tolerated: nothing was written
+            answer = decode(result, Object)
+            if answer.kind == "Status":
+                # Deleted at once: the answer names the uid and has no version.
+                details = msgspec.json.decode(result).get("details") or {}
+                expectations.expect_gone(done.job.key, details.get("uid", ""), now)
+            else:
+                version = int(answer.metadata.resource_version or 0)
+                expectations.expect(done.job.key, write.resource.key, answer.metadata.uid, version, now)
+
+    def check(self) -> None:
+        self._queue.check()

@@ -1,0 +1,261 @@
+"""A kernel with nftables in it, for tests: the commands of ``objects`` with the semantics that the real one has.
+
+A transaction is taken whole or not at all.  The errors are those that nft reports: a missing table, chain,
+container or element (ENOENT), an object that exists otherwise (EEXIST), one that is still in use (EBUSY), keys or
+values of the wrong type (EINVAL), a command that nft's grammar does not have (EINVAL).
+
+It is deliberately as strict as the strictest kernel that we support: before 6.2, a chain or map whose last
+reference goes in the same transaction still counts as in use.  What passes here passes there.
+"""
+
+from __future__ import annotations
+
+import copy
+import ipaddress
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sliceplane.nft.objects import (
+    AddChain,
+    AddContainer,
+    AddElements,
+    AddRule,
+    AddTable,
+    Command,
+    Container,
+    DeleteChain,
+    DeleteContainer,
+    DeleteElements,
+    DeleteTable,
+    FlushChain,
+    Hook,
+    Key,
+    NftFamily,
+    Rule,
+    TableRef,
+    Target,
+    Transaction,
+    Value,
+    Verdict,
+)
+from sliceplane.nft.statements import Balance, InSet, Jump, Vmap
+
+Errno = Literal["ENOENT", "EEXIST", "EBUSY", "EINVAL"]
+NAME_MAX = 255
+
+
+class FakeError(Exception):
+    """The transaction was refused; nothing of it was done."""
+
+    def __init__(self, errno: Errno, command: Command, why: str) -> None:
+        super().__init__(f"{errno}: {why} ({command})")
+        self.errno = errno
+        self.command = command
+
+
+@dataclass(slots=True)
+class FakeChain:
+    hook: Hook | None
+    rules: list[Rule] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class FakeContainer:
+    definition: Container
+    elements: dict[Key, Value] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class FakeTable:
+    chains: dict[str, FakeChain] = field(default_factory=dict)
+    containers: dict[str, FakeContainer] = field(default_factory=dict)
+
+    def chain_users(self, name: str) -> list[str]:
+        """Who leads to chain *name*."""
+        jumps = [
+            chain
+            for chain, held in self.chains.items()
+            for rule in held.rules
+            if any(isinstance(part, Jump) and part.chain == name for part in rule.statements)
+        ]
+        maps = [
+            held.definition.name
+            for held in self.containers.values()
+            if any(isinstance(value, Verdict) and value.chain == name for value in held.elements.values())
+        ]
+        return jumps + maps
+
+    def container_users(self, name: str) -> list[str]:
+        """The chains whose rules look something up in *name*."""
+        return [
+            chain
+            for chain, held in self.chains.items()
+            for rule in held.rules
+            if any(isinstance(part, InSet | Vmap | Balance) and part.container == name for part in rule.statements)
+        ]
+
+
+class FakeKernel:
+    """All tables of one network namespace.  ``tables`` may be read, and damaged, by tests."""
+
+    def __init__(self) -> None:
+        self.tables: dict[TableRef, FakeTable] = {}
+        self.transactions = 0
+
+    def run(self, transaction: Transaction) -> None:
+        """Takes *transaction*; raises ``FakeError`` and changes nothing if a command cannot be done."""
+        attempt = _Attempt(copy.deepcopy(self.tables), self.tables, transaction.table)
+        for command in transaction.commands:
+            attempt.perform(command)
+        self.tables = attempt.tables
+        self.transactions += 1
+
+
+class _Attempt:
+    """The state that a transaction is building, and the one before it."""
+
+    def __init__(self, tables: dict[TableRef, FakeTable], before: dict[TableRef, FakeTable], ref: TableRef) -> None:
+        self.tables = tables
+        self._before = before.get(ref, FakeTable())
+        self._ref = ref
+
+    def perform(self, command: Command) -> None:
+        match command:
+            case AddTable():
+                self.tables.setdefault(self._ref, FakeTable())
+                return
+            case DeleteTable():
+                self._table(command)
+                del self.tables[self._ref]
+                self._before = FakeTable()  # everything in it went with it, uses included
+                return
+        table = self._table(command)
+        match command:
+            case AddChain():
+                self._add_chain(table, command)
+            case FlushChain():
+                self._chain(table, command.name, command).rules.clear()
+            case DeleteChain():
+                self._delete_chain(table, command)
+            case AddRule():
+                self._add_rule(table, command)
+            case AddContainer():
+                self._add_container(table, command)
+            case DeleteContainer():
+                self._delete_container(table, command)
+            case AddElements():
+                self._add_elements(table, command)
+            case DeleteElements():
+                self._delete_elements(table, command)
+
+    def _table(self, command: Command) -> FakeTable:
+        table = self.tables.get(self._ref)
+        if table is None:
+            raise FakeError("ENOENT", command, f"no table {self._ref}")
+        return table
+
+    def _chain(self, table: FakeTable, name: str, command: Command) -> FakeChain:
+        chain = table.chains.get(name)
+        if chain is None:
+            raise FakeError("ENOENT", command, f"no chain {name}")
+        return chain
+
+    def _container(self, table: FakeTable, name: str, command: Command) -> FakeContainer:
+        container = table.containers.get(name)
+        if container is None:
+            raise FakeError("ENOENT", command, f"no set or map {name}")
+        return container
+
+    def _add_chain(self, table: FakeTable, command: AddChain) -> None:
+        if not 0 < len(command.name.encode()) <= NAME_MAX:
+            raise FakeError("EINVAL", command, f"a name of {len(command.name)} bytes")
+        found = table.chains.setdefault(command.name, FakeChain(command.hook))
+        if found.hook != command.hook:
+            raise FakeError("EEXIST", command, f"the chain has hook {found.hook}")
+
+    def _delete_chain(self, table: FakeTable, command: DeleteChain) -> None:
+        self._chain(table, command.name, command)
+        users = table.chain_users(command.name) + self._before.chain_users(command.name)
+        if users:
+            raise FakeError("EBUSY", command, f"used by {users}")
+        del table.chains[command.name]
+
+    def _add_rule(self, table: FakeTable, command: AddRule) -> None:
+        chain = self._chain(table, command.chain, command)
+        for part in command.rule.statements:
+            if isinstance(part, Jump):
+                self._chain(table, part.chain, command)
+            elif isinstance(part, InSet | Vmap | Balance):
+                value = self._container(table, part.container, command).definition.value
+                wanted = {InSet: "none", Vmap: "verdict", Balance: "target"}[type(part)]
+                if value != wanted:
+                    raise FakeError("EINVAL", command, f"{part.container} holds {value}, not {wanted}")
+            if isinstance(part, Balance) and not (part.count > 0 and part.offset + part.count <= 2**32):
+                raise FakeError("EINVAL", command, f"numgen mod {part.count} offset {part.offset}")
+        chain.rules.append(command.rule)
+
+    def _add_container(self, table: FakeTable, command: AddContainer) -> None:
+        wanted = command.container
+        found = table.containers.setdefault(wanted.name, FakeContainer(wanted))
+        if found.definition != wanted:
+            raise FakeError("EEXIST", command, f"it is {found.definition}")
+
+    def _delete_container(self, table: FakeTable, command: DeleteContainer) -> None:
+        name = command.container.name
+        self._container(table, name, command)
+        users = table.container_users(name) + self._before.container_users(name)
+        if users:
+            raise FakeError("EBUSY", command, f"used by {users}")
+        del table.containers[name]
+
+    def _add_elements(self, table: FakeTable, command: AddElements) -> None:
+        container = self._container(table, command.container, command)
+        if not command.items:
+            raise FakeError("EINVAL", command, "no elements")
+        for key, value in command.items:
+            problem = _wrong(container.definition, key, value, self._ref.family)
+            if problem:
+                raise FakeError("EINVAL", command, problem)
+            if isinstance(value, Verdict) and value.kind == "goto":
+                self._chain(table, value.chain, command)
+            if container.elements.setdefault(key, value) != value:
+                raise FakeError("EEXIST", command, f"{key} is {container.elements[key]}")
+
+    def _delete_elements(self, table: FakeTable, command: DeleteElements) -> None:
+        container = self._container(table, command.container, command)
+        if not command.keys:
+            raise FakeError("EINVAL", command, "no elements")
+        for key in command.keys:
+            if key not in container.elements:
+                raise FakeError("ENOENT", command, f"no element {key}")
+            del container.elements[key]
+
+
+def _wrong(definition: Container, key: Key, value: Value, family: NftFamily) -> str:
+    """What is wrong with an element; "" if nothing is."""
+    if len(key) != len(definition.key):
+        return f"key {key} for {definition.key}"
+    for part, kind in zip(key, definition.key, strict=True):
+        if not _fits(part, kind, family):
+            return f"{part!r} is no {kind}"
+    holds = {"none": type(None), "verdict": Verdict, "target": Target}[definition.value]
+    if not isinstance(value, holds):
+        return f"value {value} in a {definition.kind} of {definition.value}"
+    if isinstance(value, Target) and not (_fits(value.ip, "addr", family) and _fits(value.port, "port", family)):
+        return f"target {value}"
+    return ""
+
+
+def _fits(part: str | int, kind: str, family: NftFamily) -> bool:
+    if kind == "addr":
+        if not isinstance(part, str):
+            return False
+        try:
+            address = ipaddress.ip_address(part)
+        except ValueError:
+            return False
+        return address.version == (4 if family == "ip" else 6) and str(address) == part
+    if kind == "proto":
+        return part in {"tcp", "udp", "sctp"}
+    bound = 65535 if kind == "port" else 2**32 - 1
+    return isinstance(part, int) and 0 <= part <= bound

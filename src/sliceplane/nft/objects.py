@@ -1,0 +1,245 @@
+"""Objects and commands of an nftables table, and how they are written for ``nft -f``.
+
+A ``Transaction`` is a tuple of commands that the kernel takes whole or not at all.  ``render`` gives exactly the
+text that is sent.  The vocabulary is the part of nftables that we use; the fake kernel understands the same part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from sliceplane.nft.statements import Statement
+
+NftFamily = Literal["ip", "ip6"]
+
+#: a concatenation: addresses and protocol names as text, ports and indexes as numbers
+Key = tuple[str | int, ...]
+
+
+class Target(msgspec.Struct, frozen=True, order=True, gc=False):
+    """Where DNAT sends a packet.  (There may be hundreds of thousands: the garbage collector shall not see them.)"""
+
+    ip: str
+    port: int
+
+
+class Verdict(NamedTuple):
+    """What a verdict map answers: ``goto`` a chain, or ``drop``."""
+
+    kind: Literal["goto", "drop"]
+    chain: str = ""
+
+
+DROP = Verdict("drop")
+
+
+def goto(chain: str) -> Verdict:
+    return Verdict("goto", chain)
+
+
+Value = Verdict | Target | None
+Item = tuple[Key, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """Where a base chain is attached; its policy is accept."""
+
+    type: Literal["filter", "nat"]
+    point: Literal["prerouting", "input", "forward", "output", "postrouting"]
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A set (``value`` none) or a map.  ``key`` names field types, joined as nft concatenates them.
+
+    ``numgen`` keys are the numbers that ``numgen`` draws; nft knows that type by ``typeof`` alone.
+    """
+
+    name: str
+    key: tuple[Literal["addr", "proto", "port", "numgen"], ...]
+    value: Literal["none", "verdict", "target"] = "none"
+
+    def definition(self, family: NftFamily) -> str:
+        if self.value == "target":
+            assert self.key == ("numgen",), f"{self.name}: targets are found by number, not by {self.key}"
+            return f"{{ typeof numgen random mod 2 : {family} daddr . tcp dport; }}"
+        types = {"addr": "ipv4_addr" if family == "ip" else "ipv6_addr", "proto": "inet_proto", "port": "inet_service"}
+        suffix = " : verdict" if self.value == "verdict" else ""
+        return f"{{ type {' . '.join(types[part] for part in self.key)}{suffix}; }}"
+
+    @property
+    def kind(self) -> str:
+        return "set" if self.value == "none" else "map"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Statements from left to right; a match that fails ends the rule."""
+
+    statements: tuple[Statement, ...]
+
+    def render(self, family: NftFamily) -> str:
+        return " ".join(statement.render(family) for statement in self.statements)
+
+
+class TableRef(NamedTuple):
+    """A table is known by its family and its name."""
+
+    family: NftFamily
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.name}"
+
+
+# Commands.  Each renders as one line.
+
+
+@dataclass(frozen=True, slots=True)
+class AddTable:
+    """Makes the table; no error if it exists."""
+
+    def render(self, table: TableRef) -> str:
+        return f"add table {table}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTable:
+    """Removes the table with all that is in it; an error if there is none."""
+
+    def render(self, table: TableRef) -> str:
+        return f"delete table {table}"
+
+
+@dataclass(frozen=True, slots=True)
+class AddChain:
+    """Makes a chain; no error if the same one exists."""
+
+    name: str
+    hook: Hook | None = None
+
+    def render(self, table: TableRef) -> str:
+        if self.hook is None:
+            return f"add chain {table} {self.name}"
+        hook = self.hook
+        return f"add chain {table} {self.name} {{ type {hook.type} hook {hook.point} priority {hook.priority}; }}"
+
+
+@dataclass(frozen=True, slots=True)
+class FlushChain:
+    """Removes every rule of the chain."""
+
+    name: str
+
+    def render(self, table: TableRef) -> str:
+        return f"flush chain {table} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteChain:
+    """An error if anything still jumps to it."""
+
+    name: str
+
+    def render(self, table: TableRef) -> str:
+        return f"delete chain {table} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class AddRule:
+    """Appends a rule."""
+
+    chain: str
+    rule: Rule
+
+    def render(self, table: TableRef) -> str:
+        return f"add rule {table} {self.chain} {self.rule.render(table.family)}"
+
+
+@dataclass(frozen=True, slots=True)
+class AddContainer:
+    """Makes a set or map; no error if the same one exists."""
+
+    container: Container
+
+    def render(self, table: TableRef) -> str:
+        container = self.container
+        return f"add {container.kind} {table} {container.name} {container.definition(table.family)}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteContainer:
+    """An error if a rule still uses it."""
+
+    container: Container
+
+    def render(self, table: TableRef) -> str:
+        return f"delete {self.container.kind} {table} {self.container.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class AddElements:
+    """Adds elements; an error if one exists with another value.  Never empty: nft has no such command."""
+
+    container: str
+    items: tuple[Item, ...]
+
+    def render(self, table: TableRef) -> str:
+        return f"add element {table} {self.container} {{ {', '.join(_item(key, value) for key, value in self.items)} }}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteElements:
+    """Removes elements; an error if one does not exist.  Never empty."""
+
+    container: str
+    keys: tuple[Key, ...]
+
+    def render(self, table: TableRef) -> str:
+        return f"delete element {table} {self.container} {{ {', '.join(_item(key, None) for key in self.keys)} }}"
+
+
+Command = (
+    AddTable
+    | DeleteTable
+    | AddChain
+    | FlushChain
+    | DeleteChain
+    | AddRule
+    | AddContainer
+    | DeleteContainer
+    | AddElements
+    | DeleteElements
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """Commands for one table, all or nothing."""
+
+    table: TableRef
+    commands: tuple[Command, ...]
+    #: it replaces the table whole, whatever was there
+    full: bool = False
+
+    def render(self) -> str:
+        return "".join(f"{command.render(self.table)}\n" for command in self.commands)
+
+
+def deletion(table: TableRef) -> Transaction:
+    """Removes *table*, whether it exists or not (nft 1.0.6 has no ``destroy``)."""
+    return Transaction(table, (AddTable(), DeleteTable()))
+
+
+def _item(key: Key, value: Value) -> str:
+    text = str(key[0]) if len(key) == 1 else " . ".join(map(str, key))
+    if value is None:
+        return text
+    if isinstance(value, Target):
+        return f"{text} : {value.ip} . {value.port}"
+    return f"{text} : goto {value.chain}" if value.kind == "goto" else f"{text} : drop"

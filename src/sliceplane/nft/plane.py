@@ -1,0 +1,125 @@
+"""The data plane of one IP family as a core: events in, transactions out.
+
+``proxy.tracker`` knows what changed, ``build`` what that means, ``table`` how the kernel gets there,
+``proxy.schedule`` when.  This is their composition; a shell (or a test, or a simulator) owns it and runs what it
+gives out::
+
+    plane.on_service(old, new, now) ...      # and on_slice, on_node, on_synced
+    if plane.due(now):
+        transaction = plane.take_transaction(now)
+        if transaction is not None: run it, then plane.on_success(now) or plane.on_failure(now)
+
+Nothing is written before ``on_synced``: half a list of Services would take the other half's rules away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sliceplane.api.core import Node, Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.kit.ip import Family
+from sliceplane.nft.build import build_service
+from sliceplane.nft.names import TABLE
+from sliceplane.nft.objects import NftFamily, TableRef, Transaction
+from sliceplane.nft.table import TableState
+from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.schedule import Freshness, Schedule
+from sliceplane.proxy.tracker import ServiceTracker
+
+NFT_FAMILIES: dict[Family, NftFamily] = {"IPv4": "ip", "IPv6": "ip6"}
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneConfig:
+    """``node_name``: whose zone and local endpoints count.  ``min_period_s``: the pause between two writes."""
+
+    node_name: str
+    table: str = TABLE
+    min_period_s: float = 0.0
+
+
+class FamilyPlane:
+    """See the module.  One transaction at a time."""
+
+    def __init__(self, family: Family, config: PlaneConfig) -> None:
+        self.family: Family = family
+        self._tracker = ServiceTracker(family, config.node_name)
+        self._table = TableState(TableRef(NFT_FAMILIES[family], config.table))
+        self._schedule = Schedule(min_period_s=config.min_period_s)
+        self._synced = False
+        self._writes = 0
+
+    @property
+    def freshness(self) -> Freshness:
+        return self._schedule.freshness
+
+    @property
+    def services(self) -> int:
+        """How many Services this family serves."""
+        return len(self._tracker.services())
+
+    @property
+    def writes(self) -> int:
+        """How many transactions the kernel has taken."""
+        return self._writes
+
+    def on_service(self, old: Service | None, new: Service | None, now: float) -> None:
+        self._note(self._tracker.on_service(old, new), now)
+
+    def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None, now: float) -> None:
+        self._note(self._tracker.on_slice(old, new), now)
+
+    def on_node(self, node: Node | None, now: float) -> None:
+        self._note(self._tracker.on_node(node), now)
+
+    def on_synced(self, now: float) -> None:
+        """Services and EndpointSlices were listed; the first write is due.  A second call changes nothing."""
+        if not self._synced:
+            self._synced = True
+            self._schedule.on_change(now)
+
+    def next_deadline(self) -> float | None:
+        """When ``take_transaction`` may have something; ``None``: after the next event, or while one runs."""
+        return self._schedule.next_deadline() if self._synced else None
+
+    def due(self, now: float) -> bool:
+        return self._synced and self._schedule.due(now)
+
+    def take_transaction(self, now: float) -> Transaction | None:
+        """The next write.  ``None``: the changes meant nothing to the kernel, and count as written."""
+        assert self._synced, "nothing may be written before the first lists are complete"
+        self._schedule.on_start()
+        for change in self._tracker.take_changes():
+            self._table.set_service(change.service, build_service(change.ports))
+        transaction = self._table.take_transaction(now)
+        if transaction is None:
+            self._schedule.on_success(now)
+            self._arm_retirement()
+        return transaction
+
+    def on_success(self, now: float) -> None:
+        """The kernel took the transaction."""
+        self._writes += 1
+        self._table.on_success(now)
+        self._schedule.on_success(now)
+        self._arm_retirement()
+
+    def on_failure(self, now: float) -> None:
+        """The kernel refused it; the next one, after the back-off or with the next change, is full."""
+        self._table.on_failure()
+        self._schedule.on_failure(now)
+
+    def _note(self, changed: tuple[ServiceKey, ...], now: float) -> None:
+        if changed and self._synced:
+            self._schedule.on_change(now)
+
+    def _arm_retirement(self) -> None:
+        deadline = self._table.next_deadline()
+        if deadline is not None:
+            self._schedule.on_idle_work(deadline)
+
+    def check(self) -> None:
+        """Every invariant of the parts.  O(state)."""
+        self._tracker.check()
+        self._table.check()

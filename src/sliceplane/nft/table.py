@@ -1,0 +1,330 @@
+"""One table: what it shall hold, what the kernel holds (the shadow), and the transaction from one to the other.
+
+```
+set_service()  ->  desired chains, claims on elements  --diff of what is marked-->  Transaction
+                                                            |
+                   shadow  <------- on_success ------------ '      on_failure -> everything, from nothing
+```
+
+The shadow changes only when the kernel has taken the transaction; the kernel is never asked.  If it refuses one
+(somebody deleted our table, say), the shadow is worth nothing: the next transaction is *full*.  A full one
+deletes the table and builds it again **in the same transaction**, so traffic never meets an empty table; the
+first is full too, and thereby adopts or replaces whatever an earlier process left.
+
+**Order of commands.**  1. make the maps and chains that are missing; 2. delete elements; 3. add elements, whose
+verdicts need the chains (a changed value is a deletion and an addition); 4. flush and add rules, which need the
+maps, and which the kernel checks against the elements already there; 5. delete chains and maps.
+
+**Retirement.**  The kernel evaluates a packet against the rules that were there when the packet entered the hook,
+but looks elements up in the newest version of a map; and kernels before 6.2 refuse to delete a chain in the
+transaction that takes the last reference away.  Therefore what a transaction takes out of use (targets beyond a
+rule's new count, a chain that nothing leads to) stays for ``RETIRE_AFTER_S`` and goes with a later transaction.
+If it is wanted again meanwhile it is used again.
+
+**Shared elements.**  Two Services may want one element: the same local endpoint, or by mistake the same cluster
+IP.  An element stays as long as anyone claims it; if the claims differ, the Service whose key sorts first wins,
+on every node.
+
+**Size.**  A transaction has no bound but memory: as root, nft raises its socket buffer as needed (210,300
+endpoints in one transaction are tested).  In a user namespace, without that right, the kernel refuses some 20,000
+elements ("Message too long").
+
+Owned by one ``plane.FamilyPlane``.  Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sliceplane.nft.build import BalancedChain, ServiceObjects
+from sliceplane.nft.layout import static_commands
+from sliceplane.nft.objects import (
+    AddChain,
+    AddContainer,
+    AddElements,
+    AddRule,
+    AddTable,
+    Command,
+    DeleteChain,
+    DeleteContainer,
+    DeleteElements,
+    DeleteTable,
+    FlushChain,
+    Item,
+    Key,
+    Rule,
+    TableRef,
+    Target,
+    Transaction,
+    Value,
+)
+from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX, Slots, map_of, offset_of
+from sliceplane.nft.statements import Balance
+from sliceplane.proxy.model import ServiceKey
+
+RETIRE_AFTER_S = 1.0
+
+ElementId = tuple[str, Key]  # container, key
+
+
+class Held(NamedTuple):
+    """A chain in the kernel: its slot, how many targets its rule draws from (0: it has no rule), and the
+    targets in the slot; those from number ``live`` on are retired."""
+
+    slot: int
+    live: int
+    targets: tuple[Target, ...]
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A transaction in the making, and what the shadow becomes if it succeeds (``None``: gone)."""
+
+    made: list[Command] = field(default_factory=list)
+    deletions: dict[str, list[Key]] = field(default_factory=lambda: defaultdict(list))  # by container
+    additions: dict[str, list[Item]] = field(default_factory=lambda: defaultdict(list))
+    rules: list[Command] = field(default_factory=list)
+    removed: list[Command] = field(default_factory=list)
+    chains: dict[str, Held | None] = field(default_factory=dict)
+    elements: dict[ElementId, tuple[Value] | None] = field(default_factory=dict)
+    full: bool = False
+
+    def commands(self) -> tuple[Command, ...]:
+        deletions = [DeleteElements(name, tuple(self.deletions[name])) for name in sorted(self.deletions)]
+        additions = [AddElements(name, tuple(self.additions[name])) for name in sorted(self.additions)]
+        return (*self.made, *deletions, *additions, *self.rules, *self.removed)
+
+
+class TableState:
+    """See the module.  ``take_transaction``, then exactly one of ``on_success`` and ``on_failure``, then the next."""
+
+    def __init__(self, table: TableRef) -> None:
+        self._table = table
+        self._services: dict[ServiceKey, ServiceObjects] = {}
+        self._wanted: dict[str, BalancedChain] = {}
+        self._claims: dict[ElementId, tuple[tuple[ServiceKey, Value], ...]] = {}
+        self._held: dict[str, Held] = {}
+        self._elements: dict[ElementId, Value] = {}
+        self._slots = Slots()
+        self._retired: dict[str, float] = {}  # chain -> when its retired part may go
+        self._marked_chains: set[str] = set()
+        self._marked_elements: set[ElementId] = set()
+        self._needs_full = True
+        self._draft: _Draft | None = None
+
+    def set_service(self, key: ServiceKey, objects: ServiceObjects | None) -> None:
+        """What *key* wants from now on.  O(the Service); what did not change is not marked."""
+        old = self._services.get(key) or ServiceObjects()
+        new = objects or ServiceObjects()
+        if old == new:
+            return
+        if objects is None or new == ServiceObjects():
+            del self._services[key]
+        else:
+            self._services[key] = new
+        chains = {chain.name: chain for chain in new.chains}
+        for chain in old.chains:
+            if chain.name not in chains:
+                del self._wanted[chain.name]
+                self._marked_chains.add(chain.name)
+        for name, chain in chains.items():
+            assert len(chain.targets) <= TARGETS_PER_CHAIN_MAX, f"{name} has {len(chain.targets)} targets"
+            if self._wanted.get(name) != chain:
+                self._wanted[name] = chain
+                self._marked_chains.add(name)
+        before = {(container, element): value for container, element, value in old.elements}
+        after = {(container, element): value for container, element, value in new.elements}
+        for element in before:
+            if element not in after:
+                self._claim(element, key, None)
+        for element, value in after.items():
+            if element not in before or before[element] != value:
+                self._claim(element, key, (value,))
+
+    def take_transaction(self, now: float) -> Transaction | None:
+        """What brings the kernel up to date, with whatever is retired long enough; ``None``: nothing to do."""
+        assert self._draft is None, "a transaction is under way"
+        draft = self._full() if self._needs_full else self._changes(now)
+        commands = draft.commands()
+        if not commands:
+            return None
+        self._draft = draft
+        self._marked_chains, self._marked_elements = set(), set()
+        return Transaction(self._table, commands, draft.full)
+
+    def on_success(self, now: float) -> None:
+        """The kernel took the transaction."""
+        draft = self._draft
+        assert draft is not None, "no transaction is under way"
+        self._draft = None
+        self._needs_full = False
+        if draft.full:
+            self._held, self._elements, self._retired = {}, {}, {}
+        for name, held in draft.chains.items():
+            self._retired.pop(name, None)
+            if held is None:
+                del self._held[name]
+                continue
+            self._held[name] = held
+            if held.live < len(held.targets):
+                self._retired[name] = now + RETIRE_AFTER_S
+        for element, value in draft.elements.items():
+            if value is None:
+                del self._elements[element]
+            else:
+                self._elements[element] = value[0]
+
+    def on_failure(self) -> None:
+        """The kernel refused the transaction, or nobody knows: from now on the shadow is worth nothing."""
+        assert self._draft is not None, "no transaction is under way"
+        self._draft = None
+        self._needs_full = True
+
+    def force_full(self) -> None:
+        """The next transaction replaces the table, whatever the shadow says."""
+        self._needs_full = True
+
+    def next_deadline(self) -> float | None:
+        """When retired objects may go.  (Changes are the caller's to time.)"""
+        return min(self._retired.values(), default=None)
+
+    def _claim(self, element: ElementId, key: ServiceKey, value: tuple[Value] | None) -> None:
+        others = [claim for claim in self._claims.get(element, ()) if claim[0] != key]
+        if value is not None:
+            others.append((key, value[0]))
+            others.sort(key=lambda claim: claim[0])
+        if others:
+            self._claims[element] = tuple(others)
+        else:
+            del self._claims[element]
+        self._marked_elements.add(element)
+
+    def _full(self) -> _Draft:
+        draft = _Draft(full=True)
+        self._slots = Slots()  # no way back: until this succeeds, every transaction is full
+        draft.made.extend((AddTable(), DeleteTable(), AddTable(), *static_commands()))
+        for name in sorted(self._wanted):
+            self._place(draft, self._wanted[name], None)
+        for element in sorted(self._claims):
+            value = self._claims[element][0][1]
+            container, key = element
+            draft.additions[container].append((key, value))
+            draft.elements[element] = (value,)
+        return draft
+
+    def _changes(self, now: float) -> _Draft:
+        draft = _Draft()
+        for name in sorted(self._marked_chains):
+            wanted, held = self._wanted.get(name), self._held.get(name)
+            if wanted is not None:
+                self._place(draft, wanted, held)
+            elif held is not None and held.live:
+                draft.rules.append(FlushChain(name))
+                draft.chains[name] = held._replace(live=0)
+        for element in sorted(self._marked_elements):
+            self._change_element(draft, element)
+        # Last, so that a slot given back here is not handed out again by this very transaction.
+        for name in sorted(name for name, at in self._retired.items() if at <= now and name not in draft.chains):
+            self._remove_retired(draft, name, self._held[name])
+        return draft
+
+    def _change_element(self, draft: _Draft, element: ElementId) -> None:
+        claims = self._claims.get(element)
+        exists = element in self._elements
+        container, key = element
+        if claims is None:
+            if exists:
+                draft.deletions[container].append(key)
+                draft.elements[element] = None
+            return
+        value = claims[0][1]
+        if exists:
+            if self._elements[element] == value:
+                return
+            draft.deletions[container].append(key)
+        draft.additions[container].append((key, value))
+        draft.elements[element] = (value,)
+
+    def _place(self, draft: _Draft, wanted: BalancedChain, held: Held | None) -> None:
+        """Brings a chain's targets and rule to *wanted*, leaving in place whatever can stay."""
+        name, count = wanted.name, len(wanted.targets)
+        assert count, f"{name} has no targets: its Service must not have built it"
+        if held is None:
+            slot, first = self._slots.take()
+            if first:
+                draft.made.append(AddContainer(map_of(slot)))
+            draft.made.append(AddChain(name))
+            held = Held(slot, 0, ())
+            placed = wanted.targets
+        else:
+            placed = place(held.targets, wanted.targets)
+        container, offset = map_of(held.slot).name, offset_of(held.slot)
+        for number, (before, after) in enumerate(zip(held.targets, placed, strict=False)):
+            if before != after:
+                draft.deletions[container].append((offset + number,))
+                draft.additions[container].append(((offset + number,), after))
+        new_places = enumerate(placed[len(held.targets) :], offset + len(held.targets))
+        newcomers: list[Item] = [((number,), target) for number, target in new_places]
+        if newcomers:
+            draft.additions[container].extend(newcomers)
+        if count != held.live:
+            if held.live:
+                draft.rules.append(FlushChain(name))
+            draft.rules.append(AddRule(name, Rule((Balance(wanted.protocol, count, offset, container),))))
+        new = Held(held.slot, count, placed)
+        if new != held:
+            draft.chains[name] = new
+
+    def _remove_retired(self, draft: _Draft, name: str, held: Held) -> None:
+        container, offset = map_of(held.slot).name, offset_of(held.slot)
+        draft.deletions[container].extend((offset + number,) for number in range(held.live, len(held.targets)))
+        if held.live:
+            draft.chains[name] = held._replace(targets=held.targets[: held.live])
+            return
+        draft.chains[name] = None
+        draft.removed.append(DeleteChain(name))
+        if self._slots.release(held.slot):
+            draft.removed.append(DeleteContainer(map_of(held.slot)))
+
+    def check(self) -> None:
+        """Every invariant; what is not marked is in the kernel as it shall be.  O(state)."""
+        claims: dict[ElementId, list[tuple[ServiceKey, Value]]] = {}
+        chains: dict[str, BalancedChain] = {}
+        for key in sorted(self._services):
+            for container, element, value in self._services[key].elements:
+                claims.setdefault((container, element), []).append((key, value))
+            chains.update({chain.name: chain for chain in self._services[key].chains})
+        assert chains == self._wanted, f"chains {self._wanted} should be {chains}"
+        sorted_claims = {element: tuple(found) for element, found in claims.items()}
+        assert sorted_claims == self._claims, f"claims {self._claims} should be {sorted_claims}"
+        if self._needs_full or self._draft is not None:
+            return
+        self._slots.check({held.slot for held in self._held.values()})
+        for name, held in self._held.items():
+            retired = held.live < len(held.targets)
+            assert retired == (name in self._retired), f"{name}: {held}, retired: {self._retired.get(name)}"
+            if name not in self._marked_chains:
+                wanted = self._wanted[name].targets if name in self._wanted else ()
+                assert set(held.targets[: held.live]) == set(wanted), f"{name}: {held} is not {wanted}"
+        for wish in self._elements.keys() | self._claims.keys():
+            if wish not in self._marked_elements:
+                found, first = self._elements[wish], self._claims[wish][0][1]
+                assert found == first, f"{wish}: {found} is not {first}"
+
+
+def place(held: tuple[Target, ...], wanted: tuple[Target, ...]) -> tuple[Target, ...]:
+    """*wanted*, ordered so that as few as possible of *held* change their number, then the rest of *held*.
+
+    ``result[:len(wanted)]`` has exactly the targets of *wanted*; ``result[len(wanted):]`` is ``held[len(wanted):]``.
+    """
+    count = len(wanted)
+    missing = dict.fromkeys(wanted)
+    result: list[Target | None] = [None] * count
+    for number, target in enumerate(held[:count]):
+        if target in missing:
+            del missing[target]
+            result[number] = target
+    newcomers = iter(missing)
+    return (*(target if target is not None else next(newcomers) for target in result), *held[count:])

@@ -1,0 +1,126 @@
+"""The values of the node's model.  All are frozen; strings are shared with the objects they came from.
+
+A *service port* (one port of one Service, for one IP family) is the unit that a data plane serves; it
+is named by ``ServicePortName``.  Its endpoints are ``Endpoint`` values, categorised into those that
+each traffic policy may use.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from sliceplane.kit.ip import Family
+
+PROTOCOLS = ("TCP", "UDP", "SCTP")
+PORT_MAX = 65535
+
+
+class ServiceKey(NamedTuple):
+    """Namespace and name of a Service; orders as the API lists them."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ServicePortName(NamedTuple):
+    """What endpoints and service ports meet by: the Service, the port's name and its protocol (TCP, UDP, SCTP)."""
+
+    service: ServiceKey
+    port: str
+    protocol: str
+
+    def __str__(self) -> str:
+        """``namespace/name:port``, without the suffix if the port has no name; the protocol is not in it."""
+        return f"{self.service}:{self.port}" if self.port else str(self.service)
+
+
+class ServicePort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One port of a Service, in one IP family (reference A2).  Addresses are spelled canonically."""
+
+    name: ServicePortName
+    cluster_ip: str
+    port: int
+    node_port: int = 0
+    external_ips: tuple[str, ...] = ()
+    internal_local: bool = False
+    #: externalTrafficPolicy Local, on a type of Service where it means something
+    external_local: bool = False
+
+    @property
+    def externally_accessible(self) -> bool:
+        return self.node_port != 0 or bool(self.external_ips)
+
+    @property
+    def uses_cluster_endpoints(self) -> bool:
+        """Also true where Local inside meets reachable from outside: pods then short-circuit to the cluster's."""
+        return not self.internal_local or self.externally_accessible
+
+    @property
+    def uses_local_endpoints(self) -> bool:
+        return self.internal_local or (self.external_local and self.externally_accessible)
+
+
+class Endpoint(msgspec.Struct, frozen=True, gc=False):
+    """One ``ip:port`` behind a service port, as this node sees it.  Absent conditions are already read as
+    KEP-0752 says: ready and serving are true, terminating is false."""
+
+    ip: str
+    port: int
+    ready: bool = True
+    serving: bool = True
+    terminating: bool = False
+    is_local: bool = False
+    zone_hints: tuple[str, ...] = ()
+    node_hints: tuple[str, ...] = ()
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """Where this node is.  An empty string is "unknown" and matches no hint."""
+
+    node: str = ""
+    zone: str = ""
+
+
+class Categories(msgspec.Struct, frozen=True):
+    """What each traffic policy may use; see ``categorize``.  Each list keeps the order of the endpoints given."""
+
+    cluster: tuple[Endpoint, ...] = ()
+    local: tuple[Endpoint, ...] = ()
+    #: every endpoint that some policy uses
+    reachable: tuple[Endpoint, ...] = ()
+    #: some usable endpoint exists somewhere: an empty list then means "drop", not "reject"
+    has_any: bool = False
+
+
+class PortState(msgspec.Struct, frozen=True):
+    """All that a data plane needs to know of one service port."""
+
+    port: ServicePort
+    categories: Categories
+
+
+class ServiceChange(msgspec.Struct, frozen=True):
+    """The newest state of a Service that may have changed; no ports: it is gone, or nothing for this family."""
+
+    service: ServiceKey
+    ports: tuple[PortState, ...]
+
+
+__all__ = [
+    "PORT_MAX",
+    "PROTOCOLS",
+    "Categories",
+    "Endpoint",
+    "Family",
+    "PortState",
+    "ServiceChange",
+    "ServiceKey",
+    "ServicePort",
+    "ServicePortName",
+    "Topology",
+]

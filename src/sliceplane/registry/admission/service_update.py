@@ -1,0 +1,102 @@
+"""An update of a Service that leaves out what the server gave: keep it, or drop it with the type that needed it.
+
+``kubectl apply`` sends neither clusterIP nor nodePort; a PUT to another type often still carries them.
+"""
+
+from __future__ import annotations
+
+from sliceplane.api.meta import Document
+
+_EXTERNAL_TYPES = ("LoadBalancer", "NodePort")
+_ADDRESS_MEMBERS = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
+
+
+def carry_over(new: Document, old: Document) -> None:
+    """*new* and *old* are specs; *new* is changed.
+
+    Required order: agree on one spelling of the primary address; fill in what was left out; then drop what
+    the new type cannot have.
+    """
+    _agree_on_primary(new, old)
+    _keep_addresses(new, old)
+    _trim_downgrade(new, old)
+    _keep_ports(new, old)
+    _drop_for_type(new, old)
+
+
+def _agree_on_primary(new: Document, old: Document) -> None:
+    """``clusterIP`` and ``clusterIPs[0]`` are one value; whichever of them the client changed counts."""
+    primary, before = new.get("clusterIP", ""), old.get("clusterIP", "")
+    everything, all_before = new.get("clusterIPs", []), old.get("clusterIPs", [])
+    if before and not primary and everything == all_before:
+        new.pop("clusterIPs", None)
+    elif all_before and not everything and primary == before:
+        new.pop("clusterIP", None)
+    elif primary and (not everything or (primary != before and everything == all_before)):
+        new["clusterIPs"] = [primary]
+
+
+def _keep_addresses(new: Document, old: Document) -> None:
+    if "ExternalName" in (new["type"], old["type"]):
+        return
+    if not new.get("clusterIP") and not new.get("clusterIPs"):
+        for member in ("clusterIP", "clusterIPs"):
+            if member in old:
+                new[member] = old[member]
+    if not new.get("ipFamilyPolicy") and new.get("ipFamilies") in (None, old.get("ipFamilies")):
+        for member in ("ipFamilies", "ipFamilyPolicy"):
+            if member in old:
+                new[member] = old[member]
+
+
+def _trim_downgrade(new: Document, old: Document) -> None:
+    """From dual to single stack: the second address and family go, unless the client touched them."""
+    if old.get("ipFamilyPolicy") in (None, "SingleStack") or new.get("ipFamilyPolicy") != "SingleStack":
+        return
+    for member in ("clusterIPs", "ipFamilies"):
+        if len(old.get(member, ())) == 2 and new.get(member) == old[member]:
+            new[member] = new[member][:1]
+
+
+def _keep_ports(new: Document, old: Document) -> None:
+    if new["type"] in _EXTERNAL_TYPES and old["type"] in _EXTERNAL_TYPES:
+        before = {(port.get("protocol"), port.get("port")): port.get("nodePort", 0) for port in old.get("ports", ())}
+        used = {port.get("nodePort") for port in new.get("ports", ())}
+        for port in new.get("ports", ()):
+            number = before.get((port.get("protocol"), port.get("port")), 0)
+            if number and not port.get("nodePort") and number not in used:
+                port["nodePort"] = number
+    if (
+        _has_health_port(new)
+        and _has_health_port(old)
+        and not new.get("healthCheckNodePort")
+        and old.get("healthCheckNodePort")
+    ):
+        new["healthCheckNodePort"] = old["healthCheckNodePort"]
+
+
+def _drop_for_type(new: Document, old: Document) -> None:
+    """What the old type needed and the new one cannot have goes, if the client just carried it along."""
+    if new["type"] == "ExternalName" and old["type"] != "ExternalName":
+        if new.get("clusterIPs", []) == old.get("clusterIPs", []):
+            for member in _ADDRESS_MEMBERS:
+                new.pop(member, None)
+        if new.get("internalTrafficPolicy") == old.get("internalTrafficPolicy"):
+            new.pop("internalTrafficPolicy", None)
+    if new["type"] not in _EXTERNAL_TYPES and old["type"] in _EXTERNAL_TYPES:
+        before = [port.get("nodePort", 0) for port in old.get("ports", ())]
+        if [port.get("nodePort", 0) for port in new.get("ports", ())] == before:
+            for port in new.get("ports", ()):
+                port.pop("nodePort", None)
+        if new.get("externalTrafficPolicy") == old.get("externalTrafficPolicy"):
+            new.pop("externalTrafficPolicy", None)
+    if new["type"] != "LoadBalancer" and old["type"] == "LoadBalancer":
+        for member in ("allocateLoadBalancerNodePorts", "loadBalancerClass"):
+            if new.get(member) == old.get(member):
+                new.pop(member, None)
+    if not _has_health_port(new) and new.get("healthCheckNodePort") == old.get("healthCheckNodePort"):
+        new.pop("healthCheckNodePort", None)
+
+
+def _has_health_port(spec: Document) -> bool:
+    return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"

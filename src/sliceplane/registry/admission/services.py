@@ -1,0 +1,214 @@
+"""What a Service is given: addresses and node ports, out of ranges, each to one Service at a time (reference B6).
+
+Nothing is reserved ahead: ``admit`` looks for what is free and writes it into the document; only when that
+document was staged does ``on_stored`` note who holds it.  The registry has one writer, so nothing comes in
+between.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from sliceplane.api.errors import FieldError, StatusError, internal, invalid, invalid_value
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Resource, Services
+from sliceplane.kit.ip import Family, family, parse_lenient
+from sliceplane.kit.rng import Rng
+from sliceplane.registry.admission import ip_families, service_update
+from sliceplane.registry.admission.ledger import Ledger
+from sliceplane.registry.config import RegistryConfig
+from sliceplane.store.types import Key
+
+API_SERVICE = Key(Services.storage_key, "default", "kubernetes")
+#: what a dry run shows in place of a port that it does not allocate
+DRY_RUN_NODE_PORT = 32769
+_TAKEN_IP = "provided IP is already allocated"
+_FOREIGN_IP = "the provided network does not match the current range"
+_TAKEN_PORT = "provided port is already allocated"
+
+
+def needs_node_ports(spec: Document) -> bool:
+    if spec.get("type") == "NodePort":
+        return True
+    return spec.get("type") == "LoadBalancer" and bool(spec.get("allocateLoadBalancerNodePorts", True))
+
+
+class ServiceLedgers:
+    """The ranges and who holds what.  Owned by ``Core``, which keeps it equal to the newest Services."""
+
+    def __init__(self, config: RegistryConfig, rng: Rng) -> None:
+        self._rng = rng
+        self._addresses: dict[Family, Ledger] = {}
+        for text in config.service_cidrs:
+            network = ipaddress.ip_network(text)
+            first = int(network.network_address) + 1
+            # The last IPv4 address of a network is its broadcast address.
+            last = int(network.broadcast_address) - (1 if network.version == 4 else 0)
+            wanted: Family = "IPv4" if network.version == 4 else "IPv6"
+            assert wanted not in self._addresses, f"two {wanted} ranges in {config.service_cidrs}"
+            self._addresses[wanted] = Ledger(first, last, reserved=() if self._addresses else (first,))
+        assert self._addresses, "at least one service CIDR is needed"
+        self._families = tuple(self._addresses)
+        self._ports = Ledger(config.node_port_first, config.node_port_last)
+
+    @property
+    def reserved_address(self) -> str:
+        """The primary range's first address, which the API server's own Service has."""
+        primary = self._families[0]
+        return _address_text(primary, self._addresses[primary].first)
+
+    # Following the store
+
+    def reset(self) -> None:
+        for ledger in (*self._addresses.values(), self._ports):
+            ledger.clear()
+
+    def on_stored(self, key: Key, document: Document) -> None:
+        addresses, ports = _holdings(document)
+        for wanted, ledger in self._addresses.items():
+            ledger.assign(key, addresses.get(wanted, ()))
+        self._ports.assign(key, ports)
+
+    def on_removed(self, key: Key) -> None:
+        for ledger in (*self._addresses.values(), self._ports):
+            ledger.assign(key, ())
+
+    # Deciding
+
+    def carry_over(self, resource: Resource, new: Document, old: Document) -> None:
+        """Before validation of an update: what was given earlier stays, unless the new type has no use for it."""
+        if resource is Services:
+            service_update.carry_over(new["spec"], old["spec"])
+
+    def admit(self, resource: Resource, new: Document, old: Document | None, *, dry_run: bool) -> None:
+        """Fill in families, addresses and node ports.  Raises StatusError 422, or 500 if a range is full."""
+        if resource is not Services:
+            return
+        key = Key(Services.storage_key, new["metadata"]["namespace"], new["metadata"]["name"])
+        ip_families.settle(new, old, self._families)
+        self._give_addresses(key, new, dry_run)
+        if needs_node_ports(new["spec"]):
+            self._give_ports(key, new, dry_run)
+        if _needs_health_port(new["spec"]):
+            self._give_health_port(key, new, dry_run)
+
+    def _give_addresses(self, key: Key, document: Document, dry_run: bool) -> None:
+        spec = document["spec"]
+        if spec["type"] == "ExternalName" or spec.get("clusterIP") == ip_families.NO_ADDRESS:
+            return
+        given: list[str] = list(spec.get("clusterIPs", ()))
+        for text in given:
+            problem = self._address_problem(key, text)
+            if problem:
+                error = invalid_value("spec.clusterIPs", given, f"failed to allocate IP {text}: {problem}")
+                raise _invalid(document, [error])
+        for wanted in spec["ipFamilies"][len(given) :]:
+            ledger = self._addresses[wanted]
+            number = ledger.first if dry_run else ledger.choose(self._rng)
+            if number is None:
+                raise internal("Internal error occurred: failed to allocate a serviceIP: range is full")
+            given.append(_address_text(wanted, number))
+        spec["clusterIP"], spec["clusterIPs"] = given[0], given
+
+    def _address_problem(self, key: Key, text: str) -> str:
+        address = parse_lenient(text)
+        assert address is not None, f"validation let clusterIP {text!r} pass"
+        ledger = self._addresses.get(family(address))
+        number = int(address)
+        if ledger is None or number not in ledger:
+            return _FOREIGN_IP
+        holder = ledger.holder(number)
+        reserved = text == self.reserved_address and key != API_SERVICE
+        return _TAKEN_IP if reserved or holder not in (None, key) else ""
+
+    def _give_ports(self, key: Key, document: Document, dry_run: bool) -> None:
+        ports: list[Document] = document["spec"].get("ports", [])
+        chosen: dict[int, int] = {}
+        for index, port in enumerate(ports):
+            number = port.get("nodePort", 0)
+            if number:
+                self._claim_port(key, document, f"spec.ports[{index}].nodePort", number)
+                chosen.setdefault(port["port"], number)
+        taken = {port["nodePort"] for port in ports if port.get("nodePort")}
+        for port in ports:
+            if port.get("nodePort"):
+                continue
+            # One port number over two protocols gets one node port.
+            number = chosen.get(port["port"], 0)
+            if not number or any(
+                other.get("nodePort") == number and other.get("protocol") == port.get("protocol") for other in ports
+            ):
+                number = self._new_port(taken, dry_run)
+            chosen[port["port"]] = port["nodePort"] = number
+            taken.add(number)
+
+    def _give_health_port(self, key: Key, document: Document, dry_run: bool) -> None:
+        spec = document["spec"]
+        number = spec.get("healthCheckNodePort", 0)
+        if number:
+            self._claim_port(key, document, "spec.healthCheckNodePort", number)
+            return
+        taken = {port["nodePort"] for port in spec.get("ports", ()) if port.get("nodePort")}
+        spec["healthCheckNodePort"] = self._new_port(taken, dry_run)
+
+    def _claim_port(self, key: Key, document: Document, path: str, number: int) -> None:
+        problem = ""
+        if number not in self._ports:
+            valid = f"{self._ports.first}-{self._ports.last}"
+            problem = f"provided port is not in the valid range. The range of valid ports is {valid}"
+        elif self._ports.holder(number) not in (None, key):
+            problem = _TAKEN_PORT
+        if problem:
+            raise _invalid(document, [invalid_value(path, number, problem)])
+
+    def _new_port(self, taken: set[int], dry_run: bool) -> int:
+        if dry_run:
+            return DRY_RUN_NODE_PORT
+        number = self._ports.choose(self._rng, taken)
+        if number is None:
+            raise internal("Internal error occurred: failed to allocate a nodePort: range is full")
+        return number
+
+    # Checking
+
+    def check(self, services: list[tuple[Key, Document]]) -> None:
+        """Each address and port of *services* (the newest) has one holder, and nothing else is held."""
+        for ledger in (*self._addresses.values(), self._ports):
+            ledger.check()
+        for key, document in services:
+            addresses, ports = _holdings(document)
+            for wanted, ledger in self._addresses.items():
+                expected = tuple(sorted(number for number in addresses.get(wanted, ()) if number in ledger))
+                assert ledger.held(key) == expected, f"{key} holds {ledger.held(key)}, its object says {expected}"
+            inside = tuple(sorted(number for number in ports if number in self._ports))
+            assert self._ports.held(key) == inside, f"{key} holds {self._ports.held(key)}, its object says {inside}"
+        known = {key for key, _ in services}
+        for ledger in (*self._addresses.values(), self._ports):
+            leaked = ledger.keys() - known
+            assert not leaked, f"held by Services that are gone: {sorted(leaked)}"
+
+
+def _holdings(document: Document) -> tuple[dict[Family, list[int]], set[int]]:
+    """What a stored Service holds: addresses by family, and node ports."""
+    spec = document.get("spec", {})
+    addresses: dict[Family, list[int]] = {}
+    for text in spec.get("clusterIPs", ()):
+        address = parse_lenient(text)
+        if address is not None:
+            addresses.setdefault(family(address), []).append(int(address))
+    ports = {port["nodePort"] for port in spec.get("ports", ()) if port.get("nodePort")}
+    if spec.get("healthCheckNodePort"):
+        ports.add(spec["healthCheckNodePort"])
+    return addresses, ports
+
+
+def _needs_health_port(spec: Document) -> bool:
+    return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
+
+
+def _address_text(wanted: Family, number: int) -> str:
+    return str(ipaddress.IPv4Address(number) if wanted == "IPv4" else ipaddress.IPv6Address(number))
+
+
+def _invalid(document: Document, errors: list[FieldError]) -> StatusError:
+    return invalid(Services.kind, Services.group, document["metadata"]["name"], errors)

@@ -1,0 +1,43 @@
+"""How a finished write is told to the caller: strictness, warnings, object or Status."""
+
+from __future__ import annotations
+
+from sliceplane.api import codec
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Resource
+from sliceplane.registry.core import Core
+from sliceplane.registry.documents import canonical
+from sliceplane.registry.types import Outcome
+from sliceplane.store.types import Record
+
+FQDN_WARNING = "spec.addressType: FQDN endpoints are deprecated"
+
+
+def stored(record: Record, code: int = 200, warnings: tuple[str, ...] = ()) -> Outcome:
+    """The object just staged."""
+    return Outcome(code=code, body=record.body, revision=record.revision, warnings=warnings)
+
+
+def unchanged(core: Core, record: Record, warnings: tuple[str, ...] = ()) -> Outcome:
+    """Nothing was written, but what the client sees may not be durable yet: it must wait for that."""
+    pending = record.revision if record.revision > core.store.revision else 0
+    return Outcome(code=200, body=record.body, revision=pending, warnings=warnings)
+
+
+def unwritten(resource: Resource, document: Document, code: int = 200, warnings: tuple[str, ...] = ()) -> Outcome:
+    """An object that is only shown: dryRun, or the last form of an object that goes in this call."""
+    return Outcome(code=code, body=codec.encode(canonical(resource, document)), warnings=warnings)
+
+
+def deleted_status(resource: Resource, name: str, uid: str) -> bytes:
+    """The Success Status that most kinds answer to a DELETE (reference B9): no code, unlike a failure."""
+    details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
+    return codec.encode(
+        {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Success",
+            "details": {member: value for member, value in details.items() if value},
+        }
+    )

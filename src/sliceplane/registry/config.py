@@ -1,0 +1,23 @@
+"""What an operator may choose about the registry; everything else is the API's own rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NODE_PORT_FIRST = 30000
+NODE_PORT_LAST = 32767
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryConfig:
+    """``service_cidrs``: at most one range of each IP family; the first is the primary family.
+
+    ``advertise_address`` and ``advertise_port``: where this API server is reached.  With both set, bootstrap
+    makes the Service ``default/kubernetes`` and its endpoints (reference, controllers.md section 6).
+    """
+
+    service_cidrs: tuple[str, ...] = ("10.96.0.0/16", "fd00:10:96::/112")
+    node_port_first: int = NODE_PORT_FIRST
+    node_port_last: int = NODE_PORT_LAST
+    advertise_address: str = ""
+    advertise_port: int = 0

@@ -1,0 +1,77 @@
+"""What every verb shares: the store, the sources of chance and the ledgers of what Services own.
+
+All writes go through ``put`` and ``remove``, so that the ledgers always tell what the newest staged
+objects hold.  Owned by ``Registry``; one caller at a time.
+"""
+
+from __future__ import annotations
+
+from sliceplane.api.errors import StatusError, not_found
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Resource, Services
+from sliceplane.kit.rng import Rng
+from sliceplane.registry.admission.services import ServiceLedgers
+from sliceplane.registry.config import RegistryConfig
+from sliceplane.registry.documents import canonical, document_of, make_record
+from sliceplane.registry.types import Target
+from sliceplane.store.mvcc import Store
+from sliceplane.store.restamp import restamp
+from sliceplane.store.types import Key, Record
+
+
+class Core:
+    """The mutable heart of a registry.  Verbs read ``store`` freely and write through the methods."""
+
+    def __init__(self, store: Store, rng: Rng, config: RegistryConfig) -> None:
+        self.store = store
+        self.rng = rng
+        self.config = config
+        self.services = ServiceLedgers(config, rng)
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Derive the ledgers from the newest records: at start, and after staged events were forgotten."""
+        self.services.reset()
+        for record in self.store.iter_latest(Services.storage_key):
+            self.services.on_stored(record.key, document_of(record))
+
+    def check(self) -> None:
+        """The ledgers hold exactly what the newest Services say."""
+        stored = [(record.key, document_of(record)) for record in self.store.iter_latest(Services.storage_key)]
+        self.services.check(stored)
+
+    def latest(self, target: Target) -> Record:
+        """The newest version, staged ones included: what a writer builds on.  Raises a 404 StatusError."""
+        record = self.store.latest(key_of(target))
+        if record is None:
+            raise missing(target.resource, target.name)
+        return record
+
+    def put(self, resource: Resource, document: Document) -> Record:
+        """Stage the object; the new record's body is the answer to the client."""
+        metadata = document["metadata"]
+        key = Key(resource.storage_key, metadata.get("namespace", ""), metadata["name"])
+        before = self.store.latest(key)
+        shaped = canonical(resource, document)
+        record = self.store.stage_put(
+            key, lambda revision: make_record(resource, shaped, revision, before.created if before else revision)
+        )
+        if resource is Services:
+            self.services.on_stored(key, shaped)
+        return record
+
+    def remove(self, record: Record) -> Record:
+        """Stage the deletion of the newest version."""
+        last = self.store.stage_delete(record.key, lambda revision: restamp(record, revision))
+        if record.key.resource == Services.storage_key:
+            self.services.on_removed(record.key)
+        return last
+
+
+def key_of(target: Target) -> Key:
+    namespace = target.namespace if target.resource.namespaced else ""
+    return Key(target.resource.storage_key, namespace, target.name)
+
+
+def missing(resource: Resource, name: str) -> StatusError:
+    return not_found(resource.plural, resource.group, name)

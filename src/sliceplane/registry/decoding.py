@@ -1,0 +1,92 @@
+"""From a request's document to one that the rest may rely on: right kind, right types, nothing unknown.
+
+This is what Go gets from decoding into structs (reference B3, B10): members of the wrong type are refused,
+null means absent, and unknown members are dropped after being warned of or refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from sliceplane.api import codec, defaults, schema, strict
+from sliceplane.api.errors import StatusError, bad_request
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Resource
+from sliceplane.registry.documents import normalised
+from sliceplane.registry.types import Body, WriteOptions
+
+_UNKNOWN = re.compile(r'unknown field "(?P<path>.*)"')
+_STEP = re.compile(r"(?P<name>[^.\[\]]+)|\[(?P<index>\d+)\]")
+
+
+class Undecodable(Exception):
+    """The document does not decode as its kind; the text is Go's, without "KIND in version ..."."""
+
+
+def decode_body(resource: Resource, body: Body, options: WriteOptions) -> tuple[Document, tuple[str, ...]]:
+    """The document that a POST or PUT stands for, and the warnings that it earns.
+
+    The result is a fresh copy with defaults.  Raises a 400 StatusError for another kind, a wrong type, or
+    (``Strict``) a problem in the body.
+    """
+    strict.check_type_meta(resource, body.document)
+    problems = body.problems[: schema.PROBLEMS_MAX]
+    if problems and options.field_validation == "Strict":
+        raise strict.strict_error(resource.kind, problems)
+    try:
+        document = decoded(resource, body.document)
+    except Undecodable as error:
+        cannot = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+        raise bad_request(f"{cannot}: {error}") from error
+    return document, problems if options.field_validation == "Warn" else ()
+
+
+def decoded(resource: Resource, document: Document) -> Document:
+    """A normalised, type-checked, defaulted copy without unknown members.  Raises ``Undecodable``."""
+    try:
+        document = normalised(document)
+    except ValueError as error:
+        raise Undecodable(str(error)) from error
+    metadata = document.setdefault("metadata", {})
+    if type(metadata) is dict:
+        # Dropped, not checked: field ownership is not tracked, and a wrong type there must not fail a write.
+        metadata.pop("managedFields", None)
+        metadata.pop("selfLink", None)
+    if not schema.accepts(resource.key, document):
+        mismatch = schema.first_mismatch(schema.lookup(resource.key), document)
+        if mismatch is not None:
+            raise Undecodable(str(mismatch))
+        for problem in schema.unknown_fields(resource.key, document):
+            _drop_unknown(document, problem)
+    try:
+        # What cannot become a projection would be lost to every reader.
+        msgspec.convert(document, codec.projection_of(resource.key))
+    except msgspec.ValidationError as error:
+        raise Undecodable(f"json: {error}") from error
+    defaults.apply(resource, document)
+    return document
+
+
+def _drop_unknown(document: Document, problem: str) -> None:
+    """Remove the member that *problem* names; what it cannot find stays."""
+    match = _UNKNOWN.fullmatch(problem)
+    assert match is not None, f"not a complaint about an unknown field: {problem!r}"
+    steps: list[str | int] = [
+        int(step["index"]) if step["index"] else step["name"] for step in _STEP.finditer(match["path"])
+    ]
+    parent: Any = document
+    for step in steps[:-1]:
+        if isinstance(step, int):
+            parent = parent[step] if type(parent) is list and step < len(parent) else None
+        else:
+            parent = parent.get(step) if type(parent) is dict else None
+    if steps and type(parent) is dict:
+        parent.pop(steps[-1], None)
+
+
+def must_be_unset_on_create() -> StatusError:
+    """POST with a resourceVersion: a 500 without reason (reference B6)."""
+    return StatusError(500, "", "resourceVersion should not be set on objects to be created")

@@ -1,0 +1,152 @@
+"""DELETE: marks, waits for finalizers and grace, or removes (reference B9, B14).
+
+Propagation is expressed in finalizers (``orphan``, ``foregroundDeletion``) that the garbage collector
+takes away when it has done its part.  Only Pods have a period of grace.
+"""
+
+from __future__ import annotations
+
+from sliceplane.api.errors import StatusError, conflict
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Namespaces, Resource
+from sliceplane.registry import answers, metadata
+from sliceplane.registry.admission.namespaces import admit_delete
+from sliceplane.registry.core import Core
+from sliceplane.registry.documents import canonical, document_of
+from sliceplane.registry.types import Context, DeleteOptions, Outcome, Target
+from sliceplane.store.types import Record
+
+FINALIZER_ORPHAN = "orphan"
+FINALIZER_FOREGROUND = "foregroundDeletion"
+POD_GRACE_DEFAULT_S = 30
+
+
+def delete(core: Core, ctx: Context, target: Target, options: DeleteOptions) -> Outcome:
+    """Raises StatusError: 403 (a namespace that stays), 404, 409 (preconditions)."""
+    resource = target.resource
+    if resource is Namespaces:
+        admit_delete(target.name)
+    record = core.latest(target)
+    _check_preconditions(resource, record, options)
+    document = document_of(record)
+    if resource is Namespaces and _terminate_namespace(document, ctx.now):
+        return _marked(core, resource, record, document, options)
+    if resource is Namespaces and document.get("spec", {}).get("finalizers"):
+        return answers.unchanged(core, record)
+    head = document["metadata"]
+    graceful = False
+    if resource.graceful_delete:
+        grace_s = _grace_s(document, options)
+        pending = head.get("deletionGracePeriodSeconds")
+        if "deletionTimestamp" not in head:
+            _set_finalizers(head, _finalizers_for(head, options))
+            metadata.mark_deleted(head, ctx.now, grace_s)
+            graceful = True
+        elif pending:
+            # Deletion was announced: a shorter grace counts, everything else was settled then.
+            if options.grace_period_s is None or grace_s >= pending:
+                return answers.unchanged(core, record)
+            metadata.shorten_grace(head, grace_s)
+            graceful = True
+    if not graceful:
+        _set_finalizers(head, _finalizers_for(head, options))
+        if head.get("finalizers"):
+            metadata.mark_deleted(head, ctx.now, 0)
+    if head.get("finalizers") or (graceful and head["deletionGracePeriodSeconds"] > 0):
+        return _marked(core, resource, record, document, options)
+    return _removed(core, resource, record, document if graceful else None, options)
+
+
+def _marked(core: Core, resource: Resource, record: Record, document: Document, options: DeleteOptions) -> Outcome:
+    """The object stays for now; 200 with the object."""
+    if canonical(resource, document) == document_of(record):
+        return answers.unchanged(core, record)
+    if options.dry_run:
+        return answers.unwritten(resource, document)
+    return answers.stored(core.put(resource, document))
+
+
+def _removed(
+    core: Core, resource: Resource, record: Record, announced: Document | None, options: DeleteOptions
+) -> Outcome:
+    """The object goes.  *announced*: a graceful kind, whose watchers see MODIFIED (grace 0) before DELETED."""
+    if options.dry_run:
+        shown = answers.unwritten(resource, announced or document_of(record)).body
+        revision = 0
+    else:
+        if announced is not None:
+            record = core.put(resource, announced)
+        last = core.remove(record)
+        shown, revision = last.body, last.revision
+    if resource.delete_reply == "status":
+        shown = answers.deleted_status(resource, record.key.name, record.uid)
+    return Outcome(code=200, body=shown, revision=revision)
+
+
+def _terminate_namespace(document: Document, now: float) -> bool:
+    """Start the end of a namespace; ``False`` if it had begun."""
+    if "deletionTimestamp" in document["metadata"]:
+        return False
+    metadata.mark_deleted(document["metadata"], now, None)
+    document["status"] = {**document.get("status", {}), "phase": "Terminating"}
+    return True
+
+
+def _grace_s(document: Document, options: DeleteOptions) -> int:
+    """How long this pod may take: what was asked for, else its own; nothing if no kubelet has to stop it."""
+    spec, status = document.get("spec", {}), document.get("status", {})
+    if not spec.get("nodeName") or status.get("phase") in ("Failed", "Succeeded"):
+        return 0
+    grace: int = spec.get("terminationGracePeriodSeconds", POD_GRACE_DEFAULT_S)
+    if options.grace_period_s is not None:
+        grace = options.grace_period_s
+    return 1 if grace < 0 else grace
+
+
+def _finalizers_for(head: Document, options: DeleteOptions) -> list[str]:
+    """The object's finalizers with those that express the wanted propagation.
+
+    A policy in the request overrides what an earlier request left on the object.
+    """
+    given: list[str] = head.get("finalizers", [])
+    if options.propagation is None:
+        orphan = FINALIZER_ORPHAN in given
+        foreground = not orphan and FINALIZER_FOREGROUND in given
+    else:
+        orphan = options.propagation == "Orphan"
+        foreground = options.propagation == "Foreground"
+    kept = [name for name in given if name not in (FINALIZER_ORPHAN, FINALIZER_FOREGROUND)]
+    if orphan:
+        kept.append(FINALIZER_ORPHAN)
+    if foreground:
+        kept.append(FINALIZER_FOREGROUND)
+    return given if sorted(kept) == sorted(given) else kept
+
+
+def _set_finalizers(head: Document, finalizers: list[str]) -> None:
+    if finalizers:
+        head["finalizers"] = finalizers
+    else:
+        head.pop("finalizers", None)
+
+
+def _check_preconditions(resource: Resource, record: Record, options: DeleteOptions) -> None:
+    """Unlike elsewhere, the conflict names the kind, not the plural (reference B9)."""
+    uid, version = options.precondition_uid, options.precondition_resource_version
+    why = ""
+    if uid is not None and uid != record.uid:
+        why = (
+            f"the UID in the precondition ({uid}) does not match the UID in record ({record.uid}). "
+            "The object might have been deleted and then recreated"
+        )
+    elif version is not None and version != str(record.revision):
+        why = (
+            f"the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record "
+            f"({record.revision}). The object might have been modified"
+        )
+    if why:
+        raise _precondition_conflict(resource, record, why)
+
+
+def _precondition_conflict(resource: Resource, record: Record, why: str) -> StatusError:
+    return conflict(resource.kind, resource.group, record.key.name, why)

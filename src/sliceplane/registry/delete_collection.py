@@ -1,0 +1,41 @@
+"""DELETE on a collection: what a list with the same selectors finds, deleted one by one (reference B9)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sliceplane.api.errors import StatusError
+from sliceplane.registry.core import Core
+from sliceplane.registry.delete import delete
+from sliceplane.registry.documents import list_bytes
+from sliceplane.registry.read import list_records
+from sliceplane.registry.types import Context, DeleteOptions, ListOptions, Outcome, Target
+
+
+def delete_collection(
+    core: Core, ctx: Context, target: Target, selection: ListOptions, options: DeleteOptions
+) -> Outcome:
+    """200 with the objects as they were before, under the list's own version.
+
+    An object that is gone meanwhile is passed over.  Raises what ``list_records`` raises, and the first
+    error of a single delete: what was deleted before it stays deleted.
+    """
+    listed = list_records(core, target, selection)
+    revision = 0
+    for record in listed.records:
+        one = dataclasses.replace(target, namespace=record.key.namespace, name=record.key.name)
+        try:
+            outcome = delete(core, ctx, one, options)
+        except StatusError as error:
+            if error.code == 404:
+                continue
+            raise
+        revision = max(revision, outcome.revision)
+    body = list_bytes(
+        target.resource,
+        listed.records,
+        resource_version=listed.resource_version,
+        continue_token=listed.continue_token,
+        remaining=listed.remaining,
+    )
+    return Outcome(code=200, body=body, revision=revision)

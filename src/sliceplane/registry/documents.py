@@ -1,0 +1,144 @@
+"""Documents (decoded JSON) to records and back: the canonical form of everything that is stored.
+
+Canonical means: ``kind``, ``apiVersion``, ``metadata`` first, members of metadata in the order in which
+upstream prints them, label and annotation keys sorted; the rest in the order given, ``status`` last.
+Because every stored body starts with the same bytes for one kind, a list item (which carries no kind and
+apiVersion) is a slice of the stored body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sliceplane.api import codec
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Resource
+from sliceplane.store.types import Key, Record
+
+_METADATA_ORDER = (
+    "name",
+    "generateName",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+)
+_FIRST_AND_LAST = frozenset({"kind", "apiVersion", "metadata", "status"})
+_STRING_MAPS = ("labels", "annotations")
+#: selectable booleans: Go prints a missing one as "false", so that ``spec.unschedulable=false`` finds Nodes
+_BOOLEAN_FIELDS = frozenset({"spec.hostNetwork", "spec.unschedulable"})
+
+
+def document_of(record: Record) -> Document:
+    """A fresh document; the caller may change it."""
+    return codec.decode_document(record.body)
+
+
+def normalised(value: Any) -> Any:
+    """A copy without null members and empty lists, at every depth.
+
+    Go reads a null as an absent member and prints an empty list with ``omitempty`` as nothing; without this
+    rule an update that spells "nothing" in another way would not be a no-op.  Raises ``ValueError`` for a null
+    in a list, where it cannot mean "absent".
+    """
+    if type(value) is dict:
+        return {
+            name: normalised(member) if type(member) in (dict, list) else member
+            for name, member in value.items()
+            if member is not None and member != []
+        }
+    if type(value) is list:
+        if None in value:
+            raise ValueError("json: cannot unmarshal null into an element of a list")
+        return [normalised(item) if type(item) in (dict, list) else item for item in value]
+    return value
+
+
+def canonical(resource: Resource, document: Document) -> Document:
+    """The document in canonical order, with ``kind`` and ``apiVersion`` set; empty metadata members go."""
+    given: Document = document.get("metadata", {})
+    metadata: Document = {}
+    for name in _METADATA_ORDER:
+        value = given.get(name)
+        # 0 is a meaningful deletionGracePeriodSeconds; everything else here has omitempty
+        if value or (name == "deletionGracePeriodSeconds" and value is not None):
+            metadata[name] = dict(sorted(value.items())) if name in _STRING_MAPS else value
+    rest = {name: value for name, value in document.items() if name not in _FIRST_AND_LAST}
+    if "status" in document:
+        rest["status"] = document["status"]
+    return {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata, **rest}
+
+
+def with_resource_version(document: Document, revision: int) -> Document:
+    """A copy whose metadata says *revision*; members keep their places."""
+    metadata = {**document["metadata"], "resourceVersion": str(revision)}
+    ordered = {name: metadata[name] for name in _METADATA_ORDER if name in metadata}
+    return {**document, "metadata": ordered}
+
+
+def make_record(resource: Resource, document: Document, revision: int, created: int) -> Record:
+    """The record of a canonical *document* that is committed at *revision*."""
+    stamped = with_resource_version(document, revision)
+    metadata = stamped["metadata"]
+    return Record(
+        key=Key(resource.storage_key, metadata.get("namespace", ""), metadata["name"]),
+        revision=revision,
+        created=created,
+        uid=metadata["uid"],
+        body=codec.encode(stamped),
+        labels=metadata.get("labels", {}),
+        fields=selectable(resource, stamped),
+        owners=tuple(owner.get("uid", "") for owner in metadata.get("ownerReferences", ())),
+    )
+
+
+def selectable(resource: Resource, document: Document) -> Mapping[str, str]:
+    """Values of the resource's selectable fields as field selectors see them; "" is left out."""
+    found: dict[str, str] = {}
+    for name, path in resource.selectable_fields:
+        value: Any = document
+        for member in path.split("."):
+            value = value.get(member) if type(value) is dict else None
+        if value is None and name in _BOOLEAN_FIELDS:
+            value = False
+        if name == "source" and not value:
+            # An Event's source falls back to its reporting component (reference B12).
+            value = document.get("reportingComponent")
+        text = ("false", "true")[value] if isinstance(value, bool) else "" if value is None else str(value)
+        if text:
+            found[name] = text
+    return found
+
+
+def item_bytes(resource: Resource, body: bytes) -> bytes:
+    """A stored body as a list item: without kind and apiVersion."""
+    prefix = f'{{"kind":"{resource.kind}","apiVersion":"{resource.api_version}",'.encode()
+    assert body.startswith(prefix), f"stored {resource.kind} does not start canonically: {body[:80]!r}"
+    return b"{" + body[len(prefix) :]
+
+
+def list_bytes(
+    resource: Resource,
+    records: tuple[Record, ...],
+    *,
+    resource_version: int,
+    continue_token: str = "",
+    remaining: int | None = None,
+) -> bytes:
+    """The KINDList document of *records*."""
+    metadata: Document = {"resourceVersion": str(resource_version)}
+    if continue_token:
+        metadata["continue"] = continue_token
+    if remaining is not None:
+        metadata["remainingItemCount"] = remaining
+    head = codec.encode({"kind": resource.list_kind, "apiVersion": resource.api_version, "metadata": metadata})
+    items = b",".join(item_bytes(resource, record.body) for record in records)
+    return head[:-1] + b',"items":[' + items + b"]}"

@@ -1,0 +1,119 @@
+"""Which members of ``metadata`` the server owns, and what it writes there (reference B6, B9, B14).
+
+The functions change the document that they are given; callers own it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sliceplane.api.errors import StatusError, bad_request
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Namespaces, Resource
+from sliceplane.kit.names import GENERATED_ALPHABET, GENERATED_BASE_MAX, GENERATED_SUFFIX_LENGTH
+from sliceplane.kit.rng import Rng
+from sliceplane.kit.times import format_time, parse_time
+from sliceplane.registry.types import Target
+
+_SERVER_OWNED_ON_CREATE = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+#: members that a client may leave out of an update; changing them is refused by validation
+_KEPT_ON_UPDATE = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
+
+
+def match_namespace(target: Target, metadata: Document) -> None:
+    """The body's namespace must be the URL's, or nothing; a cluster-scoped object has none."""
+    if not target.resource.namespaced:
+        metadata.pop("namespace", None)
+        return
+    if metadata.get("namespace") or target.namespace:
+        given = metadata.setdefault("namespace", target.namespace) or target.namespace
+        if given != target.namespace:
+            raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+        metadata["namespace"] = given
+
+
+def match_name(target: Target, metadata: Document) -> None:
+    """A PUT's body must carry the URL's name."""
+    name = metadata.get("name")
+    if not name:
+        raise bad_request(
+            f"the name of the object ({target.name} based on URL) was undeterminable: name must be provided"
+        )
+    if name != target.name:
+        raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({target.name})")
+
+
+def prepare_create(resource: Resource, metadata: Document, rng: Rng, now: float) -> None:
+    """Identity and birth of a new object.  ``generateName`` is left to the caller."""
+    for name in _SERVER_OWNED_ON_CREATE:
+        metadata.pop(name, None)
+    metadata["uid"] = rng.uuid()
+    metadata["creationTimestamp"] = format_time(now)
+    if resource.generation != "none":
+        metadata["generation"] = 1
+
+
+def generated_name(prefix: str, rng: Rng) -> str:
+    return prefix[:GENERATED_BASE_MAX] + rng.text(GENERATED_SUFFIX_LENGTH, GENERATED_ALPHABET)
+
+
+def prepare_update(resource: Resource, new: Document, old: Document) -> None:
+    """Carry over what an update cannot change, and count the generation."""
+    metadata, before = new["metadata"], old["metadata"]
+    for name in _KEPT_ON_UPDATE:
+        if not metadata.get(name) and name in before:
+            metadata[name] = before[name]
+    metadata["resourceVersion"] = before["resourceVersion"]
+    metadata.pop("generation", None)
+    generation = before.get("generation", 0) + _generation_step(resource, new, old)
+    if generation:
+        metadata["generation"] = generation
+    if resource is Namespaces:
+        force_namespace_label(metadata)
+
+
+def force_namespace_label(metadata: Document) -> None:
+    """Every Namespace carries its name as a label, whatever the client says (reference B14)."""
+    if metadata.get("name"):
+        metadata["labels"] = {**metadata.get("labels", {}), NAMESPACE_NAME_LABEL: metadata["name"]}
+
+
+def _generation_step(resource: Resource, new: Document, old: Document) -> int:
+    if resource.generation == "none":
+        return 0
+    if resource.generation == "spec":
+        return int(new.get("spec", {}) != old.get("spec", {}))
+    return int(
+        outside_metadata(new) != outside_metadata(old)
+        or new["metadata"].get("labels", {}) != old["metadata"].get("labels", {})
+    )
+
+
+def outside_metadata(document: Document) -> Document:
+    return {name: value for name, value in document.items() if name not in ("kind", "apiVersion", "metadata")}
+
+
+def mark_deleted(metadata: Document, now: float, grace_s: int | None) -> None:
+    """Set deletionTimestamp to ``now + grace_s`` if there is none; the first time counts as a generation."""
+    if "deletionTimestamp" not in metadata:
+        metadata["deletionTimestamp"] = format_time(now + (grace_s or 0))
+        if metadata.get("generation"):
+            metadata["generation"] += 1
+    if grace_s is not None:
+        metadata["deletionGracePeriodSeconds"] = grace_s
+
+
+def shorten_grace(metadata: Document, grace_s: int) -> None:
+    """Move an announced deletion to an earlier moment."""
+    started = parse_time(metadata["deletionTimestamp"]) - metadata["deletionGracePeriodSeconds"]
+    metadata["deletionTimestamp"] = format_time(started + grace_s)
+    metadata["deletionGracePeriodSeconds"] = grace_s
+
+
+def parse_resource_version(value: Any) -> int:
+    """A body's resourceVersion; "" and "0" are 0.  A 500 without reason if it is not a number (reference B6)."""
+    text = str(value or "0")
+    if not (text.isascii() and text.isdigit()):
+        raise StatusError(500, "", f'strconv.ParseUint: parsing "{text}": invalid syntax')
+    return int(text)

@@ -1,0 +1,94 @@
+"""PATCH: apply to the JSON form, decode what comes out, then go the way of an update (reference B7).
+
+There is one writer and a patch is applied in one step, so it needs no retries: a patch without a
+resourceVersion always meets the newest version, and one with it states a precondition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sliceplane.api import codec, strict
+from sliceplane.api import patch as patches
+from sliceplane.api.errors import StatusError, invalid, invalid_value, unsupported_media_type
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Resource
+from sliceplane.registry import metadata
+from sliceplane.registry.core import Core
+from sliceplane.registry.decoding import Undecodable, decoded
+from sliceplane.registry.documents import document_of
+from sliceplane.registry.types import Outcome, PatchType, Target, WriteOptions
+from sliceplane.registry.update import check_version, replace
+
+#: until server-side apply is served, a client that asks for it is told what it can use instead
+APPLY_NOT_SERVED = (
+    "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, "
+    "application/merge-patch+json, application/strategic-merge-patch+json"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Patched:
+    """What a patch made.  ``strategic`` is the patch itself, where it was a strategic one: errors show it."""
+
+    document: Document
+    duplicates: tuple[str, ...] = ()
+    strategic: Document | None = None
+
+
+def patch(core: Core, target: Target, patch_type: PatchType, body: bytes, options: WriteOptions) -> Outcome:
+    """Raises StatusError: 400, 404, 409, 413, 415, 422, 500."""
+    resource = target.resource
+    record = core.latest(target)
+    old = document_of(record)
+    patched = apply_patch(resource, patch_type, old, body)
+    new, warnings = _decode(resource, old, patched, options)
+    head = new["metadata"]
+    metadata.match_name(target, head)
+    metadata.match_namespace(target, head)
+    check_version(target, head, record, conditional=False)
+    return replace(core, target, new, record, options=options, warnings=warnings)
+
+
+def apply_patch(resource: Resource, patch_type: PatchType, old: Document, body: bytes) -> Patched:
+    """Raises StatusError: 400, 413, 415, 422, 500."""
+    if patch_type == "apply":
+        raise unsupported_media_type(APPLY_NOT_SERVED)
+    if patch_type == "json":
+        return Patched(patches.apply_json(old, patches.decode_json_patch(body)))
+    if patch_type == "merge":
+        content, duplicates = patches.decode_merge_patch(body)
+        return Patched(patches.apply_merge(old, content), duplicates)
+    content, duplicates = patches.decode_strategic_patch(body)
+    return Patched(patches.apply_strategic(old, content, resource.key), duplicates, content)
+
+
+def _decode(
+    resource: Resource, old: Document, patched: Patched, options: WriteOptions
+) -> tuple[Document, tuple[str, ...]]:
+    """The object that the patch makes, and its warnings.  A result that does not decode is a 422."""
+    try:
+        strict.check_type_meta(resource, patched.document)
+    except StatusError as error:
+        raise _refused(patched, error.message) from error
+    warnings = patches.check_patched(
+        resource.key,
+        old,
+        patched.document,
+        strategic_patch=patched.strategic,
+        patch_problems=patched.duplicates,
+        validation=options.field_validation,
+    )
+    try:
+        return decoded(resource, patched.document), warnings
+    except Undecodable as error:
+        raise _refused(patched, str(error)) from error
+
+
+def _refused(patched: Patched, detail: str) -> StatusError:
+    """422 with neither kind nor name; the bad value is the whole patched object, or the strategic patch, as text."""
+    if patched.strategic is None:
+        shown = codec.encode(patched.document).decode()
+    else:
+        shown = patches.go_text(patched.strategic)
+    return invalid("", "", "", [invalid_value("patch", shown, detail)])

@@ -1,0 +1,144 @@
+"""GET: one object, a list, or the plan of a watch (reference B4, B5).  Readers see durable records only."""
+
+from __future__ import annotations
+
+from sliceplane.api.errors import bad_request, expired, too_large_resource_version
+from sliceplane.registry import continue_token
+from sliceplane.registry.core import Core, key_of, missing
+from sliceplane.registry.list_options import EXACT, check_list, check_watch, list_version, read_version
+from sliceplane.registry.selection import Selection, select
+from sliceplane.registry.types import ListOptions, ListOutcome, Target, WatchOptions, WatchPlan
+from sliceplane.store.mvcc import Compacted
+from sliceplane.store.types import Key, Record
+
+_CHUNK_RECORDS = 500
+_TOKEN_EXPIRED = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
+    "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
+    "deleted between the time the first chunk was returned and now may show up in the list."
+)
+_LIST_EXPIRED = "The resourceVersion for the provided list is too old."
+
+
+def get(core: Core, target: Target, resource_version: str | None) -> Record:
+    """The newest version, if it is not older than *resource_version*.
+
+    Raises StatusError: 404, 504 (the caller may wait a little for that revision and ask again), 500 for a
+    version that is not a number.
+    """
+    wanted = read_version(resource_version)
+    _not_beyond(core, wanted)
+    record = core.store.get(key_of(target))
+    if record is None:
+        raise missing(target.resource, target.name)
+    return record
+
+
+def list_records(core: Core, target: Target, options: ListOptions) -> ListOutcome:
+    """A page.  Raises StatusError: 400, 410, 422, 504 (as for ``get``)."""
+    check_list(options)
+    selection = select(target.resource, options.label_selector, options.field_selector)
+    limit = max(options.limit, 0)
+    version = list_version(options.resource_version)
+    if options.continue_token:
+        if version:
+            raise bad_request("specifying resource version is not allowed when using continue")
+        return _continue(core, target, selection, limit, options.continue_token)
+    _not_beyond(core, version)
+    match = options.resource_version_match
+    if version == 0:
+        limit = 0
+    exact = match == EXACT or (not match and bool(version) and limit > 0)
+    revision = version if exact and version else core.store.revision
+    try:
+        return _page(core, target, selection, revision=revision, after="", limit=limit)
+    except Compacted as error:
+        raise expired(_LIST_EXPIRED) from error
+
+
+def watch_plan(core: Core, target: Target, options: WatchOptions) -> WatchPlan:
+    """Raises StatusError: 400 (selectors), 422 (options), 500 (a version that is not a number).
+
+    A version that is too old is told by the hub, on the stream.
+    """
+    check_watch(options)
+    selection = select(target.resource, options.label_selector, options.field_selector)
+    version = read_version(options.resource_version)
+    wants_state = options.send_initial_events
+    if wants_state is None:
+        wants_state = not version
+    beyond = version is not None and version > core.store.revision
+    return WatchPlan(
+        resource=target.resource,
+        namespace=target.namespace or selection.namespace or "",
+        name=target.name or selection.name or "",
+        matches=selection.matches,
+        selector=selection.text,
+        initial=wants_state,
+        since=None if wants_state or not version else version,
+        bookmarks=options.allow_bookmarks,
+        wait_for=version if wants_state and beyond else None,
+        timeout_s=options.timeout_s,
+    )
+
+
+def _not_beyond(core: Core, wanted: int | None) -> None:
+    if wanted is not None and wanted > core.store.revision:
+        raise too_large_resource_version(wanted, core.store.revision)
+
+
+def _continue(core: Core, target: Target, selection: Selection, limit: int, token: str) -> ListOutcome:
+    position = continue_token.decode(token)
+    if position.revision > core.store.revision:
+        raise too_large_resource_version(position.revision, core.store.revision)
+    revision = core.store.revision if position.revision == continue_token.NEWEST else position.revision
+    try:
+        return _page(core, target, selection, revision=revision, after=position.after(target.namespace), limit=limit)
+    except Compacted as error:
+        fresh = continue_token.encode_start(continue_token.NEWEST, f"/{position.start}")
+        raise expired(_TOKEN_EXPIRED, {"continue": fresh}) from error
+
+
+def _page(core: Core, target: Target, selection: Selection, *, revision: int, after: str, limit: int) -> ListOutcome:
+    """At most *limit* (0: all) matching records after *after*, as they were at *revision*.  Raises Compacted."""
+    resource, namespace = target.resource, target.namespace
+    if selection.matches is None:
+        page = core.store.list(resource.storage_key, namespace=namespace, revision=revision, after=after, limit=limit)
+        records, more, remaining = page.records, page.more, page.remaining
+    else:
+        found = _scan(core, target, selection, revision=revision, after=after, wanted=limit + 1 if limit else 0)
+        records, more, remaining = found[:limit] if limit else found, bool(limit) and len(found) > limit, None
+    if not more:
+        return ListOutcome(records=records, resource_version=revision)
+    token = continue_token.encode(revision, records[-1].key.path, namespace)
+    return ListOutcome(records=records, resource_version=revision, continue_token=token, remaining=remaining)
+
+
+def _scan(
+    core: Core, target: Target, selection: Selection, *, revision: int, after: str, wanted: int
+) -> tuple[Record, ...]:
+    """Matching records in key order, at most *wanted* (0: all), without looking further than needed."""
+    store, resource, namespace = core.store, target.resource, target.namespace
+    matches = selection.matches
+    assert matches is not None, "a list without selectors needs no scan"
+    if namespace and selection.namespace not in (None, namespace):
+        return ()
+    namespace = namespace or (resource.namespaced and selection.namespace) or ""
+    if selection.name is not None and (namespace or not resource.namespaced) and revision == store.revision:
+        key = Key(resource.storage_key, namespace, selection.name)
+        record = store.get(key)
+        return (record,) if record is not None and key.path > after and matches(record) else ()
+    found: list[Record] = []
+    while True:
+        chunk = store.list(
+            resource.storage_key,
+            namespace=namespace,
+            revision=revision,
+            after=after,
+            limit=_CHUNK_RECORDS if wanted else 0,
+        )
+        found.extend(record for record in chunk.records if matches(record))
+        if not chunk.more or len(found) >= wanted > 0:
+            return tuple(found[:wanted] if wanted else found)
+        after = chunk.records[-1].key.path

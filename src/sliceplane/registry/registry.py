@@ -1,0 +1,106 @@
+"""The one entrance: every verb of the API as a method, all of them synchronous and deterministic.
+
+What a caller must do besides calling:
+
+- await the durability of ``Outcome.revision`` (0: nothing to wait for) before answering;
+- for a 504 "Too large resource version": wait up to three seconds for that revision and ask once more;
+- call ``on_aborted`` when the back end failed and the store forgot what was staged.
+"""
+
+from __future__ import annotations
+
+from sliceplane.kit.rng import Rng
+from sliceplane.registry import binding, namespaces, read
+from sliceplane.registry import bootstrap as bootstrapping
+from sliceplane.registry import create as creating
+from sliceplane.registry import delete as deleting
+from sliceplane.registry import delete_collection as deleting_collection
+from sliceplane.registry import patch as patching
+from sliceplane.registry import scale as scaling
+from sliceplane.registry import update as updating
+from sliceplane.registry.config import RegistryConfig
+from sliceplane.registry.core import Core
+from sliceplane.registry.types import (
+    Body,
+    Context,
+    DeleteOptions,
+    ListOptions,
+    ListOutcome,
+    Outcome,
+    PatchType,
+    Target,
+    WatchOptions,
+    WatchPlan,
+    WriteOptions,
+)
+from sliceplane.store.mvcc import Store
+from sliceplane.store.types import Record
+
+
+class Registry:
+    """REST semantics over one store.  One caller at a time; all methods raise ``api.errors.StatusError``."""
+
+    def __init__(self, store: Store, *, rng: Rng, config: RegistryConfig | None = None) -> None:
+        self._core = Core(store, rng, config or RegistryConfig())
+
+    # Reading
+
+    def get(self, ctx: Context, target: Target, resource_version: str | None = None) -> Record:
+        record = read.get(self._core, target, resource_version)
+        return scaling.get_scale(record) if target.subresource == "scale" else record
+
+    def list(self, ctx: Context, target: Target, options: ListOptions) -> ListOutcome:
+        return read.list_records(self._core, target, options)
+
+    def watch_plan(self, ctx: Context, target: Target, options: WatchOptions) -> WatchPlan:
+        return read.watch_plan(self._core, target, options)
+
+    # Writing
+
+    def create(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+        if target.subresource == "binding":
+            return binding.bind(self._core, ctx, target, body, options)
+        return creating.create(self._core, ctx, target, body, options)
+
+    def update(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+        if target.subresource == "scale":
+            return scaling.update_scale(self._core, target, body, options)
+        return updating.update(self._core, ctx, target, body, options)
+
+    def patch(
+        self,
+        ctx: Context,
+        target: Target,
+        patch_type: PatchType,
+        patch: bytes,
+        options: WriteOptions,
+    ) -> Outcome:
+        if target.subresource == "scale":
+            return scaling.patch_scale(self._core, target, patch_type, patch, options)
+        return patching.patch(self._core, target, patch_type, patch, options)
+
+    def delete(self, ctx: Context, target: Target, options: DeleteOptions) -> Outcome:
+        return deleting.delete(self._core, ctx, target, options)
+
+    def delete_collection(
+        self, ctx: Context, target: Target, selection: ListOptions, options: DeleteOptions
+    ) -> Outcome:
+        return deleting_collection.delete_collection(self._core, ctx, target, selection, options)
+
+    # Life
+
+    def bootstrap(self, now: float) -> int:
+        """Create what every cluster has.  Returns the revision to wait for."""
+        return bootstrapping.bootstrap(self._core, now)
+
+    def on_aborted(self) -> None:
+        """The store forgot its staged events: what they held is free again."""
+        self._core.rebuild()
+
+    def remaining(self, namespace: str) -> tuple[namespaces.Remaining, ...]:
+        """What is left in a namespace, for whoever empties it."""
+        return namespaces.remaining(self._core.store, namespace)
+
+    def check(self) -> None:
+        """Assert that Services hold exactly what the newest records say.  O(Services)."""
+        self._core.check()

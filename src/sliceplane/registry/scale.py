@@ -1,0 +1,97 @@
+"""The ``scale`` subresource of Deployments and ReplicaSets: autoscaling/v1 Scale over spec.replicas.
+
+A Scale is a view: its name, uid and resourceVersion are the object's own, so that optimistic concurrency
+works through it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+import msgspec
+
+from sliceplane.api import codec
+from sliceplane.api.errors import bad_request, invalid, invalid_value
+from sliceplane.api.meta import Document, LabelSelector
+from sliceplane.api.selectors import from_label_selector
+from sliceplane.registry import metadata
+from sliceplane.registry.core import Core
+from sliceplane.registry.documents import document_of, normalised
+from sliceplane.registry.patch import apply_patch
+from sliceplane.registry.types import Body, Outcome, PatchType, Target, WriteOptions
+from sliceplane.registry.update import check_version, replace
+from sliceplane.store.types import Record
+
+_GROUP, _KIND = "autoscaling", "Scale"
+REPLICAS_MAX = (1 << 31) - 1
+
+
+def scale_of(document: Document) -> Document:
+    """The Scale that shows a Deployment or ReplicaSet."""
+    head, spec, status = document["metadata"], document.get("spec", {}), document.get("status", {})
+    shown = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    scale_status: Document = {"replicas": status.get("replicas", 0)}
+    selector = str(from_label_selector(msgspec.convert(spec.get("selector", {}), LabelSelector)))
+    if selector:
+        scale_status["selector"] = selector
+    replicas = spec.get("replicas", 0)
+    return {
+        "kind": _KIND,
+        "apiVersion": f"{_GROUP}/v1",
+        "metadata": {name: head[name] for name in shown if name in head},
+        "spec": {"replicas": replicas} if replicas else {},
+        "status": scale_status,
+    }
+
+
+def get_scale(record: Record) -> Record:
+    """The same record with the Scale for a body."""
+    return dataclasses.replace(record, body=codec.encode(scale_of(document_of(record))))
+
+
+def update_scale(core: Core, target: Target, body: Body, options: WriteOptions) -> Outcome:
+    """PUT of a Scale.  Raises StatusError: 400, 404, 409, 422."""
+    record = core.latest(target)
+    return _set_replicas(core, target, record, _readable(body.document), options)
+
+
+def patch_scale(core: Core, target: Target, patch_type: PatchType, body: bytes, options: WriteOptions) -> Outcome:
+    """PATCH of a Scale, as JSON or merge patch (a strategic one of a Scale is a merge patch: it has no lists)."""
+    record = core.latest(target)
+    how: PatchType = "merge" if patch_type == "strategic" else patch_type
+    patched = apply_patch(target.resource, how, scale_of(document_of(record)), body)
+    return _set_replicas(core, target, record, _readable(patched.document), options)
+
+
+def _readable(scale: Document) -> Document:
+    try:
+        return cast(Document, normalised(scale))
+    except ValueError as error:
+        raise bad_request(f'Scale in version "v1" cannot be handled as a Scale: {error}') from error
+
+
+def _set_replicas(core: Core, target: Target, record: Record, scale: Document, options: WriteOptions) -> Outcome:
+    head, spec = scale.get("metadata", {}), scale.get("spec", {})
+    if type(head) is not dict or type(spec) is not dict:
+        raise bad_request('Scale in version "v1" cannot be handled as a Scale: json: cannot unmarshal metadata or spec')
+    if scale.get("kind", _KIND) != _KIND:
+        raise bad_request(f"expected input object type to be Scale, but {scale['kind']}")
+    replicas = spec.get("replicas", 0)
+    if type(replicas) is not int or abs(replicas) > REPLICAS_MAX:
+        got = {str: "string", bool: "bool", float: "number", int: f"number {replicas}"}.get(type(replicas), "object")
+        raise bad_request(
+            'Scale in version "v1" cannot be handled as a Scale: json: cannot unmarshal '
+            f"{got} into Go struct field ScaleSpec.spec.replicas of type int32"
+        )
+    metadata.match_name(target, head)
+    metadata.match_namespace(target, head)
+    if replicas < 0:
+        error = invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
+        raise invalid(_KIND, _GROUP, target.name, [error])
+    check_version(target, head, record, conditional=False)
+    new = document_of(record)
+    new["spec"]["replicas"] = replicas
+    whole = dataclasses.replace(target, subresource="")
+    outcome = replace(core, whole, new, record, options=options, warnings=())
+    return dataclasses.replace(outcome, body=codec.encode(scale_of(codec.decode_document(outcome.body))))

@@ -1,0 +1,95 @@
+"""Per-kind rules on what a request may touch: which part of the body counts (reference B6, B10, B14).
+
+``prepare_create`` and ``prepare_update`` change the new document in place, after defaults and before
+validation, so that a client's attempt to change what is not its own is silently undone.
+"""
+
+from __future__ import annotations
+
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import (
+    Deployments,
+    EndpointSlices,
+    Namespaces,
+    Nodes,
+    Pods,
+    ReplicaSets,
+    Resource,
+    Services,
+)
+from sliceplane.kit.names import check_dns_subdomain
+
+_HOSTNAME_KEY = "kubernetes.io/hostname"
+_NOT_READY_TAINT = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+_FIRST_STATUS: dict[str, Document] = {
+    Pods.key: {"phase": "Pending"},
+    Services.key: {"loadBalancer": {}},
+    Namespaces.key: {"phase": "Active"},
+    Deployments.key: {},
+    ReplicaSets.key: {"replicas": 0},
+}
+
+
+def prepare_create(resource: Resource, document: Document) -> None:
+    if resource is EndpointSlices:
+        _drop_topology(document, None)
+    elif resource is Nodes:
+        # A kubelet registers its Node together with a status; only the taint is the server's.
+        taints = document.setdefault("spec", {}).setdefault("taints", [])
+        if not any(taint.get("key") == _NOT_READY_TAINT["key"] for taint in taints):
+            taints.append(dict(_NOT_READY_TAINT))
+    if resource is Services and document["spec"].get("clusterIP"):
+        # Addresses are given as one or as a list; the list counts, and must agree (validation).
+        document["spec"].setdefault("clusterIPs", [document["spec"]["clusterIP"]])
+    if resource.has_status and resource is not Nodes:
+        document["status"] = dict(_FIRST_STATUS[resource.key])
+        if resource is Namespaces:
+            finalizers = document.setdefault("spec", {}).setdefault("finalizers", [])
+            if "kubernetes" not in finalizers:
+                finalizers.append("kubernetes")
+
+
+def prepare_update(resource: Resource, new: Document, old: Document, subresource: str) -> None:
+    """*new* becomes what the request may make of *old*: the main endpoint leaves status alone, ``status``
+    touches little else, ``finalize`` (Namespace) sets spec.finalizers."""
+    if subresource == "status":
+        _only_status(resource, new, old)
+        return
+    if resource.has_status:
+        _keep(new, old, "status")
+    if resource is Namespaces and subresource != "finalize":
+        _keep(new, old, "spec")
+    if resource is EndpointSlices:
+        _drop_topology(new, old)
+
+
+def _keep(new: Document, old: Document, member: str) -> None:
+    if member in old:
+        new[member] = old[member]
+    else:
+        new.pop(member, None)
+
+
+def _only_status(resource: Resource, new: Document, old: Document) -> None:
+    for member in sorted((new.keys() | old.keys()) - {"kind", "apiVersion", "metadata", "status"}):
+        _keep(new, old, member)
+    kept = {Deployments.key: "labels", Pods.key: "ownerReferences"}.get(resource.key)
+    if kept:
+        _keep(new["metadata"], old["metadata"], kept)
+
+
+def _drop_topology(new: Document, old: Document | None) -> None:
+    """``deprecatedTopology`` cannot be written through v1, only carried along with unchanged endpoints.
+
+    A host name in it that the old object had too becomes ``nodeName`` before it goes (controllers.md 5.4).
+    """
+    endpoints = new.get("endpoints", [])
+    before = [] if old is None else old.get("endpoints", [])
+    if old is not None and endpoints == before:
+        return
+    hosts = {endpoint.get("deprecatedTopology", {}).get(_HOSTNAME_KEY) for endpoint in before} - {None}
+    for endpoint in endpoints:
+        topology = endpoint.pop("deprecatedTopology", None) or {}
+        host = topology.get(_HOSTNAME_KEY)
+        if host and host in hosts and "nodeName" not in endpoint and not check_dns_subdomain(host):
+            endpoint["nodeName"] = host

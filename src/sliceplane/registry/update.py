@@ -1,0 +1,102 @@
+"""PUT, and the common end of PUT and PATCH: from a wanted document to a staged record (reference B6, B10).
+
+A write that changes nothing writes nothing.  The write that takes the last finalizer from an object that is
+being deleted removes it in the same commit.
+"""
+
+from __future__ import annotations
+
+from sliceplane.api import validation
+from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Namespaces, Pods, Resource
+from sliceplane.registry import answers, metadata, strategy
+from sliceplane.registry.core import Core, key_of, missing
+from sliceplane.registry.create import create_document
+from sliceplane.registry.decoding import decode_body
+from sliceplane.registry.documents import canonical, document_of
+from sliceplane.registry.types import Body, Context, Outcome, Target, WriteOptions
+from sliceplane.store.types import Record
+
+
+def update(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+    """Raises StatusError: 400, 403, 404, 409, 422, 500."""
+    resource = target.resource
+    document, warnings = decode_body(resource, body, options)
+    head = document["metadata"]
+    metadata.match_name(target, head)
+    metadata.match_namespace(target, head)
+    record = core.store.latest(key_of(target))
+    if record is None:
+        if not resource.create_on_update or target.subresource:
+            raise missing(resource, target.name)
+        if head.get("uid"):
+            raise _uid_conflict(target, head["uid"], "")
+        head.pop("resourceVersion", None)
+        return create_document(core, ctx, target, document, options=options, warnings=warnings)
+    if head.get("uid") and head["uid"] != record.uid:
+        raise _uid_conflict(target, head["uid"], record.uid)
+    check_version(target, head, record, conditional=not resource.unconditional_update)
+    return replace(core, target, document, record, options=options, warnings=warnings)
+
+
+def check_version(target: Target, head: Document, record: Record, *, conditional: bool) -> None:
+    """Optimistic concurrency: a given resourceVersion must be the object's own."""
+    resource = target.resource
+    version = metadata.parse_resource_version(head.get("resourceVersion"))
+    if version == 0 and conditional:
+        # Unlike elsewhere, the plural stands where the kind belongs (reference B6).
+        path = "metadata.resourceVersion"
+        error = invalid_value(path, 0, "must be specified for an update")
+        raise invalid(resource.plural, resource.group, target.name, [error])
+    if version not in (0, record.revision):
+        raise conflict(resource.plural, resource.group, target.name, STALE_WRITE)
+
+
+def replace(
+    core: Core, target: Target, new: Document, record: Record, *, options: WriteOptions, warnings: tuple[str, ...]
+) -> Outcome:
+    """Make *new* (decoded and defaulted; changed here) the next version of *record*."""
+    resource = target.resource
+    old = document_of(record)
+    strategy.prepare_update(resource, new, old, target.subresource)
+    if target.subresource != "status":
+        core.services.carry_over(resource, new, old)
+    metadata.prepare_update(resource, new, old)
+    validation.refuse(resource, new["metadata"], validation.validate_update(resource, new, old, target.subresource))
+    if target.subresource != "status":
+        core.services.admit(resource, new, old, dry_run=options.dry_run)
+    shaped = canonical(resource, new)
+    if shaped == old:
+        return answers.unchanged(core, record, warnings)
+    if _ends_now(resource, shaped):
+        # Watchers see DELETED alone; the reply is the object as this request left it, with its former version.
+        if options.dry_run:
+            return answers.unwritten(resource, shaped, 200, warnings)
+        last = core.remove(record)
+        return Outcome(
+            code=200, body=answers.unwritten(resource, shaped).body, revision=last.revision, warnings=warnings
+        )
+    if options.dry_run:
+        return answers.unwritten(resource, shaped, 200, warnings)
+    return answers.stored(core.put(resource, shaped), 200, warnings)
+
+
+def _ends_now(resource: Resource, document: Document) -> bool:
+    """Nothing holds an object that is being deleted any more."""
+    head = document["metadata"]
+    if "deletionTimestamp" not in head or head.get("finalizers"):
+        return False
+    if resource is Namespaces:
+        return not document.get("spec", {}).get("finalizers")
+    return not (resource is Pods and head.get("deletionGracePeriodSeconds"))
+
+
+def _uid_conflict(target: Target, wanted: str, actual: str) -> StatusError:
+    resource = target.resource
+    path = "/".join(part for part in ("/registry", resource.plural, target.namespace, target.name) if part)
+    why = (
+        f"StorageError: invalid object, Code: 4, Key: {path}, ResourceVersion: 0, AdditionalErrorMsg: "
+        f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {actual}"
+    )
+    return conflict(resource.plural, resource.group, target.name, why)

@@ -1,0 +1,223 @@
+"""The ASGI application: one request from its head to its answer.
+
+The order is upstream's: who is it (401), may they (403, also for what does not exist), is there room (429), does
+it exist (404, 405), and only then what they want.  Every error leaves here as a Status; an unexpected one is
+logged with the request's audit id and told to the client as nothing but an internal error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from sliceplane.api.codec import encode
+from sliceplane.api.errors import StatusError, internal, method_not_allowed
+from sliceplane.shell.apiserver import discovery, openapi, version
+from sliceplane.shell.apiserver.auth import ANONYMOUS, Attributes, Tokens, authenticate, authorize
+from sliceplane.shell.apiserver.discovery import Discovery
+from sliceplane.shell.apiserver.health import HealthChecks
+from sliceplane.shell.apiserver.limits import InFlight, Limits, TooMany, too_many_requests
+from sliceplane.shell.apiserver.metrics import Metrics, RequestKey
+from sliceplane.shell.apiserver.params import request_timeout_s
+from sliceplane.shell.apiserver.paths import ResourcePath, parse, resolve, verb_of
+from sliceplane.shell.apiserver.render import error_representation, render_status
+from sliceplane.shell.apiserver.request import Receive, Request, Send
+from sliceplane.shell.apiserver.resources import ResourceHandlers
+from sliceplane.shell.apiserver.response import (
+    NO_CACHE,
+    NOSNIFF,
+    Response,
+    send_response,
+    text_response,
+)
+from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
+from sliceplane.shell.apiserver.watch import WatchHandler
+from sliceplane.shell.log import get_logger
+
+READ_SECONDS_MAX = 60.0
+WRITE_SECONDS_MAX = 34.0
+
+_READ_VERBS = ("get", "list")
+_HEALTH_ROOTS = ("healthz", "livez", "readyz")
+_METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
+_log = get_logger("apiserver")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the application serves from; the plane puts it together."""
+
+    resources: ResourceHandlers
+    watches: WatchHandler
+    discovery: Discovery
+    health: HealthChecks
+    metrics: Metrics
+    tokens: Tokens
+    limits: Limits
+    clock: Callable[[], float] = time.time
+
+
+class _Exchange:
+    """What is known of one request and response, for headers, logs and metrics."""
+
+    __slots__ = ("audit_id", "key", "started", "streaming")
+
+    def __init__(self, request: Request, started: float) -> None:
+        given = request.header(b"audit-id")
+        self.audit_id = given if given and given.isascii() and len(given) <= 64 else _new_audit_id()
+        self.started = started
+        self.key: RequestKey = (request.method.lower(), "", "")
+        self.streaming = False
+
+
+def _new_audit_id() -> str:
+    digits = os.urandom(16).hex()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+
+
+class ApiServer:
+    """The application.  One task for each request calls it; all state is in its services."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._started = services.clock()
+        self.in_flight = InFlight(services.limits)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        exchange = _Exchange(request, time.perf_counter())
+        try:
+            response = await self._respond(request, exchange, send)
+        except ConnectionAbortedError:
+            return
+        code = 200
+        if response is not None:
+            code = response.code
+            now = self._services.clock()
+            await send_response(request, send, response, now=now, audit_id=exchange.audit_id)
+        self._services.metrics.observe(exchange.key, code, time.perf_counter() - exchange.started)
+
+    async def _respond(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
+        """The response, or ``None`` if a stream was sent and has ended.  Raises ``ConnectionAbortedError``."""
+        try:
+            return await self._answer(request, exchange, send)
+        except StatusError as error:
+            return _status_response(request, error)
+        except TooMany:
+            return too_many_requests()
+        except TimeoutError:
+            return _timeout_response()
+        except ConnectionAbortedError:
+            raise
+        except Exception as error:  # the last resort of every request
+            _log.error(
+                "request failed unexpectedly",
+                audit_id=exchange.audit_id,
+                method=request.method,
+                path=request.path,
+                exc_info=error,
+            )
+            if exchange.streaming:
+                # The head is out: all that is left is to break the connection, which uvicorn does on an error.
+                raise ConnectionAbortedError from error
+            return _status_response(request, internal(f"internal error; audit id {exchange.audit_id}"))
+
+    async def _answer(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
+        authorization = request.headers.get(b"authorization", b"")
+        user = authenticate(request.certificate_user, authorization, self._services.tokens)
+        request.user = user
+        path = parse(request.path)
+        if path is None:
+            authorize(user, Attributes(verb=request.method.lower(), path=request.path))
+            return await self._answer_other(request)
+        verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
+        exchange.key = (verb, path.plural, path.subresource)
+        authorize(user, _attributes(verb, path, request.path))
+        if verb == "watch":
+            return await self._watch(request, path, exchange, send)
+        reading = verb in _READ_VERBS
+        with self.in_flight.admit("read" if reading else "write"):
+            route = resolve(path, verb)
+            limit_s = READ_SECONDS_MAX if reading else WRITE_SECONDS_MAX
+            async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
+                return await self._services.resources.respond(request, route)
+
+    async def _watch(self, request: Request, path: ResourcePath, exchange: _Exchange, send: Send) -> Response | None:
+        route = resolve(path, "watch")
+        with self.in_flight.admit("watch"):
+
+            def on_head() -> str:
+                exchange.streaming = True
+                return exchange.audit_id
+
+            await self._services.watches.respond(request, route, send, on_head)
+            return None
+
+    async def _answer_other(self, request: Request) -> Response:
+        root = request.path[1:].partition("/")[0]
+        if request.method not in ("GET", "HEAD"):
+            raise method_not_allowed()
+        services = self._services
+        if root in _HEALTH_ROOTS:
+            return services.health.respond(request.path, request.query)
+        if root == "version":
+            return version.respond()
+        if root == "metrics":
+            return Response(200, services.metrics.render(), _METRICS_TYPE)
+        if root in ("api", "apis"):
+            return services.discovery.respond(request) or _page_not_found()
+        if root == "openapi":
+            now = services.clock()
+            return await openapi.respond(request, now=now, started=self._started) or _page_not_found()
+        if root == "":
+            found = [*discovery.paths(), "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz"]
+            return Response(200, encode({"paths": [*found, "/version"]}) + b"\n")
+        return _page_not_found()
+
+
+def _attributes(verb: str, path: ResourcePath, url_path: str) -> Attributes:
+    return Attributes(
+        verb=verb,
+        path=url_path,
+        group=path.group,
+        resource=path.plural,
+        subresource=path.subresource,
+        namespace=path.namespace,
+        name=path.name,
+    )
+
+
+def _page_not_found() -> Response:
+    return text_response(404, "404 page not found\n")
+
+
+def _timeout_response() -> Response:
+    """The 504 of reference B4: no kind and no version, as text."""
+    body = {
+        "metadata": {},
+        "status": "Failure",
+        "message": "Timeout: request did not complete within the allotted timeout",
+        "reason": "Timeout",
+        "details": {},
+        "code": 504,
+    }
+    return Response(504, encode(body), b"text/plain; charset=utf-8")
+
+
+def _status_response(request: Request, error: StatusError) -> Response:
+    representation = error_representation(request.header(b"accept"), pretty=request.pretty)
+    headers = [NO_CACHE]
+    if error.code == 403:
+        headers.append(NOSNIFF)
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    path = parse(request.path)
+    if path is not None and request.user not in (None, ANONYMOUS):
+        headers.extend(warning_headers(deprecation(path.group, path.plural)))
+    body = render_status(error, representation)
+    return Response(error.code, body, representation.content_type, tuple(headers))

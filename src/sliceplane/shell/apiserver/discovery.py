@@ -1,0 +1,233 @@
+"""What the server offers: ``/api``, ``/apis`` and below, in the legacy and the aggregated form (reference B1).
+
+All of it follows from ``api.scheme.RESOURCES`` and never changes while the process lives, so every document
+is built at most once.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from sliceplane.api.codec import encode
+from sliceplane.api.errors import StatusError, unknown_resource
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import RESOURCES, STATUS_VERBS, Resource
+from sliceplane.shell.apiserver.negotiate import JSON, YAML, parse_accept
+from sliceplane.shell.apiserver.request import Request
+from sliceplane.shell.apiserver.response import NO_CACHE, Response
+
+_AGGREGATED_TYPE = b"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+_VARY = (b"vary", b"Accept")
+#: subresources whose objects are of another kind: (group, version, kind); "" for the enclosing ones
+_FOREIGN_KINDS = {"binding": ("", "", "Binding"), "scale": ("autoscaling", "v1", "Scale")}
+_SUBRESOURCE_VERBS = {"binding": ("create",), "finalize": ("update",), "scale": STATUS_VERBS, "status": STATUS_VERBS}
+
+
+class Discovery:
+    """Answers every discovery path.  *address* is the ``HOST:PORT`` that ``/api`` names."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def respond(self, request: Request) -> Response | None:
+        """The answer to a GET of *request.path*; ``None`` if it is no discovery path (404 page).
+
+        Raises ``StatusError`` for an unknown version of a known group, and the 406.
+        """
+        parts = request.path.strip("/").split("/")
+        match parts:
+            case ["api"]:
+                return _negotiated(request, self._api_versions, lambda: _aggregated(core=True))
+            case ["apis"]:
+                return _negotiated(request, _group_list, lambda: _aggregated(core=False))
+            case ["apis", group] if group in _groups():
+                return _negotiated(request, lambda: _group(group), None)
+            case ["api", version] | ["api", version, ""]:
+                if version != "v1":
+                    raise unknown_resource()
+                return _negotiated(request, lambda: _resource_list("", "v1"), None)
+            case ["apis", group, version] if group in _groups():
+                if version not in _groups()[group]:
+                    raise unknown_resource()
+                return _negotiated(request, lambda: _resource_list(group, version), None)
+        return None
+
+    def _api_versions(self) -> Document:
+        return {
+            "kind": "APIVersions",
+            "versions": ["v1"],
+            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": self._address}],
+        }
+
+
+def paths() -> list[str]:
+    """Every path of discovery, for ``GET /``."""
+    found = ["/api", "/api/v1", "/apis"]
+    for group, versions in _groups().items():
+        found.append(f"/apis/{group}")
+        found.extend(f"/apis/{group}/{version}" for version in versions)
+    return found
+
+
+def _negotiated(
+    request: Request, legacy: Callable[[], Document], aggregated: Callable[[], tuple[bytes, bytes]] | None
+) -> Response:
+    accept = request.header(b"accept")
+    clauses = parse_accept(accept)
+    if not clauses and not accept.strip():
+        return _legacy_json(legacy())
+    for clause in clauses:
+        wanted = clause.parameter("as")
+        if wanted:
+            named = (clause.type, clause.parameter("g"), clause.parameter("v"), wanted)
+            if aggregated and named == (JSON, "apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"):
+                return _conditional(request, *aggregated())
+        elif clause.type in (JSON, "*/*", "application/*"):
+            return _legacy_json(legacy())
+        elif clause.type == YAML:
+            import yaml
+
+            return Response(200, yaml.safe_dump(legacy()).encode(), YAML.encode(), (NO_CACHE, _VARY))
+    message = f"only the following media types are accepted: {JSON}, {YAML}"
+    raise StatusError(406, "NotAcceptable", message)
+
+
+def _legacy_json(document: Document) -> Response:
+    return Response(200, encode(document) + b"\n", headers=(NO_CACHE, _VARY))
+
+
+def _conditional(request: Request, body: bytes, etag: bytes) -> Response:
+    headers = ((b"cache-control", b"public"), _VARY, (b"etag", etag))
+    if request.headers.get(b"if-none-match") == etag:
+        return Response(304, b"", headers=headers)
+    return Response(200, body, _AGGREGATED_TYPE, headers)
+
+
+@cache
+def _groups() -> dict[str, list[str]]:
+    """Versions of each group but the core one, in the order of the scheme."""
+    groups: dict[str, list[str]] = {}
+    for resource in RESOURCES:
+        if resource.group:
+            versions = groups.setdefault(resource.group, [])
+            if resource.version not in versions:
+                versions.append(resource.version)
+    return groups
+
+
+def _members(group: str, version: str) -> list[Resource]:
+    found = [resource for resource in RESOURCES if (resource.group, resource.version) == (group, version)]
+    return sorted(found, key=lambda resource: resource.plural)
+
+
+def _group(group: str) -> Document:
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group_body(group)}
+
+
+def _group_body(group: str) -> dict[str, Any]:
+    versions = [{"groupVersion": f"{group}/{version}", "version": version} for version in _groups()[group]]
+    return {"name": group, "versions": versions, "preferredVersion": versions[0]}
+
+
+def _group_list() -> Document:
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group_body(group) for group in _groups()]}
+
+
+def _resource_list(group: str, version: str) -> Document:
+    document: Document = {"kind": "APIResourceList"}
+    if group:
+        document["apiVersion"] = "v1"
+    document["groupVersion"] = f"{group}/{version}" if group else version
+    resources: list[dict[str, Any]] = []
+    for resource in _members(group, version):
+        resources.append(_resource_entry(resource))
+        for subresource in sorted(resource.subresources):
+            entry: dict[str, Any] = {
+                "name": f"{resource.plural}/{subresource}",
+                "singularName": "",
+                "namespaced": resource.namespaced,
+                "kind": resource.kind,
+                "verbs": list(_SUBRESOURCE_VERBS[subresource]),
+            }
+            if subresource in _FOREIGN_KINDS:
+                foreign_group, foreign_version, entry["kind"] = _FOREIGN_KINDS[subresource]
+                if foreign_version:
+                    entry["group"], entry["version"] = foreign_group, foreign_version
+            resources.append(entry)
+    document["resources"] = resources
+    return document
+
+
+def _resource_entry(resource: Resource) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": resource.plural,
+        "singularName": resource.singular,
+        "namespaced": resource.namespaced,
+        "kind": resource.kind,
+        "verbs": sorted(resource.verbs),
+    }
+    if resource.short_names:
+        entry["shortNames"] = list(resource.short_names)
+    if resource.categories:
+        entry["categories"] = list(resource.categories)
+    stored = f"{resource.group}/{resource.version}/{resource.kind}".encode()
+    entry["storageVersionHash"] = base64.b64encode(hashlib.sha256(stored).digest()[:8]).decode()
+    return entry
+
+
+@cache
+def _aggregated(*, core: bool) -> tuple[bytes, bytes]:
+    """The aggregated document and its ETag."""
+    items = []
+    groups = {"": ["v1"]} if core else _groups()
+    for group, versions in groups.items():
+        entries = [
+            {
+                "version": version,
+                "resources": [_aggregated_entry(resource) for resource in _members(group, version)],
+                "freshness": "Current",
+            }
+            for version in versions
+        ]
+        items.append({"metadata": {"name": group} if group else {}, "versions": entries})
+    document = {
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": items,
+    }
+    body = encode(document) + b"\n"
+    return body, f'"{hashlib.sha512(body).hexdigest().upper()}"'.encode()
+
+
+def _aggregated_entry(resource: Resource) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "resource": resource.plural,
+        # Group and version stay empty where they equal the enclosing ones.
+        "responseKind": {"group": "", "version": "", "kind": resource.kind},
+        "scope": "Namespaced" if resource.namespaced else "Cluster",
+        "singularResource": resource.singular,
+        "verbs": sorted(resource.verbs),
+    }
+    if resource.short_names:
+        entry["shortNames"] = list(resource.short_names)
+    if resource.categories:
+        entry["categories"] = list(resource.categories)
+    if resource.subresources:
+        entry["subresources"] = [
+            _aggregated_subresource(resource, subresource) for subresource in sorted(resource.subresources)
+        ]
+    return entry
+
+
+def _aggregated_subresource(resource: Resource, subresource: str) -> dict[str, Any]:
+    group, version, kind = _FOREIGN_KINDS.get(subresource, ("", "", resource.kind))
+    return {
+        "subresource": subresource,
+        "responseKind": {"group": group, "version": version, "kind": kind},
+        "verbs": list(_SUBRESOURCE_VERBS[subresource]),
+    }

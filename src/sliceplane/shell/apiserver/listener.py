@@ -1,0 +1,175 @@
+"""The listening socket and its connections: uvicorn's HTTP protocol inside our own loop and life cycle.
+
+uvicorn's ``Server`` is left out on purpose: it installs signal handlers, polls every 100 ms and, on shutdown,
+waits for watches that never end.  What is used is its protocol class, with four additions:
+
+- the verified client certificate is put into the ASGI scope (``scope["state"]["certificate_user"]``), read
+  once per connection, and beside it a way to cut the connection (``abort``);
+- a connection that does not send the head of its first request within ``REQUEST_HEAD_SECONDS_MAX`` is closed;
+- every request that is being answered learns of a disconnect, also behind a pipelined one;
+- connections beyond ``connections_max`` are closed at once.
+
+Stopping has an order: stop accepting, let the caller end the watches, ask every connection to close after its
+current response, and after ``grace_s`` abort what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, MutableMapping
+from ipaddress import ip_address
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from sliceplane.registry.types import User
+from sliceplane.shell.apiserver.auth import user_of_certificate
+from sliceplane.shell.start_error import StartError
+
+App = Callable[
+    [MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]
+]
+
+BACKLOG = 4096
+KEEP_ALIVE_SECONDS = 90
+REQUEST_HEAD_SECONDS_MAX = 30.0
+TLS_HANDSHAKE_SECONDS_MAX = 10.0
+TLS_SHUTDOWN_SECONDS_MAX = 2.0
+
+
+def bind(address: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet.  Raises ``StartError`` naming address and port."""
+    family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        # Linux lets two sockets bind one port with SO_REUSEADDR; only listen() finds out.
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        where = f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
+        raise StartError(f"cannot listen on {where}: {(error.strerror or str(error)).lower()}") from error
+    return sock
+
+
+class _Connection(HttpToolsProtocol):
+    """One client connection.  See the module docstring for what it adds."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener.config, listener.state, {})
+        self._listener = listener
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._answering: RequestResponseCycle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base class
+        super().connection_made(transport)
+        if len(self.connections) > self._listener.connections_max:
+            transport.abort()
+            return
+        user: User | None = user_of_certificate(transport.get_extra_info("peercert"))
+        self.app_state["certificate_user"] = user
+        self.app_state["abort"] = transport.abort
+        self._head_timer = self.loop.call_later(REQUEST_HEAD_SECONDS_MAX, self._give_up)
+
+    def _give_up(self) -> None:
+        self._head_timer = None
+        self.transport.abort()
+
+    def on_headers_complete(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        answering, self._answering = self._answering, None
+        if answering is not None and not answering.response_complete:
+            # The base class tells only the newest cycle, which may be one that waits in the pipeline.
+            answering.disconnected = True
+            answering.message_event.set()
+        self.pipeline.clear()
+        super().connection_lost(exc)
+
+
+class Listener:
+    """Serves *app* on a socket.  Used from one task: ``start`` once, ``stop`` once."""
+
+    def __init__(self, app: App, *, connections_max: int) -> None:
+        self.connections_max = connections_max
+        self.state = ServerState()
+        self.config = Config(
+            app=app,  # type: ignore[arg-type]  # uvicorn's ASGI types are closed unions; ours is the open form
+            http=_Connection,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        )
+        # What clients do wrong on their connections is counted and answered, not logged line by line.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        self.config.load()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def connections(self) -> int:
+        return len(self.state.connections)
+
+    async def start(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _Connection(self),
+            sock=sock,
+            ssl=context,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS_MAX,
+            ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS_MAX,
+        )
+
+    async def stop(self, *, grace_s: float, end_watches: Callable[[], None]) -> None:
+        """Stop accepting, end the streams, let responses finish for *grace_s*, then abort."""
+        if self._server is None:
+            return
+        self._server.close()
+        end_watches()
+        for connection in list(self.state.connections):
+            connection.shutdown()
+        tasks = set(self.state.tasks)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=grace_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=1)
+        for connection in list(self.state.connections):
+            if not connection.transport.is_closing():
+                connection.transport.abort()
+        await self._drain()
+
+    async def _drain(self) -> None:
+        """Give closing connections a moment for their TLS farewell, then cut them."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + TLS_SHUTDOWN_SECONDS_MAX
+        while self.state.connections and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self.state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)
+        self._server = None

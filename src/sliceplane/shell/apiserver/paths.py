@@ -1,0 +1,123 @@
+"""URLs to what they address.
+
+``parse`` understands every path under ``/api`` and ``/apis`` by its shape alone, known resource or not:
+authorisation is asked before anything else and has to name what was wanted (reference B17).  ``resolve``
+then finds the resource and the verb, or the 404 or 405 of reference B1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sliceplane.api.errors import method_not_allowed, unknown_resource
+from sliceplane.api.scheme import Resource, by_path
+from sliceplane.registry.types import Target
+
+_METHOD_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+#: verbs of the subresources that are served, beyond reading (reference B1)
+_SUBRESOURCE_VERBS = {
+    "binding": ("create",),
+    "status": ("get", "patch", "update"),
+    "scale": ("get", "patch", "update"),
+    "finalize": ("update",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcePath:
+    """The parts of a path under a group version; "" where a part is absent."""
+
+    group: str
+    version: str
+    plural: str
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    #: more segments follow than any resource has
+    overlong: bool = False
+    #: the old ``/api/v1/watch/...`` form
+    legacy_watch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A request for a resource: what it addresses and the verb of the API."""
+
+    target: Target
+    verb: str
+
+
+def parse(path: str) -> ResourcePath | None:
+    """The resource path of *path*; ``None`` for discovery, health and every other non-resource path."""
+    parts = path.strip("/").split("/")
+    if parts[0] == "api" and len(parts) >= 3:
+        group, version, rest = "", parts[1], parts[2:]
+    elif parts[0] == "apis" and len(parts) >= 4:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    legacy_watch = rest[0] == "watch"
+    if legacy_watch:
+        rest = rest[1:]
+        if not rest:
+            return None
+    namespace = ""
+    # "namespaces/NS" and "namespaces/NS/status" address the Namespace; more segments a resource inside it.
+    is_namespace = len(rest) <= 2 or (len(rest) == 3 and rest[2] in ("status", "finalize"))
+    if rest[0] == "namespaces" and not is_namespace:
+        namespace, rest = rest[1], rest[2:]
+    padded = [*rest, "", ""]
+    return ResourcePath(
+        group=group,
+        version=version,
+        plural=padded[0],
+        namespace=namespace,
+        name=padded[1],
+        subresource=padded[2],
+        overlong=len(rest) > 3,
+        legacy_watch=legacy_watch,
+    )
+
+
+def verb_of(method: str, path: ResourcePath, *, wants_watch: bool) -> str:
+    """The API verb of *method*; unknown methods are named by themselves, in lower case."""
+    if method in _METHOD_VERBS:
+        return _METHOD_VERBS[method]
+    if method == "DELETE":
+        return "delete" if path.name else "deletecollection"
+    if method == "GET":
+        if path.legacy_watch:
+            return "watch"
+        if path.name:
+            return "get"
+        return "watch" if wants_watch else "list"
+    return method.lower()
+
+
+def resolve(path: ResourcePath, verb: str) -> Route:
+    """The route of a path whose request was authorised.  Raises the 404 or 405 ``StatusError``."""
+    resource = by_path(path.group, path.version, path.plural)
+    if resource is None or path.overlong or (path.namespace and not resource.namespaced):
+        raise unknown_resource()
+    if path.name and resource.namespaced and not path.namespace:
+        raise unknown_resource()
+    if path.subresource:
+        if path.subresource not in resource.subresources or path.legacy_watch:
+            raise unknown_resource()
+        allowed = verb in _SUBRESOURCE_VERBS[path.subresource]
+    else:
+        allowed = verb in _verbs_at(resource, path)
+    if not allowed:
+        raise method_not_allowed()
+    target = Target(resource=resource, namespace=path.namespace, name=path.name, subresource=path.subresource)
+    return Route(target, verb)
+
+
+def _verbs_at(resource: Resource, path: ResourcePath) -> tuple[str, ...]:
+    if path.legacy_watch:
+        return ("watch",)
+    if path.name:
+        return tuple(verb for verb in resource.verbs if verb in ("get", "update", "patch", "delete"))
+    across_namespaces = resource.namespaced and not path.namespace
+    here = ("list", "watch") if across_namespaces else ("list", "watch", "create", "deletecollection")
+    return tuple(verb for verb in resource.verbs if verb in here)

@@ -1,0 +1,113 @@
+"""One HTTP request as the handlers see it: parsed once, from the ASGI scope."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from sliceplane.api.errors import too_large_body
+from sliceplane.registry.types import User
+
+BODY_BYTES_MAX = 3 * 1024 * 1024
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_PRETTY_AGENTS = ("curl", "Wget", "Mozilla/5.0")
+_TRUTHS = ("1", "t", "T", "true", "TRUE", "True")
+
+
+def _nothing() -> None:
+    return None
+
+
+class Query:
+    """The query string.  Upstream's readers take the first value of a name, and so do we."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, raw: bytes) -> None:
+        self._values: dict[str, list[str]] = {}
+        if raw:
+            for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="surrogateescape"):
+                self._values.setdefault(name, []).append(value)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def first(self, name: str) -> str:
+        """The first value; "" if the name is absent (or empty)."""
+        values = self._values.get(name)
+        return values[0] if values else ""
+
+    def optional(self, name: str) -> str | None:
+        """The first value, or ``None`` if it is absent or empty (upstream sees no difference)."""
+        return self.first(name) or None
+
+    def all(self, name: str) -> tuple[str, ...]:
+        return tuple(self._values.get(name, ()))
+
+    def flag(self, name: str) -> bool:
+        """A boolean: absent, "false" and "0" are false, anything else (also "") is true (reference B4)."""
+        return name in self._values and self.first(name).lower() not in ("false", "0")
+
+
+class Request:
+    """A request.  Owned by the task that answers it."""
+
+    __slots__ = ("_receive", "abort", "certificate_user", "headers", "method", "path", "query", "user")
+
+    def __init__(self, scope: Mapping[str, Any], receive: Receive) -> None:
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.query = Query(scope["query_string"])
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            headers[name] = headers[name] + b", " + value if name in headers else value
+        self.headers = headers
+        self.certificate_user: User | None = scope["state"].get("certificate_user")
+        #: cut the connection without ceremony
+        self.abort: Callable[[], None] = scope["state"].get("abort", _nothing)
+        #: set once authentication has succeeded
+        self.user: User | None = None
+        self._receive = receive
+
+    def header(self, name: bytes) -> str:
+        """A header by its lower-case name; "" if absent."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+    @property
+    def pretty(self) -> bool:
+        """Whether query or user agent ask for indented JSON; the query wins (reference B3)."""
+        if "pretty" in self.query:
+            return self.query.first("pretty") in _TRUTHS
+        return self.header(b"user-agent").startswith(_PRETTY_AGENTS)
+
+    @property
+    def wants_gzip(self) -> bool:
+        return "gzip" in self.header(b"accept-encoding")
+
+    async def body(self) -> bytes:
+        """The whole body.  Raises the 413 ``StatusError`` beyond ``BODY_BYTES_MAX``, and
+        ``ConnectionError`` if the client went away."""
+        declared = self.headers.get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
+            raise too_large_body(BODY_BYTES_MAX)
+        chunks, size = [], 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionAbortedError("the client went away while sending its request")
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > BODY_BYTES_MAX:
+                raise too_large_body(BODY_BYTES_MAX)
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    async def disconnected(self) -> None:
+        """Returns when the client is gone.  For requests without a body, or after ``body``."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass

@@ -1,0 +1,164 @@
+"""The verbs of every resource over HTTP: parse, ask the registry, wait until it is durable, render.
+
+Nothing here decides anything about objects; the registry does, synchronously, between two awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from sliceplane.api.errors import too_large_resource_version
+from sliceplane.registry.registry import Registry
+from sliceplane.registry.types import Context, Outcome, Target
+from sliceplane.shell.apiserver.decode import decode_delete_options, decode_object, patch_type
+from sliceplane.shell.apiserver.negotiate import Representation, negotiate
+from sliceplane.shell.apiserver.params import (
+    list_options,
+    write_options,
+)
+from sliceplane.shell.apiserver.paths import Route
+from sliceplane.shell.apiserver.render import render_list, render_object
+from sliceplane.shell.apiserver.request import Request
+from sliceplane.shell.apiserver.response import NO_CACHE, Response
+from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
+from sliceplane.store.mvcc import Store
+
+if TYPE_CHECKING:
+    from sliceplane.api.table import IncludeObject
+
+#: how long a read waits for a version that the server does not have yet (reference B4)
+FUTURE_VERSION_SECONDS_MAX = 3.0
+
+
+class Durability(Protocol):
+    """The committer, as far as requests need it."""
+
+    async def durable(self, revision: int) -> None:
+        """Returns when the commit is durable and published.  Raises a 500 ``StatusError`` if it never will be."""
+
+
+class ResourceHandlers:
+    """Stateless but for its parts; called by every request's task."""
+
+    def __init__(self, registry: Registry, store: Store, committer: Durability, clock: Callable[[], float]) -> None:
+        self._registry = registry
+        self._store = store
+        self._committer = committer
+        self.clock = clock
+
+    async def respond(self, request: Request, route: Route) -> Response:
+        """Raises ``StatusError``."""
+        representation = negotiate(request.header(b"accept"), pretty=request.pretty)
+        match route.verb:
+            case "get":
+                return await self._get(request, route.target, representation)
+            case "list":
+                return await self._list(request, route.target, representation)
+            case "create":
+                return await self._create(request, route.target, representation)
+            case "update":
+                return await self._update(request, route.target, representation)
+            case "patch":
+                return await self._patch(request, route.target, representation)
+            case "delete":
+                return await self._delete(request, route.target, representation)
+            case "deletecollection":
+                return await self._delete_collection(request, route.target, representation)
+        raise AssertionError(f"verb {route.verb!r} is routed but not served")
+
+    def context(self, request: Request) -> Context:
+        assert request.user is not None, "requests are authenticated before they are served"
+        return Context(now=self.clock(), user=request.user)
+
+    async def _get(self, request: Request, target: Target, representation: Representation) -> Response:
+        version = request.query.optional("resourceVersion")
+        await self.wait_for(version)
+        record = self._registry.get(self.context(request), target, version)
+        return self._object(request, target, representation, Outcome(code=200, body=record.body))
+
+    async def _list(self, request: Request, target: Target, representation: Representation) -> Response:
+        options = list_options(request.query)
+        included = included_objects(request, representation)
+        if options.resource_version_match != "Exact":
+            await self.wait_for(options.resource_version)
+        context = self.context(request)
+        outcome = self._registry.list(context, target, options)
+        body = render_list(outcome, target.resource, representation, now=context.now, include_object=included)
+        return _response(200, body, target, representation, ())
+
+    async def _create(self, request: Request, target: Target, representation: Representation) -> Response:
+        body = decode_object(request, await request.body(), target.resource, target.subresource)
+        options = write_options(request, "CreateOptions")
+        outcome = self._registry.create(self.context(request), target, body, options)
+        return await self._written(request, target, representation, outcome)
+
+    async def _update(self, request: Request, target: Target, representation: Representation) -> Response:
+        body = decode_object(request, await request.body(), target.resource, target.subresource)
+        options = write_options(request, "UpdateOptions")
+        outcome = self._registry.update(self.context(request), target, body, options)
+        return await self._written(request, target, representation, outcome)
+
+    async def _patch(self, request: Request, target: Target, representation: Representation) -> Response:
+        kind = patch_type(request)
+        patch = await request.body()
+        options = write_options(request, "PatchOptions", kind)
+        outcome = self._registry.patch(self.context(request), target, kind, patch, options)
+        return await self._written(request, target, representation, outcome)
+
+    async def _delete(self, request: Request, target: Target, representation: Representation) -> Response:
+        options = decode_delete_options(request, await request.body(), target.resource)
+        outcome = self._registry.delete(self.context(request), target, options)
+        return await self._written(request, target, representation, outcome)
+
+    async def _delete_collection(self, request: Request, target: Target, representation: Representation) -> Response:
+        options = decode_delete_options(request, await request.body(), target.resource)
+        selection = list_options(request.query)
+        outcome = self._registry.delete_collection(self.context(request), target, selection, options)
+        return await self._written(request, target, Representation(representation.media), outcome)
+
+    async def _written(
+        self, request: Request, target: Target, representation: Representation, outcome: Outcome
+    ) -> Response:
+        # A client that gives up waiting does not undo the commit; the answer alone is lost.
+        if outcome.revision:
+            await self._committer.durable(outcome.revision)
+        return self._object(request, target, representation, outcome)
+
+    def _object(self, request: Request, target: Target, representation: Representation, outcome: Outcome) -> Response:
+        included = included_objects(request, representation)
+        body = render_object(outcome.body, target.resource, representation, now=self.clock(), include_object=included)
+        return _response(outcome.code, body, target, representation, outcome.warnings)
+
+    async def wait_for(self, resource_version: str | None) -> None:
+        """Wait a little for a version from the future.  Raises the 504 ``StatusError``; what is no number
+        is left to the registry to complain of."""
+        if not resource_version or not resource_version.isdecimal():
+            return
+        wanted, store = int(resource_version), self._store
+        if wanted <= store.revision:
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + FUTURE_VERSION_SECONDS_MAX
+        while store.revision < wanted:
+            if loop.time() >= deadline:
+                raise too_large_resource_version(wanted, store.revision)
+            await asyncio.sleep(0.05)
+
+
+def included_objects(request: Request, representation: Representation) -> IncludeObject:
+    """What the rows of a Table carry.  Raises the 400 ``StatusError``."""
+    if representation.form != "Table":
+        return "Metadata"
+    from sliceplane.api.table import parse_include_object
+
+    return parse_include_object(request.query.first("includeObject"))
+
+
+def _response(
+    code: int, body: bytes, target: Target, representation: Representation, warnings: tuple[str, ...]
+) -> Response:
+    told = (*deprecation(target.resource.group, target.resource.plural), *warnings)
+    headers = (NO_CACHE, *warning_headers(told)) if told else (NO_CACHE,)
+    return Response(code, body, representation.content_type, headers)

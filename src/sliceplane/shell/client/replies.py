@@ -1,0 +1,51 @@
+"""Error answers to ``StatusError``: a Status body if there is one, else what the code and the text say."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sliceplane.api import codec
+from sliceplane.api.errors import StatusError, from_status
+
+#: of an error without a Status, this much goes into the message
+TEXT_CHARACTERS_MAX = 1024
+
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    409: "Conflict",
+    410: "Gone",
+    422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+
+def error_of(code: int, body: bytes, retry_after: str = "") -> StatusError:
+    """The error that an answer with *code* stands for; *retry_after* is its header, seconds or nothing."""
+    error = _from_body(code, body)
+    if error.retry_after_s is None and retry_after.isascii() and retry_after.isdigit():
+        error = StatusError(
+            error.code, error.reason, error.message, error.details, error.metadata, retry_after_s=int(retry_after)
+        )
+    return error
+
+
+def _from_body(code: int, body: bytes) -> StatusError:
+    try:
+        document = codec.decode_document(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        document = {}
+    if document.get("kind") == "Status" or "status" in document:
+        try:
+            return from_status(document, code)
+        except (TypeError, ValueError):
+            pass
+    text = body.decode(errors="replace").strip()[:TEXT_CHARACTERS_MAX]
+    # Proxies and overloaded servers answer in plain text.
+    return StatusError(code, _REASONS.get(code, ""), text or f"the server answered {code}")

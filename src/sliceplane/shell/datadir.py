@@ -1,0 +1,122 @@
+"""Where one plane keeps its files, and who may use them at a time.
+
+Layout of a data folder (mode 0700; every file 0600)::
+
+    lock                taken with flock(2) for the life of the process
+    sliceplane.db       the log (made by shell.storage)
+    pki/                certificate authority and certificates (made by shell.pki)
+    tokens.csv          static bearer tokens, upstream's format
+    admin.kubeconfig    the way in for kubectl
+
+``memory:`` means that nothing outlives the process: there is no database, and the other files live in a
+private temporary folder that ``close`` removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from sliceplane.shell.start_error import StartError
+
+MEMORY = "memory:"
+
+
+def default_data_dir() -> Path:
+    """``$XDG_DATA_HOME/sliceplane``, by default ``~/.local/share/sliceplane`` (XDG base directories)."""
+    base = os.environ.get("XDG_DATA_HOME", "")
+    # The specification says to ignore a relative path.
+    root = Path(base) if base.startswith("/") else Path.home() / ".local" / "share"
+    return root / "sliceplane"
+
+
+class DataDir:
+    """An opened and locked data folder.  Whoever opened it closes it, last of all."""
+
+    def __init__(self, path: Path, *, ephemeral: bool, lock_fd: int) -> None:
+        self.path = path
+        #: nothing outlives the process
+        self.ephemeral = ephemeral
+        self._lock_fd = lock_fd
+
+    @classmethod
+    def open(cls, where: str) -> DataDir:
+        """*where* is a path, ``memory:`` or "" (the default folder).  Raises ``StartError``."""
+        if where == MEMORY:
+            path = Path(tempfile.mkdtemp(prefix="sliceplane-"))
+            return cls(path, ephemeral=True, lock_fd=_lock(path))
+        path = Path(where).expanduser() if where else default_data_dir()
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise StartError(f"data directory {path}: it is a file, not a directory") from error
+        except OSError as error:
+            raise StartError(f"data directory {path}: cannot create it: {_reason(error)}") from error
+        return cls(path, ephemeral=False, lock_fd=_lock(path))
+
+    @property
+    def database(self) -> Path | None:
+        """The file of the log; ``None`` for ``memory:``."""
+        return None if self.ephemeral else self.path / "sliceplane.db"
+
+    @property
+    def pki(self) -> Path:
+        return self.path / "pki"
+
+    @property
+    def tokens(self) -> Path:
+        return self.path / "tokens.csv"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.path / "admin.kubeconfig"
+
+    def close(self) -> None:
+        """Release the lock; a ``memory:`` folder goes away.  Idempotent."""
+        if self._lock_fd < 0:
+            return
+        if self.ephemeral:
+            shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock_fd)
+        self._lock_fd = -1
+
+
+def _lock(path: Path) -> int:
+    """Take the folder for this process; proves on the way that it can be written to."""
+    try:
+        fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StartError(f"data directory {path}: cannot write to it: {_reason(error)}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise StartError(f"data directory {path}: another process is using it") from error
+    return fd
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace *path* atomically; nobody else may read it.  Raises ``StartError``.
+
+    A reader sees the old or the new content, never a part, also after a crash.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise StartError(f"cannot write {path}: {_reason(error)}") from error
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,305 @@
+"""One process of Sliceplane put together: data folder, storage, store, registry, hub, HTTPS server, services.
+
+The order of a start is the order of what may fail without a trace: first what only looks (flags, lock, port),
+then what reads (the database), and only then what writes (certificates, first objects).  The kubeconfig is written
+before the server answers and the server answers before any service starts, so a service may be a plain client.
+A stop runs the other way round; watches are ended before the connections that carry them.
+
+*Services* are whatever else lives in the process: controllers, emulation, the node proxy.  See ``Service``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import ssl
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Protocol
+
+from sliceplane.api.errors import StatusError
+from sliceplane.kit.rng import Rng
+from sliceplane.registry.config import RegistryConfig
+from sliceplane.registry.registry import Registry
+from sliceplane.shell import pki
+from sliceplane.shell.apiserver.app import ApiServer, Services
+from sliceplane.shell.apiserver.auth import Tokens
+from sliceplane.shell.apiserver.discovery import Discovery
+from sliceplane.shell.apiserver.health import HealthChecks
+from sliceplane.shell.apiserver.limits import Limits
+from sliceplane.shell.apiserver.listener import Listener, bind
+from sliceplane.shell.apiserver.metrics import Metrics
+from sliceplane.shell.apiserver.resources import ResourceHandlers
+from sliceplane.shell.apiserver.ticker import HubTicker
+from sliceplane.shell.apiserver.tls import load_server_certificate, server_context
+from sliceplane.shell.apiserver.watch import WatchHandler
+from sliceplane.shell.datadir import DataDir, write_private
+from sliceplane.shell.log import get_logger
+from sliceplane.shell.start_error import StartError
+from sliceplane.shell.storage.committer import Committer
+from sliceplane.shell.storage.errors import StorageError
+from sliceplane.shell.storage.memory import MemoryBackend
+from sliceplane.store.backend import Backend
+from sliceplane.store.hub import Hub
+from sliceplane.store.mvcc import Store
+
+DEFAULT_SERVICE_CIDRS = ("10.96.0.0/16", "fd00:10:96::/112")
+DEFAULT_PORT = 6443
+#: how long responses in flight may take once a stop has begun
+STOP_GRACE_SECONDS = 5.0
+_RETENTION_TICK_SECONDS = 5.0
+_CERTIFICATE_CHECK_SECONDS = 12 * 3600.0
+
+_log = get_logger("plane")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaneConfig:
+    """What an operator chooses; the command line has checked the spelling of every value."""
+
+    bind_address: str = "127.0.0.1"
+    secure_port: int = DEFAULT_PORT
+    #: a path, "" for the XDG default, or ``memory:``
+    data_dir: str = ""
+    service_cidrs: tuple[str, ...] = DEFAULT_SERVICE_CIDRS
+    advertise_address: str = ""
+    token_auth_file: Path | None = None
+    client_ca_file: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+class Service(Protocol):
+    """Something else that runs in the process.
+
+    ``start`` is called when the server answers, and may use everything the plane offers; ``stop`` is called before
+    the server stops, also if ``start`` failed half-way, and returns when every task of the service has ended.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    async def start(self, plane: Plane) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class Plane:
+    """A running process.  Made, started and stopped by one task."""
+
+    def __init__(
+        self, config: PlaneConfig, services: tuple[Service, ...] = (), clock: Callable[[], float] = time.time
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.health = HealthChecks()
+        self.metrics = Metrics()
+        self._services = services
+        self._started: list[Service] = []
+        #: undone in reverse order by ``stop``
+        self._cleanup = contextlib.AsyncExitStack()
+        self._stopping = False
+        # Set by ``start``, in this order.
+        self.data_dir: DataDir
+        self.url: str
+        self.store: Store
+        self.hub: Hub
+        self.committer: Committer
+        self.registry: Registry
+        self.pki: pki.Pki
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.data_dir.kubeconfig
+
+    async def start(self) -> None:
+        """Returns when the server answers and every service has started.  Raises ``StartError``; whatever
+        had been started is stopped again by then."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        self.data_dir = DataDir.open(config.data_dir)
+        self._cleanup.callback(self.data_dir.close)
+        sock = bind(config.bind_address, config.secure_port)
+        self._cleanup.callback(sock.close)
+        port = sock.getsockname()[1]
+        host = _dialled(config.bind_address)
+        self.url = f"https://{_bracketed(host)}:{port}"
+        self._open_storage()
+        rng = Rng(int.from_bytes(os.urandom(8), "big"))
+        self.registry = Registry(self.store, rng=rng, config=self._registry_config(port))
+        await self._bootstrap()
+        context = self._prepare_access()
+        app = self._application(f"{_bracketed(host)}:{port}")
+        listener = Listener(app, connections_max=config.limits.connections_max)
+        _raise_file_limit()
+        await listener.start(sock, context)
+        self._cleanup.push_async_callback(listener.stop, grace_s=STOP_GRACE_SECONDS, end_watches=self.hub.close_all)
+        self._spawn(self._keep_certificates_fresh(context), "certificates")
+        self._spawn(self._tell_committer_the_time(), "retention")
+        for service in self._services:
+            self._started.append(service)
+            await service.start(self)
+
+    async def stop(self) -> None:
+        """Idempotent; errors of one part do not keep the others from stopping."""
+        self._stopping = True
+        while self._started:
+            service = self._started.pop()
+            try:
+                await service.stop()
+            except Exception as error:  # the rest must stop all the same
+                _log.error("a service did not stop cleanly", service=service.name, exc_info=error)
+        await self._cleanup.aclose()
+
+    def _open_storage(self) -> None:
+        """The store as the back end remembers it, and the committer that keeps the two together."""
+        database = self.data_dir.database
+        try:
+            backend: Backend = MemoryBackend() if database is None else _sqlite(database)
+            self._cleanup.callback(backend.close)
+            loaded = backend.load()
+            self.store = Store.restore(loaded.history, loaded.revision, loaded.compacted)
+        except StorageError as error:
+            raise StartError(str(error)) from error
+        self.hub = Hub(self.store)
+        self.committer = Committer(
+            self.store,
+            self.hub,
+            backend,
+            report=lambda sentence: _log.error("storage", problem=sentence),
+            on_aborted=lambda: self.registry.on_aborted(),
+        )
+        self.committer.start()
+        self._cleanup.push_async_callback(self.committer.close)
+
+    async def _bootstrap(self) -> None:
+        """The objects that every cluster has; nothing is written where they are there already."""
+        revision = self.registry.bootstrap(self.clock())
+        try:
+            await self.committer.durable(revision)
+        except StatusError as error:
+            raise StartError(f"cannot write to {self.data_dir.path}: {error}") from error
+
+    def _registry_config(self, port: int) -> RegistryConfig:
+        config = self.config
+        advertised = config.advertise_address
+        if not advertised:
+            bound = ip_address(config.bind_address)
+            # Endpoints must not be loopback addresses, and a wildcard is none at all.
+            advertised = "" if bound.is_loopback or bound.is_unspecified else config.bind_address
+        return RegistryConfig(
+            service_cidrs=config.service_cidrs,
+            advertise_address=advertised,
+            advertise_port=port if advertised else 0,
+        )
+
+    def _prepare_access(self) -> ssl.SSLContext:
+        """Certificates, tokens and the kubeconfig, all on disk before the server answers."""
+        self.pki, _ = pki.ensure(self.data_dir.pki, self._names(), self.clock())
+        context = server_context(self.pki, self.config.client_ca_file)
+        write_private(self.data_dir.kubeconfig, pki.kubeconfig(self.pki, self.url))
+        return context
+
+    def _names(self) -> tuple[str, ...]:
+        addresses = [str(next(ip_network(cidr).hosts())) for cidr in self.config.service_cidrs]
+        for address in (self.config.bind_address, self.config.advertise_address):
+            if address and not ip_address(address).is_unspecified:
+                addresses += [address]
+        return pki.server_names(tuple(addresses))
+
+    def _tokens(self) -> Tokens:
+        if self.config.token_auth_file is not None:
+            return Tokens.load(self.config.token_auth_file)
+        pki.ensure_tokens(self.data_dir.tokens)
+        return Tokens.load(self.data_dir.tokens)
+
+    def _application(self, address: str) -> ApiServer:
+        resources = ResourceHandlers(self.registry, self.store, self.committer, self.clock)
+        ticker = HubTicker(self.hub, self.clock)
+        self._cleanup.callback(ticker.close)
+        services = Services(
+            resources=resources,
+            watches=WatchHandler(resources, self.registry, self.hub, ticker),
+            discovery=Discovery(address),
+            health=self.health,
+            metrics=self.metrics,
+            tokens=self._tokens(),
+            limits=self.config.limits,
+            clock=self.clock,
+        )
+        app = ApiServer(services)
+        # The name that monitoring of Kubernetes knows storage by.
+        self.health.add("etcd", lambda: self.committer.failing or "")
+        self.health.add_readiness("shutdown", lambda: "the process is stopping" if self._stopping else "")
+        gauge = self.metrics.gauge
+        gauge("apiserver_registered_watchers", "Open watches.", lambda: len(self.hub))
+        gauge("apiserver_storage_revision", "The newest durable revision.", lambda: self.store.revision)
+        for sort in ("read", "write"):
+            name = f"apiserver_current_inflight_{sort}_requests"
+            gauge(name, f"{sort.capitalize()} requests being answered.", lambda sort=sort: app.in_flight.current[sort])  # type: ignore[misc]  # mypy does not infer a lambda's defaults
+        return app
+
+    def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
+        """A background task that ``stop`` cancels and waits for."""
+        task = asyncio.create_task(coroutine, name=name)
+
+        async def end() -> None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+        self._cleanup.push_async_callback(end)
+
+    async def _tell_committer_the_time(self) -> None:
+        while True:
+            self.committer.tick(self.clock())
+            await asyncio.sleep(_RETENTION_TICK_SECONDS)
+
+    async def _keep_certificates_fresh(self, context: ssl.SSLContext) -> None:
+        """Renew certificates that expire while the process runs; open connections are not touched."""
+        while True:
+            await asyncio.sleep(_CERTIFICATE_CHECK_SECONDS)
+            try:
+                self.pki, made = pki.ensure(self.data_dir.pki, self._names(), self.clock())
+                if made:
+                    load_server_certificate(context, self.pki)
+                    write_private(self.data_dir.kubeconfig, pki.kubeconfig(self.pki, self.url))
+                    _log.info("certificates renewed")
+            except Exception as error:  # tried again at the next check; the old ones last a month yet
+                _log.error("cannot renew certificates", exc_info=error)
+
+
+def _sqlite(database: Path) -> Backend:
+    from sliceplane.shell.storage.sqlite import SqliteBackend
+
+    return SqliteBackend.open(database)
+
+
+def _dialled(bind_address: str) -> str:
+    """The address that clients on this machine use for what is bound to *bind_address*."""
+    address = ip_address(bind_address)
+    if address.is_unspecified:
+        return "127.0.0.1" if address.version == 4 else "::1"
+    return str(address)
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _raise_file_limit() -> None:
+    """Every connection is a file; the soft limit is often 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

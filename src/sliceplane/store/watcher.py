@@ -1,0 +1,207 @@
+"""One watch: what it wants, what waits for it, and how it ended.
+
+What waits is in two parts, delivered in this order:
+
+1. the *backlog*: the state at the start (synthetic ADDED), or the history after the revision to resume
+   from.  It is read from the store page by page while the client takes it, so a watch that has just begun
+   costs no memory, however large the collection is;
+2. the *queue*: live items, encoded already, shared between watchers, bounded in bytes.  A watcher that lets it
+   grow over the bound is closed with a 410; nobody ever waits for it.
+
+Since a bookmark enters at the end of the queue, everything that it vouches for is taken before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from sliceplane.api.errors import StatusError, expired
+from sliceplane.store.mvcc import Compacted
+from sliceplane.store.types import EventType, Record, StoreEvent
+
+#: about how much one ``take`` returns; a larger single item is returned whole
+TAKE_BYTES = 256 * 1024
+#: default bound of a watcher's queue; must exceed the largest encoded object
+QUEUE_BYTES_MAX = 16 * 1024 * 1024
+
+
+class Encoder(Protocol):
+    """A representation: JSON, protobuf, Table, metadata only, of one served resource.
+
+    Hashable by identity; watchers that share the object share the bytes, so callers keep one for each
+    representation.  ``record.body`` always carries ``record.revision``.  Must not raise for a stored record.
+    """
+
+    def event(self, kind: EventType, record: Record) -> bytes: ...
+
+    def bookmark(self, revision: int, initial_events_end: bool) -> bytes: ...
+
+
+class Item(NamedTuple):
+    """One frame of a watch stream, shared by all watchers that get it."""
+
+    #: ADDED, MODIFIED, DELETED or BOOKMARK
+    type: str
+    revision: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interest:
+    """What a watch is about.
+
+    ``matches`` is asked about the records of *namespace* ("": all) and *name* ("": all) only.  ``selector``
+    names it: watchers with equal selectors, encoders and scopes are served as one, and the predicate of any
+    of them speaks for all.  Without a name only watchers with the same callable are.
+    """
+
+    resource: str  # Resource.storage_key
+    encoder: Encoder
+    namespace: str = ""
+    name: str = ""
+    matches: Callable[[Record], bool] | None = None
+    selector: str = ""
+
+    def covers(self, record: Record) -> bool:
+        key = record.key
+        return (not self.namespace or key.namespace == self.namespace) and (not self.name or key.name == self.name)
+
+    def group_key(self) -> Hashable:
+        return self.encoder, self.selector or self.matches
+
+
+class Delivery(NamedTuple):
+    """What a watcher sees of an event.  ``left``: the record stopped matching; it is the one before the change."""
+
+    kind: EventType
+    record: Record
+    left: bool = False
+
+
+def classify(event: StoreEvent, matches: Callable[[Record], bool] | None) -> Delivery | None:
+    """What a watcher with this predicate sees of *event*; ``None``: nothing (reference B5, selector transitions)."""
+    if matches is None:
+        return Delivery(event.type, event.record)
+    previous = event.previous
+    if previous is None:
+        return Delivery(EventType.ADDED, event.record) if matches(event.record) else None
+    before = matches(previous)
+    if event.type is EventType.DELETED:
+        return Delivery(EventType.DELETED, event.record) if before else None
+    if matches(event.record):
+        return Delivery(EventType.MODIFIED if before else EventType.ADDED, event.record)
+    return Delivery(EventType.DELETED, previous, left=True) if before else None
+
+
+def _nothing() -> None:
+    return None
+
+
+class Watcher:
+    """Made by ``Hub.subscribe``; its owner calls ``take`` and sets ``notify``, the hub does everything else.
+
+    ``notify`` is called when there is something to take after there was nothing, and when the watch is closed.
+    It must not raise, and must not call ``Hub.publish``; ``take`` and ``Hub.unsubscribe`` are fine.
+    """
+
+    __slots__ = (
+        "_after_close", "_backlog", "bookmarks", "bound", "closed", "ends_at", "error", "interest", "notify", "number",
+        "queue", "seen", "since", "size",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        number: int,
+        interest: Interest,
+        *,
+        since: int,
+        bound: int,
+        bookmarks: bool,
+        ends_at: float | None,
+        after_close: Callable[[Watcher], None],
+    ) -> None:
+        self.number = number
+        self.interest = interest
+        #: events after this revision belong to the watch
+        self.since = since
+        #: bound of ``queue`` in bytes
+        self.bound = bound
+        self.bookmarks = bookmarks
+        self.ends_at = ends_at
+        self.notify: Callable[[], None] = _nothing
+        #: live items and their bytes; only the hub adds, only ``take`` removes
+        self.queue: list[Item] = []
+        self.size = 0
+        #: revision of the newest item taken
+        self.seen = 0
+        self.closed = False
+        #: why, if it was not a clean end: to be sent as an ERROR event
+        self.error: StatusError | None = None
+        self._backlog: Iterator[Item | None] | None = None
+        self._after_close = after_close
+
+    def start(self, backlog: Iterator[Item | None]) -> None:
+        """Hub only.  *backlog* yields ``None`` where it may pause."""
+        self._backlog = backlog
+
+    @property
+    def pending(self) -> bool:
+        """There may be something to take now."""
+        return bool(self.queue) or self._backlog is not None
+
+    def take(self, limit_bytes: int = TAKE_BYTES) -> tuple[Item, ...]:
+        """The next items, in order; their bytes no longer count towards the bound.
+
+        The backlog comes in portions of about *limit_bytes*, the queue whole.  May be empty while ``pending`` is
+        true (a selector passed over a page), so: take until ``pending`` is false, then wait for ``notify``.  A
+        watch that ended cleanly still gives what it held.
+        """
+        items: list[Item] = []
+        if self._backlog is not None:
+            self._take_backlog(items, limit_bytes)
+        if self._backlog is None and self.queue:
+            items.extend(self.queue)
+            self.queue.clear()
+            self.size = 0
+        if items:
+            self.seen = max(self.seen, items[-1].revision)
+        return tuple(items)
+
+    def _take_backlog(self, items: list[Item], limit_bytes: int) -> None:
+        assert self._backlog is not None, "there is a backlog"
+        taken = 0
+        try:
+            for item in self._backlog:
+                if item is None:
+                    return
+                items.append(item)
+                taken += len(item.data)
+                if taken >= limit_bytes:
+                    return
+        except Compacted as error:
+            # Slower than the history is long.
+            self.close(too_old(error.revision, error.oldest))
+            return
+        self._backlog = None
+
+    def close(self, error: StatusError | None, *, keep: bool = False) -> None:
+        """End the watch.  What it holds is dropped, unless *keep*.  Does not notify.
+
+        May be called again: an ended watch that finds its backlog gone gets its error then.
+        """
+        if not keep:
+            self._backlog = None
+            self.queue.clear()
+            self.size = 0
+        if self.error is None:
+            self.error = error
+        if not self.closed:
+            self.closed = True
+            self._after_close(self)
+
+
+def too_old(revision: int, oldest: int) -> StatusError:
+    """The 410 of a watch (reference B5)."""
+    return expired(f"too old resource version: {revision} ({oldest})")

@@ -1,0 +1,113 @@
+"""Who asks and may they, as pure functions (reference B17)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sliceplane.api.errors import StatusError
+from sliceplane.registry.types import User
+from sliceplane.shell.apiserver.auth import (
+    ANONYMOUS,
+    AUTHENTICATED,
+    Attributes,
+    Tokens,
+    authenticate,
+    authorize,
+    user_of_certificate,
+)
+from sliceplane.shell.start_error import StartError
+
+ADMIN = User(name="root", groups=("system:masters", AUTHENTICATED))
+ALICE = User(name="alice", groups=("devs", AUTHENTICATED))
+TOKENS = Tokens({"s3cret": ALICE})
+
+
+def test_certificate_subject_becomes_user_and_groups() -> None:
+    subject = ((("organizationName", "a"),), (("organizationName", "b"),), (("commonName", "alice"),))
+    assert user_of_certificate({"subject": subject}) == User(name="alice", groups=("a", "b", AUTHENTICATED))
+    assert user_of_certificate({"subject": ((("organizationName", "a"),),)}) is None
+    assert user_of_certificate(None) is None
+    assert user_of_certificate({}) is None
+
+
+@pytest.mark.parametrize("header", [b"Bearer s3cret", b"bearer s3cret", b"Bearer  s3cret "])
+def test_good_token(header: bytes) -> None:
+    assert authenticate(None, header, TOKENS) == ALICE
+
+
+@pytest.mark.parametrize("header", [b"", b"Basic czM=", b"Bearer", b"Bearer "])
+def test_no_token_is_anonymous(header: bytes) -> None:
+    assert authenticate(None, header, TOKENS) == ANONYMOUS
+
+
+def test_bad_token_is_401_and_certificates_win() -> None:
+    with pytest.raises(StatusError) as caught:
+        authenticate(None, b"Bearer nope", TOKENS)
+    assert caught.value.code == 401
+    assert caught.value.status()["message"] == "Unauthorized"
+    assert authenticate(ADMIN, b"Bearer nope", TOKENS) == ADMIN
+
+
+def test_token_file(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.csv"
+    path.write_text('t1,alice,u1,"devs,ops"\n\nt2,bob,u2\n')
+    tokens = Tokens.load(path)
+    assert tokens.find("t1") == User(name="alice", uid="u1", groups=("devs", "ops", AUTHENTICATED))
+    assert tokens.find("t2") == User(name="bob", uid="u2", groups=(AUTHENTICATED,))
+    assert tokens.find("t3") is None
+    path.write_text("t1,alice\n")
+    with pytest.raises(StartError, match="line 1: expected token,user,uid"):
+        Tokens.load(path)
+    with pytest.raises(StartError, match="cannot read the token file"):
+        Tokens.load(tmp_path / "missing")
+
+
+REFUSALS = [
+    (
+        Attributes(verb="list", resource="pods", namespace="ns1"),
+        'pods is forbidden: User "alice" cannot list resource "pods" in API group "" in the namespace "ns1"',
+    ),
+    (
+        Attributes(verb="get", resource="endpointslices", group="discovery.k8s.io", namespace="n", name="x"),
+        'endpointslices.discovery.k8s.io "x" is forbidden: User "alice" cannot get resource "endpointslices" in API '
+        'group "discovery.k8s.io" in the namespace "n"',
+    ),
+    (
+        Attributes(verb="update", resource="nodes", subresource="status", name="n1"),
+        'nodes "n1" is forbidden: User "alice" cannot update resource "nodes/status" in API group "" at the cluster '
+        "scope",
+    ),
+    (
+        Attributes(verb="get", resource="namespaces", name="prod"),
+        'namespaces "prod" is forbidden: User "alice" cannot get resource "namespaces" in API group "" in the '
+        'namespace "prod"',
+    ),
+    (Attributes(verb="get", path="/metrics"), 'forbidden: User "alice" cannot get path "/metrics"'),
+    (Attributes(verb="post", path="/version"), 'forbidden: User "alice" cannot post path "/version"'),
+]
+
+
+@pytest.mark.parametrize(("wanted", "message"), REFUSALS)
+def test_refusals_name_what_was_wanted(wanted: Attributes, message: str) -> None:
+    with pytest.raises(StatusError) as caught:
+        authorize(ALICE, wanted)
+    assert (caught.value.code, caught.value.reason, caught.value.message) == (403, "Forbidden", message)
+    authorize(ADMIN, wanted)
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/livez/ping", "/readyz", "/version", "/version/"])
+def test_public_paths(path: str) -> None:
+    authorize(ANONYMOUS, Attributes(verb="get", path=path))
+
+
+@pytest.mark.parametrize("path", ["/api", "/apis/apps", "/openapi/v3", "/healthzz", "/", "/metrics"])
+def test_anonymous_may_nothing_else(path: str) -> None:
+    with pytest.raises(StatusError):
+        authorize(ANONYMOUS, Attributes(verb="get", path=path))
+
+
+@pytest.mark.parametrize("path", ["/api", "/api/", "/apis/apps/v1", "/openapi/v3/apis/apps/v1", "/livez"])
+def test_authenticated_users_may_discover(path: str) -> None:
+    authorize(ALICE, Attributes(verb="get", path=path))

@@ -1,0 +1,74 @@
+"""Both clients, over the same registry code: in this process, and over TLS to a real server in another thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+
+import pytest
+import pytest_asyncio
+from tests.apiserver.serving import Server, run_plane
+
+from sliceplane.api import codec
+from sliceplane.api.scheme import Namespaces
+from sliceplane.kit.rng import Rng
+from sliceplane.registry.registry import Registry
+from sliceplane.registry.types import User
+from sliceplane.shell.apiserver.ticker import HubTicker
+from sliceplane.shell.client import kubeconfig
+from sliceplane.shell.client.base import Client
+from sliceplane.shell.client.http import HttpClient
+from sliceplane.shell.client.inprocess import InProcessClient
+from sliceplane.shell.plane import PlaneConfig
+from sliceplane.shell.storage.committer import Committer
+from sliceplane.shell.storage.memory import MemoryBackend
+from sliceplane.store.hub import Hub
+from sliceplane.store.mvcc import Store
+
+_numbers = count()
+
+
+@pytest.fixture(scope="session")
+def plane_server() -> Iterator[Server]:
+    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0))
+    yield Server(plane)
+    end()
+
+
+@pytest_asyncio.fixture
+async def inprocess() -> AsyncIterator[InProcessClient]:
+    store = Store()
+    hub = Hub(store)
+    committer = Committer(store, hub, MemoryBackend())
+    committer.start()
+    registry = Registry(store, rng=Rng(1))
+    await committer.durable(registry.bootstrap(time.time()))
+    ticker = HubTicker(hub, time.time)
+    user = User(name="system:admin", groups=("system:masters",))
+    client = InProcessClient(registry, committer, hub, arm=ticker.arm, clock=time.time, user=user)
+    yield client
+    await client.close()
+    ticker.close()
+    await committer.close()
+
+
+@pytest_asyncio.fixture
+async def over_http(plane_server: Server) -> AsyncIterator[HttpClient]:
+    client = HttpClient(kubeconfig.load(plane_server.plane.kubeconfig))
+    yield client
+    await client.close()
+
+
+@pytest.fixture(params=["inprocess", "over_http"])
+def client(request: pytest.FixtureRequest) -> Client:
+    found: Client = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest_asyncio.fixture
+async def namespace(client: Client) -> str:
+    """A namespace of the test's own: servers are shared."""
+    name = f"clients-{next(_numbers)}"
+    await client.create(Namespaces, "", codec.encode({"metadata": {"name": name}}))
+    return name

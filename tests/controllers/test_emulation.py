@@ -1,0 +1,276 @@
+"""Workload emulation on the production registry and store, in virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sliceplane.api.scheme import Deployments, Nodes, Pods, ReplicaSets
+from sliceplane.controllers.emulation.deployment import DeploymentController
+from sliceplane.controllers.emulation.kubelet import KubeletController
+from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes, parse_nodes
+from sliceplane.controllers.emulation.replicaset import ReplicaSetController
+from sliceplane.controllers.emulation.rollout import Counts, limits, newest_size, older_sizes
+from sliceplane.controllers.emulation.templates import template_hash
+from sliceplane.sim.cluster import Cluster
+
+
+def make(**config: Any) -> tuple[DeploymentController, ReplicaSetController, KubeletController]:
+    nodes = make_nodes(3, ["zone-a", "zone-b"])
+    return DeploymentController(), ReplicaSetController(), KubeletController(EmulationConfig(nodes=nodes, **config))
+
+
+def deployment(replicas: int = 3, image: str = "web:1", **spec: Any) -> dict[str, Any]:
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": image}]}}
+    return {
+        "metadata": {"name": "web"},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template, **spec},
+    }
+
+
+def ready(pod: dict[str, Any]) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
+
+
+def images(cluster: Cluster) -> list[str]:
+    return sorted(pod["spec"]["containers"][0]["image"] for pod in cluster.list(Pods))
+
+
+def test_a_deployment_becomes_ready_pods_spread_over_zones() -> None:
+    cluster = Cluster(*make())
+    cluster.create(Deployments, deployment(4))
+    cluster.settle()
+    pods = cluster.list(Pods)
+    assert len(pods) == 4
+    assert all(ready(pod) and pod["status"]["phase"] == "Running" for pod in pods)
+    zones = sorted(pod["metadata"]["labels"]["topology.kubernetes.io/zone"] for pod in pods)
+    assert zones == ["zone-a", "zone-a", "zone-b", "zone-b"]
+    addresses = [item["ip"] for pod in pods for item in pod["status"]["podIPs"]]
+    assert len(set(addresses)) == 8, "two families each, no address twice"
+    status = cluster.get(Deployments, "web")["status"]
+    assert status["availableReplicas"] == status["updatedReplicas"] == status["replicas"] == 4
+    assert {c["type"]: c["reason"] for c in status["conditions"]} == {
+        "Available": "MinimumReplicasAvailable",
+        "Progressing": "NewReplicaSetAvailable",
+    }
+    cluster.check()
+
+
+def test_at_rest_nothing_is_written_and_a_restart_writes_nothing() -> None:
+    cluster = Cluster(*make())
+    cluster.create(Deployments, deployment())
+    cluster.settle()
+    before = cluster.store.revision
+    cluster.settle(limit_s=10_000)
+    cluster.replace(*make())
+    cluster.settle(limit_s=10_000)
+    assert cluster.store.revision == before
+
+
+def test_rolling_update_keeps_within_surge_and_unavailable() -> None:
+    cluster = Cluster(*make(ready_s=5.0))
+    cluster.create(Deployments, deployment(4))
+    cluster.settle()
+    cluster.patch(Deployments, "web", deployment(4, image="web:2"))
+    seen_old_and_new = False
+    for _ in range(200):
+        cluster.settle(limit_s=0.5)
+        pods = [pod for pod in cluster.list(Pods) if not pod["metadata"].get("deletionTimestamp")]
+        assert len(pods) <= 4 + 1
+        assert sum(ready(pod) for pod in pods) >= 4 - 1
+        seen_old_and_new |= len({pod["spec"]["containers"][0]["image"] for pod in pods}) == 2
+        cluster.now += 0.5
+    assert seen_old_and_new
+    assert images(cluster) == ["web:2"] * 4
+    sets = cluster.list(ReplicaSets)
+    assert sorted(item["spec"]["replicas"] for item in sets) == [0, 4]
+    cluster.check()
+
+
+def test_undo_reuses_the_old_set_with_a_higher_revision() -> None:
+    cluster = Cluster(*make())
+    cluster.create(Deployments, deployment(2))
+    cluster.settle()
+    cluster.patch(Deployments, "web", deployment(2, image="web:2"))
+    cluster.settle()
+    cluster.patch(Deployments, "web", deployment(2, image="web:1"))
+    cluster.settle()
+    sets = {item["spec"]["replicas"]: item["metadata"]["annotations"] for item in cluster.list(ReplicaSets)}
+    assert sets[2]["deployment.kubernetes.io/revision"] == "3"
+    assert sets[0]["deployment.kubernetes.io/revision"] == "2"
+    annotations = cluster.get(Deployments, "web")["metadata"]["annotations"]
+    assert annotations["deployment.kubernetes.io/revision"] == "3"
+
+
+def test_recreate_never_mixes_versions() -> None:
+    cluster = Cluster(*make())
+    cluster.create(Deployments, deployment(3, strategy={"type": "Recreate"}))
+    cluster.settle()
+    cluster.patch(Deployments, "web", deployment(3, image="web:2"))
+    for _ in range(50):
+        cluster.settle(limit_s=0.2)
+        assert len({pod["spec"]["containers"][0]["image"] for pod in cluster.list(Pods)}) <= 1
+        cluster.now += 0.2
+    assert images(cluster) == ["web:2"] * 3
+
+
+def test_history_is_bounded() -> None:
+    cluster = Cluster(*make())
+    cluster.create(Deployments, deployment(1, revisionHistoryLimit=2))
+    for number in range(1, 6):
+        cluster.settle()
+        cluster.patch(Deployments, "web", deployment(1, image=f"web:{number + 1}"))
+    cluster.settle()
+    assert len(cluster.list(ReplicaSets)) == 3
+
+
+def test_scale_to_zero_and_back() -> None:
+    cluster = Cluster(*make())
+    cluster.create(Deployments, deployment(3))
+    cluster.settle()
+    cluster.patch(Deployments, "web", {"spec": {"replicas": 0}})
+    cluster.settle()
+    assert cluster.list(Pods) == []
+    cluster.patch(Deployments, "web", {"spec": {"replicas": 2}})
+    cluster.settle()
+    assert len(cluster.list(Pods)) == 2
+    assert len(cluster.list(ReplicaSets)) == 1
+
+
+def test_a_deleted_pod_terminates_gracefully_and_is_replaced_meanwhile() -> None:
+    cluster = Cluster(*make(termination_s=2.0))
+    cluster.create(Deployments, deployment(2))
+    cluster.settle()
+    victim = cluster.list(Pods)[0]["metadata"]["name"]
+    cluster.delete(Pods, victim)
+    cluster.settle(limit_s=1.0)
+    pods = {pod["metadata"]["name"]: pod for pod in cluster.list(Pods)}
+    assert ready(pods[victim]), "it serves while it terminates"
+    assert sum(ready(pod) for pod in pods.values()) == 3
+    assert cluster.settle() <= 2.0
+    assert victim not in {pod["metadata"]["name"] for pod in cluster.list(Pods)}
+    cluster.check()
+
+
+def test_readiness_can_be_handed_to_somebody_else() -> None:
+    cluster = Cluster(*make(ready_by_default=False))
+    cluster.create(Deployments, deployment(1))
+    cluster.settle()
+    (pod,) = cluster.list(Pods)
+    assert pod["status"]["podIPs"]
+    assert not ready(pod)
+    name = pod["metadata"]["name"]
+    for said, expected in (("true", True), ("false", False), ("true", True)):
+        cluster.patch(Pods, name, {"metadata": {"annotations": {"emulation.sliceplane.dev/ready": said}}})
+        cluster.settle()
+        assert ready(cluster.get(Pods, name)) is expected
+
+
+def test_a_pod_that_fits_nowhere_waits_and_says_why() -> None:
+    cluster = Cluster(*make())
+    wanted = {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}], "nodeSelector": {"disk": "ssd"}},
+    }
+    cluster.create(Pods, wanted)
+    cluster.settle()
+    assert "nodeName" not in cluster.get(Pods, "p")["spec"]
+    assert {note.reason for note in cluster.notes} == {"FailedScheduling"}
+    cluster.patch(Nodes, "node-2", {"metadata": {"labels": {"disk": "ssd"}}})
+    cluster.settle()
+    assert cluster.get(Pods, "p")["spec"]["nodeName"] == "node-2"
+
+
+def test_progress_deadline_is_noticed_without_any_event() -> None:
+    cluster = Cluster(*make(ready_by_default=False))
+    cluster.create(Deployments, deployment(1, progressDeadlineSeconds=30))
+    cluster.settle(limit_s=100)
+    conditions = {c["type"]: c for c in cluster.get(Deployments, "web")["status"]["conditions"]}
+    assert conditions["Progressing"]["reason"] == "ProgressDeadlineExceeded"
+    assert conditions["Available"]["status"] == "False"
+
+
+def test_a_paused_deployment_scales_but_does_not_roll() -> None:
+    cluster = Cluster(*make())
+    cluster.create(Deployments, deployment(2))
+    cluster.settle()
+    cluster.patch(Deployments, "web", deployment(3, image="web:2", paused=True))
+    cluster.settle()
+    assert images(cluster) == ["web:1"] * 3
+
+
+@pytest.mark.parametrize(
+    ("entries", "sentence"),
+    [
+        ("x", "expected a list of nodes"),
+        ([], "expected a list of nodes"),
+        ([{"zone": "a"}], "node 1: expected a mapping with a name"),
+        ([{"name": "n", "colour": "red"}], "node n: unknown member 'colour'"),
+        ([{"name": "N"}], "node N: a lowercase RFC 1123 subdomain"),
+        ([{"name": "n", "podCIDRs": ["10.0.0.1/8"]}], "node n: podCIDRs: 10.0.0.1/8 has host bits set"),
+        ([{"name": "n"}, {"name": "n"}], "node n: named more than once"),
+        ([{"name": f"n{i}"} for i in range(251)], "at most 250"),
+    ],
+)
+def test_bad_node_files_are_named(entries: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        parse_nodes(entries)
+
+
+def test_template_hash_ignores_its_own_label_and_nothing_else() -> None:
+    plain = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c"}]}}
+    labelled = {**plain, "metadata": {"labels": {"app": "web", "pod-template-hash": "x"}}}
+    other = {**plain, "metadata": {"labels": {"app": "other"}}}
+    assert template_hash(plain) == template_hash(labelled) != template_hash(other)
+
+
+@settings(max_examples=300)
+@given(
+    replicas=st.integers(0, 12),
+    surge=st.integers(0, 5),
+    unavailable=st.integers(0, 5),
+    newest=st.integers(0, 12),
+    older=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=3),
+    data=st.data(),
+)
+def test_rollout_arithmetic_keeps_its_bounds_and_always_ends(
+    replicas: int, surge: int, unavailable: int, newest: int, older: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    unavailable = min(unavailable, replicas)
+    if surge == 0 and unavailable == 0:
+        unavailable = 1
+    new = Counts("new", newest, data.draw(st.integers(0, newest)))
+    old = [Counts(f"old{n}", wanted, min(have, wanted)) for n, (wanted, have) in enumerate(older)]
+    for _ in range(200):
+        size = newest_size(replicas, surge, new, old)
+        assert size <= max(replicas, new.wanted)
+        if size > new.wanted:
+            assert size + sum(one.wanted for one in old) <= replicas + surge
+        if size != new.wanted:
+            new = Counts("new", size, min(new.available, size))
+        else:
+            available = new.available + sum(one.available for one in old)
+            sizes = older_sizes(replicas, unavailable, new, old)
+            assert all(0 <= sizes[one.name] <= one.wanted for one in old)
+            old = [Counts(o.name, sizes[o.name], min(o.available, sizes[o.name])) for o in old]
+            left = new.available + sum(one.available for one in old)
+            assert left >= min(available, replicas - unavailable), "took away more available Pods than allowed"
+        new = Counts("new", new.wanted, new.wanted)  # everything becomes available at last
+    assert new.wanted == replicas
+    assert all(one.wanted == 0 for one in old)
+
+
+def test_limits_resolve_percentages() -> None:
+    from sliceplane.api.apps import DeploymentStrategy, RollingUpdate
+
+    def of(surge: int | str | None, unavailable: int | str | None) -> tuple[int, int]:
+        return limits(DeploymentStrategy(rolling_update=RollingUpdate(max_surge=surge, max_unavailable=unavailable)), 5)
+
+    assert of(None, None) == (2, 1)
+    assert of("50%", 0) == (3, 0)
+    assert of(0, 0) == (0, 1)
+    assert limits(DeploymentStrategy(type="Recreate"), 5) == (0, 5)

@@ -1,0 +1,81 @@
+"""A plane in a process of its own, for tests that want to see it as a user does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+START_S = 30.0
+
+
+@dataclass(frozen=True)
+class Plane:
+    process: subprocess.Popen[str]
+    url: str
+    kubeconfig: str
+    kubectl: str
+    environment: dict[str, str]
+    log: Path
+
+
+def kubectl_path() -> str:
+    return str(Path(sys.executable).with_name("kubectl"))
+
+
+def spawn(folder: Path, *flags: str, data_dir: str = "") -> Plane:
+    """Start ``sliceplane up`` on a free port and wait for its ready line."""
+    log = folder / "up.log"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "sliceplane", "up", "--secure-port", "0"),
+                *("--data-dir", data_dir or str(folder / "data"), *flags),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+        )
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], START_S)
+    line = process.stdout.readline() if readable else ""
+    if not line.startswith("ready https://"):
+        process.kill()
+        process.communicate()
+        raise AssertionError(f"sliceplane up said {line!r}\n{log.read_text()}")
+    kubeconfig = line.strip().partition("kubeconfig=")[2]
+    own = {"KUBECONFIG": kubeconfig, "HOME": str(folder), "KUBECACHEDIR": str(folder / "cache")}
+    return Plane(process, line.split()[1], kubeconfig, kubectl_path(), own, log)
+
+
+def stop(plane: Plane) -> int:
+    """SIGTERM and wait; the exit code."""
+    if plane.process.poll() is None:
+        plane.process.send_signal(signal.SIGTERM)
+    try:
+        plane.process.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        plane.process.kill()
+        plane.process.communicate()
+        raise AssertionError(f"no end 20 s after SIGTERM\n{plane.log.read_text()}") from None
+    return plane.process.returncode
+
+
+@contextlib.contextmanager
+def running_plane(folder: Path, *flags: str, data_dir: str = "") -> Iterator[Plane]:
+    plane = spawn(folder, *flags, data_dir=data_dir)
+    try:
+        yield plane
+    finally:
+        code = stop(plane)
+    assert code == 0, f"exit code {code}\n{plane.log.read_text()}"

@@ -1,0 +1,196 @@
+"""The node proxy's loop over a runner that remembers, fails and waits as told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from sliceplane.api import codec
+from sliceplane.api.core import Node, Pod, Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
+from sliceplane.informer.changes import Change
+from sliceplane.shell import node_proxy
+from sliceplane.shell.nft_runner import NftError
+from sliceplane.shell.node_proxy import NodeProxy, cleanup
+
+
+class Runner:
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.failures = 0
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def run(self, text: str) -> None:
+        self.texts.append(text)
+        await self.open.wait()
+        if self.failures:
+            self.failures -= 1
+            raise NftError("rejected", "no")
+
+
+def service(number: int = 1) -> Service:
+    document = {
+        "metadata": {"namespace": "ns", "name": f"svc-{number}"},
+        "spec": {"clusterIP": f"172.30.0.{number}", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+    }
+    return codec.decode(codec.encode(document), Service)
+
+
+def added(number: int = 1) -> Change[Service]:
+    return Change(Services.key, None, service(number))
+
+
+@asynccontextmanager
+async def running(proxy: NodeProxy) -> AsyncIterator[None]:
+    task = asyncio.create_task(proxy.run())
+    try:
+        async with asyncio.timeout(5):
+            yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def synced(proxy: NodeProxy) -> None:
+    for resource in (Services, EndpointSlices, Nodes):
+        proxy.on_synced(resource.key)
+
+
+async def settled(proxy: NodeProxy) -> None:
+    await proxy.wait_ready()
+    while any(freshness.pending_since is not None for _, freshness in proxy.health().families):
+        await asyncio.sleep(0.001)
+
+
+async def test_nothing_is_written_before_both_lists() -> None:
+    runner = Runner()
+    proxy = NodeProxy("node-1", runner, families=("IPv4",))
+    async with running(proxy):
+        proxy.on_change(added())
+        proxy.on_synced(Services.key)
+        proxy.on_synced(Nodes.key)
+        await asyncio.sleep(0.02)
+        assert runner.texts == []
+        assert not proxy.health().synced
+        proxy.on_synced(EndpointSlices.key)
+        await settled(proxy)
+        assert len(runner.texts) == 1
+        assert "172.30.0.1" in runner.texts[0]
+        assert proxy.health().synced
+
+
+async def test_a_missing_node_does_not_hold_the_rules_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_proxy, "NODE_GRACE_S", 0.02)
+    runner = Runner()
+    proxy = NodeProxy("node-1", runner, families=("IPv4",))
+    async with running(proxy):
+        proxy.on_synced(Services.key)
+        proxy.on_synced(EndpointSlices.key)
+        await settled(proxy)
+    assert len(runner.texts) == 1
+
+
+async def test_what_comes_while_a_transaction_runs_is_one_transaction() -> None:
+    runner = Runner()
+    proxy = NodeProxy("node-1", runner, families=("IPv4",))
+    async with running(proxy):
+        synced(proxy)
+        await settled(proxy)
+        runner.open.clear()
+        proxy.on_change(added(1))
+        while len(runner.texts) < 2:
+            await asyncio.sleep(0.001)
+        for number in range(2, 20):
+            proxy.on_change(added(number))
+            await asyncio.sleep(0)
+        runner.open.set()
+        await settled(proxy)
+    assert len(runner.texts) == 3
+    assert all(f"172.30.0.{number} " in runner.texts[2] for number in range(2, 20))
+
+
+async def test_a_failure_is_retried_in_full() -> None:
+    runner = Runner()
+    proxy = NodeProxy("node-1", runner, families=("IPv4",))
+    async with running(proxy):
+        synced(proxy)
+        await settled(proxy)
+        runner.failures = 1
+        proxy.on_change(added(1))
+        await settled(proxy)
+        ((_, freshness),) = proxy.health().families
+        assert freshness.last_failure is not None
+        assert freshness.failures == 0
+    assert [text.startswith("add table ip sliceplane\ndelete table") for text in runner.texts] == [True, False, True]
+
+
+async def test_health_turns_red_when_rules_cannot_be_written() -> None:
+    now = 1000.0
+    runner = Runner()
+    runner.failures = 1000
+    proxy = NodeProxy("node-1", runner, families=("IPv4",), clock=lambda: now)
+    async with running(proxy):
+        synced(proxy)
+        while not runner.texts:
+            await asyncio.sleep(0.001)
+        assert proxy.health().healthy
+        now += node_proxy.HEALTH_TIMEOUT_S + 1
+        assert not proxy.health().healthy
+        assert proxy.health().last_success is None
+
+
+async def test_families_do_not_wait_for_each_other() -> None:
+    class OneSlow(Runner):
+        async def run(self, text: str) -> None:
+            if "ip6 sliceplane" in text:
+                await asyncio.Event().wait()
+            await super().run(text)
+
+    runner = OneSlow()
+    proxy = NodeProxy("node-1", runner)
+    async with running(proxy):
+        synced(proxy)
+        while proxy.counts()["IPv4"][1] == 0:
+            await asyncio.sleep(0.001)
+        proxy.on_change(added(1))
+        while proxy.counts()["IPv4"][1] == 1:
+            await asyncio.sleep(0.001)
+        assert proxy.counts()["IPv6"] == (0, 0)
+
+
+async def test_every_watched_kind_is_understood_and_no_other() -> None:
+    proxy = NodeProxy("node-1", Runner())
+    for resource, kind in ((Services, Service), (EndpointSlices, EndpointSlice), (Nodes, Node)):
+        subject = codec.decode(b'{"metadata":{"namespace":"ns","name":"x"}}', kind)
+        proxy.on_change(Change(resource.key, None, subject))
+        proxy.on_change(Change(resource.key, subject, subject))
+        proxy.on_change(Change(resource.key, subject, None))
+    with pytest.raises(AssertionError, match="pods"):
+        proxy.on_change(Change(Pods.key, None, Pod()))
+
+
+def test_watches_are_narrow() -> None:
+    services, slices, nodes = NodeProxy("node-1", Runner.__new__(Runner)).watches
+    assert (services.label_selector, services.field_selector) == (
+        "!service.kubernetes.io/service-proxy-name",
+        "spec.clusterIP!=None",
+    )
+    assert slices.label_selector == "!service.kubernetes.io/headless"
+    assert nodes.field_selector == "metadata.name=node-1"
+
+
+async def test_cleanup_takes_both_tables() -> None:
+    runner = Runner()
+    await cleanup(runner)
+    (text,) = runner.texts
+    assert text.splitlines() == [
+        "add table ip sliceplane",
+        "delete table ip sliceplane",
+        "add table ip6 sliceplane",
+        "delete table ip6 sliceplane",
+    ]

@@ -1,0 +1,70 @@
+"""How much history is kept, and the one body that the store makes."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sliceplane.store.restamp import restamp
+from sliceplane.store.retention import Retention
+from sliceplane.store.types import Key, Record
+
+
+def test_history_is_dropped_when_it_is_old_enough():
+    retention = Retention(keep_s=300.0)
+    retention.on_commit(5, 4, 100)
+    retention.on_tick(1000.0)
+    retention.on_commit(9, 4, 100)
+    retention.on_tick(1010.0)
+    retention.on_tick(1299.0)
+    assert retention.target == 0
+    retention.on_tick(1300.0)
+    assert retention.target == 5
+    retention.on_tick(1310.0)
+    assert (retention.target, retention.events, retention.bytes) == (9, 0, 0)
+
+
+def test_a_storm_is_bounded_by_events_and_by_bytes():
+    retention = Retention(events_max=1000, bytes_max=10**9)
+    for revision in range(2, 5002):
+        retention.on_commit(revision, 1, 1)
+        assert retention.events <= 1000
+    assert 4001 <= retention.target <= 4015
+    retention = Retention(events_max=10**9, bytes_max=1000)
+    retention.on_commit(2, 1, 5000)
+    assert retention.target == 0, "the newest commit stays, however large"
+    retention.on_commit(3, 1, 10)
+    assert retention.target == 2
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.floats(0, 50)), max_size=60))
+def test_nothing_younger_than_the_time_is_dropped_unless_a_bound_is_hit(steps: list[tuple[int, float]]):
+    """Against the plain record of every commit and its time."""
+    retention = Retention(keep_s=100.0, events_max=200, bytes_max=10**9)
+    now, revision = 0.0, 1
+    commits: list[tuple[int, float]] = []
+    for count, pause in steps:
+        for _ in range(count):
+            revision += 1
+            commits.append((revision, now))
+            retention.on_commit(revision, 1, 1)
+        now += pause
+        retention.on_tick(now)
+        kept = [number for number, _ in commits if number > retention.target]
+        young = [number for number, at in commits if at > now - 100.0]
+        assert set(young[-198:]) <= set(kept)
+        assert len(kept) <= 200
+        assert retention.events == len(kept)
+
+
+def test_restamp_changes_the_resource_version_and_nothing_else():
+    body = (
+        b'{"involvedObject":{"resourceVersion":"7"},"metadata":{"annotations":{"x":"\\"resourceVersion\\":\\"7\\""},'
+        b'"resourceVersion":"7","name":"a"},"big":123456789012345678901234567890,"f":1.10}'
+    )
+    record = Record(key=Key("events", "ns", "a"), revision=7, created=7, uid="u", body=body, labels={}, fields={})
+    stamped = restamp(record, 12)
+    assert stamped.revision == 12
+    assert stamped.body == body.replace(b'"resourceVersion":"7","name"', b'"resourceVersion":"12","name"')
+    assert msgspec.json.decode(stamped.body)["metadata"]["resourceVersion"] == "12"

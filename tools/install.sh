@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Makes .venv ready: "runtime" (what `sliceplane` needs) or "dev" (tests, demo and benchmarks too).
+# Needs Python 3.11 or newer; as root it also installs the Debian packages that are missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+what=${1:-runtime}
+venv=.venv
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "install: $*"; exit 1; }
+
+apt_missing() { # command package, for each pair: install the package if the command is missing
+    local wanted=()
+    while [ $# -gt 1 ]; do
+        command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] || wanted+=("$2")
+        shift 2
+    done
+    [ ${#wanted[@]} -eq 0 ] && return 0
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+        say "install: missing: ${wanted[*]} (needs root and apt; what depends on them says so when it runs)"
+        return 0
+    fi
+    say "install: apt-get install ${wanted[*]}"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${wanted[@]}" >/dev/null
+}
+
+python=""
+for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
+    [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 || continue
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$candidate; break; fi
+done
+[ -n "$python" ] || die "no Python 3.11 or newer found; install one, or set PYTHON=/path/to/python3.11"
+
+if [ ! -x $venv/bin/python ] || ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
+    rm -rf $venv
+    if ! "$python" -m venv $venv >/dev/null 2>&1; then
+        # Debian splits ensurepip off into a package of its own.
+        rm -rf $venv
+        if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+            apt-get update -qq
+            DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
+        fi
+        "$python" -m venv $venv || die "cannot make a virtual environment with $python; on Debian: apt install python3-venv"
+    fi
+fi
+
+pip() { $venv/bin/python -m pip --disable-pip-version-check "$@"; }
+
+lock=requirements.lock
+[ "$what" = dev ] && lock=requirements-dev.lock
+stamp=$venv/.installed-$what
+if [ ! -e "$stamp" ] || [ $lock -nt "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
+    say "install: packages of $lock"
+    pip install -q --require-hashes -r $lock
+    pip install -q --no-deps -e .
+    touch "$stamp"
+fi
+# Start-up must not pay for compiling, wherever PYTHONDONTWRITEBYTECODE is set.
+$venv/bin/python -m compileall -q src
+
+if [ "$what" = dev ]; then
+    apt_missing nft nftables ip iproute2
+fi

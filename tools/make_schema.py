@@ -1,0 +1,192 @@
+"""Write ``src/sliceplane/api/schema/data.json`` from the JSON schemas of the PyPI package ``kubernetes-validate``.
+
+A development script, run by hand when a new Kubernetes version is to be followed.  The package is 69 MB and
+never a dependency, so it belongs into an environment of its own::
+
+    python -m venv /tmp/schemas && /tmp/schemas/bin/pip install kubernetes-validate
+    /tmp/schemas/bin/python tools/make_schema.py --version 1.36
+
+What is taken over are facts only: the names of types and fields, the types of fields, which are required, and
+how lists merge.  Descriptions are left behind; ours are in ``api/schema/help.py``.  The shape of the output is
+told in ``api/schema/model.py``.  The same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+OUTPUT = Path(__file__).parent.parent / "src/sliceplane/api/schema/data.json"
+META = "io.k8s.apimachinery.pkg.apis.meta.v1"
+REF = "#/$defs/"
+
+#: group -> (package, kinds); lists of a kind are derived from the kind when they are needed
+KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "": (
+        "io.k8s.api.core.v1",
+        (
+            "Binding",
+            "ConfigMap",
+            "Endpoints",
+            "Event",
+            "LimitRange",
+            "Namespace",
+            "Node",
+            "Pod",
+            "ResourceQuota",
+            "Secret",
+            "Service",
+            "ServiceAccount",
+        ),
+    ),
+    "apps": ("io.k8s.api.apps.v1", ("Deployment", "ReplicaSet")),
+    "authentication.k8s.io": ("io.k8s.api.authentication.v1", ("SelfSubjectReview", "TokenRequest", "TokenReview")),
+    "authorization.k8s.io": (
+        "io.k8s.api.authorization.v1",
+        ("LocalSubjectAccessReview", "SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"),
+    ),
+    "autoscaling": ("io.k8s.api.autoscaling.v1", ("Scale",)),
+    "coordination.k8s.io": ("io.k8s.api.coordination.v1", ("Lease",)),
+    "discovery.k8s.io": ("io.k8s.api.discovery.v1", ("EndpointSlice",)),
+    "events.k8s.io": ("io.k8s.api.events.v1", ("Event",)),
+    "meta.k8s.io": (META, ("DeleteOptions", "Status")),
+    "networking.k8s.io": ("io.k8s.api.networking.v1", ("IPAddress", "ServiceCIDR")),
+    "policy": ("io.k8s.api.policy.v1", ("Eviction",)),
+    "rbac.authorization.k8s.io": (
+        "io.k8s.api.rbac.v1",
+        ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    ),
+}
+#: needed without being a part of any kind
+EXTRA = (f"{META}.ListMeta",)
+
+#: definitions that are not structs; our name for each
+SCALARS = {
+    f"{META}.Time": "time",
+    f"{META}.MicroTime": "microTime",
+    f"{META}.FieldsV1": "any",
+    "io.k8s.apimachinery.pkg.runtime.RawExtension": "any",
+    "io.k8s.apimachinery.pkg.api.resource.Quantity": "quantity",
+    "io.k8s.apimachinery.pkg.util.intstr.IntOrString": "intOrString",
+}
+FORMATS = {"int32": "int32", "int64": "int64", "byte": "bytes"}
+
+
+def short(definition: str) -> str:
+    """``io.k8s.api.core.v1.Pod`` -> ``core.Pod``; every package used here is a v1."""
+    package, name = definition.rsplit(".", 1)
+    parts = package.split(".")
+    assert parts[-1] == "v1", f"{definition} is not of a v1 package"
+    return f"{parts[-2]}.{name}"
+
+
+def json_type(schema: dict[str, Any]) -> str:
+    """The one type that is not null; the schemas say ``["string", "null"]`` for what is optional."""
+    kind = schema["type"]
+    if isinstance(kind, str):
+        return kind
+    named = [name for name in kind if name != "null"]
+    assert len(named) == 1, f"several types: {kind}"
+    return str(named[0])
+
+
+def spell_type(schema: dict[str, Any], wanted: list[str]) -> str:
+    """The type in our notation; definitions met on the way are appended to *wanted*."""
+    if "$ref" in schema:
+        definition = schema["$ref"].removeprefix(REF)
+        if definition in SCALARS:
+            return SCALARS[definition]
+        wanted.append(definition)
+        return short(definition)
+    kind = json_type(schema)
+    if kind == "array":
+        return f"[]{spell_type(schema['items'], wanted)}"
+    if kind == "object":
+        values = schema.get("additionalProperties")
+        return f"{{}}{spell_type(values, wanted)}" if values else "any"
+    if "format" in schema:
+        return FORMATS[schema["format"]]
+    return {"string": "string", "boolean": "bool", "integer": "int64"}[kind]
+
+
+def spell_field(schema: dict[str, Any], required: bool, wanted: list[str]) -> str:
+    words = [spell_type(schema, wanted)]
+    if required:
+        words.append("required")
+    list_type = schema.get("x-kubernetes-list-type", "")
+    if list_type == "map":
+        words.append(f"map({','.join(schema['x-kubernetes-list-map-keys'])})")
+    elif list_type:
+        words.append(list_type)
+    if schema.get("x-kubernetes-map-type") == "atomic":
+        words.append("atomic")
+    strategies = [word for word in schema.get("x-kubernetes-patch-strategy", "").split(",") if word]
+    for strategy in strategies:
+        key = schema.get("x-kubernetes-patch-merge-key", "")
+        words.append(f"merge({key})" if strategy == "merge" and key else strategy)
+    return " ".join(words)
+
+
+def build(definitions: dict[str, Any], version: str) -> dict[str, Any]:
+    kinds: dict[str, str] = {}
+    wanted = list(EXTRA)
+    for group, (package, names) in KINDS.items():
+        for name in names:
+            wanted.append(f"{package}.{name}")
+            kinds[f"{group}/v1 {name}" if group else f"v1 {name}"] = short(wanted[-1])
+    packages: dict[str, str] = {}
+    out: dict[str, dict[str, str]] = {}
+    while wanted:
+        definition = wanted.pop()
+        name = short(definition)
+        package = definition.rsplit(".", 1)[0]
+        assert packages.setdefault(name.split(".", maxsplit=1)[0], package) == package, f"{name} names two packages"
+        if name in out:
+            continue
+        schema = definitions[definition]
+        required = schema.get("required", [])
+        fields = {field: spell_field(value, field in required, wanted) for field, value in schema["properties"].items()}
+        if schema.get("x-kubernetes-map-type") == "atomic":
+            fields[""] = "atomic"
+        out[name] = dict(sorted(fields.items()))
+    return {
+        "kubernetes": version,
+        "packages": dict(sorted(packages.items())),
+        "kinds": dict(sorted(kinds.items())),
+        "definitions": dict(sorted(out.items())),
+    }
+
+
+def render(data: dict[str, Any]) -> str:
+    """JSON with one definition a line, so that a change of version is readable as a diff."""
+    lines = ["{"]
+    for key, value in data.items():
+        last = key == list(data)[-1]
+        if isinstance(value, dict):
+            rows = [f"{json.dumps(name)}: {json.dumps(row)}" for name, row in value.items()]
+            lines.append(f'"{key}": {{\n' + ",\n".join(rows) + "\n}" + ("" if last else ","))
+        else:
+            lines.append(f'"{key}": {json.dumps(value)},')
+    lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--version", default="1.36", help="Kubernetes minor version whose schemas to take")
+    arguments = parser.parse_args()
+    spec = importlib.util.find_spec("kubernetes_validate")
+    if spec is None or spec.origin is None:
+        parser.error("kubernetes-validate is not installed in this environment")
+    folder = Path(spec.origin).parent / "kubernetes-json-schema" / f"v{arguments.version}.0-local"
+    definitions = json.loads((folder / "_definitions.json").read_text())["$defs"]
+    data = build(definitions, arguments.version)
+    OUTPUT.write_text(render(data))
+    print(f"{OUTPUT}: {len(data['definitions'])} definitions, {OUTPUT.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -195,6 +195,9 @@ class Plane(RuleBasedStateMachine):
         """Never more writes than packing everything anew would make over the same slices."""
         if self.cluster.pending:
             return  # the server has moved on; the same slices are not there to compare with
+        believed = self.controller._engine._services[job.key].slices
+        if not believed.keys() <= {each.metadata.name for each in self.cluster.slices()}:
+            return  # own creates that others deleted while the watch was broken: no event tells (UNSEEN_TIMEOUT_S)
         service = self.cluster.objects["services", "shop", job.key.partition("/")[2]]
         assert isinstance(service, Service), f"{service!r}"
         baseline = oracle.baseline_writes(service, self.pods(), self.nodes(), self.cluster.slices(), MAX)

@@ -78,7 +78,7 @@ class GarbageCollector:
         if change.new is None:
             self._acted.pop(change.object.metadata.uid, None)
 
-    def on_synced(self, now: float) -> None:  # noqa: ARG002 - part of the protocol
+    def on_synced(self, now: float) -> None:
         self._synced = True
 
     def take_work(self, now: float, max_jobs: int) -> Work:

@@ -123,7 +123,7 @@ class NamespaceController:
         if content is not None and content.empty() and not (name in self._namespaces and self._is_terminating(name)):
             del self._contents[name]
 
-    def on_synced(self, now: float) -> None:  # noqa: ARG002 - part of the protocol
+    def on_synced(self, now: float) -> None:
         self._synced = True
 
     def _is_terminating(self, name: str) -> bool:

@@ -195,10 +195,15 @@ class Plane(RuleBasedStateMachine):
         """Never more writes than packing everything anew would make over the same slices."""
         if self.cluster.pending:
             return  # the server has moved on; the same slices are not there to compare with
+        believed = self.controller._engine._services[job.key].slices
+        if not believed.keys() <= {each.metadata.name for each in self.cluster.slices()}:
+            return  # own creates that others deleted while the watch was broken: no event tells (UNSEEN_TIMEOUT_S)
         service = self.cluster.objects["services", "shop", job.key.partition("/")[2]]
         assert isinstance(service, Service), f"{service!r}"
         baseline = oracle.baseline_writes(service, self.pods(), self.nodes(), self.cluster.slices(), MAX)
         assert len(job.writes) <= baseline.total, f"{len(job.writes)} writes, packing makes {baseline}"
+        creates = sum(write.verb == "create" for write in job.writes)
+        assert creates <= baseline.creates, f"{creates} creates, packing makes {baseline}"
 
     @precondition(lambda self: self.flying)
     @rule(fault=FAULTS, at=st.integers(0, 2))

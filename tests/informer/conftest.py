@@ -112,6 +112,7 @@ class Driver:
     def advance(self, seconds: float) -> None:
         """Let time pass, stopping wherever something is due."""
         end = self.now + seconds
+        self.settle()
         while True:
             due = self.reflector.next_deadline()
             arrives = self.stream.next_at() if self.stream is not None else float("inf")

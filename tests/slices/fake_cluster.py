@@ -11,6 +11,7 @@ from sliceplane.api.core import (
     Condition,
     Container,
     ContainerPort,
+    Namespace,
     Node,
     Pod,
     PodIP,
@@ -21,7 +22,7 @@ from sliceplane.api.core import (
     ServiceSpec,
 )
 from sliceplane.api.discovery import LABEL_ZONE, Endpoint, EndpointSlice
-from sliceplane.api.errors import StatusError, conflict, not_found
+from sliceplane.api.errors import StatusError, conflict, invalid, invalid_value, not_found
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Resource, Services
 from sliceplane.controllers.base import Controller, Done, EventNote, Job, Write
@@ -130,7 +131,6 @@ class FakeCluster:
         """One write; raises ``StatusError`` as the server would."""
         self.writes.append(write)
         resource = write.resource
-        key = (resource.key, write.namespace, write.name)
         if write.verb == "create":
             new = decode(write.body, projection_of(resource.key))
             self.created += 1
@@ -138,20 +138,63 @@ class FakeCluster:
             name = f"{new.metadata.generate_name}{self.created * 7 % 10}{self.created:03d}"
             meta = replace(new.metadata, name=name, uid=f"slice-{self.created}", generate_name="")
             return encode(self.put(replace(new, metadata=meta), resource))
-        old = self.objects.get(key)
+        old = self.objects.get((resource.key, write.namespace, write.name))
         if old is None:
             raise not_found(resource.plural, resource.group, write.name)
         if write.verb == "update":
             new = decode(write.body, projection_of(resource.key))
             seen = (new.metadata.uid or old.metadata.uid, new.metadata.resource_version)
             if seen != (old.metadata.uid, old.metadata.resource_version):
-                raise conflict(resource.plural, resource.group, write.name, "the object has been modified")
-            return encode(self.put(new, resource))
-        wanted = decode_document(write.body)["preconditions"]["uid"]
-        if wanted != old.metadata.uid:
-            raise conflict(resource.plural, resource.group, write.name, "the UID in the precondition does not match")
-        self.remove(resource, write.namespace, write.name)
+                raise _conflict(write)
+            return encode(self._settle(new, resource))
+        if write.verb == "patch":
+            return self._patch(write, old)
+        return self._delete(write, old)
+
+    def _patch(self, write: Write, old: Object) -> bytes:
+        """A merge patch.  Metadata comes and goes as a whole member."""
+        resource = write.resource
+        document = msgspec.to_builtins(old)
+        for member, value in decode_document(write.body).items():
+            document[member] = {**document.get(member, {}), **value}
+        found = document["metadata"]
+        if found.get("uid") != old.metadata.uid:
+            raise invalid(resource.kind, resource.group, write.name, [invalid_value("metadata.uid", "x", "immutable")])
+        if found["resourceVersion"] != old.metadata.resource_version:
+            raise _conflict(write)
+        new = msgspec.convert(document, type(old))
+        return encode(old if new == old else self._settle(new, resource))
+
+    def _delete(self, write: Write, old: Object) -> bytes:
+        options = decode_document(write.body)
+        wanted = options.get("preconditions", {})
+        if wanted.get("uid", old.metadata.uid) != old.metadata.uid:
+            raise _conflict(write)
+        if wanted.get("resourceVersion", old.metadata.resource_version) != old.metadata.resource_version:
+            raise _conflict(write)
+        self.delete(write.resource, write.namespace, write.name, options.get("propagationPolicy", "Background"))
         return b"{}"
+
+    def delete(self, resource: Resource, namespace: str, name: str, policy: str = "Background") -> None:
+        """As a client would: finalizers hold the object back."""
+        old = self.objects.get((resource.key, namespace, name))
+        if old is None:
+            return
+        finalizer = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}.get(policy)
+        finalizers = tuple(dict.fromkeys((*(old.metadata.finalizers or ()), *((finalizer,) if finalizer else ()))))
+        when = old.metadata.deletion_timestamp or "2026-11-21T12:00:00Z"
+        ending = replace(old, metadata=replace(old.metadata, finalizers=finalizers or None, deletion_timestamp=when))
+        if ending != old:
+            self._settle(ending, resource)
+
+    def _settle(self, new: Object, resource: Resource) -> Object:
+        """Store *new*, or remove it if it was only waiting for its finalizers."""
+        meta = new.metadata
+        held = meta.finalizers or (isinstance(new, Namespace) and new.spec.finalizers)
+        if meta.deletion_timestamp is not None and not held:
+            self.remove(resource, meta.namespace, meta.name)
+            return new
+        return self.put(new, resource)
 
     # -- the watch --------------------------------------------------------------------------------------
 
@@ -221,6 +264,10 @@ class FakeCluster:
                     return now, notes
                 now = max(now, deadline)
         raise AssertionError("the controller does not come to rest")
+
+
+def _conflict(write: Write) -> StatusError:
+    return conflict(write.resource.plural, write.resource.group, write.name, "the object has been modified")
 
 
 def _content(each: Object) -> bytes:

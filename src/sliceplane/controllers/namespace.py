@@ -31,6 +31,8 @@ QUIET_S: Final = 0.5
 AFTERMATH_S: Final = 600.0
 #: deletes in one job; the rest follows in the next
 DELETES_MAX: Final = 500
+#: how often counts in conditions are brought up to date
+STATUS_INTERVAL_S: Final = 5.0
 _RETRY: Final = Backoff(base_s=0.5, cap_s=60.0)
 
 
@@ -57,8 +59,10 @@ class NamespaceController:
         self._contents: dict[str, _Content] = {}
         #: namespaces that went lately, and when
         self._gone: dict[str, float] = {}
-        #: conditions as last written: name -> type -> condition
-        self._told: dict[str, dict[str, dict[str, str]]] = {}
+        #: conditions as last written, by type, and when
+        self._told: dict[str, tuple[dict[str, dict[str, str]], float]] = {}
+        #: namespaces whose finalizers we emptied: name -> uid
+        self._let_go: dict[str, str] = {}
         self._queue: WorkQueue[str] = WorkQueue(backoff=_RETRY)
         self._synced = False
         self._info = ControllerInfo(
@@ -81,14 +85,18 @@ class NamespaceController:
 
     def _on_namespace(self, namespace: Namespace, *, gone: bool, now: float) -> None:
         name = namespace.metadata.name
+        was_terminating = self._is_terminating(name)
+        self._gone.pop(name, None)
         if gone:
             self._namespaces.pop(name, None)
             self._told.pop(name, None)
-            self._gone.pop(name, None)
+            self._let_go.pop(name, None)
             self._gone[name] = now
         else:
             self._namespaces[name] = namespace
-            self._gone.pop(name, None)
+            if self._is_terminating(name) and not was_terminating:
+                self._contents.setdefault(name, _Content()).changed = now
+        self._drop_if_empty(name)
         for late in [each for each, when in self._gone.items() if when + AFTERMATH_S <= now]:
             del self._gone[late]
         self._queue.add(name, now)
@@ -107,8 +115,13 @@ class NamespaceController:
         content.changed = now
         if self._is_terminating(meta.namespace):
             self._queue.add(meta.namespace, now)
-        elif content.empty():
-            del self._contents[meta.namespace]
+        self._drop_if_empty(meta.namespace)
+
+    def _drop_if_empty(self, name: str) -> None:
+        """An empty namespace is remembered only while it waits to be let go."""
+        content = self._contents.get(name)
+        if content is not None and content.empty() and not (name in self._namespaces and self._is_terminating(name)):
+            del self._contents[name]
 
     def on_synced(self, now: float) -> None:
         self._synced = True
@@ -127,7 +140,9 @@ class NamespaceController:
                 break
             writes = self._writes(name, now) if self._is_terminating(name) else []
             if writes:
-                jobs.append(Job(key=name, writes=tuple(writes)))
+                namespace = self._namespaces.get(name)
+                uid = "" if namespace is None else namespace.metadata.uid
+                jobs.append(Job(key=name, writes=tuple(writes), token=uid))
             else:
                 self._queue.done(name)
         return Work(jobs=tuple(jobs))
@@ -138,6 +153,8 @@ class NamespaceController:
         deletes = self._deletes(name, content)
         if namespace is None or FINALIZER not in (namespace.spec.finalizers or ()):
             return deletes
+        if self._let_go.get(name) == namespace.metadata.uid:
+            return []  # the cache will show it soon
         writes = [*deletes, *self._status(namespace, content, now)]
         if writes or not content.empty():
             return writes
@@ -174,7 +191,7 @@ class NamespaceController:
     def _status(self, namespace: Namespace, content: _Content, now: float) -> list[Write]:
         """A status patch, if conditions changed."""
         name = namespace.metadata.name
-        told = self._told.get(name, {})
+        told, when = self._told.get(name, ({}, 0.0))
         conditions = {}
         for condition in _conditions(self._resources, content):
             before = told.get(condition["type"])
@@ -183,7 +200,10 @@ class NamespaceController:
             conditions[condition["type"]] = {**condition, "lastTransitionTime": since}
         if conditions == told or (not told and content.empty()):
             return []  # a namespace that is empty at once goes without a word
-        self._told[name] = conditions
+        only_counts = told and all(told[kind]["status"] == each["status"] for kind, each in conditions.items())
+        if only_counts and now < when + STATUS_INTERVAL_S:
+            return []
+        self._told[name] = (conditions, now)
         body = encode({"status": {"conditions": list(conditions.values())}})
         return [Write(verb="patch", resource=Namespaces, name=name, subresource="status", body=body)]
 
@@ -191,6 +211,8 @@ class NamespaceController:
         name = done.job.key
         if done.error is None:
             self._queue.forget(name)
+            if done.job.writes[-1].subresource == "finalize":
+                self._let_go[name] = done.job.token
             self._queue.add(name, now)  # the rest of many deletes
         else:
             self._retry_failed(done)
@@ -216,7 +238,8 @@ class NamespaceController:
         self._queue.check()
         for name, content in self._contents.items():
             assert all(content.objects.values()), f"{name} keeps an empty kind"
-            assert not content.empty() or self._is_terminating(name), f"{name} is empty and was not dropped"
+            waits = name in self._namespaces and self._is_terminating(name)
+            assert waits or not content.empty(), f"{name} is empty and was not dropped"
         assert not set(self._gone) & set(self._namespaces), "a namespace is gone and there"
 
 

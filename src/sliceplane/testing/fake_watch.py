@@ -119,7 +119,10 @@ class FakeWatch:
         return min(now + BOOKMARK_PERIOD_S, last) if now < last else now + BOOKMARK_PERIOD_S
 
     def next_at(self) -> float:
-        """When ``pull`` has something without anything else happening; ``math.inf`` for a silent stream."""
+        """When ``pull`` has something without anything else happening; ``math.inf`` for a silent stream,
+        ``-math.inf`` for one that has ended."""
+        if self.ended:
+            return float("-inf")
         if self._silent:
             return float("inf")
         held = self._held[0][0] if self._held else float("inf")

@@ -238,7 +238,10 @@ TOUR: tuple[Chapter, ...] = (
             Step("describe endpointslice by-hand", (r"Name: +by-hand", r"AddressType: +IPv4", r"198.51.100.9")),
             Step(
                 "describe service web",
-                (r"TrafficDistribution: +PreferSameZone|Traffic Distribution: +PreferSameZone", r"Endpoints: +10\.244"),
+                (
+                    r"TrafficDistribution: +PreferSameZone|Traffic Distribution: +PreferSameZone",
+                    r"Endpoints: +.*10\.244\.\d+\.\d+:8080",
+                ),
             ),
             Step("describe deployment web", (r"RollingUpdateStrategy", r"MinimumReplicasAvailable")),
             Step("describe pods -l app=web", (r"Status: +Running", r"Node: +node-")),

@@ -11,9 +11,8 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from demo.net import Net, NetError
 from demo.plane import DemoError, Plane
@@ -21,18 +20,6 @@ from demo.plane import DemoError, Plane
 READY = "emulation.sliceplane.dev/ready=true"
 BACKEND = Path(__file__).with_name("backend.py")
 PORT = 8080
-
-
-def watch_events(stream: IO[str]) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a ``kubectl get -w -o json --output-watch-events`` stream, as they end."""
-    decoder, text = json.JSONDecoder(), ""
-    for line in stream:
-        text += line
-        if not line.startswith("}"):
-            continue
-        value, end = decoder.raw_decode(text.lstrip())
-        text = text.lstrip()[end:]
-        yield value
 
 
 class Agent:
@@ -49,7 +36,8 @@ class Agent:
 
     def _run(self) -> None:
         assert self._watch.stdout is not None
-        for event in watch_events(self._watch.stdout):
+        for line in self._watch.stdout:
+            event = json.loads(line)
             try:
                 self._handle(event["type"], event["object"])
             except (NetError, DemoError, OSError) as error:

@@ -106,12 +106,15 @@ class Plane:
         environment = {**os.environ, "KUBECONFIG": self.kubeconfig, "HOME": str(self.folder)}
         return (str(beside) if beside.exists() else "kubectl"), environment
 
-    def kubectl(self, *arguments: str, timeout_s: float = 60.0) -> str:
+    def kubectl(self, *arguments: str, timeout_s: float = 90.0) -> str:
         """Standard output of kubectl.  Raises ``DemoError`` with its standard error if it fails."""
         program, environment = self._kubectl()
-        done = subprocess.run(
-            [program, *arguments], capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
-        )
+        try:
+            done = subprocess.run(
+                [program, *arguments], capture_output=True, text=True, timeout=timeout_s, env=environment, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise DemoError(f"kubectl {' '.join(arguments)}: no end after {timeout_s:.0f} s") from error
         if done.returncode != 0:
             raise DemoError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout

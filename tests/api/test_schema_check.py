@@ -222,7 +222,7 @@ def test_nulls_are_dropped_and_the_rest_is_shared() -> None:
     assert cleaned == {"b": {"d": [{}, None, 1]}, "kept": {"x": 1}}
     assert document == before
     assert cleaned["kept"] is kept
-    whole = {"text": "null", "number": 2**70}
+    whole = {"text": "null", "number": 2**70, "more": [{}]}
     assert drop_nulls(whole) is whole
 
 

@@ -7,9 +7,12 @@ import http.client
 import json
 import ssl
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import uvloop
 
 from sliceplane.shell.plane import Plane, PlaneConfig
 
@@ -75,11 +78,11 @@ class Server:
         return self.request("GET", path, **headers)
 
 
-def run_plane(config: PlaneConfig) -> tuple[Plane, Callable[[], None]]:
+def run_plane(config: PlaneConfig, clock: Callable[[], float] = time.time) -> tuple[Plane, Callable[[], None]]:
     """A started plane in a thread with a loop of its own, and how to stop it."""
-    plane = Plane(config)
+    plane = Plane(config, clock=clock)
     started, stop = threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
+    loop = uvloop.new_event_loop()
     failure: list[BaseException] = []
 
     async def main() -> None:

@@ -71,18 +71,24 @@ REFUSALS = [
     ),
     (
         Attributes(verb="get", resource="endpointslices", group="discovery.k8s.io", namespace="n", name="x"),
-        'endpointslices.discovery.k8s.io "x" is forbidden: User "alice" cannot get resource "endpointslices" in API '
-        'group "discovery.k8s.io" in the namespace "n"',
+        (
+            'endpointslices.discovery.k8s.io "x" is forbidden: User "alice" cannot get resource "endpointslices" in '
+            'API group "discovery.k8s.io" in the namespace "n"'
+        ),
     ),
     (
         Attributes(verb="update", resource="nodes", subresource="status", name="n1"),
-        'nodes "n1" is forbidden: User "alice" cannot update resource "nodes/status" in API group "" at the cluster '
-        "scope",
+        (
+            'nodes "n1" is forbidden: User "alice" cannot update resource "nodes/status" in API group "" at the '
+            "cluster scope"
+        ),
     ),
     (
         Attributes(verb="get", resource="namespaces", name="prod"),
-        'namespaces "prod" is forbidden: User "alice" cannot get resource "namespaces" in API group "" in the '
-        'namespace "prod"',
+        (
+            'namespaces "prod" is forbidden: User "alice" cannot get resource "namespaces" in API group "" in the '
+            'namespace "prod"'
+        ),
     ),
     (Attributes(verb="get", path="/metrics"), 'forbidden: User "alice" cannot get path "/metrics"'),
     (Attributes(verb="post", path="/version"), 'forbidden: User "alice" cannot post path "/version"'),

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.apiserver.serving import Reply, Server
 
 from sliceplane.api import protobuf
 from sliceplane.shell.apiserver.request import BODY_BYTES_MAX
-from tests.apiserver.serving import Reply, Server
 
 CM = "/api/v1/namespaces/default/configmaps"
 ES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
@@ -105,7 +105,7 @@ def test_typed_lists_omit_kind_and_api_version(server: Server) -> None:
     listed = reply.json
     assert list(listed) == ["kind", "apiVersion", "metadata", "items"]
     assert list(listed["metadata"]) == ["resourceVersion"]
-    assert all(list(item)[0] == "metadata" for item in listed["items"])
+    assert all(next(iter(item)) == "metadata" for item in listed["items"])
     assert reply.body.endswith(b"]}\n")
 
 
@@ -139,13 +139,18 @@ LIST_ERRORS = [
     (
         "resourceVersion=abc",
         400,
-        'invalid resource version: resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax',
+        (
+            'invalid resource version: resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": '
+            "invalid syntax"
+        ),
     ),
     (
         "resourceVersionMatch=Exact",
         422,
-        'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden '
-        "unless resourceVersion is provided",
+        (
+            'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden '
+            "unless resourceVersion is provided"
+        ),
     ),
     (
         "sendInitialEvents=true",
@@ -153,7 +158,11 @@ LIST_ERRORS = [
         'ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list',
     ),
     ("timeout=abc", 400, 'invalid timeout specified in the request URL - time: invalid duration "abc"'),
-    ("fieldSelector=spec.x%3D1", 400, '"spec.x" is not a known field selector: only "metadata.name", "metadata.namespace"'),
+    (
+        "fieldSelector=spec.x%3D1",
+        400,
+        '"spec.x" is not a known field selector: only "metadata.name", "metadata.namespace"',
+    ),
 ]
 
 
@@ -168,9 +177,7 @@ def test_version_from_the_future_is_waited_for(server: Server, monkeypatch: pyte
     for path in (f"{CM}?resourceVersion=999999", "/api/v1/namespaces/default?resourceVersion=999999"):
         reply = server.get(path)
         current = server.plane.store.revision
-        assert_status(
-            reply, 504, "Timeout", f"Timeout: Too large resource version: 999999, current: {current}"
-        )
+        assert_status(reply, 504, "Timeout", f"Timeout: Too large resource version: 999999, current: {current}")
         assert reply.headers["Retry-After"] == "1"
         assert reply.json["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
 
@@ -241,7 +248,13 @@ def test_table(server: Server) -> None:
     table = listed.json
     assert listed.headers["Content-Type"] == "application/json"
     assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
-    assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "AddressType", "Ports", "Endpoints", "Age"]
+    assert [column["name"] for column in table["columnDefinitions"]] == [
+        "Name",
+        "AddressType",
+        "Ports",
+        "Endpoints",
+        "Age",
+    ]
     row = next(row for row in table["rows"] if row["cells"][0] == "table")
     assert row["cells"][1:4] == ["IPv4", "<unset>", "10.0.0.1"]
     assert row["object"]["kind"] == "PartialObjectMetadata"
@@ -254,7 +267,7 @@ def test_table(server: Server) -> None:
         bad,
         400,
         "BadRequest",
-        'Unable to convert to Table as requested: includeObject: Invalid value: "Foo": must be \'Metadata\', '
+        "Unable to convert to Table as requested: includeObject: Invalid value: \"Foo\": must be 'Metadata', "
         "'Object', 'None', or empty",
     )
     empty = server.get("/api/v1/namespaces/kube-system/endpoints", Accept=TABLE).json
@@ -322,17 +335,25 @@ def test_unsupported_media_types(server: Server) -> None:
 BAD_BODIES = [
     (
         b'{"metadata":',
-        "the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: "
-        'unexpected end of JSON input ({"metadata":)',
+        (
+            "the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse "
+            "error: "
+            'unexpected end of JSON input ({"metadata":)'
+        ),
     ),
     (
         b'{"kind":"Pod","apiVersion":"v1"}',
-        'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): unknown conversion',
+        (
+            'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): unknown '
+            "conversion"
+        ),
     ),
     (
         b'{"apiVersion":"v1","kind":"ConfigMap","data":{"a":1}}',
-        'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field '
-        "ConfigMap.data of type string",
+        (
+            'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct '
+            "field ConfigMap.data of type string"
+        ),
     ),
 ]
 
@@ -367,13 +388,20 @@ def test_too_large_a_chunked_body(server: Server) -> None:
 
 
 OPTION_ERRORS = [
-    ("POST", CM, "dryRun=foo", 'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ["foo"]: supported values: "All"'),
+    (
+        "POST",
+        CM,
+        "dryRun=foo",
+        'CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ["foo"]: supported values: "All"',
+    ),
     (
         "PUT",
         f"{CM}/x",
         "fieldValidation=foo",
-        'UpdateOptions.meta.k8s.io "" is invalid: fieldValidation: Unsupported value: "foo": supported values: "", '
-        '"Ignore", "Strict", "Warn"',
+        (
+            'UpdateOptions.meta.k8s.io "" is invalid: fieldValidation: Unsupported value: "foo": supported values: "", '
+            '"Ignore", "Strict", "Warn"'
+        ),
     ),
     (
         "PATCH",
@@ -385,8 +413,10 @@ OPTION_ERRORS = [
         "PATCH",
         f"{CM}/x",
         "fieldManager=a%0Ab",
-        'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Invalid value: "a\\nb": invalid character U+000A (at '
-        "position 1)",
+        (
+            'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Invalid value: "a\\nb": invalid character U+000A '
+            "(at position 1)"
+        ),
     ),
     (
         "POST",
@@ -398,8 +428,10 @@ OPTION_ERRORS = [
         "DELETE",
         f"{CM}/x",
         "propagationPolicy=Foo",
-        'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "Foo": supported values: '
-        '"Foreground", "Background", "Orphan", "nil"',
+        (
+            'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "Foo": supported values: '
+            '"Foreground", "Background", "Orphan", "nil"'
+        ),
     ),
 ]
 
@@ -426,7 +458,8 @@ def test_strict_warn_and_ignore(server: Server) -> None:
         strict,
         400,
         "BadRequest",
-        'EndpointSlice in version "v1" cannot be handled as a EndpointSlice: strict decoding error: unknown field "dat"',
+        'EndpointSlice in version "v1" cannot be handled as a EndpointSlice: strict decoding error: '
+        'unknown field "dat"',
     )
     warned = server.request("POST", f"{ES}?dryRun=All", body)
     assert warned.values("Warning") == ['299 - "unknown field \\"dat\\""']

@@ -8,7 +8,10 @@ from sliceplane.api.errors import StatusError
 from sliceplane.shell.apiserver.negotiate import Representation, negotiate
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-KNOWN = "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf"
+KNOWN = (
+    "only the following media types are accepted: application/json, application/yaml, "
+    "application/vnd.kubernetes.protobuf"
+)
 UNKNOWN = (
     "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, "
     "application/vnd.kubernetes.protobuf"
@@ -69,5 +72,5 @@ def test_watches() -> None:
     binary = negotiate("application/vnd.kubernetes.protobuf;stream=watch,*/*", watch=True)
     assert binary.watch_content_type == b"application/vnd.kubernetes.protobuf;stream=watch"
     assert negotiate("application/json;pretty=1", watch=True, pretty=True) == Representation()
-    with pytest.raises(StatusError, match="application/json;stream=watch, application/vnd.kubernetes.protobuf;stream"):
+    with pytest.raises(StatusError, match="json;stream=watch, application/vnd"):
         negotiate("application/yaml", watch=True)

@@ -90,7 +90,7 @@ def test_damaged_or_missing_file_is_made_anew(tmp_path: Path, victim: str) -> No
 
 def test_unwritable_place_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StartError, match="cannot create .*/file/pki: not a directory"):
+    with pytest.raises(StartError, match=r"cannot create .*/file/pki: not a directory"):
         pki.ensure(tmp_path / "file" / "pki", NAMES, NOW)
 
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import yaml
 from tests.e2e.running import Plane, spawn, stop
 
 COLLECTION = "/api/v1/namespaces/default/configmaps"
@@ -29,13 +28,9 @@ class Api:
     """One HTTPS connection with the admin's credentials."""
 
     def __init__(self, plane: Plane) -> None:
-        user = yaml.safe_load(Path(plane.kubeconfig).read_text())["users"][0]["user"]
-        self._headers = {"Content-Type": "application/json"}
+        token = Path(plane.kubeconfig).with_name("tokens.csv").read_text().partition(",")[0]
+        self._headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
         context = ssl._create_unverified_context()
-        if "token" in user:
-            self._headers["Authorization"] = f"Bearer {user['token']}"
-        else:
-            context.load_cert_chain(*_certificate_files(plane, user))
         host, _, port = plane.url.removeprefix("https://").rpartition(":")
         self._connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=10)
 
@@ -47,17 +42,6 @@ class Api:
 
     def close(self) -> None:
         self._connection.close()
-
-
-def _certificate_files(plane: Plane, user: dict[str, str]) -> tuple[str, str]:
-    import base64
-
-    paths = []
-    for member in ("client-certificate-data", "client-key-data"):
-        path = Path(plane.kubeconfig).with_name(f"test-{member}")
-        path.write_bytes(base64.b64decode(user[member]))
-        paths.append(str(path))
-    return paths[0], paths[1]
 
 
 @dataclass

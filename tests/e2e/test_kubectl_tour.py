@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.e2e.running import Plane, running_plane
-from tests.e2e.tour import TOUR, Step
+from tests.e2e.tour import TOUR, Step, run_step
 
 pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(300)]
 
@@ -22,30 +19,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     folder = tmp_path_factory.mktemp("tour")
     with running_plane(folder, "--emulate", "--emulate-nodes", "2", "--zones", "zone-a,zone-b") as plane:
         yield plane
-
-
-def run_step(plane: Plane, step: Step) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **plane.environment, **step.environment}
-    command = [plane.kubectl, *shlex.split(step.args)]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    if step.meanwhile:
-        time.sleep(step.stop_after_s / 4)
-        subprocess.run([plane.kubectl, *shlex.split(step.meanwhile)], env=environment, check=True, capture_output=True)
-    try:
-        out, err = process.communicate(step.stdin, timeout=step.stop_after_s or 90)
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        out, err = process.communicate()
-        assert step.stop_after_s, f"kubectl {step.args}: no end after 90 s\n{out}\n{err}"
-        return subprocess.CompletedProcess(command, 0, out, err)
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 STEPS = [(chapter.title, step) for chapter in TOUR for step in chapter.steps]

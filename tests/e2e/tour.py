@@ -6,7 +6,13 @@ One list, two readers: ``test_kubectl_tour.py`` drives every step with the real 
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
+import time
 from dataclasses import dataclass, field
+
+from tests.e2e.running import Plane
 
 SLICE = """\
 apiVersion: discovery.k8s.io/v1
@@ -232,7 +238,10 @@ TOUR: tuple[Chapter, ...] = (
             Step("describe endpointslice by-hand", (r"Name: +by-hand", r"AddressType: +IPv4", r"198.51.100.9")),
             Step(
                 "describe service web",
-                (r"TrafficDistribution: +PreferSameZone|Traffic Distribution: +PreferSameZone", r"Endpoints: +10\.244"),
+                (
+                    r"TrafficDistribution: +PreferSameZone|Traffic Distribution: +PreferSameZone",
+                    r"Endpoints: +.*10\.244\.\d+\.\d+:8080",
+                ),
             ),
             Step("describe deployment web", (r"RollingUpdateStrategy", r"MinimumReplicasAvailable")),
             Step("describe pods -l app=web", (r"Status: +Running", r"Node: +node-")),
@@ -263,3 +272,27 @@ TOUR: tuple[Chapter, ...] = (
         ),
     ),
 )
+
+
+def run_step(plane: Plane, step: Step) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **plane.environment, **step.environment}
+    command = [plane.kubectl, *shlex.split(step.args)]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    if step.meanwhile:
+        time.sleep(step.stop_after_s / 4)
+        subprocess.run([plane.kubectl, *shlex.split(step.meanwhile)], env=environment, check=True, capture_output=True)
+    try:
+        out, err = process.communicate(step.stdin, timeout=step.stop_after_s or 90)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        out, err = process.communicate()
+        assert step.stop_after_s, f"kubectl {step.args}: no end after 90 s\n{out}\n{err}"
+        return subprocess.CompletedProcess(command, 0, out, err)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)

@@ -96,7 +96,8 @@ def medium(request: pytest.FixtureRequest, tmp_path: Path) -> Medium:
 class FaultyBackend:
     """A real back end whose next calls can be held, refused or left uncertain.
 
-    ``plan`` holds, for the next appends: "ok", "full", "lost" (uncertain, not written), "kept" (uncertain, written).
+    ``plan`` holds, for the next appends: "ok", "full", "lost" (uncertain, not written), "kept" (uncertain, written);
+    ``compaction_plan`` the same for compactions.
     """
 
     blocking = True
@@ -109,6 +110,8 @@ class FaultyBackend:
         self.may_append.set()
         self.appending = threading.Event()
         self.reconcilable = True
+        self.compaction_plan: list[str] = []
+        self.compacting = threading.Event()
         self.compactions: list[int] = []
 
     def load(self) -> Loaded:
@@ -133,7 +136,14 @@ class FaultyBackend:
 
     def compact(self, revision: int) -> None:
         self.compactions.append(revision)
-        self.inner.compact(revision)
+        self.compacting.set()
+        what = self.compaction_plan.pop(0) if self.compaction_plan else "ok"
+        if what == "full":
+            raise WriteFailed("the disk is full")
+        if what != "lost":
+            self.inner.compact(revision)
+        if what != "ok":
+            raise OSError("input/output error")
 
     def close(self) -> None:
         self.inner.close()

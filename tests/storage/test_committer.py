@@ -43,6 +43,8 @@ class Server:
     async def put(self, key: Key, payload: str = "") -> Record:
         record = self.kit.put(self.store, key, payload)
         await self.committer.durable(record.revision)
+        shown = self.store.get_at(key, record.revision)
+        assert shown is record, f"{record.revision} is acknowledged and cannot be read"
         return record
 
 
@@ -245,6 +247,28 @@ async def test_history_is_compacted_in_chunks_and_the_rest_survives_a_restart(me
         assert [item.revision for item in watcher.take()] == [record.revision, record.revision + 1]
         with pytest.raises(Compacted):
             server.store.events_since(old - 1, "pods")
+
+
+@pytest.mark.parametrize("outcome", ["full", "lost", "kept"])
+async def test_a_compaction_that_fails_takes_no_write_with_it(outcome, medium, kit):
+    backend = kit.FaultyBackend(medium.open())
+    async with running(Server(kit, backend, Retention(keep_s=10.0))) as server:
+        await server.put(A)
+        await server.put(A)
+        server.committer.tick(0.0)
+        backend.compaction_plan = [outcome]
+        backend.compacting.clear()
+        server.committer.tick(20.0)
+        while not backend.compacting.is_set():
+            await asyncio.sleep(0.001)
+        await server.put(B)
+        assert server.committer.sealed is None
+        assert server.store.compacted == 1, "memory never forgets before the disk"
+        assert len(server.reports) == 1
+        server.committer.tick(21.0)
+        while server.store.compacted < 3:
+            await asyncio.sleep(0.001)
+        assert kit.same(kit.restore(backend), server.store)
 
 
 async def test_commits_go_on_while_history_is_compacted(medium, kit):

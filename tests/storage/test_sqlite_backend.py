@@ -122,6 +122,27 @@ def test_a_newer_schema_is_left_alone_even_with_a_pending_log(sqlite_path, kit):
     assert files(sqlite_path) == before
 
 
+def test_a_restart_after_a_crash_needs_no_space(sqlite_path, kit):
+    """A log was left behind, and no file can be made beside it: the disk is full (here: its name is taken)."""
+    store = filled(sqlite_path, kit)
+    script = (
+        "import os, sqlite3, sys\n"
+        "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "connection.execute('PRAGMA user_version=1')\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(sqlite_path)], check=False)
+    index = sqlite_path.with_name(sqlite_path.name + "-shm")
+    index.unlink()
+    index.mkdir()
+    log = sqlite_path.with_name(sqlite_path.name + "-wal").read_bytes()
+    assert log
+    backend = SqliteBackend.open(sqlite_path)
+    assert kit.same(kit.restore(backend), store)
+    assert sqlite_path.with_name(sqlite_path.name + "-wal").read_bytes() == log, "nothing is written until it must be"
+    backend.close()
+
+
 def test_an_empty_file_and_an_unfinished_one_are_begun(sqlite_path, kit):
     sqlite_path.touch()
     SqliteBackend.open(sqlite_path).close()

@@ -12,8 +12,9 @@ The way of a JSON body (``read_body``):
 
 A YAML body becomes a document first (``schema.yaml_documents``), is encoded as JSON and goes the same way.
 
-Limits, all answered with a 400: nesting of ``DEPTH_MAX``; integers of 64 bits; UTF-8 without lone surrogates.  A body
-can be refused, never crash what comes after: whatever leaves this module can be encoded and walked.
+Limits, all answered with a 400: nesting of ``DEPTH_MAX``; finite numbers of at most some thousand digits; UTF-8 without
+lone surrogates.  A body can be refused, never crash what comes after: whatever leaves this module can be encoded and
+walked.
 """
 
 from __future__ import annotations
@@ -212,8 +213,6 @@ def _encode(value: Any) -> bytes:
         return _encoder.encode(value)
     except RecursionError:
         raise MalformedBody("exceeded max depth") from None
-    except OverflowError:
-        raise MalformedBody("number out of range") from None
     except UnicodeEncodeError:
         raise MalformedBody("invalid surrogate pair in string") from None
 

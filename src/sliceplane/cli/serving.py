@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-class AddressType(click.ParamType):
+class AddressType(click.ParamType[str]):
     name = "ip"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
@@ -28,7 +28,7 @@ class AddressType(click.ParamType):
         return str(address)
 
 
-class ServiceRangeType(click.ParamType):
+class ServiceRangeType(click.ParamType[tuple[str, ...]]):
     """One CIDR, or two of different families separated by a comma; the first is the primary family."""
 
     name = "cidr[,cidr]"

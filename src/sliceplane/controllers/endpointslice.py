@@ -103,7 +103,7 @@ class EndpointSliceController:
             # before the caches are filled there is nothing to batch: every service will be synced once
             self._queue.add_after(key, delay_s if self._synced else 0.0, now)
 
-    def on_synced(self, now: float) -> None:  # noqa: ARG002 - part of the protocol
+    def on_synced(self, now: float) -> None:
         self._synced = True
 
     # -- work -------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ IP.  An element stays as long as anyone claims it; if the claims differ, the Ser
 on every node.
 
 **Size.**  A transaction has no bound but memory: as root, nft raises its socket buffer as needed (210,300
-endpoints in one transaction are tested).  In a user namespace, without that right, the kernel refuses some 20,000
+endpoints in one transaction were measured).  In a user namespace, without that right, the kernel refuses some 20,000
 elements ("Message too long").
 
 Owned by one ``plane.FamilyPlane``.  Times are seconds since the epoch.

@@ -13,6 +13,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Resource
 from sliceplane.registry import answers, metadata, strategy
 from sliceplane.registry.admission.namespaces import admit_create
+from sliceplane.registry.admission.pods import label_topology
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.decoding import decode_body, must_be_unset_on_create
 from sliceplane.registry.documents import document_of
@@ -42,6 +43,7 @@ def create_document(
     if resource is Namespaces:
         metadata.force_namespace_label(head)
     strategy.prepare_create(resource, document)
+    label_topology(core.store, resource, document)
     validation.refuse(resource, head, validation.validate_create(resource, document))
     if given_version:
         raise must_be_unset_on_create()

@@ -15,6 +15,7 @@ from sliceplane.api import codec, defaults, schema, strict
 from sliceplane.api.errors import StatusError, bad_request
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
+from sliceplane.kit.times import format_time, parse_time
 from sliceplane.registry.documents import normalised
 from sliceplane.registry.types import Body, WriteOptions
 
@@ -46,21 +47,27 @@ def decode_body(resource: Resource, body: Body, options: WriteOptions) -> tuple[
 
 def decoded(resource: Resource, document: Document) -> Document:
     """A normalised, type-checked, defaulted copy without unknown members.  Raises ``Undecodable``."""
-    try:
-        document = normalised(document)
-    except ValueError as error:
-        raise Undecodable(str(error)) from error
-    metadata = document.setdefault("metadata", {})
-    if type(metadata) is dict:
-        # Dropped, not checked: field ownership is not tracked, and a wrong type there must not fail a write.
-        metadata.pop("managedFields", None)
-        metadata.pop("selfLink", None)
+    unknown: tuple[str, ...] = ()
+    # Before nulls and empty lists go: those of the wrong type must not go unnoticed.
     if not schema.accepts(resource.key, document):
         mismatch = schema.first_mismatch(schema.lookup(resource.key), document)
         if mismatch is not None:
             raise Undecodable(str(mismatch))
-        for problem in schema.unknown_fields(resource.key, document):
-            _drop_unknown(document, problem)
+        unknown = schema.unknown_fields(resource.key, document)
+    try:
+        document = normalised(document)
+    except ValueError as error:
+        raise Undecodable(str(error)) from error
+    for problem in unknown:
+        _drop_unknown(document, problem)
+    metadata = document.setdefault("metadata", {})
+    # Field ownership is not tracked, and selfLink is history.
+    metadata.pop("managedFields", None)
+    metadata.pop("selfLink", None)
+    for name in ("creationTimestamp", "deletionTimestamp"):
+        if name in metadata:
+            # One moment has many spellings, and clients write back what they read in their own.
+            metadata[name] = format_time(parse_time(metadata[name]))
     try:
         # What cannot become a projection would be lost to every reader.
         msgspec.convert(document, codec.projection_of(resource.key))

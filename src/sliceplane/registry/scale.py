@@ -7,11 +7,10 @@ works through it.
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
 
 import msgspec
 
-from sliceplane.api import codec
+from sliceplane.api import codec, schema
 from sliceplane.api.errors import bad_request, invalid, invalid_value
 from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.selectors import from_label_selector
@@ -24,7 +23,6 @@ from sliceplane.registry.update import check_version, replace
 from sliceplane.store.types import Record
 
 _GROUP, _KIND = "autoscaling", "Scale"
-REPLICAS_MAX = (1 << 31) - 1
 
 
 def scale_of(document: Document) -> Document:
@@ -65,25 +63,23 @@ def patch_scale(core: Core, target: Target, patch_type: PatchType, body: bytes, 
 
 
 def _readable(scale: Document) -> Document:
+    """The Scale if it decodes as one; a 400 StatusError if not."""
+    if scale.get("kind", _KIND) != _KIND:
+        raise bad_request(f"expected input object type to be Scale, but {scale['kind']}")
+    shape = schema.lookup_kind(f"{_GROUP}/v1", _KIND)
+    assert shape is not None, "the schema has no Scale"
+    mismatch = schema.first_mismatch(shape, scale)
+    if mismatch is not None:
+        raise schema.type_error(shape, str(mismatch))
     try:
-        return cast(Document, normalised(scale))
+        return normalised(scale)
     except ValueError as error:
-        raise bad_request(f'Scale in version "v1" cannot be handled as a Scale: {error}') from error
+        raise schema.type_error(shape, str(error)) from error
 
 
 def _set_replicas(core: Core, target: Target, record: Record, scale: Document, options: WriteOptions) -> Outcome:
-    head, spec = scale.get("metadata", {}), scale.get("spec", {})
-    if type(head) is not dict or type(spec) is not dict:
-        raise bad_request('Scale in version "v1" cannot be handled as a Scale: json: cannot unmarshal metadata or spec')
-    if scale.get("kind", _KIND) != _KIND:
-        raise bad_request(f"expected input object type to be Scale, but {scale['kind']}")
-    replicas = spec.get("replicas", 0)
-    if type(replicas) is not int or abs(replicas) > REPLICAS_MAX:
-        got = {str: "string", bool: "bool", float: "number", int: f"number {replicas}"}.get(type(replicas), "object")
-        raise bad_request(
-            'Scale in version "v1" cannot be handled as a Scale: json: cannot unmarshal '
-            f"{got} into Go struct field ScaleSpec.spec.replicas of type int32"
-        )
+    head = scale.get("metadata", {})
+    replicas: int = scale.get("spec", {}).get("replicas", 0)
     metadata.match_name(target, head)
     metadata.match_namespace(target, head)
     if replicas < 0:

@@ -43,6 +43,8 @@ def prepare_create(resource: Resource, document: Document) -> None:
         document["spec"].setdefault("clusterIPs", [document["spec"]["clusterIP"]])
     if resource.has_status and resource is not Nodes:
         document["status"] = dict(_FIRST_STATUS[resource.key])
+        if resource is Pods:
+            document["status"]["qosClass"] = _qos_class(document["spec"])
         if resource is Namespaces:
             finalizers = document.setdefault("spec", {}).setdefault("finalizers", [])
             if "kubernetes" not in finalizers:
@@ -61,6 +63,21 @@ def prepare_update(resource: Resource, new: Document, old: Document, subresource
         _keep(new, old, "spec")
     if resource is EndpointSlices:
         _drop_topology(new, old)
+
+
+def _qos_class(spec: Document) -> str:
+    """Who is evicted first: BestEffort asks for nothing, Guaranteed has a cpu and memory limit equal to its request."""
+    guaranteed, asks = True, False
+    for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
+        resources = container.get("resources", {})
+        requests, limits = resources.get("requests", {}), resources.get("limits", {})
+        asks = asks or bool(requests or limits)
+        guaranteed = guaranteed and all(
+            name in limits and limits[name] == requests.get(name, limits[name]) for name in ("cpu", "memory")
+        )
+    if not asks:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"
 
 
 def _keep(new: Document, old: Document, member: str) -> None:

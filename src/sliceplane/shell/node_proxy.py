@@ -14,10 +14,12 @@ too.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Protocol
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME, EndpointSlice
@@ -26,11 +28,15 @@ from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.controllers.base import Watched
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
+from sliceplane.kit.rng import Rng
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import TableRef, deletion
 from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane, PlaneConfig
 from sliceplane.proxy.schedule import Freshness
+from sliceplane.shell.client.base import Client
+from sliceplane.shell.log import get_logger
 from sliceplane.shell.nft_runner import NftError
+from sliceplane.shell.reflect import Informer
 
 #: how long the first write waits for the Node once Services and EndpointSlices are there
 NODE_GRACE_S = 1.0
@@ -39,11 +45,7 @@ HEALTH_TIMEOUT_S = 60.0
 
 FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
 
-
-def _logger() -> Any:
-    import structlog  # here, since loading it costs a quarter of a second
-
-    return structlog.get_logger("sliceplane.proxy")
+_log = get_logger("node-proxy")
 
 
 class Runner(Protocol):
@@ -54,12 +56,16 @@ class Runner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProxyHealth:
-    """For /healthz and metrics.  ``healthy``: every family has written all that is older than
-    ``HEALTH_TIMEOUT_S``."""
+    """For /healthz and metrics.  ``healthy``: every family has written all that is older than ``HEALTH_TIMEOUT_S``.
+
+    ``input_staleness_s`` is how long ago the oldest of our caches was last known to be current (``None``: nobody
+    says).  It is told but does not count: while the API server is away, the rules of before are the best there are.
+    """
 
     healthy: bool
     synced: bool
     families: tuple[tuple[Family, Freshness], ...]
+    input_staleness_s: float | None = None
 
     @property
     def last_success(self) -> float | None:
@@ -101,7 +107,7 @@ class NodeProxy:
         self._gate = asyncio.Event()  # Services and EndpointSlices are there
         self._node = asyncio.Event()
         self._written = {plane.family: asyncio.Event() for plane in self._planes}
-        self._log = _logger()
+        self._informers: tuple[Informer[Object], ...] = ()
 
     def on_change(self, change: Change[Object]) -> None:
         """One difference that an informer found, of any of ``watches``."""
@@ -126,6 +132,30 @@ class NodeProxy:
         if not self._missing & {Services.key, EndpointSlices.key}:
             self._gate.set()
 
+    async def follow(self, client: Client, rng: Rng) -> None:
+        """Runs informers over *client* and ``run``, until cancelled; the rules stay.  Call it once."""
+        assert not self._informers, "this proxy follows a server already"
+        self._informers = tuple(
+            Informer(
+                client,
+                watched.resource,
+                clock=self._clock,
+                rng=rng.fork(),
+                label_selector=watched.label_selector,
+                field_selector=watched.field_selector,
+            )
+            for watched in self.watches
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.run(), name="node-proxy")
+            for informer in self._informers:
+                informer.add_handler(self._on_changes, partial(self.on_synced, informer.resource.key))
+                group.create_task(informer.run(), name=f"informer {informer.resource.key}")
+
+    def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
+        for change in changes:
+            self.on_change(change)
+
     async def run(self) -> None:
         """Writes rules until cancelled; the rules stay."""
         async with asyncio.TaskGroup() as group:
@@ -142,7 +172,8 @@ class NodeProxy:
         now = self._clock()
         families = tuple((plane.family, plane.freshness) for plane in self._planes)
         healthy = all(freshness.staleness_s(now) <= HEALTH_TIMEOUT_S for _, freshness in families)
-        return ProxyHealth(healthy, self._gate.is_set(), families)
+        ages = [informer.staleness() for informer in self._informers]
+        return ProxyHealth(healthy, self._gate.is_set(), families, max(ages, default=None))
 
     def counts(self) -> dict[Family, tuple[int, int]]:
         """For each family: Services served, transactions written."""
@@ -154,7 +185,7 @@ class NodeProxy:
             async with asyncio.timeout(NODE_GRACE_S):
                 await self._node.wait()
         except TimeoutError:
-            self._log.warning("node unknown so far, zone hints are ignored until it is")
+            _log.warning("node unknown so far, zone hints are ignored until it is")
         for plane in self._planes:
             plane.on_synced(self._clock())
         self._wake_all()
@@ -184,13 +215,13 @@ class NodeProxy:
         except NftError as error:
             plane.on_failure(self._clock())
             failures = plane.freshness.failures
-            self._log.error(
+            _log.error(
                 "rules not written", family=plane.family, reason=error.reason, error=str(error), failures=failures
             )
             return
         plane.on_success(self._clock())
         self._written[plane.family].set()
-        self._log.debug(
+        _log.debug(
             "rules written",
             family=plane.family,
             full=transaction.full,
@@ -201,6 +232,11 @@ class NodeProxy:
     def _wake_all(self) -> None:
         for wake in self._wake.values():
             wake.set()
+
+
+def available_families() -> tuple[Family, ...]:
+    """Both, unless this kernel has no IPv6 at all.  Which ones the Node uses does not matter (reference A6)."""
+    return FAMILIES if os.path.exists("/proc/net/if_inet6") else ("IPv4",)
 
 
 async def cleanup(runner: Runner, *, families: tuple[Family, ...] = FAMILIES, table: str = TABLE) -> None:

@@ -68,8 +68,8 @@ class Pki:
 
 def server_names(addresses: tuple[str, ...]) -> tuple[str, ...]:
     """What the server certificate must be valid for: the usual names, loopback, and *addresses* (IPs)."""
-    names = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
-    names += ("kubernetes.default.svc.cluster.local", "127.0.0.1", "::1")
+    service = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
+    names = ("localhost", "127.0.0.1", "::1", *service)
     return names + tuple(address for address in addresses if address not in names)
 
 

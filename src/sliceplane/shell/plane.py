@@ -111,6 +111,9 @@ class Plane:
         self.committer: Committer
         self.registry: Registry
         self.pki: pki.Pki
+        #: whoever subscribes at the hub arms it
+        self.ticker: HubTicker
+        self.listener: Listener
 
     @property
     def kubeconfig(self) -> Path:
@@ -140,10 +143,12 @@ class Plane:
         await self._bootstrap()
         context = self._prepare_access()
         app = self._application(f"{_bracketed(host)}:{port}")
-        listener = Listener(app, connections_max=config.limits.connections_max)
+        self.listener = Listener(app, connections_max=config.limits.connections_max)
         _raise_file_limit()
-        await listener.start(sock, context)
-        self._cleanup.push_async_callback(listener.stop, grace_s=STOP_GRACE_SECONDS, end_watches=self.hub.close_all)
+        await self.listener.start(sock, context)
+        self._cleanup.push_async_callback(
+            self.listener.stop, grace_s=STOP_GRACE_SECONDS, end_watches=self.hub.close_all
+        )
         self._spawn(self._keep_certificates_fresh(context), "certificates")
         self._spawn(self._tell_committer_the_time(), "retention")
         for service in self._services:
@@ -177,7 +182,7 @@ class Plane:
             self.hub,
             backend,
             report=lambda sentence: _log.error("storage", problem=sentence),
-            on_aborted=lambda: self.registry.on_aborted(),
+            on_aborted=lambda: self.registry.on_aborted(),  # noqa: PLW0108  # the registry is made later
         )
         self.committer.start()
         self._cleanup.push_async_callback(self.committer.close)
@@ -192,15 +197,11 @@ class Plane:
 
     def _registry_config(self, port: int) -> RegistryConfig:
         config = self.config
-        advertised = config.advertise_address
-        if not advertised:
-            bound = ip_address(config.bind_address)
-            # Endpoints must not be loopback addresses, and a wildcard is none at all.
-            advertised = "" if bound.is_loopback or bound.is_unspecified else config.bind_address
+        # A loopback address cannot be an endpoint: default/kubernetes then has none, but it exists.
         return RegistryConfig(
             service_cidrs=config.service_cidrs,
-            advertise_address=advertised,
-            advertise_port=port if advertised else 0,
+            advertise_address=config.advertise_address or _dialled(config.bind_address),
+            advertise_port=port,
         )
 
     def _prepare_access(self) -> ssl.SSLContext:
@@ -225,11 +226,11 @@ class Plane:
 
     def _application(self, address: str) -> ApiServer:
         resources = ResourceHandlers(self.registry, self.store, self.committer, self.clock)
-        ticker = HubTicker(self.hub, self.clock)
-        self._cleanup.callback(ticker.close)
+        self.ticker = HubTicker(self.hub, self.clock)
+        self._cleanup.callback(self.ticker.close)
         services = Services(
             resources=resources,
-            watches=WatchHandler(resources, self.registry, self.hub, ticker),
+            watches=WatchHandler(resources, self.registry, self.hub, self.ticker),
             discovery=Discovery(address),
             health=self.health,
             metrics=self.metrics,
@@ -244,9 +245,12 @@ class Plane:
         gauge = self.metrics.gauge
         gauge("apiserver_registered_watchers", "Open watches.", lambda: len(self.hub))
         gauge("apiserver_storage_revision", "The newest durable revision.", lambda: self.store.revision)
-        for sort in ("read", "write"):
-            name = f"apiserver_current_inflight_{sort}_requests"
-            gauge(name, f"{sort.capitalize()} requests being answered.", lambda sort=sort: app.in_flight.current[sort])  # type: ignore[misc]  # mypy does not infer a lambda's defaults
+        gauge("apiserver_current_inflight_reads", "Reads being answered.", lambda: app.in_flight.current["read"])
+        gauge("apiserver_current_inflight_writes", "Writes being answered.", lambda: app.in_flight.current["write"])
+        gauge(
+            "apiserver_longrunning_requests", "Watch requests being answered.", lambda: app.in_flight.current["watch"]
+        )
+        gauge("apiserver_connections", "Open client connections.", lambda: self.listener.connections)
         return app
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:

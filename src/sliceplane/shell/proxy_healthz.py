@@ -8,6 +8,8 @@ traffic to stale endpoints.
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +21,10 @@ from sliceplane.proxy.schedule import Freshness
 from sliceplane.shell.node_proxy import HEALTH_TIMEOUT_S, ProxyHealth
 
 
+class HealthPageError(Exception):
+    """The page cannot be served; the text is a sentence for a person."""
+
+
 def health_document(health: ProxyHealth, now: float) -> dict[str, Any]:
     """The body: RFC 3339 times, ``null`` for what never happened; ages in seconds."""
     return {
@@ -26,6 +32,7 @@ def health_document(health: ProxyHealth, now: float) -> dict[str, Any]:
         "currentTime": format_micro_time(now),
         "healthy": health.healthy,
         "synced": health.synced,
+        "inputStalenessSeconds": _seconds(health.input_staleness_s),
         "status": {family: _family(freshness, now) for family, freshness in health.families},
     }
 
@@ -40,6 +47,11 @@ def _family(freshness: Freshness, now: float) -> dict[str, Any]:
     }
 
 
+def _seconds(age_s: float | None) -> float | None:
+    """JSON has no infinity: what never was current has no age."""
+    return None if age_s is None or math.isinf(age_s) else round(age_s, 3)
+
+
 def _time(moment: float | None) -> str | None:
     return None if moment is None else format_micro_time(moment)
 
@@ -48,8 +60,7 @@ def _time(moment: float | None) -> str | None:
 async def serve_health(
     health: Callable[[], ProxyHealth], address: str, port: int, *, clock: Callable[[], float] = time.time
 ) -> AsyncIterator[int]:
-    """Serves the page while the context lasts; yields the port (chosen, if *port* is 0).  Raises ``OSError`` if
-    the address is taken."""
+    """Serves the page while the context lasts; yields the port (0 picks a free one).  Raises ``HealthPageError``."""
     from aiohttp import web  # here: half of all starts do not want the page
 
     async def answer(_request: web.Request) -> web.Response:
@@ -68,7 +79,12 @@ async def serve_health(
     await runner.setup()
     try:
         site = web.TCPSite(runner, address, port)
-        await site.start()
+        try:
+            await site.start()
+        except OSError as error:
+            raise HealthPageError(
+                f"cannot serve /healthz on {address} port {port}: {os.strerror(error.errno or 0)}"
+            ) from error
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()

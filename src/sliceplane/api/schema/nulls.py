@@ -17,11 +17,8 @@ def drop_nulls(document: T) -> T:
     a document without any is returned as it is.
     """
     # Encoding is ten times as quick as a walk in Python, and nearly every document has no null to be found.
-    try:
-        if b"null" not in msgspec.json.encode(document):
-            return document
-    except OverflowError:  # an integer of more than 64 bits, which cannot be encoded; the walk does not mind
-        pass
+    if b"null" not in msgspec.json.encode(document):
+        return document
     return cast(T, _clean(document))
 
 

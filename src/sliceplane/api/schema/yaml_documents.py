@@ -21,6 +21,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+#: parse events in a document: a bound for the time that a body of 3 MiB can take (about half a second)
+EVENTS_MAX: Final = 250_000
+#: repeated keys that are reported
+REPEATED_MAX: Final = 100
 #: values that aliases may bring in, counted each time they are expanded
 ALIASED_NODES_MAX: Final = 100_000
 
@@ -110,9 +114,13 @@ class _Builder:
         self._anchors: dict[str, Any] = {}
         self._measures: dict[int, _Measure] = {}
         self._aliased = 0
+        self._events = 0
 
     def on_event(self, event: Any) -> bool:
         """True when the document has ended."""
+        self._events += 1
+        if self._events > EVENTS_MAX:
+            raise YamlError("yaml: document contains too many values")
         match type(event).__name__:
             case "ScalarEvent":
                 self._scalar(event)
@@ -212,7 +220,7 @@ class _Builder:
                 raise YamlError(f"yaml: line {line}: map merge requires map or sequence of maps as the value")
             parent.merges.extend(parents)
             return
-        if key in parent.value:
+        if key in parent.value and len(self.repeated) < REPEATED_MAX:
             self.repeated.append(f'  line {line}: key "{key}" already set in map')
         parent.value[key] = value
 

@@ -210,7 +210,9 @@ def _timeout_response() -> Response:
 
 
 def _status_response(request: Request, error: StatusError) -> Response:
-    representation = error_representation(request.header(b"accept"), pretty=request.pretty)
+    # What could not be negotiated is told in JSON.
+    accept = "" if error.code == 406 else request.header(b"accept")
+    representation = error_representation(accept, pretty=request.pretty)
     headers = [NO_CACHE]
     if error.code == 403:
         headers.append(NOSNIFF)

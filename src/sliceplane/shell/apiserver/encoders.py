@@ -1,5 +1,7 @@
 """Watch events as bytes, one encoder for each resource and representation (reference B3, B5).
 
+What comes out are HTTP/1.1 chunks, ready to be written: one event, one chunk.
+
 The hub groups watchers by encoder identity and encodes an event once for all of them, so ``encoder_for`` hands
 out the same object for equal arguments.  What differs between connections (only the first event of a Table watch
 carries column definitions) is left to the stream: see ``TableEncoder.with_columns``.
@@ -28,6 +30,11 @@ _NO_COLUMNS = b'"columnDefinitions":null'
 _EVENT_HEADS = {kind: f'{{"type":"{kind.value}","object":'.encode() for kind in EventType}
 
 
+def chunk(data: bytes) -> bytes:
+    """*data* as a chunk of a chunked response (RFC 9112 section 7.1)."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
 class JsonEncoder:
     """Plain JSON lines; the base of the other text forms."""
 
@@ -35,14 +42,14 @@ class JsonEncoder:
         self.resource = resource
 
     def event(self, kind: EventType, record: Record) -> bytes:
-        return _EVENT_HEADS[kind] + escape(self.shape(record)) + b"}\n"
+        return chunk(_EVENT_HEADS[kind] + escape(self.shape(record)) + b"}\n")
 
     def bookmark(self, revision: int, initial_events_end: bool) -> bytes:
         document = self.bookmark_document(revision, initial_events_end)
-        return b'{"type":"BOOKMARK","object":' + encode(document) + b"}\n"
+        return chunk(b'{"type":"BOOKMARK","object":' + encode(document) + b"}\n")
 
     def error(self, error: StatusError) -> bytes:
-        return b'{"type":"ERROR","object":' + escape(encode(error.status())) + b"}\n"
+        return chunk(b'{"type":"ERROR","object":' + escape(encode(error.status())) + b"}\n")
 
     def shape(self, record: Record) -> bytes:
         return record.body
@@ -90,7 +97,7 @@ class TableEncoder(JsonEncoder):
     def bookmark(self, revision: int, initial_events_end: bool) -> bytes:
         # Upstream sends a row of nothing whose object carries the version.
         row = self._row(self.bookmark_document(revision, initial_events_end))
-        return b'{"type":"BOOKMARK","object":' + row + b"}\n"
+        return chunk(b'{"type":"BOOKMARK","object":' + row + b"}\n")
 
     def with_columns(self, event: bytes) -> bytes:
         """An event of this encoder with its column definitions, for the first one of a connection."""
@@ -98,7 +105,9 @@ class TableEncoder(JsonEncoder):
             from sliceplane.api.table import columns_of
 
             self._columns = b'"columnDefinitions":' + encode(columns_of(self.resource))
-        return event.replace(_NO_COLUMNS, self._columns, 1)
+        head, _, rest = event.partition(b"\r\n")
+        assert int(head, 16) == len(rest) - 2, f"a chunk of {len(rest) - 2} bytes says {head!r}"
+        return chunk(rest[:-2].replace(_NO_COLUMNS, self._columns, 1))
 
     def _row(self, document: Document) -> bytes:
         from sliceplane.api.table import build_watch_row
@@ -160,4 +169,4 @@ def _frame(kind: str, document: Document) -> bytes:
     from sliceplane.api.protobuf import encode as encode_protobuf
     from sliceplane.api.protobuf import encode_watch_event
 
-    return encode_watch_event(kind, encode_protobuf(document))
+    return chunk(encode_watch_event(kind, encode_protobuf(document)))

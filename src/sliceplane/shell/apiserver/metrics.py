@@ -48,7 +48,7 @@ class Metrics:
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry()
-        registry.register(self)  # type: ignore[arg-type]  # a collector by its ``collect`` method
+        registry.register(self)
         return generate_latest(registry)
 
     def collect(self) -> Iterator[Any]:

@@ -64,7 +64,7 @@ async def _document(request: Request, name: str, now: float) -> Response:
 
     if name not in document_names():
         return _empty(404)
-    if _choose(request, {kind: JSON for kind in _JSON_TYPES}) is None:
+    if _choose(request, dict.fromkeys(_JSON_TYPES, JSON)) is None:
         return _empty(406)
     body = await asyncio.to_thread(document, name)
     assert body is not None, f"{name} is a document"
@@ -86,7 +86,7 @@ async def _document(request: Request, name: str, now: float) -> Response:
 
 
 def _v2(request: Request) -> Response:
-    offered = {kind: JSON for kind in _JSON_TYPES}
+    offered = dict.fromkeys(_JSON_TYPES, JSON)
     offered[_V2_PROTOBUF] = offered[_V2_PROTOBUF_OLD] = _V2_PROTOBUF
     chosen = _choose(request, offered)
     if chosen is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from sliceplane.api.errors import too_large_body
@@ -18,8 +18,22 @@ _PRETTY_AGENTS = ("curl", "Wget", "Mozilla/5.0")
 _TRUTHS = ("1", "t", "T", "true", "TRUE", "True")
 
 
-def _nothing() -> None:
-    return None
+class Connection(Protocol):
+    """What a stream needs of the connection that carries it, beyond ASGI."""
+
+    @property
+    def write_paused(self) -> bool:
+        """The peer does not take what was written; *on_resumed* tells when it does again."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def attach(self, on_resumed: Callable[[], None], on_lost: Callable[[], None]) -> None:
+        """A stream begins.  Neither callback may raise."""
+
+    def detach(self) -> None: ...
+
+    def abort(self) -> None:
+        """Cut the connection without ceremony."""
 
 
 class Query:
@@ -56,7 +70,7 @@ class Query:
 class Request:
     """A request.  Owned by the task that answers it."""
 
-    __slots__ = ("_receive", "abort", "certificate_user", "headers", "method", "path", "query", "user")
+    __slots__ = ("_receive", "certificate_user", "connection", "headers", "method", "path", "query", "user")
 
     def __init__(self, scope: Mapping[str, Any], receive: Receive) -> None:
         self.method: str = scope["method"]
@@ -66,9 +80,8 @@ class Request:
         for name, value in scope["headers"]:
             headers[name] = headers[name] + b", " + value if name in headers else value
         self.headers = headers
-        self.certificate_user: User | None = scope["state"].get("certificate_user")
-        #: cut the connection without ceremony
-        self.abort: Callable[[], None] = scope["state"].get("abort", _nothing)
+        self.certificate_user: User | None = scope["state"]["certificate_user"]
+        self.connection: Connection = scope["state"]["connection"]
         #: set once authentication has succeeded
         self.user: User | None = None
         self._receive = receive
@@ -106,8 +119,3 @@ class Request:
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    async def disconnected(self) -> None:
-        """Returns when the client is gone.  For requests without a body, or after ``body``."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass

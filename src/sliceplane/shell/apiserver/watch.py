@@ -1,15 +1,19 @@
 """Watch streams: from a hub's watcher to one HTTP response (reference B5).
 
-One task for each stream takes what is queued, sends it joined, and sleeps until the hub's ``notify``.  It never
-holds anybody up: a client that does not read blocks only its own ``send``, its queue at the hub grows to its bound,
-the hub closes the watch, and if ``send`` is still blocked ``STALLED_SECONDS_MAX`` later the connection is cut.
+A stream holds nobody up: when its client does not read, the connection says that writing is paused and the stream stops
+taking; its queue at the hub grows to its bound, the hub closes the watch, and if the client has still taken nothing
+``STALLED_SECONDS_MAX`` later, the connection is cut.
+
+Frames come from the encoders as ready HTTP chunks, so that one frame is the same bytes for every stream, down to the
+socket; only the head and the last chunk of a response go through ASGI.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +24,7 @@ from sliceplane.shell.apiserver.encoders import AnyEncoder, TableEncoder, encode
 from sliceplane.shell.apiserver.negotiate import Representation, negotiate
 from sliceplane.shell.apiserver.params import watch_options
 from sliceplane.shell.apiserver.paths import Route
-from sliceplane.shell.apiserver.request import Request, Send
+from sliceplane.shell.apiserver.request import Connection, Request, Send
 from sliceplane.shell.apiserver.resources import ResourceHandlers, included_objects
 from sliceplane.shell.apiserver.response import NO_CACHE, common_headers
 from sliceplane.shell.apiserver.ticker import HubTicker
@@ -37,87 +41,94 @@ SEND_BYTES = 256 * 1024
 
 
 class Stream:
-    """One open watch.  ``run`` is called once, by the request's task."""
+    """One open watch: a pump between a watcher's queue and a connection, driven by callbacks of both.
 
-    def __init__(self, request: Request, send: Send, watcher: Watcher, encoder: AnyEncoder) -> None:
-        self._request = request
-        self._send = send
+    ``run`` is called once, by the request's task, which then only waits for the end.
+    """
+
+    __slots__ = ("_columns_due", "_connection", "_cut", "_done", "_encoder", "_held", "_loop", "_scheduled", "_watcher")
+
+    def __init__(self, connection: Connection, watcher: Watcher, encoder: AnyEncoder) -> None:
+        self._connection = connection
         self._watcher = watcher
         self._encoder = encoder
-        self._wake = asyncio.Event()
-        self._sending = False
-        self._gone = False
-        self._cut: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        #: taken from the watcher, not written yet
+        self._held: deque[bytes] = deque()
         self._columns_due = isinstance(encoder, TableEncoder)
+        self._scheduled = False
+        self._cut: asyncio.TimerHandle | None = None
+        #: the result says whether the connection is still there
+        self._done: asyncio.Future[bool] = self._loop.create_future()
 
-    async def run(self) -> None:
-        """Returns when the watch or the connection has ended."""
-        self._watcher.notify = self._on_notify
-        departure = asyncio.create_task(self._request.disconnected())
-        departure.add_done_callback(self._on_departure)
+    async def run(self) -> bool:
+        """Returns when the watch or the connection has ended; true if the response can be completed."""
+        self._watcher.notify = self._wake
+        self._connection.attach(self._wake, lambda: self._finish(connected=False))
+        self._wake()
         try:
-            await self._deliver()
-            if not self._gone:
-                error = self._watcher.error
-                last = self._encoder.error(error) if error is not None else b""
-                await self._send_body(last, more=False)
+            return await self._done
         finally:
+            self._connection.detach()
+            self._watcher.notify = _nothing
             if self._cut is not None:
                 self._cut.cancel()
-            departure.cancel()
 
-    def _on_notify(self) -> None:
-        self._wake.set()
-        if self._watcher.closed and self._sending and self._cut is None:
-            loop = asyncio.get_running_loop()
-            self._cut = loop.call_later(STALLED_SECONDS_MAX, self._request.abort)
+    def _wake(self) -> None:
+        # Not at once: the hub notifies thousands of streams in a row, and others want to run in between.
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
 
-    def _on_departure(self, _departure: asyncio.Task[None]) -> None:
-        self._gone = True
-        self._wake.set()
-
-    async def _deliver(self) -> None:
+    def _pump(self) -> None:
+        """Write one portion; come again while there is more, or when the connection or the hub calls."""
+        self._scheduled = False
         watcher = self._watcher
-        while not self._gone:
-            frames = watcher.take()
-            if frames:
-                for portion in _portions([frame.data for frame in frames]):
-                    if self._gone or watcher.error is not None:
-                        return
-                    await self._send_body(self._prepared(portion), more=True)
-            elif watcher.pending:
-                # A selector passed over a page of the backlog: let others run before the next one.
-                await asyncio.sleep(0)
-            elif watcher.closed:
-                return
-            else:
-                self._wake.clear()
-                await self._wake.wait()
+        if self._done.done():
+            return
+        if watcher.closed:
+            self._expect_end()
+        if self._connection.write_paused:
+            return
+        if watcher.error is not None:
+            # What was held is dropped as the watcher's own queue was: the client has to start again anyway.
+            self._connection.write(self._encoder.error(watcher.error))
+            self._finish(connected=True)
+            return
+        if not self._held:
+            self._held.extend(item.data for item in watcher.take())
+        if self._held:
+            self._connection.write(self._portion())
+        if self._held or watcher.pending:
+            self._wake()
+        elif watcher.closed:
+            # With an error since ``take``, the next round tells it.
+            self._wake() if watcher.error is not None else self._finish(connected=True)
 
-    def _prepared(self, portion: list[bytes]) -> bytes:
+    def _portion(self) -> bytes:
+        """About ``SEND_BYTES`` of what is held: one frame is shared with other streams, a joined run is a copy."""
+        first = self._held.popleft()
         if self._columns_due and isinstance(self._encoder, TableEncoder):
             self._columns_due = False
-            portion[0] = self._encoder.with_columns(portion[0])
-        return portion[0] if len(portion) == 1 else b"".join(portion)
+            first = self._encoder.with_columns(first)
+        run, size = [first], len(first)
+        while self._held and size + len(self._held[0]) <= SEND_BYTES:
+            run.append(self._held.popleft())
+            size += len(run[-1])
+        return first if len(run) == 1 else b"".join(run)
 
-    async def _send_body(self, body: bytes, *, more: bool) -> None:
-        self._sending = True
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
-        self._sending = False
+    def _expect_end(self) -> None:
+        """The watch is over: a client that does not take what is left is cut off."""
+        if self._cut is None:
+            self._cut = self._loop.call_later(STALLED_SECONDS_MAX, self._connection.abort)
+
+    def _finish(self, *, connected: bool) -> None:
+        if not self._done.done():
+            self._done.set_result(connected)
 
 
-def _portions(frames: list[bytes]) -> Iterator[list[bytes]]:
-    """*frames* in runs of about ``SEND_BYTES``: a joined run is a private copy, frames are shared."""
-    run: list[bytes] = []
-    size = 0
-    for frame in frames:
-        if run and size + len(frame) > SEND_BYTES:
-            yield run
-            run, size = [], 0
-        run.append(frame)
-        size += len(frame)
-    if run:
-        yield run
+def _nothing() -> None:
+    return None
 
 
 class WatchHandler:
@@ -148,9 +159,10 @@ class WatchHandler:
             await send(_head(target, representation, on_head(), self._resources.clock()))
             if watcher is None:
                 assert late is not None, "without a watcher there is an error to tell"
-                await send({"type": "http.response.body", "body": encoder.error(late)})
-            else:
-                await Stream(request, send, watcher, encoder).run()
+                request.connection.write(encoder.error(late))
+            elif not await Stream(request.connection, watcher, encoder).run():
+                return
+            await send({"type": "http.response.body", "body": b""})
         finally:
             if watcher is not None:
                 self._hub.unsubscribe(watcher)
@@ -166,9 +178,8 @@ class WatchHandler:
         return None
 
     def _subscribe(self, plan: WatchPlan, encoder: AnyEncoder) -> Watcher:
-        seconds = plan.timeout_s
-        if not seconds or seconds < 0:
-            seconds = DEFAULT_SECONDS_MIN * random.uniform(1, 2)
+        asked_s = plan.timeout_s or 0
+        seconds = asked_s if asked_s > 0 else DEFAULT_SECONDS_MIN * random.uniform(1, 2)
         now = self._resources.clock()
         interest = Interest(
             resource=plan.resource.storage_key,

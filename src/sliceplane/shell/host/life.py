@@ -18,12 +18,15 @@ from sliceplane.controllers.base import Controller, Done, EventNote, Job
 from sliceplane.informer.changes import Change
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.host.writes import perform
+from sliceplane.shell.log import get_logger
 from sliceplane.shell.reflect import Informer
 
 #: after so many changes the core is asked for work and other tasks get their turn
 INBOX_PER_TURN = 512
 #: a core whose deadline has passed but that has nothing to do is asked again after this, not at once
 PAST_DEADLINE_S = 0.01
+
+_log = get_logger("host")
 
 
 class _Mark(Enum):
@@ -174,6 +177,11 @@ class Life:
     async def _perform(self, job: Job) -> None:
         done = await perform(self._client, job)
         self._tally.writes += len(done.results)
-        self._tally.failed_jobs += done.error is not None
+        if done.error is not None:
+            # The core tries again; whoever operates it must see that it has to.
+            self._tally.failed_jobs += 1
+            name, failed = self._controller.info.name, job.writes[len(done.results)]
+            what = f"{failed.verb} {failed.resource.path(failed.namespace, failed.name, failed.subresource)}"
+            _log.warning("a write failed", controller=name, key=job.key, write=what, error=str(done.error))
         del self._jobs[job.key]
         self._post(done)

@@ -227,9 +227,17 @@ def _make_file(path: Path) -> None:
 
 
 def _look_at(path: Path) -> None:
-    """Refuse a file that is not ours, without writing to it.  Raises ``StorageError`` and ``sqlite3.Error``."""
+    """Refuse a file that is not ours, without writing to it.  Raises ``StorageError`` and ``sqlite3.Error``.
+
+    Reading beside a log that was left behind needs a little new file for its index.  Where that cannot be made (the
+    disk is full), ``_connect`` alone decides: it keeps the index in memory.
+    """
     with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0)) as connection:
-        _accept(path, connection)
+        try:
+            _accept(path, connection)
+        except sqlite3.OperationalError as error:
+            if _code(error) not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+                raise
 
 
 def _accept(path: Path, connection: sqlite3.Connection) -> bool:
@@ -254,7 +262,10 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
     try:
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")
-        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # counts only before the first table
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not tables:
+            # Counts only before the first table; later it would be a write, and an open must work on a full disk.
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
         (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
         if mode != "wal":
             raise StorageError(f"cannot use {path} for storage: its file system cannot have a write-ahead log")

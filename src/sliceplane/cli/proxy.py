@@ -1,0 +1,155 @@
+"""``sliceplane proxy``: the node proxy alone, beside any API server, with upstream's flag names."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.serving import LOG_LEVELS
+
+if TYPE_CHECKING:
+    from sliceplane.shell.client.kubeconfig import Connection
+    from sliceplane.shell.nft_runner import NftRunner
+    from sliceplane.shell.node_proxy import NodeProxy
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+
+
+class DurationType(click.ParamType[float]):
+    """A duration as Go writes it: ``1s``, ``500ms``, ``1m30s``, ``0``; seconds as a float."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value)
+        if text == "0":
+            return 0.0
+        if not _DURATION.fullmatch(text):
+            self.fail(f"{text!r} is not a duration (1s, 500ms, 1m30s, 0)", param, ctx)
+        return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
+
+
+class ListenType(click.ParamType[tuple[str, int]]):
+    """``ADDRESS:PORT``, IPv6 in brackets; an address and a number."""
+
+    name = "ip:port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        from sliceplane.kit.ip import parse_strict
+
+        host, _, port = str(value).rpartition(":")
+        address = parse_strict(host.removeprefix("[").removesuffix("]"))
+        if address is None or not port.isdecimal() or int(port) > 65535:
+            self.fail(f"{value!r} is not an address and a port (127.0.0.1:10256)", param, ctx)
+        return str(address), int(port)
+
+
+@click.command("proxy")
+@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="How to reach the API server.")
+@click.option("--hostname-override", default="", metavar="NODE", help="This node's name.  [default: the host name]")
+@click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
+@click.option("--cleanup", is_flag=True, help="Take our rules away and exit.")
+@click.option(
+    "--min-sync-period", type=DurationType(), default="0", show_default=True, help="Pause between two writes."
+)
+@click.option("--healthz-bind-address", type=ListenType(), default=None, help="Serve /healthz there.  [default: off]")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+def command(
+    *,
+    kubeconfig: Path | None,
+    hostname_override: str,
+    netns: str,
+    cleanup: bool,
+    min_sync_period: float,
+    healthz_bind_address: tuple[str, int] | None,
+    log_level: str,
+) -> None:
+    """Run the node proxy: nftables rules that lead Services to their endpoints.
+
+    Prints one line, "ready node=NODE ...", after the first rules are written.  Stops on SIGINT and SIGTERM and leaves
+    the rules, so that traffic goes on; --cleanup takes them away.
+    """
+    from sliceplane.shell.client.kubeconfig import KubeconfigError, load
+    from sliceplane.shell.log import configure
+    from sliceplane.shell.nft_runner import NftError, NftRunner
+    from sliceplane.shell.proxy_healthz import HealthPageError
+
+    configure(log_level)
+    runner = NftRunner(netns=netns)
+    node_name = (hostname_override.strip() or socket.gethostname()).lower()
+    try:
+        if cleanup:
+            asyncio.run(_cleanup(runner))
+            return
+        connection = load(kubeconfig)
+        asyncio.run(_serve(runner, connection, node_name, min_sync_period, healthz_bind_address))
+    except (NftError, KubeconfigError, HealthPageError) as error:
+        click.echo(f"Error: {error}", err=True)
+        raise SystemExit(1) from error
+
+
+async def _cleanup(runner: NftRunner) -> None:
+    from sliceplane.shell.node_proxy import available_families, cleanup
+
+    await cleanup(runner, families=available_families())
+
+
+async def _serve(
+    runner: NftRunner, connection: Connection, node_name: str, min_period_s: float, listen: tuple[str, int] | None
+) -> None:
+    """Until a signal.  Raises ``NftError`` if nft or the kernel cannot do it, before anything is written."""
+    from contextlib import AsyncExitStack
+
+    from sliceplane.kit.rng import Rng
+    from sliceplane.shell.client.http import HttpClient
+    from sliceplane.shell.node_proxy import NodeProxy, available_families
+    from sliceplane.shell.proxy_healthz import serve_health
+    from sliceplane.shell.reflect import loop_clock
+
+    await runner.probe()
+    proxy = NodeProxy(
+        node_name,
+        runner,
+        families=available_families(),
+        min_period_s=min_period_s,
+        clock=loop_clock(time.time()),
+    )
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        client = HttpClient(connection)
+        stack.push_async_callback(client.close)
+        if listen is not None:
+            await stack.enter_async_context(serve_health(proxy.health, *listen))
+        following = asyncio.create_task(proxy.follow(client, Rng(time.time_ns())))
+        saying = asyncio.create_task(_say_ready(proxy, node_name))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                await following  # it ends only by a fault of ours, which shall be seen
+        finally:
+            for task in (following, saying, stopping):
+                task.cancel()
+            await asyncio.gather(following, saying, stopping, return_exceptions=True)
+
+
+async def _say_ready(proxy: NodeProxy, node_name: str) -> None:
+    await proxy.wait_ready()
+    counts = " ".join(f"{family.lower()}-services={services}" for family, (services, _) in proxy.counts().items())
+    click.echo(f"ready node={node_name} {counts}")

@@ -1,0 +1,303 @@
+"""Namespaces that are being deleted: empty them, say how far it is, let them go (reference B14).
+
+Everything in a terminating namespace is deleted, pods first, each object with its uid as precondition.  When the
+caches have shown it empty for ``QUIET_S`` (they lag behind each other, but nothing new can be created by
+then), ``spec.finalizers`` is emptied through the finalize subresource, which removes the namespace.
+
+Should an object of a deleted namespace still turn up afterwards, it is deleted as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from sliceplane.api.codec import encode
+from sliceplane.api.core import Namespace, NamespaceSpec
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import RESOURCES, Namespaces, Pods, Resource
+from sliceplane.controllers.base import ControllerInfo, Done, Job, Watched, Work, Write
+from sliceplane.informer.changes import Change
+from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.times import format_time
+from sliceplane.workqueue.queue import WorkQueue
+
+FINALIZER: Final = "kubernetes"
+#: how long a terminating namespace must look empty before it is let go
+QUIET_S: Final = 0.5
+#: how long stragglers of a deleted namespace are looked for
+AFTERMATH_S: Final = 600.0
+#: deletes in one job; the rest follows in the next
+DELETES_MAX: Final = 500
+#: how often counts in conditions are brought up to date
+STATUS_INTERVAL_S: Final = 5.0
+_RETRY: Final = Backoff(base_s=0.5, cap_s=60.0)
+
+
+@dataclass(slots=True)
+class _Content:
+    """What the caches show of one namespace: resource key -> name -> object."""
+
+    objects: dict[str, dict[str, Object]] = field(default_factory=dict)
+    #: objects (by resource key and name) whose deletion was asked for, by uid
+    asked: dict[tuple[str, str], str] = field(default_factory=dict)
+    changed: float = 0.0
+
+    def empty(self) -> bool:
+        return not self.objects
+
+
+class NamespaceController:
+    """A ``controllers.base.Controller``.  Jobs are keyed by the namespace's name."""
+
+    def __init__(self, resources: tuple[Resource, ...] = RESOURCES) -> None:
+        found = [each for each in resources if each.namespaced and each is not Pods]
+        self._resources: Final = {each.key: each for each in (Pods, *found)}
+        self._namespaces: dict[str, Namespace] = {}
+        self._contents: dict[str, _Content] = {}
+        #: namespaces that went lately, and when
+        self._gone: dict[str, float] = {}
+        #: conditions as last written, by type, and when
+        self._told: dict[str, tuple[dict[str, dict[str, str]], float]] = {}
+        #: namespaces whose finalizers we emptied: name -> uid
+        self._let_go: dict[str, str] = {}
+        self._queue: WorkQueue[str] = WorkQueue(backoff=_RETRY)
+        self._synced = False
+        self._info = ControllerInfo(
+            name="namespace-controller",
+            aliases=("namespace",),
+            watches=(Watched(Namespaces), *(Watched(each) for each in self._resources.values())),
+        )
+
+    @property
+    def info(self) -> ControllerInfo:
+        return self._info
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        if isinstance(change.object, Namespace):
+            self._on_namespace(change.object, gone=change.new is None, now=now)
+        else:
+            self._on_content(change, now)
+
+    def _on_namespace(self, namespace: Namespace, *, gone: bool, now: float) -> None:
+        name = namespace.metadata.name
+        was_terminating = self._is_terminating(name)
+        self._gone.pop(name, None)
+        if gone:
+            self._namespaces.pop(name, None)
+            self._told.pop(name, None)
+            self._let_go.pop(name, None)
+            self._gone[name] = now
+        else:
+            self._namespaces[name] = namespace
+            if self._is_terminating(name) and not was_terminating:
+                self._contents.setdefault(name, _Content()).changed = now
+        self._drop_if_empty(name)
+        for late in [each for each, when in self._gone.items() if when + AFTERMATH_S <= now]:
+            del self._gone[late]
+        self._queue.add(name, now)
+
+    def _on_content(self, change: Change[Object], now: float) -> None:
+        meta = change.object.metadata
+        content = self._contents.setdefault(meta.namespace, _Content())
+        named = content.objects.setdefault(change.resource, {})
+        if change.new is None:
+            named.pop(meta.name, None)
+            content.asked.pop((change.resource, meta.name), None)
+            if not named:
+                del content.objects[change.resource]
+        else:
+            named[meta.name] = change.new
+        content.changed = now
+        if self._is_terminating(meta.namespace):
+            self._queue.add(meta.namespace, now)
+        self._drop_if_empty(meta.namespace)
+
+    def _drop_if_empty(self, name: str) -> None:
+        """An empty namespace is remembered only while it waits to be let go."""
+        content = self._contents.get(name)
+        if content is not None and content.empty() and not (name in self._namespaces and self._is_terminating(name)):
+            del self._contents[name]
+
+    def on_synced(self, now: float) -> None:
+        self._synced = True
+
+    def _is_terminating(self, name: str) -> bool:
+        namespace = self._namespaces.get(name)
+        return name in self._gone if namespace is None else namespace.metadata.deletion_timestamp is not None
+
+    # -- work -------------------------------------------------------------------------------------------
+
+    def take_work(self, now: float, max_jobs: int) -> Work:
+        jobs: list[Job] = []
+        while self._synced and len(jobs) < max_jobs:
+            name = self._queue.get(now)
+            if name is None:
+                break
+            writes = self._writes(name, now) if self._is_terminating(name) else []
+            if writes:
+                namespace = self._namespaces.get(name)
+                uid = "" if namespace is None else namespace.metadata.uid
+                jobs.append(Job(key=name, writes=tuple(writes), token=uid))
+            else:
+                self._queue.done(name)
+        return Work(jobs=tuple(jobs))
+
+    def _writes(self, name: str, now: float) -> list[Write]:
+        content = self._contents.get(name) or _Content()
+        namespace = self._namespaces.get(name)
+        deletes = self._deletes(name, content)
+        if namespace is None or FINALIZER not in (namespace.spec.finalizers or ()):
+            return deletes
+        if self._let_go.get(name) == namespace.metadata.uid:
+            return []  # the cache will show it soon
+        writes = [*deletes, *self._status(namespace, content, now)]
+        if writes or not content.empty():
+            return writes
+        quiet = content.changed + QUIET_S
+        if now < quiet:
+            self._queue.add_after(name, quiet - now, now)
+            return []
+        return [_finalize(namespace)]
+
+    def _deletes(self, name: str, content: _Content) -> list[Write]:
+        """Deletes not asked for yet, pods first, then in the order of the resource table, by name."""
+        writes: list[Write] = []
+        for key, resource in self._resources.items():
+            for object_name, found in sorted(content.objects.get(key, {}).items()):
+                uid = found.metadata.uid
+                if found.metadata.deletion_timestamp is not None or content.asked.get((key, object_name)) == uid:
+                    continue
+                if len(writes) == DELETES_MAX:
+                    return writes
+                content.asked[key, object_name] = uid
+                options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+                writes.append(
+                    Write(
+                        verb="delete",
+                        resource=resource,
+                        namespace=name,
+                        name=object_name,
+                        body=encode(options),
+                        tolerate=("NotFound", "Conflict"),
+                    )
+                )
+        return writes
+
+    def _status(self, namespace: Namespace, content: _Content, now: float) -> list[Write]:
+        """A status patch, if conditions changed."""
+        name = namespace.metadata.name
+        told, when = self._told.get(name, ({}, 0.0))
+        conditions = {}
+        for condition in _conditions(self._resources, content):
+            before = told.get(condition["type"])
+            same = before is not None and before["status"] == condition["status"]
+            since = before["lastTransitionTime"] if before is not None and same else format_time(now)
+            conditions[condition["type"]] = {**condition, "lastTransitionTime": since}
+        if conditions == told or (not told and content.empty()):
+            return []  # a namespace that is empty at once goes without a word
+        only_counts = told and all(told[kind]["status"] == each["status"] for kind, each in conditions.items())
+        if only_counts and now < when + STATUS_INTERVAL_S:
+            return []
+        self._told[name] = (conditions, now)
+        body = encode({"status": {"conditions": list(conditions.values())}})
+        return [Write(verb="patch", resource=Namespaces, name=name, subresource="status", body=body)]
+
+    def on_done(self, done: Done, now: float) -> None:
+        name = done.job.key
+        if done.error is None:
+            self._queue.forget(name)
+            if done.job.writes[-1].subresource == "finalize":
+                self._let_go[name] = done.job.token
+            self._queue.add(name, now)  # the rest of many deletes
+        else:
+            self._retry_failed(done)
+            if done.error.reason == "NotFound":
+                self._queue.forget(name)  # the namespace itself is gone; its event will say so
+            else:
+                self._queue.add_rate_limited(name, now)
+        self._queue.done(name)
+
+    def _retry_failed(self, done: Done) -> None:
+        """What was not done is not asked for."""
+        content = self._contents.get(done.job.key)
+        for write in done.job.writes[len(done.results) :]:
+            if write.verb == "delete" and content is not None:
+                content.asked.pop((write.resource.key, write.name), None)
+            elif write.verb == "patch":
+                self._told.pop(done.job.key, None)
+
+    def next_deadline(self) -> float | None:
+        return self._queue.next_deadline() if self._synced else None
+
+    def check(self) -> None:
+        self._queue.check()
+        for name, content in self._contents.items():
+            assert all(content.objects.values()), f"{name} keeps an empty kind"
+            waits = name in self._namespaces and self._is_terminating(name)
+            assert waits or not content.empty(), f"{name} is empty and was not dropped"
+        assert not set(self._gone) & set(self._namespaces), "a namespace is gone and there"
+
+
+def _finalize(namespace: Namespace) -> Write:
+    left = tuple(each for each in namespace.spec.finalizers or () if each != FINALIZER)
+    body = msgspec.structs.replace(
+        namespace, api_version=Namespaces.api_version, kind=Namespaces.kind, spec=NamespaceSpec(finalizers=left)
+    )
+    document: dict[str, Any] = msgspec.to_builtins(body)
+    document["spec"] = {"finalizers": list(left)}
+    return Write(
+        verb="update",
+        resource=Namespaces,
+        name=namespace.metadata.name,
+        subresource="finalize",
+        body=encode(document),
+    )
+
+
+def _conditions(resources: dict[str, Resource], content: _Content) -> list[dict[str, str]]:
+    """The five conditions in their order.  ``resources.group`` in texts ends with a dot for the core group."""
+    counts = {f"{r.plural}.{r.group}": len(content.objects.get(key, {})) for key, r in resources.items()}
+    remaining = ", ".join(f"{name} has {count} resource instances" for name, count in sorted(counts.items()) if count)
+    finalizers: dict[str, int] = {}
+    for named in content.objects.values():
+        for found in named.values():
+            for finalizer in found.metadata.finalizers or ():
+                finalizers[finalizer] = finalizers.get(finalizer, 0) + 1
+    held = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(finalizers.items()))
+    return [
+        _condition("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
+        _condition(
+            "NamespaceDeletionGroupVersionParsingFailure",
+            "ParsedGroupVersions",
+            "All legacy kube types successfully parsed",
+        ),
+        _condition(
+            "NamespaceDeletionContentFailure",
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization",
+        ),
+        _condition("NamespaceContentRemaining", "ContentRemoved", "All content successfully removed")
+        if not remaining
+        else _condition(
+            "NamespaceContentRemaining", "SomeResourcesRemain", f"Some resources are remaining: {remaining}", "True"
+        ),
+        _condition(
+            "NamespaceFinalizersRemaining", "ContentHasNoFinalizers", "All content-preserving finalizers finished"
+        )
+        if not held
+        else _condition(
+            "NamespaceFinalizersRemaining",
+            "SomeFinalizersRemain",
+            f"Some content in the namespace has finalizers remaining: {held}",
+            "True",
+        ),
+    ]
+
+
+def _condition(kind: str, reason: str, message: str, status: str = "False") -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": reason, "message": message}

@@ -1,0 +1,95 @@
+"""The controllers of an embedded plane, as a service of its process.
+
+Which controllers run is decided by the command line; this file only puts them into one host over one
+in-process client, and makes their freshness visible: ``/readyz`` and ``/metrics`` know whether the caches are
+filled and how stale they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sliceplane.controllers.base import Controller
+from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.namespace import NamespaceController
+from sliceplane.kit.rng import Rng
+from sliceplane.registry.types import User
+from sliceplane.shell.client.inprocess import InProcessClient
+from sliceplane.shell.host import ControllerHost
+
+if TYPE_CHECKING:
+    from sliceplane.controllers.emulation.nodes import EmulationConfig
+    from sliceplane.shell.plane import Plane
+
+#: who the embedded controllers are
+CONTROLLERS = User(name="system:kube-controller-manager", groups=("system:masters",))
+#: caches older than this make the plane not ready: informers hear from the server at least every minute
+STALENESS_S_MAX = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One controller: how to make it (again, after a fault) and how many of its jobs may run side by side."""
+
+    make: Callable[[], Controller]
+    max_in_flight: int = 5
+
+
+def default_controllers(slices: EndpointSliceConfig) -> tuple[Entry, ...]:
+    """What every plane runs."""
+    return (
+        Entry(lambda: EndpointSliceController(slices), slices.concurrent_service_endpoint_syncs),
+        Entry(GarbageCollector, 20),
+        Entry(NamespaceController),
+    )
+
+
+def emulation_controllers(config: EmulationConfig) -> tuple[Entry, ...]:
+    """What ``--emulate`` adds."""
+    from sliceplane.controllers.emulation.deployment import DeploymentController
+    from sliceplane.controllers.emulation.kubelet import KubeletController
+    from sliceplane.controllers.emulation.replicaset import ReplicaSetController
+
+    return (Entry(DeploymentController), Entry(ReplicaSetController), Entry(lambda: KubeletController(config), 20))
+
+
+class ControllerService:
+    """A ``shell.plane.Service``."""
+
+    name = "controllers"
+
+    def __init__(self, entries: tuple[Entry, ...]) -> None:
+        self._entries = entries
+        self._host: ControllerHost | None = None
+
+    async def start(self, plane: Plane) -> None:
+        client = InProcessClient(
+            plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=CONTROLLERS
+        )
+        host = ControllerHost(client, rng=Rng(int.from_bytes(os.urandom(8), "big")), clock=plane.clock)
+        for entry in self._entries:
+            host.add(entry.make, max_in_flight=entry.max_in_flight)
+        self._host = host
+        host.start()
+        plane.health.add_readiness("controllers", lambda: _complaint(host))
+        gauge = plane.metrics.gauge
+        gauge("sliceplane_informer_staleness_seconds", "Age of the stalest cache.", lambda: host.status().staleness_s)
+
+    async def stop(self) -> None:
+        if self._host is not None:
+            await self._host.close()
+
+
+def _complaint(host: ControllerHost) -> str:
+    """Why the controllers are not ready; "" if they are."""
+    status = host.status()
+    behind = sorted(controller.name for controller in status.controllers if not controller.synced)
+    if behind:
+        return f"caches of {', '.join(behind)} are not filled"
+    if status.staleness_s > STALENESS_S_MAX:
+        return f"a cache was last known current {status.staleness_s:.0f} s ago"
+    return ""

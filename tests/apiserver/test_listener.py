@@ -1,0 +1,122 @@
+"""Connections over time: heads that never come, certificates that expire while the server runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+
+import pytest
+from tests.apiserver.serving import Server, run_plane
+
+from sliceplane.shell import plane as plane_module
+from sliceplane.shell.apiserver import listener as listener_module
+from sliceplane.shell.apiserver.listener import bind
+from sliceplane.shell.plane import Plane, PlaneConfig, Service
+from sliceplane.shell.start_error import StartError
+
+
+def test_a_connection_that_never_asks_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "REQUEST_HEAD_SECONDS_MAX", 0.2)
+    for sent in (b"", b"GET /version HTTP/1.1\r\nHost: "):
+        with (
+            socket.create_connection((server.host, server.port), timeout=5) as raw,
+            server.context().wrap_socket(raw, server_hostname="localhost") as tls,
+        ):
+            tls.sendall(sent)
+            started = time.monotonic()
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                assert tls.recv(1000) == b""
+            assert time.monotonic() - started < 3
+
+
+def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plane_module, "_CERTIFICATE_CHECK_SECONDS", 0.05)
+    ahead = 0.0
+    plane, end = run_plane(kept, clock=lambda: time.time() + ahead)
+    server = Server(plane)
+
+    def serial() -> bytes:
+        context = ssl._create_unverified_context()
+        with socket.create_connection((server.host, server.port)) as raw, context.wrap_socket(raw) as tls:
+            return tls.getpeercert(binary_form=True) or b""
+
+    try:
+        first, kubeconfig = serial(), plane.kubeconfig.read_bytes()
+        assert serial() == first
+        ahead = 340 * 86_400.0
+        deadline = time.monotonic() + 5
+        while serial() == first:
+            assert time.monotonic() < deadline, "the certificate is still the old one"
+            time.sleep(0.05)
+        while plane.kubeconfig.read_bytes() == kubeconfig:
+            assert time.monotonic() < deadline, "the kubeconfig is still the old one"
+            time.sleep(0.05)
+    finally:
+        end()
+
+
+def test_ipv6() -> None:
+    try:
+        bind("::1", 0).close()
+    except StartError:
+        pytest.skip("no IPv6 here")
+    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0, bind_address="::1"))
+    try:
+        assert plane.url.startswith("https://[::1]:")
+        with socket.create_connection(("::1", int(plane.url.rpartition(":")[2]))) as raw:
+            context = ssl.create_default_context(cafile=str(plane.pki.ca_file))
+            with context.wrap_socket(raw, server_hostname="::1") as tls:
+                tls.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert tls.recv(1000).startswith(b"HTTP/1.1 200")
+    finally:
+        end()
+
+
+class Recorder:
+    """A service that writes down what happens to it."""
+
+    def __init__(self, name: str, log: list[str], *, fail: bool = False) -> None:
+        self.name = name
+        self._log = log
+        self._fail = fail
+
+    async def start(self, plane: Plane) -> None:
+        # The server answers by now.
+        host, _, port = plane.url.removeprefix("https://").rpartition(":")
+        context = ssl.create_default_context(cafile=str(plane.pki.ca_file))
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        await writer.wait_closed()
+        self._log.append(f"start {self.name}")
+        if self._fail:
+            raise RuntimeError(self.name)
+
+    async def stop(self) -> None:
+        self._log.append(f"stop {self.name}")
+
+
+async def test_services_start_in_order_and_stop_in_reverse() -> None:
+    log: list[str] = []
+    services: tuple[Service, ...] = (Recorder("a", log), Recorder("b", log))
+    plane = Plane(PlaneConfig(data_dir="memory:", secure_port=0), services)
+    await plane.start()
+    await plane.stop()
+    await plane.stop()
+    assert log == ["start a", "start b", "stop b", "stop a"]
+
+
+async def test_a_service_that_fails_to_start_stops_everything() -> None:
+    log: list[str] = []
+    services: tuple[Service, ...] = (Recorder("a", log), Recorder("b", log, fail=True), Recorder("c", log))
+    plane = Plane(PlaneConfig(data_dir="memory:", secure_port=0), services)
+    with pytest.raises(RuntimeError, match="b"):
+        await plane.start()
+    assert log == ["start a", "start b", "stop b", "stop a"]
+    assert not plane.data_dir.path.exists()
+    with pytest.raises(OSError):
+        await asyncio.open_connection("127.0.0.1", int(plane.url.rpartition(":")[2]))

@@ -1,0 +1,254 @@
+"""Any history of pods, services, nodes, foreign edits, lagging watches, failed writes and restarts converges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_service, replace
+
+from sliceplane.api.core import Node, Pod, Service, ServicePort
+from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
+from sliceplane.api.errors import StatusError, conflict, internal
+from sliceplane.api.meta import ObjectMeta
+from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
+from sliceplane.controllers.base import Job
+from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.slices import oracle
+
+MAX = 3
+NUMERIC = (ServicePort(name="http", port=80, target_port=8080),)
+NAMED = (ServicePort(name="http", port=80, target_port="http"), ServicePort(name="x", port=81, target_port="none"))
+
+pods = st.fixed_dictionaries(
+    {
+        "labels": st.sampled_from(({"app": "web"}, {"app": "web", "tier": "a"}, {"app": "db"}, {})),
+        "node": st.sampled_from(("n0", "n1", "n2", "")),
+        "ready": st.booleans(),
+        "terminating": st.booleans(),
+        "phase": st.sampled_from(("Running", "Running", "Running", "Failed")),
+        "port": st.sampled_from((8080, 9090)),
+        "uid": st.sampled_from(("u1", "u2")),
+        "hostname": st.sampled_from(("", "", "h")),
+        "subdomain": st.just("web"),
+    }
+)
+services = st.fixed_dictionaries(
+    {
+        "selector": st.sampled_from(({"app": "web"}, {"app": "web"}, {"app": "web", "tier": "a"}, {"app": "db"}, None)),
+        "type": st.sampled_from(("ClusterIP", "ClusterIP", "ClusterIP", "ExternalName")),
+        "cluster_ip": st.sampled_from(("10.96.0.1", "None")),
+        "ip_families": st.sampled_from((("IPv4",), ("IPv4",), ("IPv4", "IPv6"), ("IPv6",), None)),
+        "ports": st.sampled_from((NUMERIC, NUMERIC, NAMED, ())),
+        "publish_not_ready_addresses": st.booleans(),
+        "traffic_distribution": st.sampled_from((None, "PreferClose", "PreferSameNode")),
+        "labels": st.sampled_from((None, {"team": "a"}, {"service.kubernetes.io/headless": "user"})),
+        "annotations": st.sampled_from((None, None, {"service.kubernetes.io/topology-mode": "Auto"})),
+        "uid": st.sampled_from(("u1", "u1", "u2")),
+    }
+)
+
+
+FAULTS = st.sampled_from((None, None, None, "refused", "conflict", "lost answer"))
+
+
+class Plane(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.cluster = FakeCluster()
+        self.flying: list[Job] = []
+        self.foreign = self.cluster.put(
+            EndpointSlice(
+                metadata=ObjectMeta(
+                    name="theirs", namespace="shop", uid="f", labels={LABEL_SERVICE_NAME: "web", LABEL_MANAGED_BY: "me"}
+                ),
+                address_type="IPv4",
+            )
+        )
+        for name, zone in (("n0", "a"), ("n1", "b")):
+            self.cluster.put(make_node(name, zone))
+        self.cluster.put(make_service())
+        for which in range(5):
+            self.cluster.put(make_pod(f"p-{which}", node=f"n{which % 2}"))
+        self.begin()
+
+    def begin(self) -> None:
+        self.controller = EndpointSliceController(EndpointSliceConfig(max_endpoints_per_slice=MAX))
+        self.cluster.start(self.controller, self.now)
+
+    # -- the world --------------------------------------------------------------------------------------
+
+    @rule(which=st.integers(0, 8), over=pods, ip=st.integers(0, 1), six=st.booleans())
+    def pod(self, which: int, over: dict[str, Any], ip: int, six: bool) -> None:
+        addresses = (f"10.0.{ip}.{which}", *([f"fd00::{ip}:{which}"] if six else []))
+        self.cluster.put(make_pod(f"p-{which}", ips=addresses, **over))
+
+    @rule(first=st.integers(0, 5), count=st.integers(2, 6))
+    def many_ready_pods(self, first: int, count: int) -> None:
+        for which in range(first, first + count):
+            self.cluster.put(make_pod(f"p-{which}"))
+
+    @rule(which=st.integers(0, 8))
+    def pod_goes(self, which: int) -> None:
+        self.cluster.remove(Pods, "shop", f"p-{which}")
+
+    @rule(which=st.sampled_from(("n0", "n1", "n2")), zone=st.sampled_from(("", "a", "b")))
+    def node(self, which: str, zone: str) -> None:
+        self.cluster.put(make_node(which, zone))
+
+    @rule(which=st.sampled_from(("n0", "n1", "n2")))
+    def node_goes(self, which: str) -> None:
+        self.cluster.remove(Nodes, "", which)
+
+    @rule(name=st.sampled_from(("web", "api")), over=services)
+    def service(self, name: str, over: dict[str, Any]) -> None:
+        self.cluster.put(make_service(name, **over))
+
+    @rule(name=st.sampled_from(("web", "api")), collect=st.booleans())
+    def service_goes(self, name: str, collect: bool) -> None:
+        self.cluster.remove(Services, "shop", name)
+        if collect:
+            for each in self.ours():
+                if (each.metadata.labels or {}).get(LABEL_SERVICE_NAME) == name:
+                    self.cluster.remove(EndpointSlices, "shop", each.metadata.name)
+
+    # -- others who write slices ------------------------------------------------------------------------
+
+    def ours(self) -> list[EndpointSlice]:
+        found = self.cluster.slices()
+        return [s for s in found if (s.metadata.labels or {}).get(LABEL_MANAGED_BY) == MANAGED_BY_CONTROLLER]
+
+    @precondition(lambda self: self.ours())
+    @rule(
+        which=st.integers(0, 9),
+        how=st.sampled_from(
+            ("delete", "drop first", "double", "stray", "label", "annotate", "disown", "unready", "end", "leave")
+        ),
+    )
+    def edit(self, which: int, how: str) -> None:
+        each = self.ours()[which % len(self.ours())]
+        meta, endpoints = each.metadata, each.endpoints or ()
+        match how:
+            case "delete":
+                self.cluster.remove(EndpointSlices, "shop", meta.name)
+            case "drop first":
+                self.cluster.put(replace(each, endpoints=endpoints[1:]))
+            case "double":
+                other = replace(meta, name=f"{meta.name}x", uid=f"{meta.uid}x")
+                self.cluster.put(replace(each, metadata=other))
+            case "stray":
+                self.cluster.put(
+                    replace(each, endpoints=(*endpoints, *(replace(e, target_ref=None) for e in endpoints[:1])))
+                )
+            case "label":
+                self.cluster.put(replace(each, metadata=replace(meta, labels={**(meta.labels or {}), "odd": "1"})))
+            case "annotate":
+                self.cluster.put(replace(each, metadata=replace(meta, annotations={"note": "1"})))
+            case "disown":
+                self.cluster.put(replace(each, metadata=replace(meta, owner_references=None)))
+            case "unready":
+                changed = tuple(replace(e, zone="odd") for e in endpoints)
+                self.cluster.put(replace(each, endpoints=changed))
+            case "end":
+                self.cluster.put(replace(each, metadata=replace(meta, deletion_timestamp="2026-11-21T10:00:00Z")))
+                self.cluster.remove(EndpointSlices, "shop", meta.name)
+            case "leave":
+                self.cluster.put(replace(each, metadata=replace(meta, labels={LABEL_SERVICE_NAME: "web"})))
+                self.cluster.remove(EndpointSlices, "shop", meta.name)
+
+    # -- the watch, the host, the process ---------------------------------------------------------------
+
+    @rule(count=st.integers(1, 6))
+    def deliver_some(self, count: int) -> None:
+        self.cluster.deliver(self.controller, self.now, count)
+
+    @rule()
+    def relist(self) -> None:
+        self.cluster.relist(self.controller, self.now)
+
+    @rule(fault=FAULTS, at=st.integers(0, 2))
+    def sync(self, fault: str | None, at: int) -> None:
+        """All that is due, from the event to the answer."""
+        self.cluster.deliver(self.controller, self.now)
+        self.take(5.0)
+        while self.flying:
+            self.job_ends(fault, at)
+
+    @rule(fault=FAULTS, at=st.integers(0, 2))
+    def sync_and_see(self, fault: str | None, at: int) -> None:
+        self.sync(fault, at)
+        self.cluster.deliver(self.controller, self.now)
+
+    @rule(seconds=st.sampled_from((0.0, 2.0, 20.0)))
+    def take(self, seconds: float) -> None:
+        self.now += seconds
+        work = self.controller.take_work(self.now, 10)
+        for job in work.jobs:
+            assert job.key not in [other.key for other in self.flying], f"two jobs for {job.key}"
+            self.compare_with_baseline(job)
+        self.flying.extend(work.jobs)
+
+    def compare_with_baseline(self, job: Job) -> None:
+        """Never more writes than packing everything anew would make over the same slices."""
+        if self.cluster.pending:
+            return  # the server has moved on; the same slices are not there to compare with
+        believed = self.controller._engine._services[job.key].slices
+        if not believed.keys() <= {each.metadata.name for each in self.cluster.slices()}:
+            return  # own creates that others deleted while the watch was broken: no event tells (UNSEEN_TIMEOUT_S)
+        service = self.cluster.objects["services", "shop", job.key.partition("/")[2]]
+        assert isinstance(service, Service), f"{service!r}"
+        baseline = oracle.baseline_writes(service, self.pods(), self.nodes(), self.cluster.slices(), MAX)
+        assert len(job.writes) <= baseline.total, f"{len(job.writes)} writes, packing makes {baseline}"
+        creates = sum(write.verb == "create" for write in job.writes)
+        assert creates <= baseline.creates, f"{creates} creates, packing makes {baseline}"
+
+    @precondition(lambda self: self.flying)
+    @rule(fault=FAULTS, at=st.integers(0, 2))
+    def job_ends(self, fault: str | None, at: int) -> None:
+        job = self.flying.pop(0)
+        errors: dict[str | None, StatusError | None] = {
+            None: None,
+            "refused": internal("no"),
+            "conflict": conflict("endpointslices", "discovery.k8s.io", "x", "no"),
+            "lost answer": internal("connection reset"),
+        }
+        done = self.cluster.run(job, fail_at=at, error=errors[fault], lost=fault == "lost answer")
+        self.controller.on_done(done, self.now)
+
+    @rule()
+    def restart(self) -> None:
+        self.flying.clear()
+        self.begin()
+
+    @invariant()
+    def state_follows_from_its_inputs(self) -> None:
+        self.controller.check()
+
+    # -- at rest ----------------------------------------------------------------------------------------
+
+    def pods(self) -> list[Pod]:
+        return [each for each in self.cluster.objects.values() if isinstance(each, Pod)]
+
+    def nodes(self) -> dict[str, Node]:
+        return {each.metadata.name: each for each in self.cluster.objects.values() if isinstance(each, Node)}
+
+    def teardown(self) -> None:
+        for job in self.flying:
+            self.controller.on_done(self.cluster.run(job), self.now)
+        self.now, _ = self.cluster.settle(self.controller, self.now)
+        for each in list(self.cluster.objects.values()):
+            if isinstance(each, Service) and oracle.is_active(each):
+                oracle.check_converged(each, self.pods(), self.nodes(), self.cluster.slices(), MAX)
+        assert self.cluster.objects["endpointslices.discovery.k8s.io", "shop", "theirs"] == self.foreign
+        # a restart with everything in place writes nothing
+        self.begin()
+        before = len(self.cluster.writes)
+        self.now, _ = self.cluster.settle(self.controller, self.now)
+        assert self.cluster.writes[before:] == [], "a restart wrote what was already so"
+
+
+TestPlane = Plane.TestCase
+TestPlane.settings = settings(max_examples=100, stateful_step_count=40)

@@ -1,0 +1,174 @@
+"""``sliceplane proxy`` as a user runs it: a real API server, a real kubeconfig, real packets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kernel.netns import Host, Net
+
+from sliceplane.api.codec import encode
+from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Resource, Services
+from sliceplane.shell.client.http import HttpClient
+from sliceplane.shell.client.kubeconfig import load
+
+pytestmark = pytest.mark.kernel
+
+SERVER = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(sys.argv[1].encode())
+    def log_message(self, *arguments):
+        pass
+server = http.server.ThreadingHTTPServer(("0.0.0.0", 8080), Handler)
+print("ready", flush=True)
+server.serve_forever()
+"""
+CLIENT = """
+import sys, urllib.request
+for _ in range(int(sys.argv[2])):
+    print(urllib.request.urlopen(sys.argv[1], timeout=2).read().decode())
+"""
+
+
+@asynccontextmanager
+async def started(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A ``sliceplane`` command and its ready line; ended with SIGTERM, which must be a clean exit."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "sliceplane",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(20):
+            line = (await process.stdout.readline()).decode().strip()
+        assert line.startswith("ready "), line
+        yield process, line
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+
+
+async def create(client: HttpClient, resource: Resource, document: dict[str, Any], namespace: str = "") -> None:
+    whole = {"apiVersion": resource.api_version, "kind": resource.kind, **document}
+    await client.create(resource, namespace, encode(whole))
+
+
+def make_slice(hosts: list[Host], zones: list[str]) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "demo-1", "namespace": "demo", "labels": {"kubernetes.io/service-name": "demo"}},
+        "addressType": "IPv4",
+        "endpoints": [
+            {"addresses": [host.ip4], "conditions": {"ready": True}, "hints": {"forZones": [{"name": zone}]}}
+            for host, zone in zip(hosts, zones, strict=True)
+        ],
+        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+    }
+
+
+async def ask(host: Host, count: int) -> set[str]:
+    done = await asyncio.to_thread(host.python, CLIENT, "http://10.96.0.100/", str(count))
+    return set(done.stdout.split())
+
+
+async def eventually(host: Host, wanted: set[str]) -> None:
+    """The rules of a change arrive without anybody telling us when."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                if await ask(host, 16) == wanted:
+                    return
+            except RuntimeError:  # refused, while there is no endpoint
+                pass
+            await asyncio.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+async def test_from_the_api_to_the_packet(tmp_path: Path) -> None:
+    with Net("spc") as net:
+        backends = [net.add_host(f"b{n}", ip4=f"10.10.1.{n}/16", ip6=f"fd10::1:{n}/64") for n in (1, 2)]
+        for number, host in enumerate(backends, 1):
+            host.serve(SERVER, f"b{number}")
+        node = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
+        async with started("apiserver", "--secure-port", "0", "--data-dir", str(tmp_path)) as (_, line):
+            kubeconfig = line.partition("kubeconfig=")[2]
+            client = HttpClient(load(kubeconfig))
+            try:
+                await _scenario(client, kubeconfig, node, backends)
+            finally:
+                await client.close()
+
+
+async def _scenario(client: HttpClient, kubeconfig: str, node: Host, backends: list[Host]) -> None:
+    await create(client, Namespaces, {"metadata": {"name": "demo"}})
+    labels = {"topology.kubernetes.io/zone": "a"}
+    await create(client, Nodes, {"metadata": {"name": "node-1", "labels": labels}})
+    spec = {"clusterIP": "10.96.0.100", "ports": [{"name": "http", "port": 80}]}
+    await create(client, Services, {"metadata": {"name": "demo", "namespace": "demo"}, "spec": spec}, "demo")
+    await create(client, EndpointSlices, make_slice(backends, ["a", "b"]), "demo")
+
+    health_port = free_port()
+    common = ["proxy", "--kubeconfig", kubeconfig, "--hostname-override", "Node-1", "--netns", node.netns]
+    async with started(*common, "--healthz-bind-address", f"127.0.0.1:{health_port}") as (_, line):
+        assert line.startswith("ready node=node-1 ipv4-services="), line
+        assert await ask(node, 16) == {"b1"}  # hints are honoured from the first rule on
+
+        body = encode({"metadata": {"labels": {"topology.kubernetes.io/zone": "b"}}})
+        await client.patch(Nodes, "", "node-1", body, patch_type="merge")
+        await eventually(node, {"b2"})
+
+        endpoints = {"endpoints": make_slice(backends, ["a", "a"])["endpoints"]}
+        await client.patch(EndpointSlices, "demo", "demo-1", encode(endpoints), patch_type="merge")
+        await eventually(node, {"b1", "b2"})
+
+        reader, writer = await asyncio.open_connection("127.0.0.1", health_port)
+        writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        assert b" 200 OK\r\n" in answer
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["healthy"]
+
+        await client.delete(EndpointSlices, "demo", "demo-1")
+        async with asyncio.timeout(10):
+            while "goto reject-chain" not in _rules(node).partition("no-endpoint-services")[2].partition("}")[0]:
+                await asyncio.sleep(0.02)
+    assert "10.96.0.100" in _rules(node)  # the rules outlive the process
+
+    code = await (
+        await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "sliceplane",
+            *common,
+            "--cleanup",
+            env={"PYTHONPATH": os.pathsep.join(sys.path)} | {name: os.environ[name] for name in ("PATH",)},
+        )
+    ).wait()
+    assert code == 0
+    assert "sliceplane" not in node.exec(["nft", "list", "tables"]).stdout
+
+
+def _rules(node: Host) -> str:
+    return node.exec(["nft", "list", "table", "ip", "sliceplane"]).stdout

@@ -9,6 +9,7 @@ import click
 
 from sliceplane.cli.emulation import emulation_config, emulation_options
 from sliceplane.cli.serving import serve, serving_options
+from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
     from sliceplane.shell.plane import PlaneConfig, Service
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--endpointslice-updates-batch-period",
-    type=click.FloatRange(min=0),
-    default=0.0,
+    type=DurationType(),
+    default="0s",
     show_default=True,
-    metavar="SECONDS",
     help="How long changes of Pods are gathered before slices are written.",
 )
 @click.option("--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft).")

@@ -27,13 +27,13 @@ lint: dev
 	PYTHONPATH=src .venv/bin/lint-imports
 
 check: lint ## fast: lint, types, layers, quick tests of the cores
-	$(PYTEST) -q -x -m "not slow and not kernel and not kubectl" tests/test_tidy.py $(wildcard tests/kit tests/api tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft)
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -m "not slow and not kernel and not kubectl" tests/test_tidy.py $(wildcard tests/kit tests/api tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft)
 
 test: lint ## everything that must pass (what CI runs)
-	$(PYTEST) -m "not slow"
+	$(PYTEST)
 
 soak: dev ## the slow ones: 100 kills under write load, long random histories
-	$(PYTEST) -m slow --timeout=3600
+	HYPOTHESIS_PROFILE=soak $(PYTEST) -m slow --timeout=3600
 
 bench: dev ## every budget of the design: ours, the peer's, the ratio
 	@$(PY) -m benchmarks

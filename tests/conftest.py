@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,7 +14,8 @@ settings.register_profile(
     "default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.register_profile("soak", parent=settings.get_profile("default"), derandomize=False, max_examples=5000)
-settings.load_profile("default")
+settings.register_profile("quick", parent=settings.get_profile("default"), max_examples=15, stateful_step_count=20)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 @pytest_asyncio.fixture(autouse=True)

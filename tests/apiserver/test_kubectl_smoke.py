@@ -55,7 +55,9 @@ def test_apply_get_watch_delete(server: Server, tmp_path: Path) -> None:
     table = kubectl(server, tmp_path, "get", "endpointslices")
     assert table.splitlines()[1].split()[:4] == ["smoke-1", "IPv4", "80", "10.1.2.3"]
     watch = subprocess.Popen(
-        command(server, tmp_path, "get", "service", "-w", "--no-headers"), stdout=subprocess.PIPE, text=True
+        command(server, tmp_path, "get", "service", "-w", "--no-headers", "-l", "!provider"),
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert watch.stdout is not None

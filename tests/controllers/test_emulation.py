@@ -60,6 +60,15 @@ def test_a_deployment_becomes_ready_pods_spread_over_zones() -> None:
     cluster.check()
 
 
+def test_emulated_nodes_register_ready_and_lose_the_taint_of_new_nodes() -> None:
+    cluster = Cluster(*make())
+    cluster.settle()
+    for node in cluster.list(Nodes):
+        assert "taints" not in node["spec"]
+        assert [(c["type"], c["status"]) for c in node["status"]["conditions"]] == [("Ready", "True")]
+        assert node["metadata"]["labels"]["topology.kubernetes.io/zone"] in ("zone-a", "zone-b")
+
+
 def test_at_rest_nothing_is_written_and_a_restart_writes_nothing() -> None:
     cluster = Cluster(*make())
     cluster.create(Deployments, deployment())

@@ -292,6 +292,16 @@ def test_slices_of_a_deleted_service_are_left_to_the_garbage_collector() -> None
     assert plane.controller._engine._services == {}
 
 
+def test_slice_that_is_on_its_way_out_keeps_no_state_alive() -> None:
+    plane = Plane(make_pod("p-1"))
+    plane.settle()
+    plane.cluster.remove(Services, "shop", "web")
+    each = plane.slice()
+    plane.cluster.put(replace(each, metadata=replace(each.metadata, deletion_timestamp="2026-11-21T10:00:00Z")))
+    plane.settle()
+    assert plane.controller._engine._services == {}
+
+
 def test_nothing_is_created_for_a_service_that_is_going() -> None:
     plane = Plane()
     plane.cluster.put(make_service(deletion_timestamp="2026-11-21T10:00:00Z"))

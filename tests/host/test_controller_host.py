@@ -159,6 +159,8 @@ async def test_a_controller_that_raises_starts_again_from_scratch(
     assert (status.alive, status.tally.restarts, len(lives)) == (True, 3, 4)
     # The last life was told everything, from the caches.
     assert {"a", "b", "poison"} <= set(lives[-1].events)
+    # Dead lives are told nothing any more: one handler for each controller that lives.
+    assert [len(informer._handlers) for informer in host._informers._informers.values()] == [2, 2]
     assert copies(api) == sources(api)
     said = capsys.readouterr().err
     assert said.count("a controller failed and starts again from scratch") == 3

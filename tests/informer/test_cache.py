@@ -151,3 +151,12 @@ def test_any_sequence_of_lists_is_told_as_differences(lists: list[dict[str, tupl
             name: node for name, (_, _, node) in wanted.items()
         }
         cache.check()
+
+
+def test_an_event_of_a_successor_whose_predecessors_delete_was_never_told(cache: Cache[Pod]) -> None:
+    cache.replace([loaded(cache, pod_body("a", uid="u", node="one"))])
+    delete, add = cache.put(loaded(cache, pod_body("a", uid="v", version=5, node="two")))
+    assert (delete.old is not None, delete.new) == (True, None)
+    assert (add.old, add.new is not None) == (None, True)
+    assert cache.index_values("node") == ("two",)
+    cache.check()

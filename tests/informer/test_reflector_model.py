@@ -117,10 +117,12 @@ class ReflectorAgainstServer(RuleBasedStateMachine):
         """It must be noticed before the revisions have caught up: afterwards no client could tell."""
         if self.backup is not None:
             self.api.restore(self.backup)
+            self.api.recover()
             self.driver.advance(QUIET_S)
 
     @rule()
     def becomes_quiet(self) -> None:
+        self.api.recover()
         self.driver.advance(QUIET_S)
         self.driver.assert_current()
 
@@ -132,8 +134,7 @@ class ReflectorAgainstServer(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "driver"):
             return
-        self.driver.advance(QUIET_S)
-        self.driver.assert_current()
+        self.becomes_quiet()
         assert self.driver.reflector.staleness(self.driver.now) < 125
 
 

@@ -123,10 +123,18 @@ class NodeAddress(Projection, frozen=True, kw_only=True):
     address: str = ""
 
 
+class Taint(Projection, frozen=True, kw_only=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+    time_added: str | None = None
+
+
 class NodeSpec(Projection, frozen=True, kw_only=True):
     pod_cidr: str = msgspec.field(name="podCIDR", default="")
     pod_cidrs: tuple[str, ...] | None = msgspec.field(name="podCIDRs", default=None)
     unschedulable: bool = False
+    taints: tuple[Taint, ...] | None = None
 
 
 class NodeStatus(Projection, frozen=True, kw_only=True):

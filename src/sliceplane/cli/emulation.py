@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.values import DurationType
+
 if TYPE_CHECKING:
     from sliceplane.controllers.emulation.nodes import EmulatedNode, EmulationConfig
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_SECONDS = click.FloatRange(min=0, max=86400)
 
 
 def emulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,17 +35,17 @@ def emulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--emulate-ready-delay",
-            type=_SECONDS,
-            default=0.0,
+            type=DurationType(),
+            default="0s",
             show_default=True,
-            help="Seconds from a Pod's start until it is ready.",
+            help="Time from a Pod's start until it is ready.",
         ),
         click.option(
             "--emulate-termination",
-            type=_SECONDS,
-            default=2.0,
+            type=DurationType(),
+            default="2s",
             show_default=True,
-            help="Seconds that a deleted Pod lives on at most; its own grace period if that is shorter.",
+            help="How long a deleted Pod lives on at most; its own grace period if that is shorter.",
         ),
         click.option(
             "--emulate-readiness",

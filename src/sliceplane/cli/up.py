@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sliceplane.cli.emulation import emulation_config, emulation_options
 from sliceplane.cli.serving import serve, serving_options
+from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
     from sliceplane.shell.plane import PlaneConfig, Service
@@ -24,12 +26,16 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--endpointslice-updates-batch-period",
-    type=click.FloatRange(min=0),
-    default=0.0,
+    type=DurationType(),
+    default="0s",
     show_default=True,
-    metavar="SECONDS",
     help="How long changes of Pods are gathered before slices are written.",
 )
+@click.option("--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft).")
+@click.option(
+    "--hostname-override", default="", metavar="NODE", help="The node that --proxy is for.  [default: the host name]"
+)
+@click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
 @emulation_options
 def command(
     *,
@@ -40,12 +46,17 @@ def command(
     log_level: str,
     max_endpoints_per_slice: int,
     endpointslice_updates_batch_period: float,
+    proxy: bool,
+    hostname_override: str,
+    netns: str,
     **emulation: Any,
 ) -> None:
-    """Run the whole plane in one process: API server, controllers and, with --emulate, workloads.
+    """Run the whole plane in one process: API server, controllers, with --emulate workloads, with --proxy rules.
 
     Prints one line, "ready URL kubeconfig=PATH", when it answers; stops cleanly on SIGINT and SIGTERM.
     """
+    if (hostname_override or netns) and not proxy:
+        raise click.UsageError("--hostname-override and --netns say where to write rules; add --proxy")
     emulated = emulation_config(emulation)
 
     def config() -> PlaneConfig:
@@ -69,6 +80,11 @@ def command(
         entries = default_controllers(slices)
         if emulated is not None:
             entries += emulation_controllers(emulated)
-        return (ControllerService(entries),)
+        running: list[Service] = [ControllerService(entries)]
+        if proxy:
+            from sliceplane.shell.proxy_service import ProxyService
+
+            running.append(ProxyService((hostname_override.strip() or socket.gethostname()).lower(), netns))
+        return tuple(running)
 
     serve(config, services, log_level=log_level)

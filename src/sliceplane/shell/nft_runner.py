@@ -8,8 +8,9 @@ people; nothing else leaves this module but cancellation.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from typing import Literal
+from typing import IO, Literal
 
 #: the oldest that understands what we write (reference A6)
 VERSION_MIN = (1, 0, 1)
@@ -68,18 +69,16 @@ class NftRunner:
         command = [self._program, *arguments]
         if self._netns:
             command = ["ip", "netns", "exec", self._netns, *command]
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
-        except OSError as error:
-            raise _no_start(command[0], error) from error
+        with _in_memory(stdin) as text:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *command, stdin=text, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+                )
+            except OSError as error:
+                raise _no_start(command[0], error) from error
         try:
             async with asyncio.timeout(self._timeout_s):
-                stdout, stderr = await process.communicate(stdin.encode())
+                stdout, stderr = await process.communicate()
         except TimeoutError as error:
             raise NftError("timeout", f"nft did not answer within {self._timeout_s:g} s") from error
         finally:
@@ -90,6 +89,15 @@ class NftRunner:
         if process.returncode != 0:
             raise explain(stderr.decode(errors="replace"), process.returncode or 0, self._netns)
         return stdout.decode(errors="replace")
+
+
+def _in_memory(text: str) -> IO[bytes]:
+    """A file to read *text* from.  Not a pipe: a program that ends without reading (``--version``, or one that found
+    an error early) would leave us writing to a closed one, and a large transaction would be fed in pieces."""
+    file = os.fdopen(os.memfd_create("nft"), "w+b")
+    file.write(text.encode())
+    file.seek(0)
+    return file
 
 
 def parse_version(text: str) -> tuple[int, ...] | None:

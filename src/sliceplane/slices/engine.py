@@ -135,8 +135,11 @@ class SliceEngine:
                 if service.on_slice_gone(old.metadata.name, old.metadata.uid):
                     touched[before] = None
                 self._drop_if_empty(service)
-        if new is not None and after and self._service(after).on_slice(new):
-            touched[after] = None
+        if new is not None and after:
+            service = self._service(after)
+            if service.on_slice(new):
+                touched[after] = None
+            self._drop_if_empty(service)  # a slice that is on its way out is none
         return tuple(touched)
 
     # -- plan and result --------------------------------------------------------------------------------

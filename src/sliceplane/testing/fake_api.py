@@ -124,6 +124,10 @@ class FakeApi:
         """The next *times* requests with one of *verbs* (none given: any) are answered with *error*."""
         self._faults.append(_Fault(verbs, error, times))
 
+    def recover(self) -> None:
+        """Take back every ``fail`` that has not happened yet."""
+        self._faults.clear()
+
     # What clients ask
 
     def get(self, resource: Resource, namespace: str, name: str) -> bytes:

@@ -34,6 +34,7 @@ from sliceplane.informer.changes import Change
 from sliceplane.kit.times import parse_time
 
 COMPONENT = "sliceplane-emulation"
+TAINT_NOT_READY = "node.kubernetes.io/not-ready"
 
 
 class KubeletController(KeyedController):
@@ -61,6 +62,8 @@ class KubeletController(KeyedController):
             name = change.object.metadata.name
             if isinstance(change.new, Node):
                 self._nodes[name] = change.new
+                if name in self._emulated:
+                    self.enqueue(f"node/{name}", now)
                 for key in sorted(self._waiting):
                     self.enqueue(key, now)
             else:
@@ -111,6 +114,7 @@ class KubeletController(KeyedController):
         return self._run(key, pod, now)
 
     def _register(self, node: EmulatedNode, now: float) -> tuple[Write, ...]:
+        """Create the Node, make it ready, then take away the taint that the server gives to new Nodes."""
         present = self._nodes.get(node.name)
         status = Write(
             verb="patch",
@@ -123,9 +127,9 @@ class KubeletController(KeyedController):
         if present is None:
             body = encode(node_document(node))
             return (Write(verb="create", resource=Nodes, body=body, tolerate=("AlreadyExists",)), status)
-        if any(one.type == "Ready" and one.status == "True" for one in present.status.conditions or ()):
-            return ()
-        return (status,)
+        if not any(one.type == "Ready" and one.status == "True" for one in present.status.conditions or ()):
+            return (status,)
+        return _without_taint(present)
 
     def _fits(self, node: EmulatedNode, pod: Pod) -> bool:
         present = self._nodes.get(node.name)
@@ -216,6 +220,15 @@ class KubeletController(KeyedController):
         self._addresses.check()
         self._placement.check()
         assert self._waiting <= set(self._pods), f"{self._waiting} not in the cache"
+
+
+def _without_taint(node: Node) -> tuple[Write, ...]:
+    taints = node.spec.taints or ()
+    kept = tuple(taint for taint in taints if taint.key != TAINT_NOT_READY)
+    if kept == taints:
+        return ()
+    body = {"metadata": {"uid": node.metadata.uid}, "spec": {"taints": kept or None}}
+    return (Write(verb="patch", resource=Nodes, name=node.metadata.name, body=encode(body)),)
 
 
 def _write(verb: Verb, pod: Pod, *, body: bytes, subresource: str = "", patch_type: PatchType = "merge") -> Write:

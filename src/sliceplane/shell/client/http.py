@@ -1,7 +1,7 @@
 """A client of any Kubernetes API server over HTTP/1.1: one pool of connections, one connection for each watch.
 
 Bodies are never decoded here beyond the envelope: list items and watch objects stay the bytes that the server sent.
-Errors come in two families and are mapped in one place: an answer with a code of 400 or more is a ``StatusError`` as
+Errors come in two families and are mapped in one place: an answer with a code of 300 or more is a ``StatusError`` as
 its Status body says; no answer is ``Unreachable`` with the cause chained.  A 401 refreshes the credentials and is
 tried once more, which is safe for writes too: the server has looked at nothing but who asks.
 
@@ -216,7 +216,8 @@ class HttpClient:
         if response.status == 401 and refreshable:
             response.release()
             response = await self._exchange(request, refresh=True)
-        if response.status >= 400:
+        # Redirects are not followed: nobody else is to see our credentials.
+        if response.status >= 300:
             raise await self._refusal(response)
         return response
 

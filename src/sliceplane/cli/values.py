@@ -1,0 +1,28 @@
+"""Kinds of flag values that several commands have."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+
+
+class DurationType(click.ParamType[float]):
+    """A duration as Go writes it: ``1s``, ``500ms``, ``1m30s``, ``0``; seconds as a float."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text = str(value)
+        if text == "0":
+            return 0.0
+        if not _DURATION.fullmatch(text):
+            self.fail(f"{text!r} is not a duration (1s, 500ms, 1m30s, 0)", param, ctx)
+        return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))

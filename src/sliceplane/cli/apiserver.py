@@ -10,6 +10,8 @@ import click
 from sliceplane.cli.serving import AddressType, serve, serving_options
 
 if TYPE_CHECKING:
+    from sliceplane.api.scheme import Resource
+    from sliceplane.registry.config import TopologyStorage
     from sliceplane.shell.plane import PlaneConfig
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -28,6 +30,8 @@ def command(
     secure_port: int,
     data_dir: str,
     service_cluster_ip_range: tuple[str, ...],
+    runtime_config: tuple[Resource, ...],
+    topology_storage: TopologyStorage,
     log_level: str,
     advertise_address: str | None,
     token_auth_file: Path | None,
@@ -49,6 +53,8 @@ def command(
             secure_port=secure_port,
             data_dir=data_dir,
             service_cidrs=service_cluster_ip_range,
+            served=runtime_config,
+            topology_storage=topology_storage,
             advertise_address=advertise_address or "",
             token_auth_file=token_auth_file,
             client_ca_file=client_ca_file,

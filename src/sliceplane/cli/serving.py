@@ -13,6 +13,7 @@ import click
 from sliceplane.kit.ip import parse_strict
 
 if TYPE_CHECKING:
+    from sliceplane.api.scheme import Resource
     from sliceplane.shell.plane import Plane, PlaneConfig, Service
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -50,6 +51,22 @@ class ServiceRangeType(click.ParamType[tuple[str, ...]]):
         return tuple(str(network) for network in networks)
 
 
+class RuntimeConfigType(click.ParamType["tuple[Resource, ...]"]):
+    """The resources that are served."""
+
+    name = "key=bool,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Resource, ...]:
+        if isinstance(value, tuple):
+            return value
+        from sliceplane.api.runtime_config import served_resources
+
+        try:
+            return served_resources(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The flags that every command with an API server has."""
     options = [
@@ -75,6 +92,20 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default="10.96.0.0/16,fd00:10:96::/112",
             show_default=True,
             help="Ranges for Service IPs, at most one of each family; the first is the primary family.",
+        ),
+        click.option(
+            "--runtime-config",
+            type=RuntimeConfigType(),
+            default="",
+            metavar="KEY=BOOL,...",
+            help="API versions to switch on, such as discovery.k8s.io/v1beta1=true.",
+        ),
+        click.option(
+            "--topology-storage",
+            type=click.Choice(("field", "annotation")),
+            default="field",
+            show_default=True,
+            help="Where slices keep the topology that clients of v1beta1 write.",
         ),
         click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True),
     ]

@@ -12,6 +12,8 @@ from sliceplane.cli.serving import serve, serving_options
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
+    from sliceplane.api.scheme import Resource
+    from sliceplane.registry.config import TopologyStorage
     from sliceplane.shell.plane import PlaneConfig, Service
 
 
@@ -43,6 +45,8 @@ def command(
     secure_port: int,
     data_dir: str,
     service_cluster_ip_range: tuple[str, ...],
+    runtime_config: tuple[Resource, ...],
+    topology_storage: TopologyStorage,
     log_level: str,
     max_endpoints_per_slice: int,
     endpointslice_updates_batch_period: float,
@@ -67,6 +71,8 @@ def command(
             secure_port=secure_port,
             data_dir=data_dir,
             service_cidrs=service_cluster_ip_range,
+            served=runtime_config,
+            topology_storage=topology_storage,
         )
 
     def services() -> tuple[Service, ...]:

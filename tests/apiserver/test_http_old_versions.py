@@ -82,8 +82,10 @@ def test_json_both_ways(old: Server) -> None:
     made = old.request("POST", OLD_SLICES, document("json", rack="r"))
     assert (made.code, made.json["apiVersion"]) == (201, "discovery.k8s.io/v1beta1")
     assert made.values("warning") == [
-        '299 - "discovery.k8s.io/v1beta1 EndpointSlice is deprecated in v1.21+, unavailable in v1.25+; '
-        'use discovery.k8s.io/v1 EndpointSlice"'
+        (
+            '299 - "discovery.k8s.io/v1beta1 EndpointSlice is deprecated in v1.21+, unavailable in v1.25+; '
+            'use discovery.k8s.io/v1 EndpointSlice"'
+        )
     ]
     read = old.get(f"{SLICES}/json")
     assert read.values("warning") == []

@@ -16,6 +16,7 @@ from typing import Protocol
 from sliceplane.api import codec
 from sliceplane.api.errors import bad_request, too_large_resource_version
 from sliceplane.api.scheme import Resource
+from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import (
     Body,
@@ -213,9 +214,11 @@ class InProcessClient:
 
     async def _wait_for(self, resource_version: str | None) -> None:
         """Wait a little for a version from the future.  What is no number is left to the registry to refuse."""
-        if not resource_version or not resource_version.isdecimal():
+        try:
+            wanted = parse_uint64(resource_version or "")
+        except NotAnInteger:
             return
-        wanted, loop = int(resource_version), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         deadline = loop.time() + FUTURE_VERSION_SECONDS_MAX
         while self._hub.revision < wanted:
             if loop.time() >= deadline:

@@ -13,6 +13,7 @@ import click
 from sliceplane.kit.ip import parse_strict
 
 if TYPE_CHECKING:
+    from sliceplane.api.gates import Gates
     from sliceplane.api.scheme import Resource
     from sliceplane.shell.plane import Plane, PlaneConfig, Service
 
@@ -67,6 +68,20 @@ class RuntimeConfigType(click.ParamType["tuple[Resource, ...]"]):
             self.fail(str(error), param, ctx)
 
 
+def gates_of(feature_gates: str, emulated_version: str) -> Gates:
+    """The gates of the two flags.  Raises ``click.BadParameter``."""
+    from sliceplane.api.gates import NEWEST, Gates, parse_release
+
+    try:
+        release = parse_release(emulated_version) if emulated_version else NEWEST
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--emulated-version'") from error
+    try:
+        return Gates.parse(feature_gates, release)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--feature-gates'") from error
+
+
 def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The flags that every command with an API server has."""
     options = [
@@ -106,6 +121,18 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default="field",
             show_default=True,
             help="Where slices keep the topology that clients of v1beta1 write.",
+        ),
+        click.option(
+            "--feature-gates",
+            default="",
+            metavar="NAME=BOOL,...",
+            help="Features to switch on or off, such as TopologyAwareHints=false.",
+        ),
+        click.option(
+            "--emulated-version",
+            default="",
+            metavar="MAJOR.MINOR",
+            help="The Kubernetes release whose feature gates count.  [default: the newest]",
         ),
         click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True),
     ]

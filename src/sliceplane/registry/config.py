@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from sliceplane.api.gates import Gates
 
 TopologyStorage = Literal["field", "annotation"]
 
@@ -28,3 +30,4 @@ class RegistryConfig:
     advertise_address: str = ""
     advertise_port: int = 0
     topology_storage: TopologyStorage = "field"
+    gates: Gates = field(default_factory=Gates)

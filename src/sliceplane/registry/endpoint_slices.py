@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from sliceplane.api import conversion
 from sliceplane.api.discovery import LABEL_HOSTNAME
+from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_dns_subdomain
+from sliceplane.registry import gated_fields
 from sliceplane.registry.types import Target
 
 
-def prepare(target: Target, new: Document, old: Document | None) -> None:
+def prepare(gates: Gates, target: Target, new: Document, old: Document | None) -> None:
     """Undo, in place, what *new* says and the request may not; *old* is ``None`` for a new object."""
+    gated_fields.drop_from_slice(gates, target, new, old)
     if target.via is None:
         _drop_topology(new, old)
         if old is not None:

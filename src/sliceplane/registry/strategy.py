@@ -6,6 +6,7 @@ validation, so that a client's attempt to change what is not its own is silently
 
 from __future__ import annotations
 
+from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import (
     Deployments,
@@ -17,7 +18,7 @@ from sliceplane.api.scheme import (
     Resource,
     Services,
 )
-from sliceplane.registry import endpoint_slices
+from sliceplane.registry import endpoint_slices, gated_fields
 from sliceplane.registry.types import Target
 
 _NOT_READY_TAINT = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
@@ -30,15 +31,17 @@ _FIRST_STATUS: dict[str, Document] = {
 }
 
 
-def prepare_create(target: Target, document: Document) -> None:
+def prepare_create(gates: Gates, target: Target, document: Document) -> None:
     resource = target.resource
     if resource is EndpointSlices:
-        endpoint_slices.prepare(target, document, None)
+        endpoint_slices.prepare(gates, target, document, None)
     elif resource is Nodes:
         # A kubelet registers its Node together with a status; only the taint is the server's.
         taints = document.setdefault("spec", {}).setdefault("taints", [])
         if not any(taint.get("key") == _NOT_READY_TAINT["key"] for taint in taints):
             taints.append(dict(_NOT_READY_TAINT))
+    if resource is Services:
+        gated_fields.drop_from_service(gates, document, None)
     if resource is Services and document["spec"].get("clusterIP"):
         # Addresses are given as one or as a list; the list counts, and must agree (validation).
         document["spec"].setdefault("clusterIPs", [document["spec"]["clusterIP"]])
@@ -52,7 +55,7 @@ def prepare_create(target: Target, document: Document) -> None:
                 finalizers.append("kubernetes")
 
 
-def prepare_update(target: Target, new: Document, old: Document) -> None:
+def prepare_update(gates: Gates, target: Target, new: Document, old: Document) -> None:
     """*new* becomes what the request may make of *old*: the main endpoint leaves status alone, ``status``
     touches little else, ``finalize`` (Namespace) sets spec.finalizers."""
     resource, subresource = target.resource, target.subresource
@@ -64,7 +67,9 @@ def prepare_update(target: Target, new: Document, old: Document) -> None:
     if resource is Namespaces and subresource != "finalize":
         _keep(new, old, "spec")
     if resource is EndpointSlices:
-        endpoint_slices.prepare(target, new, old)
+        endpoint_slices.prepare(gates, target, new, old)
+    elif resource is Services:
+        gated_fields.drop_from_service(gates, new, old)
 
 
 def _qos_class(spec: Document) -> str:

@@ -10,7 +10,7 @@ from sliceplane.api import validation
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces, Pods, Resource
-from sliceplane.registry import answers, metadata, strategy, versions
+from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
 from sliceplane.registry.core import Core, key_of, missing
 from sliceplane.registry.create import create_document
 from sliceplane.registry.decoding import decode_body
@@ -60,11 +60,14 @@ def replace(
     resource = target.resource
     stored = document_of(record)
     old = versions.comparable(target, stored)
-    strategy.prepare_update(target, new, old)
+    strategy.prepare_update(core.config.gates, target, new, old)
     if target.subresource != "status":
         core.services.carry_over(resource, new, old)
     metadata.prepare_update(resource, new, old)
-    validation.refuse(resource, new["metadata"], validation.validate_update(resource, new, old, target.subresource))
+    errors = validation.validate_update(resource, new, old, target.subresource)
+    if target.subresource != "status":
+        errors = gated_fields.narrow(core.config.gates, target, errors, new, old)
+    validation.refuse(resource, new["metadata"], errors)
     if target.subresource != "status":
         core.services.admit(resource, new, old, dry_run=options.dry_run)
     shaped = canonical(resource, versions.to_store(core.config, target, new))

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sliceplane.api.errors import StatusError
+from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import RESOURCES, Resource
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.config import RegistryConfig, TopologyStorage
@@ -75,6 +76,7 @@ class PlaneConfig:
     #: all that is offered (``api.runtime_config``)
     served: tuple[Resource, ...] = RESOURCES
     topology_storage: TopologyStorage = "field"
+    gates: Gates = field(default_factory=Gates)
 
 
 class Service(Protocol):
@@ -207,6 +209,7 @@ class Plane:
             advertise_address=config.advertise_address or _dialled(config.bind_address),
             advertise_port=port,
             topology_storage=config.topology_storage,
+            gates=config.gates,
         )
 
     def _prepare_access(self) -> ssl.SSLContext:

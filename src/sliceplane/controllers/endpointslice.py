@@ -59,7 +59,7 @@ class EndpointSliceController:
 
     def __init__(self, config: EndpointSliceConfig | None = None) -> None:
         self._config = config or EndpointSliceConfig()
-        self._engine = SliceEngine(self._config.max_endpoints_per_slice)
+        self._engine = SliceEngine(self._config.max_endpoints_per_slice, self._config.gates)
         self._queue: WorkQueue[str] = WorkQueue()
         self._notes: list[EventNote] = []
         self._synced = False

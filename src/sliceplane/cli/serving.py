@@ -13,6 +13,8 @@ from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.kit.ip import parse_strict
 
 if TYPE_CHECKING:
+    from sliceplane.api.gates import Gates
+    from sliceplane.api.scheme import Resource
     from sliceplane.shell.plane import Plane, PlaneConfig, Service
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -50,6 +52,36 @@ class ServiceRangeType(click.ParamType[tuple[str, ...]]):
         return tuple(str(network) for network in networks)
 
 
+class RuntimeConfigType(click.ParamType["tuple[Resource, ...]"]):
+    """The resources that are served."""
+
+    name = "key=bool,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Resource, ...]:
+        if isinstance(value, tuple):
+            return value
+        from sliceplane.api.runtime_config import served_resources
+
+        try:
+            return served_resources(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def gates_of(feature_gates: str, emulated_version: str) -> Gates:
+    """The gates of the two flags.  Raises ``click.BadParameter``."""
+    from sliceplane.api.gates import NEWEST, Gates, parse_release
+
+    try:
+        release = parse_release(emulated_version) if emulated_version else NEWEST
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--emulated-version'") from error
+    try:
+        return Gates.parse(feature_gates, release)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--feature-gates'") from error
+
+
 def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The flags that every command with an API server has."""
     options = [
@@ -75,6 +107,32 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default="10.96.0.0/16,fd00:10:96::/112",
             show_default=True,
             help="Ranges for Service IPs, at most one of each family; the first is the primary family.",
+        ),
+        click.option(
+            "--runtime-config",
+            type=RuntimeConfigType(),
+            default="",
+            metavar="KEY=BOOL,...",
+            help="API versions to switch on, such as discovery.k8s.io/v1beta1=true.",
+        ),
+        click.option(
+            "--topology-storage",
+            type=click.Choice(("field", "annotation")),
+            default="field",
+            show_default=True,
+            help="Where slices keep the topology that clients of v1beta1 write.",
+        ),
+        click.option(
+            "--feature-gates",
+            default="",
+            metavar="NAME=BOOL,...",
+            help="Features to switch on or off, such as TopologyAwareHints=false.",
+        ),
+        click.option(
+            "--emulated-version",
+            default="",
+            metavar="MAJOR.MINOR",
+            help="The Kubernetes release whose feature gates count.  [default: the newest]",
         ),
         click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True),
     ]

@@ -70,7 +70,8 @@ class ControllerService:
         client = InProcessClient(
             plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=CONTROLLERS
         )
-        host = ControllerHost(client, rng=Rng(int.from_bytes(os.urandom(8), "big")), clock=plane.clock)
+        # The host's own clock goes on steadily when somebody sets the machine's.
+        host = ControllerHost(client, rng=Rng(int.from_bytes(os.urandom(8), "big")))
         for entry in self._entries:
             host.add(entry.make, max_in_flight=entry.max_in_flight)
         self._host = host

@@ -234,7 +234,7 @@ class Plane:
 
     def _application(self, address: str) -> ApiServer:
         resources = ResourceHandlers(self.registry, self.store, self.committer, self.clock)
-        self.ticker = HubTicker(self.hub, self.clock)
+        self.ticker = HubTicker(self.hub)
         self._cleanup.callback(self.ticker.close)
         services = Services(
             resources=resources,
@@ -276,8 +276,9 @@ class Plane:
         self._cleanup.push_async_callback(end)
 
     async def _tell_committer_the_time(self) -> None:
+        steady = asyncio.get_running_loop().time
         while True:
-            self.committer.tick(self.clock())
+            self.committer.tick(steady())
             await asyncio.sleep(_RETENTION_TICK_SECONDS)
 
     async def _keep_certificates_fresh(self, context: ssl.SSLContext) -> None:

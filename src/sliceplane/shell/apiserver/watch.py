@@ -180,7 +180,7 @@ class WatchHandler:
     def _subscribe(self, plan: WatchPlan, encoder: AnyEncoder) -> Watcher:
         asked_s = plan.timeout_s or 0
         seconds = asked_s if asked_s > 0 else DEFAULT_SECONDS_MIN * random.uniform(1, 2)
-        now = self._resources.clock()
+        now = asyncio.get_running_loop().time()
         interest = Interest(
             resource=plan.resource.storage_key,
             encoder=encoder,

@@ -157,7 +157,7 @@ class InProcessClient:
             self._hub.unsubscribe(watcher)
 
     def _subscribe(self, plan: WatchPlan) -> Watcher:
-        now = self._clock()
+        now = asyncio.get_running_loop().time()
         seconds = plan.timeout_s or DEFAULT_WATCH_SECONDS * random.uniform(1, 2)
         interest = Interest(
             resource=plan.resource.storage_key,

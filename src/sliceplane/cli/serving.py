@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.kit.ip import parse_strict
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Service, ...]], *, log_level: str) -> None:
-    """Run a plane until SIGINT or SIGTERM; exits with code 1 and one sentence if it cannot start.
+    """Run a plane until a signal asks it to stop; exits with code 1 and one sentence if it cannot start.
 
     *config* and *services* are called after the flags are known to be good, so that what they import is not paid
     for by ``--help`` and usage errors.
@@ -163,10 +163,8 @@ def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Servic
 
 
 async def _run(plane: Plane) -> None:
-    loop = asyncio.get_running_loop()
     asked_to_stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked_to_stop.set)
+    on_stop_signal(asked_to_stop.set)
     starting = asyncio.ensure_future(plane.start())
     stopping = asyncio.ensure_future(asked_to_stop.wait())
     try:
@@ -176,7 +174,7 @@ async def _run(plane: Plane) -> None:
             await asyncio.wait({starting})
         if not starting.cancelled():
             await starting
-            click.echo(f"ready {plane.url} kubeconfig={plane.kubeconfig}")
+            say(f"ready {plane.url} kubeconfig={plane.kubeconfig}")
             await stopping
     finally:
         stopping.cancel()

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from tests.apiserver.serving import Server, run_plane
 
 from sliceplane.api import protobuf
+from sliceplane.api.gates import Gates
 from sliceplane.api.runtime_config import served_resources
 from sliceplane.api.scheme import EndpointSlicesV1beta1
 from sliceplane.cli.main import main
@@ -157,3 +158,19 @@ def test_what_the_flag_cannot_mean_is_a_usage_error(command: str) -> None:
     result = CliRunner().invoke(main, [command, "--runtime-config=discovery.k8s.io/v2=true"])
     assert result.exit_code == 2
     assert "Invalid value for '--runtime-config': unknown api 'discovery.k8s.io/v2'" in result.output
+
+
+def test_an_emulated_release_has_its_gates_and_says_so() -> None:
+    gates = Gates.parse("TopologyAwareHints=false", (1, 30))
+    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0, gates=gates))
+    server = Server(plane)
+    try:
+        shown = server.get("/version").json
+        assert (shown["minor"], shown["emulationMinor"], shown["minCompatibilityMinor"]) == ("36", "30", "29")
+        hints = {"forZones": [{"name": "z"}]}
+        endpoints = [{"addresses": ["10.1.2.3"], "hints": hints}]
+        body = {"metadata": {"name": "a"}, "addressType": "IPv4", "endpoints": endpoints}
+        made = server.request("POST", SLICES, body)
+        assert (made.code, made.json["endpoints"]) == (201, [{"addresses": ["10.1.2.3"], "conditions": {}}])
+    finally:
+        end()

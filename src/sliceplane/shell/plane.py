@@ -244,6 +244,7 @@ class Plane:
             metrics=self.metrics,
             tokens=self._tokens(),
             limits=self.config.limits,
+            emulated=self.config.gates.release,
             clock=self.clock,
         )
         app = ApiServer(services)

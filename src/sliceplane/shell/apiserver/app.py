@@ -16,6 +16,7 @@ from typing import Any
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, internal, method_not_allowed
+from sliceplane.api.gates import NEWEST, Release
 from sliceplane.shell.apiserver import openapi, version
 from sliceplane.shell.apiserver.auth import ANONYMOUS, Attributes, Tokens, authenticate, authorize
 from sliceplane.shell.apiserver.discovery import Discovery
@@ -59,6 +60,7 @@ class Services:
     metrics: Metrics
     tokens: Tokens
     limits: Limits
+    emulated: Release = NEWEST
     clock: Callable[[], float] = time.time
 
 
@@ -165,7 +167,7 @@ class ApiServer:
         if root in _HEALTH_ROOTS:
             return services.health.respond(request.path, request.query)
         if root == "version":
-            return version.respond()
+            return version.respond(services.emulated)
         if root == "metrics":
             return Response(200, services.metrics.render(), _METRICS_TYPE)
         if root in ("api", "apis"):

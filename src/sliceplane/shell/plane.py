@@ -235,6 +235,7 @@ class Plane:
             health=self.health,
             metrics=self.metrics,
             tokens=self._tokens(),
+            decide=self.registry.decide,
             limits=self.config.limits,
             clock=self.clock,
         )

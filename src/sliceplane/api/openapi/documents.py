@@ -14,7 +14,7 @@ import msgspec
 from sliceplane.api.openapi.components import Components
 from sliceplane.api.openapi.paths import paths_of
 from sliceplane.api.schema import kubernetes_version
-from sliceplane.api.scheme import RESOURCES, Resource
+from sliceplane.api.scheme import SERVED, Resource
 
 
 def _name_of(resource: Resource) -> str:
@@ -24,7 +24,7 @@ def _name_of(resource: Resource) -> str:
 @cache
 def document_names() -> tuple[str, ...]:
     """``api/v1``, ``apis/apps/v1``, ...: the documents there are, sorted."""
-    return tuple(sorted({_name_of(resource) for resource in RESOURCES}))
+    return tuple(sorted({_name_of(resource) for resource in SERVED}))
 
 
 def index() -> dict[str, Any]:
@@ -37,7 +37,7 @@ def index() -> dict[str, Any]:
 @cache
 def document(name: str) -> bytes | None:
     """The document called *name* as JSON, or ``None`` if there is none."""
-    resources = [resource for resource in RESOURCES if _name_of(resource) == name]
+    resources = [resource for resource in SERVED if _name_of(resource) == name]
     if not resources:
         return None
     components = Components(resources[0].group, resources[0].version)

@@ -16,8 +16,10 @@ from typing import Any
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, internal, method_not_allowed
+from sliceplane.api.selectors.fields import selected_name
+from sliceplane.registry.authorization.types import Attributes
 from sliceplane.shell.apiserver import discovery, openapi, version
-from sliceplane.shell.apiserver.auth import ANONYMOUS, Attributes, Tokens, authenticate, authorize
+from sliceplane.shell.apiserver.auth import ANONYMOUS, Decide, Tokens, authenticate, authorize
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
 from sliceplane.shell.apiserver.limits import InFlight, Limits, TooMany, too_many_requests
@@ -58,6 +60,7 @@ class Services:
     health: HealthChecks
     metrics: Metrics
     tokens: Tokens
+    decide: Decide
     limits: Limits
     clock: Callable[[], float] = time.time
 
@@ -133,11 +136,11 @@ class ApiServer:
         request.user = user
         path = parse(request.path)
         if path is None:
-            authorize(user, Attributes(verb=request.method.lower(), path=request.path))
+            authorize(user, Attributes(verb=request.method.lower(), path=request.path), self._services.decide)
             return await self._answer_other(request)
         verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
         exchange.key = (verb, path.plural, path.subresource)
-        authorize(user, _attributes(verb, path, request.path))
+        authorize(user, _attributes(request, verb, path), self._services.decide)
         if verb == "watch":
             return await self._watch(request, path, exchange, send)
         reading = verb in _READ_VERBS
@@ -180,15 +183,21 @@ class ApiServer:
         return _page_not_found()
 
 
-def _attributes(verb: str, path: ResourcePath, url_path: str) -> Attributes:
+def _attributes(request: Request, verb: str, path: ResourcePath) -> Attributes:
+    """What the request wants.  A list or watch of one object, by field selector, names it."""
+    name, namespace = path.name, path.namespace
+    if path.plural == "namespaces" and not path.group:
+        namespace = name
+    if not name and verb in ("list", "watch"):
+        name = selected_name(request.query.first("fieldSelector"))
     return Attributes(
         verb=verb,
-        path=url_path,
+        path=request.path,
         group=path.group,
         resource=path.plural,
         subresource=path.subresource,
-        namespace=path.namespace,
-        name=path.name,
+        namespace=namespace,
+        name=name,
     )
 
 

@@ -1,6 +1,6 @@
 """What the server offers: ``/api``, ``/apis`` and below, in the legacy and the aggregated form (reference B1).
 
-All of it follows from ``api.scheme.RESOURCES`` and never changes while the process lives, so every document
+All of it follows from ``api.scheme.SERVED`` and never changes while the process lives, so every document
 is built at most once.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, unknown_resource
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import RESOURCES, STATUS_VERBS, Resource
+from sliceplane.api.scheme import SERVED, STATUS_VERBS, Resource
 from sliceplane.shell.apiserver.negotiate import JSON, YAML, parse_accept
 from sliceplane.shell.apiserver.request import Request
 from sliceplane.shell.apiserver.response import NO_CACHE, Response
@@ -111,7 +111,7 @@ def _conditional(request: Request, body: bytes, etag: bytes) -> Response:
 def _groups() -> dict[str, list[str]]:
     """Versions of each group but the core one, in the order of the scheme."""
     groups: dict[str, list[str]] = {}
-    for resource in RESOURCES:
+    for resource in SERVED:
         if resource.group:
             versions = groups.setdefault(resource.group, [])
             if resource.version not in versions:
@@ -120,7 +120,7 @@ def _groups() -> dict[str, list[str]]:
 
 
 def _members(group: str, version: str) -> list[Resource]:
-    found = [resource for resource in RESOURCES if (resource.group, resource.version) == (group, version)]
+    found = [resource for resource in SERVED if (resource.group, resource.version) == (group, version)]
     return sorted(found, key=lambda resource: resource.plural)
 
 

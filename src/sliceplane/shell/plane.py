@@ -251,6 +251,9 @@ class Plane:
         gauge(
             "apiserver_longrunning_requests", "Watch requests being answered.", lambda: app.in_flight.current["watch"]
         )
+        gauge(
+            "apiserver_unsent_response_bytes", "Of large responses, not taken yet.", lambda: app.in_flight.unsent_bytes
+        )
         gauge("apiserver_connections", "Open client connections.", lambda: self.listener.connections)
         return app
 

@@ -33,9 +33,9 @@ from sliceplane.shell.apiserver.response import (
     NO_CACHE,
     NOSNIFF,
     Response,
-    send_response,
     text_response,
 )
+from sliceplane.shell.apiserver.sending import send_response
 from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
 from sliceplane.shell.apiserver.watch import WatchHandler
 from sliceplane.shell.log import get_logger
@@ -100,9 +100,8 @@ class ApiServer:
             return
         code = 200
         if response is not None:
-            code = response.code
             now = self._services.clock()
-            await send_response(request, send, response, now=now, audit_id=exchange.audit_id)
+            code = await send_response(request, send, response, self.in_flight, now=now, audit_id=exchange.audit_id)
         self._services.metrics.observe(exchange.key, code, time.perf_counter() - exchange.started)
 
     async def _respond(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:

@@ -103,22 +103,25 @@ REFUSALS = [
 @pytest.mark.parametrize(("wanted", "message"), REFUSALS)
 def test_refusals_name_what_was_wanted(wanted: Attributes, message: str) -> None:
     with pytest.raises(StatusError) as caught:
-        authorize(ALICE, wanted, POLICY.decide)
+        authorize(ALICE, wanted, POLICY.decide(ALICE, wanted))
     assert (caught.value.code, caught.value.reason, caught.value.message) == (403, "Forbidden", message)
-    authorize(ADMIN, wanted, POLICY.decide)
+    authorize(ADMIN, wanted, POLICY.decide(ADMIN, wanted))
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/version", "/version/"])
 def test_public_paths(path: str) -> None:
-    authorize(ANONYMOUS, Attributes(verb="get", path=path), POLICY.decide)
+    wanted = Attributes(verb="get", path=path)
+    authorize(ANONYMOUS, wanted, POLICY.decide(ANONYMOUS, wanted))
 
 
 @pytest.mark.parametrize("path", ["/api", "/apis/apps", "/openapi/v3", "/healthzz", "/livez/ping", "/", "/metrics"])
 def test_anonymous_may_nothing_else(path: str) -> None:
+    wanted = Attributes(verb="get", path=path)
     with pytest.raises(StatusError):
-        authorize(ANONYMOUS, Attributes(verb="get", path=path), POLICY.decide)
+        authorize(ANONYMOUS, wanted, POLICY.decide(ANONYMOUS, wanted))
 
 
 @pytest.mark.parametrize("path", ["/api", "/api/", "/apis/apps/v1", "/openapi/v3/apis/apps/v1", "/livez"])
 def test_authenticated_users_may_discover(path: str) -> None:
-    authorize(ALICE, Attributes(verb="get", path=path), POLICY.decide)
+    wanted = Attributes(verb="get", path=path)
+    authorize(ALICE, wanted, POLICY.decide(ALICE, wanted))

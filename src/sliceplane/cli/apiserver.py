@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.serving import AddressType, serve, serving_options
+from sliceplane.cli.serving import AddressType, audit_config, serve, serving_options
 
 if TYPE_CHECKING:
     from sliceplane.shell.plane import PlaneConfig
@@ -28,6 +28,9 @@ def command(
     secure_port: int,
     data_dir: str,
     service_cluster_ip_range: tuple[str, ...],
+    audit_log_path: Path | None,
+    audit_log_maxsize: int,
+    audit_log_maxbackup: int,
     log_level: str,
     advertise_address: str | None,
     token_auth_file: Path | None,
@@ -49,6 +52,7 @@ def command(
             secure_port=secure_port,
             data_dir=data_dir,
             service_cidrs=service_cluster_ip_range,
+            audit=audit_config(audit_log_path, audit_log_maxsize, audit_log_maxbackup),
             advertise_address=advertise_address or "",
             token_auth_file=token_auth_file,
             client_ca_file=client_ca_file,

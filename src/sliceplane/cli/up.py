@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sliceplane.cli.emulation import emulation_config, emulation_options
-from sliceplane.cli.serving import serve, serving_options
+from sliceplane.cli.serving import audit_config, serve, serving_options
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ def command(
     secure_port: int,
     data_dir: str,
     service_cluster_ip_range: tuple[str, ...],
+    audit_log_path: Path | None,
+    audit_log_maxsize: int,
+    audit_log_maxbackup: int,
     log_level: str,
     max_endpoints_per_slice: int,
     endpointslice_updates_batch_period: float,
@@ -67,6 +71,7 @@ def command(
             secure_port=secure_port,
             data_dir=data_dir,
             service_cidrs=service_cluster_ip_range,
+            audit=audit_config(audit_log_path, audit_log_maxsize, audit_log_maxbackup),
         )
 
     def services() -> tuple[Service, ...]:

@@ -28,6 +28,7 @@ from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.registry import Registry
 from sliceplane.shell import pki
 from sliceplane.shell.apiserver.app import ApiServer, Services
+from sliceplane.shell.apiserver.audit import AuditConfig, AuditLog
 from sliceplane.shell.apiserver.auth import Tokens
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
@@ -71,6 +72,7 @@ class PlaneConfig:
     token_auth_file: Path | None = None
     client_ca_file: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    audit: AuditConfig | None = None
 
 
 class Service(Protocol):
@@ -224,6 +226,15 @@ class Plane:
         pki.ensure_tokens(self.data_dir.tokens)
         return Tokens.load(self.data_dir.tokens)
 
+    def _audit_log(self) -> AuditLog | None:
+        """Raises ``StartError``.  Closed after the listener, so that the last requests are in it."""
+        if self.config.audit is None:
+            return None
+        log = AuditLog(self.config.audit, self.clock)
+        self._cleanup.callback(log.close)
+        self.metrics.gauge("apiserver_audit_lost_events", "Audit events that could not be written.", lambda: log.lost)
+        return log
+
     def _application(self, address: str) -> ApiServer:
         resources = ResourceHandlers(self.registry, self.store, self.committer, self.clock)
         self.ticker = HubTicker(self.hub, self.clock)
@@ -237,6 +248,7 @@ class Plane:
             tokens=self._tokens(),
             decide=self.registry.decide,
             limits=self.config.limits,
+            audit=self._audit_log(),
             clock=self.clock,
         )
         app = ApiServer(services)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,6 @@ from sliceplane.registry.types import User
 from sliceplane.shell.start_error import StartError
 
 ANONYMOUS = User(name="system:anonymous", groups=(UNAUTHENTICATED,))
-
-Decide = Callable[[User, Attributes], Decision]
 
 
 class Tokens:
@@ -89,9 +87,7 @@ def authenticate(certificate_user: User | None, authorization: bytes, tokens: To
     return user
 
 
-def authorize(user: User, wanted: Attributes, decide: Decide) -> Decision:
-    """The decision that lets *user* do what is *wanted*.  Raises the 403 ``StatusError`` instead of a refusal."""
-    decision = decide(user, wanted)
+def authorize(user: User, wanted: Attributes, decision: Decision) -> None:
+    """Raises the 403 ``StatusError`` if it was decided that *user* may not do what is *wanted*."""
     if not decision.allowed:
         raise refusal(user, wanted)
-    return decision

@@ -126,9 +126,18 @@ def selectable(resource: Resource, document: Document) -> Mapping[str, str]:
     return found
 
 
+def starts_as(resource: Resource, body: bytes) -> bool:
+    """Whether *body* is a canonical object of *resource*: by its first bytes, which say so."""
+    return body.startswith(_prefix(resource))
+
+
+def _prefix(resource: Resource) -> bytes:
+    return f'{{"kind":"{resource.kind}","apiVersion":"{resource.api_version}",'.encode()
+
+
 def item_bytes(resource: Resource, body: bytes) -> bytes:
     """A stored body as a list item: without kind and apiVersion."""
-    prefix = f'{{"kind":"{resource.kind}","apiVersion":"{resource.api_version}",'.encode()
+    prefix = _prefix(resource)
     assert body.startswith(prefix), f"stored {resource.kind} does not start canonically: {body[:80]!r}"
     return b"{" + body[len(prefix) :]
 

@@ -19,7 +19,7 @@ from sliceplane.api.errors import StatusError, internal, method_not_allowed
 from sliceplane.api.selectors.fields import selected_name
 from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.types import User
-from sliceplane.shell.apiserver import discovery, openapi, version
+from sliceplane.shell.apiserver import openapi, version
 from sliceplane.shell.apiserver.audit import AuditEntry, AuditLog
 from sliceplane.shell.apiserver.auth import ANONYMOUS, Tokens, authenticate, authorize
 from sliceplane.shell.apiserver.discovery import Discovery
@@ -166,7 +166,7 @@ class ApiServer:
             return await self._watch(request, path, exchange, send)
         reading = verb in _READ_VERBS
         with self.in_flight.admit("read" if reading else "write"):
-            route = resolve(path, verb)
+            route = resolve(path, verb, self._services.discovery.served)
             limit_s = READ_SECONDS_MAX if reading else WRITE_SECONDS_MAX
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
                 return await self._services.resources.respond(request, route)
@@ -182,7 +182,7 @@ class ApiServer:
         authorize(user, wanted, decision)
 
     async def _watch(self, request: Request, path: ResourcePath, exchange: _Exchange, send: Send) -> Response | None:
-        route = resolve(path, "watch")
+        route = resolve(path, "watch", self._services.discovery.served)
         with self.in_flight.admit("watch"):
 
             def on_head() -> str:
@@ -209,9 +209,20 @@ class ApiServer:
             return services.discovery.respond(request) or _page_not_found()
         if root == "openapi":
             now = services.clock()
-            return await openapi.respond(request, now=now, started=self._started) or _page_not_found()
+            return (
+                await openapi.respond(request, services.discovery.served, now=now, started=self._started)
+                or _page_not_found()
+            )
         if root == "":
-            found = [*discovery.paths(), "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz"]
+            found = [
+                *services.discovery.paths(),
+                "/healthz",
+                "/livez",
+                "/metrics",
+                "/openapi/v2",
+                "/openapi/v3",
+                "/readyz",
+            ]
             return Response(200, encode({"paths": [*found, "/version"]}) + b"\n")
         return _page_not_found()
 
@@ -262,6 +273,6 @@ def _status_response(request: Request, error: StatusError) -> Response:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
     path = parse(request.path)
     if path is not None and request.user not in (None, ANONYMOUS):
-        headers.extend(warning_headers(deprecation(path.group, path.plural)))
+        headers.extend(warning_headers(deprecation(path.group, path.version, path.plural)))
     body = render_status(error, representation)
     return Response(error.code, body, representation.content_type, tuple(headers))

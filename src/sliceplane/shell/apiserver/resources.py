@@ -163,6 +163,6 @@ def included_objects(request: Request, representation: Representation) -> Includ
 def _response(
     code: int, body: bytes, target: Target, representation: Representation, warnings: tuple[str, ...]
 ) -> Response:
-    told = (*deprecation(target.resource.group, target.resource.plural), *warnings)
+    told = (*deprecation(target.resource.group, target.resource.version, target.resource.plural), *warnings)
     headers = (NO_CACHE, *warning_headers(told)) if told else (NO_CACHE,)
     return Response(code, body, representation.content_type, headers)

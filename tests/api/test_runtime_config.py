@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sliceplane.api.runtime_config import served_resources
-from sliceplane.api.scheme import RESOURCES, EndpointSlicesV1beta1
+from sliceplane.api.scheme import SERVED, EndpointSlicesV1beta1
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from sliceplane.api.scheme import RESOURCES, EndpointSlicesV1beta1
     ],
 )
 def test_switches(text: str, on: bool) -> None:
-    assert served_resources(text) == (*RESOURCES, *([EndpointSlicesV1beta1] if on else []))
+    assert served_resources(text) == (*SERVED, *([EndpointSlicesV1beta1] if on else []))
 
 
 @pytest.mark.parametrize(

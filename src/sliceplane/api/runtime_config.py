@@ -8,7 +8,7 @@ everything else is what the rest of the process stands on.
 
 from __future__ import annotations
 
-from sliceplane.api.scheme import OPTIONAL_RESOURCES, RESOURCES, Resource
+from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource
 
 _TRUE = frozenset({"", "1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
@@ -21,7 +21,7 @@ def served_resources(text: str) -> tuple[Resource, ...]:
     """
     chosen = _parse(text)
     _refuse_unknown(chosen)
-    return (*RESOURCES, *(each for each in OPTIONAL_RESOURCES if _is_on(each, chosen)))
+    return (*SERVED, *(each for each in OPTIONAL_RESOURCES if _is_on(each, chosen)))
 
 
 def _parse(text: str) -> dict[str, bool]:
@@ -49,9 +49,9 @@ def _is_on(resource: Resource, chosen: dict[str, bool]) -> bool:
 
 def _refuse_unknown(chosen: dict[str, bool]) -> None:
     known = {"api/all", "api/alpha", "api/beta", "api/ga"}
-    known.update(key for resource in (*RESOURCES, *OPTIONAL_RESOURCES) for key in _keys(resource))
+    known.update(key for resource in (*SERVED, *OPTIONAL_RESOURCES) for key in _keys(resource))
     for key, on in chosen.items():
         if key not in known:
             raise ValueError(f"unknown api {key!r}")
-        if not on and key != "api/all" and any(key in _keys(resource) for resource in RESOURCES):
+        if not on and key != "api/all" and any(key in _keys(resource) for resource in SERVED):
             raise ValueError(f"{key!r} cannot be switched off")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sliceplane.kit.names import check_dns_label, check_dns_subdomain
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_path_segment
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 STATUS_VERBS = ("get", "patch", "update")
@@ -227,6 +227,66 @@ ReplicaSets = Resource(
     generation="spec",
 )
 
+RBAC_GROUP = "rbac.authorization.k8s.io"
+Roles = Resource(
+    group=RBAC_GROUP,
+    version="v1",
+    kind="Role",
+    plural="roles",
+    singular="role",
+    check_name=check_path_segment,
+    create_on_update=True,
+)
+RoleBindings = Resource(
+    group=RBAC_GROUP,
+    version="v1",
+    kind="RoleBinding",
+    plural="rolebindings",
+    singular="rolebinding",
+    check_name=check_path_segment,
+    create_on_update=True,
+)
+ClusterRoles = Resource(
+    group=RBAC_GROUP,
+    version="v1",
+    kind="ClusterRole",
+    plural="clusterroles",
+    singular="clusterrole",
+    namespaced=False,
+    check_name=check_path_segment,
+    create_on_update=True,
+)
+ClusterRoleBindings = Resource(
+    group=RBAC_GROUP,
+    version="v1",
+    kind="ClusterRoleBinding",
+    plural="clusterrolebindings",
+    singular="clusterrolebinding",
+    namespaced=False,
+    check_name=check_path_segment,
+    create_on_update=True,
+)
+
+
+def _review(group: str, kind: str) -> Resource:
+    """A question that is POSTed and answered, and never stored."""
+    singular = kind.lower()
+    return Resource(
+        group=group,
+        version="v1",
+        kind=kind,
+        plural=f"{singular}s",
+        singular=singular,
+        namespaced=False,
+        verbs=("create",),
+    )
+
+
+SelfSubjectReviews = _review("authentication.k8s.io", "SelfSubjectReview")
+SelfSubjectAccessReviews = _review("authorization.k8s.io", "SelfSubjectAccessReview")
+SelfSubjectRulesReviews = _review("authorization.k8s.io", "SelfSubjectRulesReview")
+
+#: what is stored
 RESOURCES: tuple[Resource, ...] = (
     ConfigMaps,
     EndpointsObjects,
@@ -239,11 +299,19 @@ RESOURCES: tuple[Resource, ...] = (
     ReplicaSets,
     Leases,
     EndpointSlices,
+    ClusterRoleBindings,
+    ClusterRoles,
+    RoleBindings,
+    Roles,
 )
+#: what is asked: create is their only verb
+REVIEWS: tuple[Resource, ...] = (SelfSubjectReviews, SelfSubjectAccessReviews, SelfSubjectRulesReviews)
+#: everything that has a path unless something else is asked for
+SERVED: tuple[Resource, ...] = (*RESOURCES, *REVIEWS)
 #: what ``--runtime-config`` can switch on
 OPTIONAL_RESOURCES: tuple[Resource, ...] = (EndpointSlicesV1beta1,)
 
-_ALL = (*RESOURCES, *OPTIONAL_RESOURCES)
+_ALL = (*SERVED, *OPTIONAL_RESOURCES)
 _BY_PATH = {(r.group, r.version, r.plural): r for r in _ALL}
 _BY_KIND = {(r.api_version, r.kind): r for r in _ALL}
 _BY_KEY = {r.schema_key: r for r in _ALL}

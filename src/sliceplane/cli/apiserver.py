@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.serving import AddressType, gates_of, serve, serving_options
+from sliceplane.cli.serving import AddressType, audit_config, gates_of, serve, serving_options
 
 if TYPE_CHECKING:
     from sliceplane.api.scheme import Resource
@@ -30,6 +30,9 @@ def command(
     secure_port: int,
     data_dir: str,
     service_cluster_ip_range: tuple[str, ...],
+    audit_log_path: Path | None,
+    audit_log_maxsize: int,
+    audit_log_maxbackup: int,
     runtime_config: tuple[Resource, ...],
     topology_storage: TopologyStorage,
     feature_gates: str,
@@ -56,6 +59,7 @@ def command(
             secure_port=secure_port,
             data_dir=data_dir,
             service_cidrs=service_cluster_ip_range,
+            audit=audit_config(audit_log_path, audit_log_maxsize, audit_log_maxbackup),
             served=runtime_config,
             topology_storage=topology_storage,
             gates=gates,

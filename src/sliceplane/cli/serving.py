@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from ipaddress import ip_network
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ from sliceplane.kit.ip import parse_strict
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
     from sliceplane.api.scheme import Resource
+    from sliceplane.shell.apiserver.audit import AuditConfig
     from sliceplane.shell.plane import Plane, PlaneConfig, Service
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -109,6 +111,26 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Ranges for Service IPs, at most one of each family; the first is the primary family.",
         ),
         click.option(
+            "--audit-log-path",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="File for one JSON line per stage of every request (audit.k8s.io/v1, Metadata).  [default: none]",
+        ),
+        click.option(
+            "--audit-log-maxsize",
+            type=click.IntRange(1),
+            default=100,
+            show_default=True,
+            metavar="MEGABYTES",
+            help="Size at which the audit log is renamed and begun anew.",
+        ),
+        click.option(
+            "--audit-log-maxbackup",
+            type=click.IntRange(0),
+            default=10,
+            show_default=True,
+            help="How many renamed audit logs are kept; 0 keeps all.",
+        ),
+        click.option(
             "--runtime-config",
             type=RuntimeConfigType(),
             default="",
@@ -139,6 +161,13 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def audit_config(path: Path | None, maxsize: int, maxbackup: int) -> AuditConfig | None:
+    """The three flags ``--audit-log-...``; *maxsize* is in megabytes."""
+    from sliceplane.shell.apiserver.audit import AuditConfig
+
+    return None if path is None else AuditConfig(path=path, size_max=maxsize * 1024 * 1024, backups_max=maxbackup)
 
 
 def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Service, ...]], *, log_level: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sliceplane.api.gates import ENDPOINT_SLICE_PROXYING
 from sliceplane.cli.emulation import emulation_config, emulation_options
-from sliceplane.cli.serving import gates_of, serve, serving_options
+from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ def command(
     secure_port: int,
     data_dir: str,
     service_cluster_ip_range: tuple[str, ...],
+    audit_log_path: Path | None,
+    audit_log_maxsize: int,
+    audit_log_maxbackup: int,
     runtime_config: tuple[Resource, ...],
     topology_storage: TopologyStorage,
     feature_gates: str,
@@ -77,6 +81,7 @@ def command(
             secure_port=secure_port,
             data_dir=data_dir,
             service_cidrs=service_cluster_ip_range,
+            audit=audit_config(audit_log_path, audit_log_maxsize, audit_log_maxbackup),
             served=runtime_config,
             topology_storage=topology_storage,
             gates=gates,

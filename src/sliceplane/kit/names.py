@@ -98,3 +98,10 @@ def check_label_value(value: str) -> tuple[str, ...]:
 GENERATED_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 GENERATED_SUFFIX_LENGTH = 5
 GENERATED_BASE_MAX = 58
+
+
+def check_path_segment(value: str) -> tuple[str, ...]:
+    """A name that may be anything which is one segment of a URL path (RBAC objects)."""
+    if value in (".", ".."):
+        return (f"may not be '{value}'",)
+    return tuple(f"may not contain '{mark}'" for mark in "/%" if mark in value)

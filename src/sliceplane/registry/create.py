@@ -1,8 +1,8 @@
 """POST: a new object, from its body to a staged record (reference B6).
 
-Required order: decode and default; the namespace exists and takes content; identity; validation; the
-name is free; Services get their addresses; stage.  Nothing is held before the last check passed, so an
-error leaves no trace.
+Required order: decode and default; the namespace exists and takes content; identity; validation; nobody grants more
+than they have; the name is free; Services get their addresses; stage.  Nothing is held before the last check passed,
+so an error leaves no trace.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from sliceplane.api.scheme import EndpointSlices, Namespaces, Resource
 from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
 from sliceplane.registry.admission.namespaces import admit_create
 from sliceplane.registry.admission.pods import label_topology
+from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.decoding import decode_body, must_be_unset_on_create
 from sliceplane.registry.documents import document_of
@@ -46,6 +47,7 @@ def create_document(
     label_topology(core.store, resource, document)
     errors = validation.validate_create(resource, document)
     validation.refuse(resource, head, gated_fields.narrow(core.config.gates, target, errors, document, None))
+    check_write(core.policy, ctx.user, resource, document, None)
     if given_version:
         raise must_be_unset_on_create()
     existing = core.store.latest(key_of(Target(resource=resource, namespace=_namespace(head), name=head["name"])))

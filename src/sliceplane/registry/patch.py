@@ -17,7 +17,7 @@ from sliceplane.registry import metadata, versions
 from sliceplane.registry.core import Core
 from sliceplane.registry.decoding import Undecodable, decoded
 from sliceplane.registry.documents import document_of
-from sliceplane.registry.types import Outcome, PatchType, Target, WriteOptions
+from sliceplane.registry.types import Context, Outcome, PatchType, Target, WriteOptions
 from sliceplane.registry.update import check_version, replace
 
 #: until server-side apply is served, a client that asks for it is told what it can use instead
@@ -36,8 +36,10 @@ class Patched:
     strategic: Document | None = None
 
 
-def patch(core: Core, target: Target, patch_type: PatchType, body: bytes, options: WriteOptions) -> Outcome:
-    """Raises StatusError: 400, 404, 409, 413, 415, 422, 500."""
+def patch(
+    core: Core, ctx: Context, target: Target, patch_type: PatchType, body: bytes, *, options: WriteOptions
+) -> Outcome:
+    """Raises StatusError: 400, 403, 404, 409, 413, 415, 422, 500."""
     resource = target.spoken
     record = core.latest(target)
     old = versions.shown_document(resource, document_of(record))
@@ -47,7 +49,7 @@ def patch(core: Core, target: Target, patch_type: PatchType, body: bytes, option
     metadata.match_name(target, head)
     metadata.match_namespace(target, head)
     check_version(target, head, record, conditional=False)
-    return replace(core, target, new, record, options=options, warnings=warnings)
+    return replace(core, ctx, target, new, record, options=options, warnings=warnings)
 
 
 def apply_patch(resource: Resource, patch_type: PatchType, old: Document, body: bytes) -> Patched:

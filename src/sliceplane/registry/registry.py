@@ -9,6 +9,7 @@ What a caller must do besides calling:
 
 from __future__ import annotations
 
+from sliceplane.api.scheme import REVIEWS
 from sliceplane.kit.rng import Rng
 from sliceplane.registry import binding, namespaces, read, versions
 from sliceplane.registry import bootstrap as bootstrapping
@@ -18,6 +19,8 @@ from sliceplane.registry import delete_collection as deleting_collection
 from sliceplane.registry import patch as patching
 from sliceplane.registry import scale as scaling
 from sliceplane.registry import update as updating
+from sliceplane.registry.authorization import reviews
+from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.core import Core
 from sliceplane.registry.types import (
@@ -29,6 +32,7 @@ from sliceplane.registry.types import (
     Outcome,
     PatchType,
     Target,
+    User,
     WatchOptions,
     WatchPlan,
     WriteOptions,
@@ -62,12 +66,14 @@ class Registry:
     def create(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
         if target.subresource == "binding":
             return binding.bind(self._core, ctx, target, body, options)
+        if target.resource in REVIEWS:
+            return reviews.answer(self._core.policy, ctx, target, body, options)
         target = versions.at_hub(target)
         return versions.shown(target, creating.create(self._core, ctx, target, body, options))
 
     def update(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
         if target.subresource == "scale":
-            return scaling.update_scale(self._core, target, body, options)
+            return scaling.update_scale(self._core, ctx, target, body, options)
         target = versions.at_hub(target)
         return versions.shown(target, updating.update(self._core, ctx, target, body, options))
 
@@ -80,9 +86,9 @@ class Registry:
         options: WriteOptions,
     ) -> Outcome:
         if target.subresource == "scale":
-            return scaling.patch_scale(self._core, target, patch_type, patch, options)
+            return scaling.patch_scale(self._core, ctx, target, patch_type, patch, options=options)
         target = versions.at_hub(target)
-        return versions.shown(target, patching.patch(self._core, target, patch_type, patch, options))
+        return versions.shown(target, patching.patch(self._core, ctx, target, patch_type, patch, options=options))
 
     def delete(self, ctx: Context, target: Target, options: DeleteOptions) -> Outcome:
         target = versions.at_hub(target)
@@ -93,6 +99,12 @@ class Registry:
     ) -> Outcome:
         target = versions.at_hub(target)
         return deleting_collection.delete_collection(self._core, ctx, target, selection, options)
+
+    # Access
+
+    def decide(self, user: User, wanted: Attributes) -> Decision:
+        """May *user* do that?  Never raises; nothing else of the registry asks, so every caller has to."""
+        return self._core.policy.decide(user, wanted)
 
     # Life
 

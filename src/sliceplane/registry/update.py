@@ -11,6 +11,9 @@ from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, i
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces, Pods, Resource
 from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
+from sliceplane.registry.authorization.escalation import check_write
+from sliceplane.registry.authorization.refusal import require
+from sliceplane.registry.authorization.types import Attributes
 from sliceplane.registry.core import Core, key_of, missing
 from sliceplane.registry.create import create_document
 from sliceplane.registry.decoding import decode_body
@@ -33,11 +36,19 @@ def update(core: Core, ctx: Context, target: Target, body: Body, options: WriteO
         if head.get("uid"):
             raise _uid_conflict(target, head["uid"], "")
         head.pop("resourceVersion", None)
+        creating = Attributes(
+            verb="create",
+            group=resource.group,
+            resource=resource.plural,
+            namespace=target.namespace,
+            name=target.name,
+        )
+        require(core.policy, ctx.user, creating)
         return create_document(core, ctx, target, document, options=options, warnings=warnings)
     if head.get("uid") and head["uid"] != record.uid:
         raise _uid_conflict(target, head["uid"], record.uid)
     check_version(target, head, record, conditional=not resource.unconditional_update)
-    return replace(core, target, document, record, options=options, warnings=warnings)
+    return replace(core, ctx, target, document, record, options=options, warnings=warnings)
 
 
 def check_version(target: Target, head: Document, record: Record, *, conditional: bool) -> None:
@@ -54,7 +65,14 @@ def check_version(target: Target, head: Document, record: Record, *, conditional
 
 
 def replace(
-    core: Core, target: Target, new: Document, record: Record, *, options: WriteOptions, warnings: tuple[str, ...]
+    core: Core,
+    ctx: Context,
+    target: Target,
+    new: Document,
+    record: Record,
+    *,
+    options: WriteOptions,
+    warnings: tuple[str, ...],
 ) -> Outcome:
     """Make *new* (decoded and defaulted; changed here) the next version of *record*."""
     resource = target.resource
@@ -68,6 +86,7 @@ def replace(
     if target.subresource != "status":
         errors = gated_fields.narrow(core.config.gates, target, errors, new, old)
     validation.refuse(resource, new["metadata"], errors)
+    check_write(core.policy, ctx.user, resource, new, old)
     if target.subresource != "status":
         core.services.admit(resource, new, old, dry_run=options.dry_run)
     shaped = canonical(resource, versions.to_store(core.config, target, new))

@@ -24,12 +24,13 @@ from typing import Protocol
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
-from sliceplane.api.scheme import RESOURCES, Resource
+from sliceplane.api.scheme import SERVED, Resource
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.config import RegistryConfig, TopologyStorage
 from sliceplane.registry.registry import Registry
 from sliceplane.shell import pki
 from sliceplane.shell.apiserver.app import ApiServer, Services
+from sliceplane.shell.apiserver.audit import AuditConfig, AuditLog
 from sliceplane.shell.apiserver.auth import Tokens
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
@@ -73,8 +74,9 @@ class PlaneConfig:
     token_auth_file: Path | None = None
     client_ca_file: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    audit: AuditConfig | None = None
     #: all that is offered (``api.runtime_config``)
-    served: tuple[Resource, ...] = RESOURCES
+    served: tuple[Resource, ...] = SERVED
     topology_storage: TopologyStorage = "field"
     gates: Gates = field(default_factory=Gates)
 
@@ -232,6 +234,15 @@ class Plane:
         pki.ensure_tokens(self.data_dir.tokens)
         return Tokens.load(self.data_dir.tokens)
 
+    def _audit_log(self) -> AuditLog | None:
+        """Raises ``StartError``.  Closed after the listener, so that the last requests are in it."""
+        if self.config.audit is None:
+            return None
+        log = AuditLog(self.config.audit, self.clock)
+        self._cleanup.callback(log.close)
+        self.metrics.gauge("apiserver_audit_lost_events", "Audit events that could not be written.", lambda: log.lost)
+        return log
+
     def _application(self, address: str) -> ApiServer:
         resources = ResourceHandlers(self.registry, self.store, self.committer, self.clock)
         self.ticker = HubTicker(self.hub)
@@ -243,8 +254,10 @@ class Plane:
             health=self.health,
             metrics=self.metrics,
             tokens=self._tokens(),
+            decide=self.registry.decide,
             limits=self.config.limits,
             emulated=self.config.gates.release,
+            audit=self._audit_log(),
             clock=self.clock,
         )
         app = ApiServer(services)

@@ -11,11 +11,13 @@ from collections.abc import Callable
 
 from sliceplane.api.defaults.discovery import default_endpoint_slice
 from sliceplane.api.defaults.pods import default_pod
+from sliceplane.api.defaults.rbac import default_binding
 from sliceplane.api.defaults.services import default_service
 from sliceplane.api.defaults.small import default_endpoints, default_event, default_lease, default_node
 from sliceplane.api.defaults.workloads import default_deployment, default_replica_set
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import (
+    ClusterRoleBindings,
     Deployments,
     EndpointSlices,
     EndpointsObjects,
@@ -25,10 +27,12 @@ from sliceplane.api.scheme import (
     Pods,
     ReplicaSets,
     Resource,
+    RoleBindings,
     Services,
 )
 
 _DEFAULTS: dict[str, Callable[[Document], None]] = {
+    ClusterRoleBindings.key: default_binding,
     Deployments.key: default_deployment,
     EndpointSlices.key: default_endpoint_slice,
     EndpointsObjects.key: default_endpoints,
@@ -37,6 +41,7 @@ _DEFAULTS: dict[str, Callable[[Document], None]] = {
     Nodes.key: default_node,
     Pods.key: default_pod,
     ReplicaSets.key: default_replica_set,
+    RoleBindings.key: default_binding,
     Services.key: default_service,
 }
 

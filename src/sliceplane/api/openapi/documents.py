@@ -14,7 +14,7 @@ import msgspec
 from sliceplane.api.openapi.components import Components
 from sliceplane.api.openapi.paths import paths_of
 from sliceplane.api.schema import kubernetes_version
-from sliceplane.api.scheme import OPTIONAL_RESOURCES, RESOURCES, Resource
+from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource
 
 
 def _name_of(resource: Resource) -> str:
@@ -22,12 +22,12 @@ def _name_of(resource: Resource) -> str:
 
 
 @cache
-def document_names(served: tuple[Resource, ...] = RESOURCES) -> tuple[str, ...]:
+def document_names(served: tuple[Resource, ...] = SERVED) -> tuple[str, ...]:
     """``api/v1``, ``apis/apps/v1``, ...: the documents about what is *served*, sorted."""
     return tuple(sorted({_name_of(resource) for resource in served}))
 
 
-def index(served: tuple[Resource, ...] = RESOURCES) -> dict[str, Any]:
+def index(served: tuple[Resource, ...] = SERVED) -> dict[str, Any]:
     """The answer to ``/openapi/v3``."""
     names = document_names(served)
     return {"paths": {name: {"serverRelativeURL": f"/openapi/v3/{name}?hash={hash_of(name)}"} for name in names}}
@@ -36,7 +36,7 @@ def index(served: tuple[Resource, ...] = RESOURCES) -> dict[str, Any]:
 @cache
 def document(name: str) -> bytes | None:
     """The document called *name* as JSON, of a version served or not, or ``None`` if there is none."""
-    resources = [resource for resource in (*RESOURCES, *OPTIONAL_RESOURCES) if _name_of(resource) == name]
+    resources = [resource for resource in (*SERVED, *OPTIONAL_RESOURCES) if _name_of(resource) == name]
     if not resources:
         return None
     components = Components(resources[0].group, resources[0].version)

@@ -12,6 +12,8 @@ from typing import NamedTuple, Protocol
 from sliceplane.api.errors import FieldError, invalid
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import (
+    ClusterRoleBindings,
+    ClusterRoles,
     ConfigMaps,
     Deployments,
     EndpointSlices,
@@ -23,9 +25,21 @@ from sliceplane.api.scheme import (
     Pods,
     ReplicaSets,
     Resource,
+    RoleBindings,
+    Roles,
     Services,
 )
-from sliceplane.api.validation import config_maps, endpoint_slices, endpoints, metadata, nodes, pods, small, workloads
+from sliceplane.api.validation import (
+    config_maps,
+    endpoint_slices,
+    endpoints,
+    metadata,
+    nodes,
+    pods,
+    rbac,
+    small,
+    workloads,
+)
 from sliceplane.api.validation.service_update import validate_service_update
 from sliceplane.api.validation.services import validate_service
 
@@ -44,6 +58,8 @@ class _Rules(NamedTuple):
 
 
 _RULES: dict[str, _Rules] = {
+    ClusterRoleBindings.key: _Rules(rbac.validate_cluster_role_binding, rbac.validate_cluster_role_binding_update),
+    ClusterRoles.key: _Rules(rbac.validate_cluster_role, rbac.validate_cluster_role_update),
     ConfigMaps.key: _Rules(config_maps.validate, config_maps.validate_update),
     Deployments.key: _Rules(workloads.validate_deployment, workloads.validate_deployment_update),
     EndpointSlices.key: _Rules(endpoint_slices.validate, endpoint_slices.validate_update),
@@ -54,6 +70,8 @@ _RULES: dict[str, _Rules] = {
     Nodes.key: _Rules(nodes.validate, nodes.validate_update),
     Pods.key: _Rules(pods.validate, pods.validate_update),
     ReplicaSets.key: _Rules(workloads.validate_replica_set, workloads.validate_replica_set_update),
+    RoleBindings.key: _Rules(rbac.validate_role_binding, rbac.validate_role_binding_update),
+    Roles.key: _Rules(rbac.validate_role, rbac.validate_role_update),
     Services.key: _Rules(validate_service, validate_service_update),
 }
 _STATUS_RULES: dict[str, _Update] = {

@@ -15,7 +15,7 @@ from typing import Any
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, unknown_resource
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import RESOURCES, STATUS_VERBS, Resource
+from sliceplane.api.scheme import SERVED, STATUS_VERBS, Resource
 from sliceplane.shell.apiserver.negotiate import JSON, YAML, parse_accept
 from sliceplane.shell.apiserver.request import Request
 from sliceplane.shell.apiserver.response import NO_CACHE, Response
@@ -34,7 +34,7 @@ class Discovery:
     a group before its others.
     """
 
-    def __init__(self, address: str, served: tuple[Resource, ...] = RESOURCES) -> None:
+    def __init__(self, address: str, served: tuple[Resource, ...] = SERVED) -> None:
         self._address = address
         self.served = served
         #: versions of each group but the core one, in the order of *served*

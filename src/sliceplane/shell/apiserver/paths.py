@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from sliceplane.api.errors import method_not_allowed, unknown_resource
-from sliceplane.api.scheme import RESOURCES, Resource, by_path
+from sliceplane.api.scheme import SERVED, Resource, by_path
 from sliceplane.registry.types import Target
 
 _METHOD_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
@@ -95,7 +95,7 @@ def verb_of(method: str, path: ResourcePath, *, wants_watch: bool) -> str:
     return method.lower()
 
 
-def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = RESOURCES) -> Route:
+def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED) -> Route:
     """The route of a path whose request was authorised, if its resource is *served*.
 
     Raises the 404 or 405 ``StatusError``.

@@ -93,6 +93,7 @@ class ResourceHandlers:
         body = decode_object(request, await request.body(), target.resource, target.subresource)
         options = write_options(request, "CreateOptions")
         outcome = self._registry.create(self.context(request), target, body, options)
+        request.created = outcome.body
         return await self._written(request, target, representation, outcome)
 
     async def _update(self, request: Request, target: Target, representation: Representation) -> Response:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from sliceplane.kit.names import check_dns_label, check_dns_subdomain
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_ip_name
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 STATUS_VERBS = ("get", "patch", "update")
@@ -186,6 +186,42 @@ Events = Resource(
     selectable_fields=_CORE_EVENT_FIELDS,
     create_on_update=True,
 )
+Secrets = Resource(
+    group="",
+    version="v1",
+    kind="Secret",
+    plural="secrets",
+    singular="secret",
+    selectable_fields=(("type", "type"),),
+)
+ServiceAccounts = Resource(
+    group="",
+    version="v1",
+    kind="ServiceAccount",
+    plural="serviceaccounts",
+    singular="serviceaccount",
+    short_names=("sa",),
+    delete_reply="object",
+)
+IPAddresses = Resource(
+    group="networking.k8s.io",
+    version="v1",
+    kind="IPAddress",
+    plural="ipaddresses",
+    singular="ipaddress",
+    namespaced=False,
+    short_names=("ip",),
+    check_name=check_ip_name,
+)
+ServiceCIDRs = Resource(
+    group="networking.k8s.io",
+    version="v1",
+    kind="ServiceCIDR",
+    plural="servicecidrs",
+    singular="servicecidr",
+    namespaced=False,
+    subresources=("status",),
+)
 Leases = Resource(
     group="coordination.k8s.io",
     version="v1",
@@ -225,11 +261,15 @@ RESOURCES: tuple[Resource, ...] = (
     Namespaces,
     Nodes,
     Pods,
+    Secrets,
+    ServiceAccounts,
     Services,
     Deployments,
     ReplicaSets,
     Leases,
     EndpointSlices,
+    IPAddresses,
+    ServiceCIDRs,
 )
 
 _BY_PATH = {(r.group, r.version, r.plural): r for r in RESOURCES}

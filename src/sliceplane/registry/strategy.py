@@ -15,6 +15,7 @@ from sliceplane.api.scheme import (
     Pods,
     ReplicaSets,
     Resource,
+    ServiceCIDRs,
     Services,
 )
 from sliceplane.kit.names import check_dns_subdomain
@@ -27,6 +28,7 @@ _FIRST_STATUS: dict[str, Document] = {
     Namespaces.key: {"phase": "Active"},
     Deployments.key: {},
     ReplicaSets.key: {"replicas": 0},
+    ServiceCIDRs.key: {},
 }
 
 

@@ -17,15 +17,30 @@ from sliceplane.api.scheme import (
     EndpointSlices,
     EndpointsObjects,
     Events,
+    IPAddresses,
     Leases,
     Namespaces,
     Nodes,
     Pods,
     ReplicaSets,
     Resource,
+    Secrets,
+    ServiceAccounts,
+    ServiceCIDRs,
     Services,
 )
-from sliceplane.api.validation import config_maps, endpoint_slices, endpoints, metadata, nodes, pods, small, workloads
+from sliceplane.api.validation import (
+    config_maps,
+    endpoint_slices,
+    endpoints,
+    metadata,
+    networking,
+    nodes,
+    pods,
+    secrets,
+    small,
+    workloads,
+)
 from sliceplane.api.validation.service_update import validate_service_update
 from sliceplane.api.validation.services import validate_service
 
@@ -49,11 +64,15 @@ _RULES: dict[str, _Rules] = {
     EndpointSlices.key: _Rules(endpoint_slices.validate, endpoint_slices.validate_update),
     EndpointsObjects.key: _Rules(endpoints.validate, endpoints.validate_update),
     Events.key: _Rules(small.validate_event, small.validate_event_update),
+    IPAddresses.key: _Rules(networking.validate_ip_address, networking.validate_ip_address_update),
     Leases.key: _Rules(small.validate_lease, small.validate_lease_update),
     Namespaces.key: _Rules(small.validate_namespace, small.validate_namespace_update),
     Nodes.key: _Rules(nodes.validate, nodes.validate_update),
     Pods.key: _Rules(pods.validate, pods.validate_update),
     ReplicaSets.key: _Rules(workloads.validate_replica_set, workloads.validate_replica_set_update),
+    Secrets.key: _Rules(secrets.validate, secrets.validate_update),
+    ServiceAccounts.key: _Rules(lambda _document: [], lambda _new, _old: []),
+    ServiceCIDRs.key: _Rules(networking.validate_service_cidr, networking.validate_service_cidr_update),
     Services.key: _Rules(validate_service, validate_service_update),
 }
 _STATUS_RULES: dict[str, _Update] = {

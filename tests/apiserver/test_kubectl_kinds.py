@@ -9,6 +9,8 @@ import pytest
 from tests.apiserver.serving import Server
 from tests.apiserver.test_kubectl_smoke import kubectl
 
+from sliceplane.api.protobuf import decode
+
 pytestmark = pytest.mark.kubectl
 
 
@@ -49,3 +51,48 @@ spec: {cidrs: [10.7.0.0/16]}
     ]
     assert "10.7.0.0/16" in kubectl(server, tmp_path, "describe", "servicecidr", "more")
     assert "services" in kubectl(server, tmp_path, "describe", "ipaddress", "2001:db8::1")
+
+
+def test_events_in_both_apis(server: Server, tmp_path: Path) -> None:
+    manifest = """
+apiVersion: events.k8s.io/v1
+kind: Event
+metadata: {name: seen}
+eventTime: "2026-11-21T10:00:00.000000Z"
+type: Warning
+action: Look
+reason: Seen
+note: something was seen
+regarding: {kind: Pod, name: p, namespace: default, apiVersion: v1}
+reportingController: example.com/eye
+reportingInstance: eye-1
+"""
+    kubectl(server, tmp_path, "apply", "-f", "-", stdin=manifest)
+    for resource in ("events", "events.events.k8s.io"):
+        line = kubectl(server, tmp_path, "get", resource, "--no-headers")
+        assert line.split()[1:4] == ["Warning", "Seen", "pod/p"], resource
+    assert "something was seen" in kubectl(server, tmp_path, "events", "--for", "pod/p")
+    found = json.loads(kubectl(server, tmp_path, "get", "events.v1.events.k8s.io", "seen", "-o", "json"))
+    assert (found["apiVersion"], found["note"]) == ("events.k8s.io/v1", "something was seen")
+    old = json.loads(kubectl(server, tmp_path, "get", "events.v1.", "seen", "-o", "json"))
+    assert (old["apiVersion"], old["message"], old["metadata"]["uid"]) == (
+        "v1",
+        found["note"],
+        found["metadata"]["uid"],
+    )
+
+
+def test_one_event_is_watched_through_both_apis(server: Server) -> None:
+    base = {"type": "Normal", "reason": "R", "reportingController": "c", "reportingInstance": "i", "action": "A"}
+    event = {"metadata": {"name": "both"}, "eventTime": "2026-11-21T10:00:00.000000Z", "note": "n", **base}
+    path = "/apis/events.k8s.io/v1/namespaces/default/events"
+    assert server.request("POST", path, body=event).code == 201
+    query = "watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3Dboth"
+    new = server.request("GET", f"{path}?{query}").json
+    old = server.request("GET", f"/api/v1/namespaces/default/events?{query}").json
+    assert (new["object"]["note"], new["object"]["apiVersion"]) == ("n", "events.k8s.io/v1")
+    assert (old["object"]["message"], old["object"]["apiVersion"]) == ("n", "v1")
+    binary = server.request("GET", f"{path}/both", Accept="application/vnd.kubernetes.protobuf")
+    assert decode(binary.body)["note"] == "n"
+    listed = server.request("GET", path, Accept="application/vnd.kubernetes.protobuf")
+    assert "n" in [item["note"] for item in decode(listed.body)["items"]]

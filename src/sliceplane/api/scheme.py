@@ -186,6 +186,23 @@ Events = Resource(
     selectable_fields=_CORE_EVENT_FIELDS,
     create_on_update=True,
 )
+#: the same Events under other names, see ``api.views``; paths of fields are those of the stored form
+EventsV1 = Resource(
+    group="events.k8s.io",
+    version="v1",
+    kind="Event",
+    plural="events",
+    singular="event",
+    short_names=("ev",),
+    storage="events",
+    selectable_fields=(
+        *((f"regarding.{name}", f"involvedObject.{name}") for name in _REFERENCE_FIELDS),
+        ("reason", "reason"),
+        ("reportingController", "reportingComponent"),
+        ("type", "type"),
+    ),
+    create_on_update=True,
+)
 Secrets = Resource(
     group="",
     version="v1",
@@ -268,6 +285,7 @@ RESOURCES: tuple[Resource, ...] = (
     ReplicaSets,
     Leases,
     EndpointSlices,
+    EventsV1,
     IPAddresses,
     ServiceCIDRs,
 )
@@ -294,3 +312,8 @@ def by_key(key: str) -> Resource | None:
 def by_storage_key(storage_key: str) -> Resource:
     """The resource whose form is the stored one."""
     return _BY_KEY[storage_key]
+
+
+def stored_form(resource: Resource) -> Resource:
+    """The resource in whose form objects of *resource* are stored: itself, unless it is a view of another."""
+    return _BY_KEY[resource.storage] if resource.storage else resource

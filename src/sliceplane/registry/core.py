@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from sliceplane.api.errors import StatusError, not_found
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Resource, Services
+from sliceplane.api.scheme import Events, Resource, Services
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.admission.services import ServiceLedgers
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.documents import canonical, document_of, make_record
+from sliceplane.registry.expiry import Expiry
 from sliceplane.registry.types import Target
 from sliceplane.store.mvcc import Store
 from sliceplane.store.restamp import restamp
@@ -27,6 +28,7 @@ class Core:
         self.rng = rng
         self.config = config
         self.services = ServiceLedgers(config, rng)
+        self.expiry = Expiry()
         self.rebuild()
 
     def rebuild(self) -> None:
@@ -34,9 +36,12 @@ class Core:
         self.services.reset()
         for record in self.store.iter_latest(Services.storage_key):
             self.services.on_stored(record.key, document_of(record))
+        events = self.store.iter_latest(Events.storage_key)
+        self.expiry.reset((record.key, document_of(record)) for record in events)
 
     def check(self) -> None:
-        """The ledgers hold exactly what the newest Services say."""
+        """The ledgers hold exactly what the newest Services say, and every Event has a deadline."""
+        self.expiry.check(record.key for record in self.store.iter_latest(Events.storage_key))
         stored = [(record.key, document_of(record)) for record in self.store.iter_latest(Services.storage_key)]
         self.services.check(stored)
 
@@ -58,6 +63,8 @@ class Core:
         )
         if resource is Services:
             self.services.on_stored(key, shaped)
+        if key.resource == Events.storage_key:
+            self.expiry.on_stored(key)
         return record
 
     def remove(self, record: Record) -> Record:
@@ -65,6 +72,8 @@ class Core:
         last = self.store.stage_delete(record.key, lambda revision: restamp(record, revision))
         if record.key.resource == Services.storage_key:
             self.services.on_removed(record.key)
+        if record.key.resource == Events.storage_key:
+            self.expiry.on_removed(record.key)
         return last
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sliceplane.api import codec, strict
+from sliceplane.api import codec, strict, views
 from sliceplane.api import patch as patches
 from sliceplane.api.errors import StatusError, invalid, invalid_value, unsupported_media_type
 from sliceplane.api.meta import Document
@@ -40,7 +40,7 @@ def patch(core: Core, target: Target, patch_type: PatchType, body: bytes, option
     """Raises StatusError: 400, 404, 409, 413, 415, 422, 500."""
     resource = target.resource
     record = core.latest(target)
-    old = document_of(record)
+    old = views.from_stored(resource, document_of(record))
     patched = apply_patch(resource, patch_type, old, body)
     new, warnings = _decode(resource, old, patched, options)
     head = new["metadata"]

@@ -17,6 +17,7 @@ from sliceplane.api.scheme import (
     EndpointSlices,
     EndpointsObjects,
     Events,
+    EventsV1,
     IPAddresses,
     Leases,
     Namespaces,
@@ -28,11 +29,13 @@ from sliceplane.api.scheme import (
     ServiceAccounts,
     ServiceCIDRs,
     Services,
+    stored_form,
 )
 from sliceplane.api.validation import (
     config_maps,
     endpoint_slices,
     endpoints,
+    events,
     metadata,
     networking,
     nodes,
@@ -63,7 +66,8 @@ _RULES: dict[str, _Rules] = {
     Deployments.key: _Rules(workloads.validate_deployment, workloads.validate_deployment_update),
     EndpointSlices.key: _Rules(endpoint_slices.validate, endpoint_slices.validate_update),
     EndpointsObjects.key: _Rules(endpoints.validate, endpoints.validate_update),
-    Events.key: _Rules(small.validate_event, small.validate_event_update),
+    Events.key: _Rules(events.validate_event, events.validate_event_update),
+    EventsV1.key: _Rules(events.validate_v1_event, events.validate_v1_event_update),
     IPAddresses.key: _Rules(networking.validate_ip_address, networking.validate_ip_address_update),
     Leases.key: _Rules(small.validate_lease, small.validate_lease_update),
     Namespaces.key: _Rules(small.validate_namespace, small.validate_namespace_update),
@@ -100,4 +104,6 @@ def validate_update(resource: Resource, new: Document, old: Document, subresourc
 def refuse(resource: Resource, head: Document, errors: list[FieldError]) -> None:
     """Raises the 422 StatusError of *errors*, if there are any."""
     if errors:
+        # A view is checked and complained of in its stored form.
+        resource = stored_form(resource)
         raise invalid(resource.kind, resource.group, head.get("name", ""), errors)

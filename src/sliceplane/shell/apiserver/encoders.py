@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from sliceplane.api import views
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
@@ -52,7 +53,7 @@ class JsonEncoder:
         return chunk(b'{"type":"ERROR","object":' + escape(encode(error.status())) + b"}\n")
 
     def shape(self, record: Record) -> bytes:
-        return record.body
+        return views.shown(self.resource, record.body)
 
     def bookmark_document(self, revision: int, initial_events_end: bool) -> Document:
         """An object of the watched kind with nothing but its version."""
@@ -92,7 +93,7 @@ class TableEncoder(JsonEncoder):
         self._columns = b""
 
     def shape(self, record: Record) -> bytes:
-        return self._row(decode_document(record.body))
+        return self._row(decode_document(super().shape(record)))
 
     def bookmark(self, revision: int, initial_events_end: bool) -> bytes:
         # Upstream sends a row of nothing whose object carries the version.

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Protocol
 
-from sliceplane.api import codec
+from sliceplane.api import codec, views
 from sliceplane.api.errors import bad_request, too_large_resource_version
 from sliceplane.api.scheme import Resource
 from sliceplane.registry.registry import Registry
@@ -52,10 +52,11 @@ class _BodyEncoder:
     """The representation of in-process watches: the stored body, shared by all of them."""
 
     def __init__(self, resource: Resource) -> None:
+        self._resource = resource
         self._head = {"kind": resource.kind, "apiVersion": resource.api_version}
 
     def event(self, kind: EventType, record: Record) -> bytes:
-        return record.body
+        return views.shown(self._resource, record.body)
 
     def bookmark(self, revision: int, initial_events_end: bool) -> bytes:
         metadata: dict[str, object] = {"resourceVersion": str(revision)}
@@ -98,7 +99,8 @@ class InProcessClient:
         self._watchers: dict[int, Watcher] = {}
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
-        return self._registry.get(self._context(), Target(resource=resource, namespace=namespace, name=name)).body
+        record = self._registry.get(self._context(), Target(resource=resource, namespace=namespace, name=name))
+        return views.shown(resource, record.body)
 
     async def list(
         self,
@@ -123,7 +125,7 @@ class InProcessClient:
         if resource_version_match != "Exact":
             await self._wait_for(resource_version)
         outcome = self._registry.list(self._context(), Target(resource=resource, namespace=namespace), options)
-        items = tuple(record.body for record in outcome.records)
+        items = tuple(views.shown(resource, record.body) for record in outcome.records)
         return ListPage(items, str(outcome.resource_version), outcome.continue_token, outcome.remaining)
 
     @asynccontextmanager
@@ -178,14 +180,14 @@ class InProcessClient:
     ) -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
         decoded = _decode(resource, body, subresource)
-        return await self._written(self._registry.create(self._context(), target, decoded, self._options))
+        return await self._written(resource, self._registry.create(self._context(), target, decoded, self._options))
 
     async def update(
         self, resource: Resource, namespace: str, name: str, body: bytes, *, subresource: str = ""
     ) -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
         decoded = _decode(resource, body, subresource)
-        return await self._written(self._registry.update(self._context(), target, decoded, self._options))
+        return await self._written(resource, self._registry.update(self._context(), target, decoded, self._options))
 
     async def patch(
         self,
@@ -198,12 +200,14 @@ class InProcessClient:
         subresource: str = "",
     ) -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
-        return await self._written(self._registry.patch(self._context(), target, patch_type, body, self._options))
+        return await self._written(
+            resource, self._registry.patch(self._context(), target, patch_type, body, self._options)
+        )
 
     async def delete(self, resource: Resource, namespace: str, name: str, options: bytes = b"") -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name)
         chosen = delete_options_of_document(_document(options)) if options else DeleteOptions()
-        return await self._written(self._registry.delete(self._context(), target, chosen))
+        return await self._written(resource, self._registry.delete(self._context(), target, chosen))
 
     async def close(self) -> None:
         """End the watches that are open."""
@@ -225,10 +229,10 @@ class InProcessClient:
     def _context(self) -> Context:
         return Context(now=self._clock(), user=self._user)
 
-    async def _written(self, outcome: Outcome) -> bytes:
+    async def _written(self, resource: Resource, outcome: Outcome) -> bytes:
         if outcome.revision:
             await self._committer.durable(outcome.revision)
-        return outcome.body
+        return views.shown(resource, outcome.body)
 
 
 def _decode(resource: Resource, body: bytes, subresource: str) -> Body:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.apiserver.serving import Server
-from tests.apiserver.test_kubectl_smoke import kubectl
+from tests.apiserver.serving import Server, run_plane
+from tests.apiserver.test_kubectl_smoke import command, kubectl
 
 from sliceplane.api.protobuf import decode
+from sliceplane.controllers.endpointslice import EndpointSliceConfig
+from sliceplane.shell.controllers import ControllerService, default_controllers
+from sliceplane.shell.plane import PlaneConfig
 
 pytestmark = pytest.mark.kubectl
 
@@ -96,3 +102,45 @@ def test_one_event_is_watched_through_both_apis(server: Server) -> None:
     assert decode(binary.body)["note"] == "n"
     listed = server.request("GET", path, Accept="application/vnd.kubernetes.protobuf")
     assert "n" in [item["note"] for item in decode(listed.body)["items"]]
+
+
+@pytest.fixture(scope="module")
+def complete() -> Iterator[Server]:
+    """A plane with its controllers."""
+    controllers = ControllerService(default_controllers(EndpointSliceConfig()))
+    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0), services=(controllers,))
+    yield Server(plane)
+    end()
+
+
+def test_quota(complete: Server, tmp_path: Path) -> None:
+    slices = "count/endpointslices.discovery.k8s.io"
+    created = kubectl(complete, tmp_path, "create", "quota", "q1", f"--hard=count/secrets=1,{slices}=3,pods=2")
+    assert created == "resourcequota/q1 created\n"
+    deadline = time.monotonic() + 10
+    while "pods: 0/2" not in (line := kubectl(complete, tmp_path, "get", "quota", "q1", "--no-headers")):
+        assert time.monotonic() < deadline, line
+    kubectl(complete, tmp_path, "create", "secret", "generic", "one")
+    refused = subprocess.run(
+        command(complete, tmp_path, "create", "secret", "generic", "two"), capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 1
+    assert refused.stderr == (
+        'error: failed to create secret secrets "two" is forbidden: exceeded quota: q1, requested: count/secrets=1, '
+        "used: count/secrets=1, limited: count/secrets=1\n"
+    )
+    described = kubectl(complete, tmp_path, "describe", "quota", "q1")
+    assert ["count/secrets", "1", "1"] in [each.split() for each in described.splitlines()]
+    assert "q1" in kubectl(complete, tmp_path, "describe", "namespace", "default")
+    kubectl(complete, tmp_path, "delete", "secret", "one")
+    while "count/secrets: 0/1" not in kubectl(complete, tmp_path, "get", "quota", "q1"):
+        assert time.monotonic() < deadline
+    kubectl(complete, tmp_path, "create", "secret", "generic", "two")
+    kubectl(complete, tmp_path, "delete", "quota", "q1")
+
+
+def test_a_namespace_with_every_kind_goes(complete: Server, tmp_path: Path) -> None:
+    kubectl(complete, tmp_path, "create", "namespace", "full")
+    for arguments in (("secret", "generic", "s"), ("serviceaccount", "a"), ("quota", "q", "--hard=pods=1")):
+        kubectl(complete, tmp_path, "create", "-n", "full", *arguments)
+    kubectl(complete, tmp_path, "delete", "namespace", "full", "--timeout=20s")

@@ -203,6 +203,16 @@ EventsV1 = Resource(
     ),
     create_on_update=True,
 )
+ResourceQuotas = Resource(
+    group="",
+    version="v1",
+    kind="ResourceQuota",
+    plural="resourcequotas",
+    singular="resourcequota",
+    short_names=("quota",),
+    subresources=("status",),
+    delete_reply="object",
+)
 Secrets = Resource(
     group="",
     version="v1",
@@ -278,6 +288,7 @@ RESOURCES: tuple[Resource, ...] = (
     Namespaces,
     Nodes,
     Pods,
+    ResourceQuotas,
     Secrets,
     ServiceAccounts,
     Services,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from sliceplane.api.errors import StatusError, not_found
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Events, Resource, Services
+from sliceplane.api.scheme import Events, Resource, ResourceQuotas, Services
 from sliceplane.kit.rng import Rng
+from sliceplane.registry.admission.quotas import QuotaIndex
 from sliceplane.registry.admission.services import ServiceLedgers
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.documents import canonical, document_of, make_record
@@ -28,6 +29,7 @@ class Core:
         self.rng = rng
         self.config = config
         self.services = ServiceLedgers(config, rng)
+        self.quotas = QuotaIndex(store)
         self.expiry = Expiry()
         self.rebuild()
 
@@ -36,11 +38,15 @@ class Core:
         self.services.reset()
         for record in self.store.iter_latest(Services.storage_key):
             self.services.on_stored(record.key, document_of(record))
+        self.quotas.reset()
+        for record in self.store.iter_latest(ResourceQuotas.storage_key):
+            self.quotas.on_stored(record.key)
         events = self.store.iter_latest(Events.storage_key)
         self.expiry.reset((record.key, document_of(record)) for record in events)
 
     def check(self) -> None:
         """The ledgers hold exactly what the newest Services say, and every Event has a deadline."""
+        self.quotas.check(tuple(record.key for record in self.store.iter_latest(ResourceQuotas.storage_key)))
         self.expiry.check(record.key for record in self.store.iter_latest(Events.storage_key))
         stored = [(record.key, document_of(record)) for record in self.store.iter_latest(Services.storage_key)]
         self.services.check(stored)
@@ -65,7 +71,14 @@ class Core:
             self.services.on_stored(key, shaped)
         if key.resource == Events.storage_key:
             self.expiry.on_stored(key)
+        if resource is ResourceQuotas:
+            self.quotas.on_stored(key)
         return record
+
+    def charge(self, quotas: tuple[Document, ...]) -> None:
+        """Stage what ``QuotaIndex.admit`` returned.  Required order: before the object that it is for."""
+        for quota in quotas:
+            self.put(ResourceQuotas, quota)
 
     def remove(self, record: Record) -> Record:
         """Stage the deletion of the newest version."""
@@ -74,6 +87,8 @@ class Core:
             self.services.on_removed(record.key)
         if record.key.resource == Events.storage_key:
             self.expiry.on_removed(record.key)
+        if record.key.resource == ResourceQuotas.storage_key:
+            self.quotas.on_removed(record.key)
         return last
 
 

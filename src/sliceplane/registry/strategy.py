@@ -15,6 +15,7 @@ from sliceplane.api.scheme import (
     Pods,
     ReplicaSets,
     Resource,
+    ResourceQuotas,
     ServiceCIDRs,
     Services,
 )
@@ -28,6 +29,7 @@ _FIRST_STATUS: dict[str, Document] = {
     Namespaces.key: {"phase": "Active"},
     Deployments.key: {},
     ReplicaSets.key: {"replicas": 0},
+    ResourceQuotas.key: {},
     ServiceCIDRs.key: {},
 }
 

@@ -16,6 +16,7 @@ from sliceplane.controllers.base import Controller
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
+from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
@@ -45,6 +46,7 @@ def default_controllers(slices: EndpointSliceConfig) -> tuple[Entry, ...]:
         Entry(lambda: EndpointSliceController(slices), slices.concurrent_service_endpoint_syncs),
         Entry(GarbageCollector, 20),
         Entry(NamespaceController),
+        Entry(ResourceQuotaController),
     )
 
 

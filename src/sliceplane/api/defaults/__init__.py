@@ -17,6 +17,7 @@ from sliceplane.api.defaults.small import (
     default_event,
     default_lease,
     default_node,
+    default_resource_quota,
     default_secret,
     default_spec,
 )
@@ -33,6 +34,7 @@ from sliceplane.api.scheme import (
     Pods,
     ReplicaSets,
     Resource,
+    ResourceQuotas,
     Secrets,
     ServiceCIDRs,
     Services,
@@ -48,6 +50,7 @@ _DEFAULTS: dict[str, Callable[[Document], None]] = {
     Nodes.key: default_node,
     Pods.key: default_pod,
     ReplicaSets.key: default_replica_set,
+    ResourceQuotas.key: default_resource_quota,
     Secrets.key: default_secret,
     ServiceCIDRs.key: default_spec,
     Services.key: default_service,

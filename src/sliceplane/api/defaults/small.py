@@ -1,4 +1,4 @@
-"""Kinds whose defaults are a line or two: Endpoints, Event, Lease, Node, Secret."""
+"""Kinds whose defaults are a line or two: Endpoints, Event, Lease, Node, ResourceQuota, Secret."""
 
 from __future__ import annotations
 
@@ -62,3 +62,12 @@ def default_secret(document: Document) -> None:
 def default_spec(document: Document) -> None:
     """A spec that always prints."""
     document.setdefault("spec", {})
+
+
+def default_resource_quota(document: Document) -> None:
+    """Quantities are texts, also where a client wrote a number."""
+    document.setdefault("spec", {})
+    for part, member in (("spec", "hard"), ("status", "hard"), ("status", "used")):
+        amounts = document.get(part, {}).get(member)
+        if amounts:
+            document[part][member] = {name: str(amounts[name]) for name in sorted(amounts)}

@@ -7,7 +7,7 @@ and is found by ``Resource.key``.  Facts: reference B1, B6, B9, B12, B13.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_ip_name
@@ -36,6 +36,8 @@ class Resource:
     subresources: tuple[str, ...] = ()
     #: resources that are two views of one stored object share this (core and events.k8s.io Events)
     storage: str = ""
+    #: the version whose form is stored, if it is another; ``api.conversion`` goes to it and back
+    hub: Resource | None = None
     check_name: Callable[[str], tuple[str, ...]] = check_dns_subdomain
     #: field selector names beyond metadata.name and metadata.namespace, mapped to a JSON path
     #: ``a.b.c`` in the document; a missing value selects as ""
@@ -62,8 +64,18 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
+    def schema_key(self) -> str:
+        """What the fields of this version are found by: ``key``, with the version in it where that is not the hub."""
+        return self.key if self.hub is None else f"{self.plural}.{self.version}.{self.group}"
+
+    @property
     def storage_key(self) -> str:
         return self.storage or self.key
+
+    @property
+    def is_view(self) -> bool:
+        """Objects of another resource under other names, see ``api.views``; an older version is none."""
+        return self.storage_key != self.key
 
     @property
     def has_status(self) -> bool:
@@ -111,6 +123,8 @@ EndpointSlices = Resource(
     singular="endpointslice",
     generation="content",
 )
+#: long removed upstream; served when asked for (``OPTIONAL_RESOURCES``)
+EndpointSlicesV1beta1 = replace(EndpointSlices, version="v1beta1", storage=EndpointSlices.key, hub=EndpointSlices)
 Services = Resource(
     group="",
     version="v1",
@@ -300,14 +314,17 @@ RESOURCES: tuple[Resource, ...] = (
     IPAddresses,
     ServiceCIDRs,
 )
+#: what ``--runtime-config`` can switch on
+OPTIONAL_RESOURCES: tuple[Resource, ...] = (EndpointSlicesV1beta1,)
 
-_BY_PATH = {(r.group, r.version, r.plural): r for r in RESOURCES}
-_BY_KIND = {(r.api_version, r.kind): r for r in RESOURCES}
-_BY_KEY = {r.key: r for r in RESOURCES}
+_ALL = (*RESOURCES, *OPTIONAL_RESOURCES)
+_BY_PATH = {(r.group, r.version, r.plural): r for r in _ALL}
+_BY_KIND = {(r.api_version, r.kind): r for r in _ALL}
+_BY_KEY = {r.schema_key: r for r in _ALL}
 
 
 def by_path(group: str, version: str, plural: str) -> Resource | None:
-    """The resource of a URL, or ``None``."""
+    """The resource of a URL, served or not, or ``None``."""
     return _BY_PATH.get((group, version, plural))
 
 
@@ -316,7 +333,7 @@ def by_kind(api_version: str, kind: str) -> Resource | None:
 
 
 def by_key(key: str) -> Resource | None:
-    """The resource by ``plural.group``."""
+    """The resource by its ``schema_key``: ``plural.group``, or ``plural.version.group`` for an older version."""
     return _BY_KEY.get(key)
 
 
@@ -327,4 +344,4 @@ def by_storage_key(storage_key: str) -> Resource:
 
 def stored_form(resource: Resource) -> Resource:
     """The resource in whose form objects of *resource* are stored: itself, unless it is a view of another."""
-    return _BY_KEY[resource.storage] if resource.storage else resource
+    return _BY_KEY[resource.storage] if resource.is_view else resource

@@ -2,8 +2,8 @@
 
 A resource whose ``storage`` names another one is a *view*.  Requests to it are decoded and defaulted in its own form
 and turned into the stored one at once; the registry, the store and all rules about objects know the stored form
-alone.  Answers are turned back as the last step, where a body becomes bytes for a client.  For all other resources
-every function here is the identity, and costs one comparison.
+alone.  Answers are turned back as they leave the registry (``registry.versions``) or a watch.  For all other
+resources every function here is the identity, and costs one comparison.
 
 Both directions only rename, so that turning a document there and back changes nothing.
 """
@@ -34,7 +34,7 @@ _OMIT_EMPTY: Final = ("reportingController", "reportingInstance")
 
 def to_stored(resource: Resource, document: Document) -> Document:
     """A document of *resource* as it is stored."""
-    if not resource.storage:
+    if not resource.is_view:
         return document
     _check(resource)
     return _renamed(document, _TO_STORED, stored_form(resource))
@@ -42,7 +42,7 @@ def to_stored(resource: Resource, document: Document) -> Document:
 
 def from_stored(resource: Resource, document: Document) -> Document:
     """A stored document as *resource* shows it."""
-    if not resource.storage:
+    if not resource.is_view:
         return document
     _check(resource)
     shown = _renamed(document, _TO_VIEW, resource)
@@ -51,7 +51,7 @@ def from_stored(resource: Resource, document: Document) -> Document:
 
 def shown(resource: Resource, body: bytes) -> bytes:
     """A stored body as *resource* shows it.  What is no such body (a list, a Status) is left as it is."""
-    if not resource.storage:
+    if not resource.is_view:
         return body
     stored = stored_form(resource)
     if not body.startswith(f'{{"kind":"{stored.kind}","apiVersion":"{stored.api_version}",'.encode()):

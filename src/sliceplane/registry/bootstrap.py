@@ -6,6 +6,7 @@ Whatever exists is left as it is (reference, controllers.md section 6); the endp
 
 from __future__ import annotations
 
+from sliceplane.api.gates import ENDPOINT_SLICE
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Namespaces, Resource, Services
 from sliceplane.kit.ip import canonical, family, parse_strict
@@ -56,6 +57,8 @@ def _api_service(core: Core, ctx: Context) -> None:
         "subsets": [{"addresses": [{"ip": canonical(text)}], "ports": ports}],
     }
     _ensure(core, ctx, EndpointsObjects, endpoints, follow=("subsets",))
+    if not core.config.gates.enabled(ENDPOINT_SLICE):
+        return
     slice_: Document = {
         "metadata": {**head, "labels": {"kubernetes.io/service-name": API_SERVICE_NAME}},
         "addressType": family(address),

@@ -11,7 +11,7 @@ from sliceplane.api import validation
 from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Resource
-from sliceplane.registry import answers, metadata, strategy
+from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
 from sliceplane.registry.admission.namespaces import admit_create
 from sliceplane.registry.admission.pods import label_topology
 from sliceplane.registry.core import Core, key_of
@@ -25,7 +25,7 @@ GENERATE_NAME_TRIES = 8
 
 def create(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
     """Raises StatusError: 400, 403, 404 (namespace), 409, 422, 500."""
-    document, warnings = decode_body(target.resource, body, options)
+    document, warnings = decode_body(target.spoken, body, options)
     return create_document(core, ctx, target, document, options=options, warnings=warnings)
 
 
@@ -42,9 +42,10 @@ def create_document(
     generated = _settle_name(core, resource, head)
     if resource is Namespaces:
         metadata.force_namespace_label(head)
-    strategy.prepare_create(resource, document)
+    strategy.prepare_create(core.config.gates, target, document)
     label_topology(core.store, resource, document)
-    validation.refuse(resource, head, validation.validate_create(resource, document))
+    errors = validation.validate_create(resource, document)
+    validation.refuse(resource, head, gated_fields.narrow(core.config.gates, target, errors, document, None))
     if given_version:
         raise must_be_unset_on_create()
     existing = core.store.latest(key_of(Target(resource=resource, namespace=_namespace(head), name=head["name"])))
@@ -55,6 +56,7 @@ def create_document(
         warnings = (*warnings, answers.FQDN_WARNING)
     core.services.admit(resource, document, None, dry_run=options.dry_run)
     charged = core.quotas.admit(resource, document, None)
+    document = versions.to_store(core.config, target, document)
     if options.dry_run:
         return answers.unwritten(resource, document, 201, warnings)
     core.charge(charged)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sliceplane.api import codec, defaults, schema, strict, views
+from sliceplane.api import codec, conversion, defaults, schema, strict, views
 from sliceplane.api.errors import StatusError, bad_request
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, stored_form
@@ -30,13 +30,13 @@ class Undecodable(Exception):
 def decode_body(resource: Resource, body: Body, options: WriteOptions) -> tuple[Document, tuple[str, ...]]:
     """The document that a POST or PUT stands for, and the warnings that it earns.
 
-    The result is a fresh copy with defaults.  Raises a 400 StatusError for another kind, a wrong type, or
-    (``Strict``) a problem in the body.
+    The result is a fresh copy with defaults, in the hub version.  Raises a 400 StatusError for another kind, a
+    wrong type, or (``Strict``) a problem in the body.
     """
     strict.check_type_meta(resource, body.document)
     problems = body.problems[: schema.PROBLEMS_MAX]
     if problems and options.field_validation == "Strict":
-        raise strict.strict_error(resource.kind, problems)
+        raise strict.strict_error(resource.kind, problems, resource.version)
     try:
         document = decoded(resource, body.document)
     except Undecodable as error:
@@ -46,14 +46,17 @@ def decode_body(resource: Resource, body: Body, options: WriteOptions) -> tuple[
 
 
 def decoded(resource: Resource, document: Document) -> Document:
-    """A normalised, type-checked, defaulted copy in stored form, without unknown members.  Raises ``Undecodable``."""
+    """A normalised, type-checked, defaulted copy in stored form (the hub version), without unknown members.
+
+    Raises ``Undecodable``.
+    """
     unknown: tuple[str, ...] = ()
     # Before nulls and empty lists go: those of the wrong type must not go unnoticed.
-    if not schema.accepts(resource.key, document):
-        mismatch = schema.first_mismatch(schema.lookup(resource.key), document)
+    if not schema.accepts(resource.schema_key, document):
+        mismatch = schema.first_mismatch(schema.lookup(resource.schema_key), document)
         if mismatch is not None:
             raise Undecodable(str(mismatch))
-        unknown = schema.unknown_fields(resource.key, document)
+        unknown = schema.unknown_fields(resource.schema_key, document)
     try:
         document = normalised(document)
     except ValueError as error:
@@ -75,7 +78,7 @@ def decoded(resource: Resource, document: Document) -> Document:
         raise Undecodable(f"json: {error}") from error
     document = views.to_stored(resource, document)
     defaults.apply(stored_form(resource), document)
-    return document
+    return document if resource.hub is None else conversion.to_hub(document)
 
 
 def _drop_unknown(document: Document, problem: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from sliceplane.api import codec, views
+from sliceplane.api import codec
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, stored_form
 from sliceplane.store.types import Key, Record
@@ -128,9 +128,18 @@ def selectable(resource: Resource, document: Document) -> Mapping[str, str]:
     return found
 
 
+def starts_as(resource: Resource, body: bytes) -> bool:
+    """Whether *body* is a canonical object of *resource*: by its first bytes, which say so."""
+    return body.startswith(_prefix(resource))
+
+
+def _prefix(resource: Resource) -> bytes:
+    return f'{{"kind":"{resource.kind}","apiVersion":"{resource.api_version}",'.encode()
+
+
 def item_bytes(resource: Resource, body: bytes) -> bytes:
     """A body as clients see it, as a list item: without kind and apiVersion."""
-    prefix = f'{{"kind":"{resource.kind}","apiVersion":"{resource.api_version}",'.encode()
+    prefix = _prefix(resource)
     assert body.startswith(prefix), f"stored {resource.kind} does not start canonically: {body[:80]!r}"
     return b"{" + body[len(prefix) :]
 
@@ -150,5 +159,5 @@ def list_bytes(
     if remaining is not None:
         metadata["remainingItemCount"] = remaining
     head = codec.encode({"kind": resource.list_kind, "apiVersion": resource.api_version, "metadata": metadata})
-    items = b",".join(item_bytes(resource, views.shown(resource, record.body)) for record in records)
+    items = b",".join(item_bytes(resource, record.body) for record in records)
     return head[:-1] + b',"items":[' + items + b"]}"

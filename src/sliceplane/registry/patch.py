@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sliceplane.api import codec, strict, views
+from sliceplane.api import codec, strict
 from sliceplane.api import patch as patches
 from sliceplane.api.errors import StatusError, invalid, invalid_value, unsupported_media_type
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.registry import metadata
+from sliceplane.registry import metadata, versions
 from sliceplane.registry.core import Core
 from sliceplane.registry.decoding import Undecodable, decoded
 from sliceplane.registry.documents import document_of
@@ -38,9 +38,9 @@ class Patched:
 
 def patch(core: Core, target: Target, patch_type: PatchType, body: bytes, options: WriteOptions) -> Outcome:
     """Raises StatusError: 400, 404, 409, 413, 415, 422, 500."""
-    resource = target.resource
+    resource = target.spoken
     record = core.latest(target)
-    old = views.from_stored(resource, document_of(record))
+    old = versions.shown_document(resource, document_of(record))
     patched = apply_patch(resource, patch_type, old, body)
     new, warnings = _decode(resource, old, patched, options)
     head = new["metadata"]
@@ -60,7 +60,7 @@ def apply_patch(resource: Resource, patch_type: PatchType, old: Document, body: 
         content, duplicates = patches.decode_merge_patch(body)
         return Patched(patches.apply_merge(old, content), duplicates)
     content, duplicates = patches.decode_strategic_patch(body)
-    return Patched(patches.apply_strategic(old, content, resource.key), duplicates, content)
+    return Patched(patches.apply_strategic(old, content, resource.schema_key), duplicates, content)
 
 
 def _decode(
@@ -72,7 +72,7 @@ def _decode(
     except StatusError as error:
         raise _refused(patched, error.message) from error
     warnings = patches.check_patched(
-        resource.key,
+        resource.schema_key,
         old,
         patched.document,
         strategic_patch=patched.strategic,

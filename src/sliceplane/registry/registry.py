@@ -10,7 +10,7 @@ What a caller must do besides calling:
 from __future__ import annotations
 
 from sliceplane.kit.rng import Rng
-from sliceplane.registry import binding, namespaces, read
+from sliceplane.registry import binding, namespaces, read, versions
 from sliceplane.registry import bootstrap as bootstrapping
 from sliceplane.registry import create as creating
 from sliceplane.registry import delete as deleting
@@ -43,14 +43,16 @@ class Registry:
     def __init__(self, store: Store, *, rng: Rng, config: RegistryConfig | None = None) -> None:
         self._core = Core(store, rng, config or RegistryConfig())
 
-    # Reading
+    # Reading.  Here and below, a target of an older version is turned around at once: see ``versions``.
 
     def get(self, ctx: Context, target: Target, resource_version: str | None = None) -> Record:
+        target = versions.at_hub(target)
         record = read.get(self._core, target, resource_version)
-        return scaling.get_scale(record) if target.subresource == "scale" else record
+        return scaling.get_scale(record) if target.subresource == "scale" else versions.shown_record(target, record)
 
     def list(self, ctx: Context, target: Target, options: ListOptions) -> ListOutcome:
-        return read.list_records(self._core, target, options)
+        target = versions.at_hub(target)
+        return versions.shown_list(target, read.list_records(self._core, target, options))
 
     def watch_plan(self, ctx: Context, target: Target, options: WatchOptions) -> WatchPlan:
         return read.watch_plan(self._core, target, options)
@@ -60,12 +62,14 @@ class Registry:
     def create(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
         if target.subresource == "binding":
             return binding.bind(self._core, ctx, target, body, options)
-        return creating.create(self._core, ctx, target, body, options)
+        target = versions.at_hub(target)
+        return versions.shown(target, creating.create(self._core, ctx, target, body, options))
 
     def update(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
         if target.subresource == "scale":
             return scaling.update_scale(self._core, target, body, options)
-        return updating.update(self._core, ctx, target, body, options)
+        target = versions.at_hub(target)
+        return versions.shown(target, updating.update(self._core, ctx, target, body, options))
 
     def patch(
         self,
@@ -77,14 +81,17 @@ class Registry:
     ) -> Outcome:
         if target.subresource == "scale":
             return scaling.patch_scale(self._core, target, patch_type, patch, options)
-        return patching.patch(self._core, target, patch_type, patch, options)
+        target = versions.at_hub(target)
+        return versions.shown(target, patching.patch(self._core, target, patch_type, patch, options))
 
     def delete(self, ctx: Context, target: Target, options: DeleteOptions) -> Outcome:
-        return deleting.delete(self._core, ctx, target, options)
+        target = versions.at_hub(target)
+        return versions.shown(target, deleting.delete(self._core, ctx, target, options))
 
     def delete_collection(
         self, ctx: Context, target: Target, selection: ListOptions, options: DeleteOptions
     ) -> Outcome:
+        target = versions.at_hub(target)
         return deleting_collection.delete_collection(self._core, ctx, target, selection, options)
 
     # Life

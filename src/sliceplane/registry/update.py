@@ -10,7 +10,7 @@ from sliceplane.api import validation
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces, Pods, Resource
-from sliceplane.registry import answers, metadata, strategy
+from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
 from sliceplane.registry.core import Core, key_of, missing
 from sliceplane.registry.create import create_document
 from sliceplane.registry.decoding import decode_body
@@ -22,7 +22,7 @@ from sliceplane.store.types import Record
 def update(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
     """Raises StatusError: 400, 403, 404, 409, 422, 500."""
     resource = target.resource
-    document, warnings = decode_body(resource, body, options)
+    document, warnings = decode_body(target.spoken, body, options)
     head = document["metadata"]
     metadata.match_name(target, head)
     metadata.match_namespace(target, head)
@@ -58,16 +58,20 @@ def replace(
 ) -> Outcome:
     """Make *new* (decoded and defaulted; changed here) the next version of *record*."""
     resource = target.resource
-    old = document_of(record)
-    strategy.prepare_update(resource, new, old, target.subresource)
+    stored = document_of(record)
+    old = versions.comparable(target, stored)
+    strategy.prepare_update(core.config.gates, target, new, old)
     if target.subresource != "status":
         core.services.carry_over(resource, new, old)
     metadata.prepare_update(resource, new, old)
-    validation.refuse(resource, new["metadata"], validation.validate_update(resource, new, old, target.subresource))
+    errors = validation.validate_update(resource, new, old, target.subresource)
+    if target.subresource != "status":
+        errors = gated_fields.narrow(core.config.gates, target, errors, new, old)
+    validation.refuse(resource, new["metadata"], errors)
     if target.subresource != "status":
         core.services.admit(resource, new, old, dry_run=options.dry_run)
-    shaped = canonical(resource, new)
-    if shaped == old:
+    shaped = canonical(resource, versions.to_store(core.config, target, new))
+    if shaped == stored:
         return answers.unchanged(core, record, warnings)
     if _ends_now(resource, shaped):
         # Watchers see DELETED alone; the reply is the object as this request left it, with its former version.

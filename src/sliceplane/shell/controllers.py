@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sliceplane.api.gates import ENDPOINT_SLICE
 from sliceplane.controllers.base import Controller
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.garbage_collector import GarbageCollector
@@ -41,13 +42,11 @@ class Entry:
 
 
 def default_controllers(slices: EndpointSliceConfig) -> tuple[Entry, ...]:
-    """What every plane runs."""
-    return (
-        Entry(lambda: EndpointSliceController(slices), slices.concurrent_service_endpoint_syncs),
-        Entry(GarbageCollector, 20),
-        Entry(NamespaceController),
-        Entry(ResourceQuotaController),
-    )
+    """What every plane runs; without the feature gate EndpointSlice, slices stay as they are (KEP-0752)."""
+    entries = [Entry(GarbageCollector, 20), Entry(NamespaceController), Entry(ResourceQuotaController)]
+    if slices.gates.enabled(ENDPOINT_SLICE):
+        entries.insert(0, Entry(lambda: EndpointSliceController(slices), slices.concurrent_service_endpoint_syncs))
+    return tuple(entries)
 
 
 def emulation_controllers(config: EmulationConfig) -> tuple[Entry, ...]:

@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Protocol
 
 from sliceplane.api.errors import StatusError
+from sliceplane.api.gates import Gates
+from sliceplane.api.scheme import RESOURCES, Resource
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.config import RegistryConfig
+from sliceplane.registry.config import RegistryConfig, TopologyStorage
 from sliceplane.registry.registry import Registry
 from sliceplane.shell import pki
 from sliceplane.shell.apiserver.app import ApiServer, Services
@@ -72,6 +74,10 @@ class PlaneConfig:
     token_auth_file: Path | None = None
     client_ca_file: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    #: all that is offered (``api.runtime_config``)
+    served: tuple[Resource, ...] = RESOURCES
+    topology_storage: TopologyStorage = "field"
+    gates: Gates = field(default_factory=Gates)
 
 
 class Service(Protocol):
@@ -204,6 +210,8 @@ class Plane:
             service_cidrs=config.service_cidrs,
             advertise_address=config.advertise_address or _dialled(config.bind_address),
             advertise_port=port,
+            topology_storage=config.topology_storage,
+            gates=config.gates,
         )
 
     def _prepare_access(self) -> ssl.SSLContext:
@@ -233,7 +241,7 @@ class Plane:
         services = Services(
             resources=resources,
             watches=WatchHandler(resources, self.registry, self.hub, self.ticker),
-            discovery=Discovery(address),
+            discovery=Discovery(address, self.config.served),
             health=self.health,
             metrics=self.metrics,
             tokens=self._tokens(),
@@ -251,6 +259,9 @@ class Plane:
         gauge("apiserver_current_inflight_writes", "Writes being answered.", lambda: app.in_flight.current["write"])
         gauge(
             "apiserver_longrunning_requests", "Watch requests being answered.", lambda: app.in_flight.current["watch"]
+        )
+        gauge(
+            "apiserver_unsent_response_bytes", "Of large responses, not taken yet.", lambda: app.in_flight.unsent_bytes
         )
         gauge("apiserver_connections", "Open client connections.", lambda: self.listener.connections)
         return app

@@ -16,7 +16,7 @@ from typing import Any
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, internal, method_not_allowed
-from sliceplane.shell.apiserver import discovery, openapi, version
+from sliceplane.shell.apiserver import openapi, version
 from sliceplane.shell.apiserver.auth import ANONYMOUS, Attributes, Tokens, authenticate, authorize
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
@@ -31,9 +31,9 @@ from sliceplane.shell.apiserver.response import (
     NO_CACHE,
     NOSNIFF,
     Response,
-    send_response,
     text_response,
 )
+from sliceplane.shell.apiserver.sending import send_response
 from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
 from sliceplane.shell.apiserver.watch import WatchHandler
 from sliceplane.shell.log import get_logger
@@ -97,9 +97,8 @@ class ApiServer:
             return
         code = 200
         if response is not None:
-            code = response.code
             now = self._services.clock()
-            await send_response(request, send, response, now=now, audit_id=exchange.audit_id)
+            code = await send_response(request, send, response, self.in_flight, now=now, audit_id=exchange.audit_id)
         self._services.metrics.observe(exchange.key, code, time.perf_counter() - exchange.started)
 
     async def _respond(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
@@ -142,13 +141,13 @@ class ApiServer:
             return await self._watch(request, path, exchange, send)
         reading = verb in _READ_VERBS
         with self.in_flight.admit("read" if reading else "write"):
-            route = resolve(path, verb)
+            route = resolve(path, verb, self._services.discovery.served)
             limit_s = READ_SECONDS_MAX if reading else WRITE_SECONDS_MAX
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
                 return await self._services.resources.respond(request, route)
 
     async def _watch(self, request: Request, path: ResourcePath, exchange: _Exchange, send: Send) -> Response | None:
-        route = resolve(path, "watch")
+        route = resolve(path, "watch", self._services.discovery.served)
         with self.in_flight.admit("watch"):
 
             def on_head() -> str:
@@ -173,9 +172,20 @@ class ApiServer:
             return services.discovery.respond(request) or _page_not_found()
         if root == "openapi":
             now = services.clock()
-            return await openapi.respond(request, now=now, started=self._started) or _page_not_found()
+            return (
+                await openapi.respond(request, services.discovery.served, now=now, started=self._started)
+                or _page_not_found()
+            )
         if root == "":
-            found = [*discovery.paths(), "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz"]
+            found = [
+                *services.discovery.paths(),
+                "/healthz",
+                "/livez",
+                "/metrics",
+                "/openapi/v2",
+                "/openapi/v3",
+                "/readyz",
+            ]
             return Response(200, encode({"paths": [*found, "/version"]}) + b"\n")
         return _page_not_found()
 
@@ -220,6 +230,6 @@ def _status_response(request: Request, error: StatusError) -> Response:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
     path = parse(request.path)
     if path is not None and request.user not in (None, ANONYMOUS):
-        headers.extend(warning_headers(deprecation(path.group, path.plural)))
+        headers.extend(warning_headers(deprecation(path.group, path.version, path.plural)))
     body = render_status(error, representation)
     return Response(error.code, body, representation.content_type, tuple(headers))

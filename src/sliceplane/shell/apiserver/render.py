@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sliceplane.api import views
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
@@ -86,7 +85,6 @@ def render_object(
     include_object: IncludeObject = "Metadata",
 ) -> bytes:
     """One object.  Raises the 406 ``StatusError`` if the form is one of lists."""
-    body = views.shown(resource, body)
     form = representation.form
     if not form or body.startswith(_STATUS_PREFIX):
         return render_bytes(body, representation)
@@ -124,7 +122,7 @@ def render_list(
     if form == "Table":
         from sliceplane.api.table import build
 
-        documents = [decode_document(views.shown(resource, record.body)) for record in outcome.records]
+        documents = [decode_document(record.body) for record in outcome.records]
         made = build(resource, documents, now, include_object=include_object, list_meta=metadata, version=version)
         return render_document(made, representation)
     group_version = f"meta.k8s.io/{version}"
@@ -154,8 +152,7 @@ def _protobuf_list(outcome: ListOutcome, resource: Resource) -> bytes:
     from sliceplane.api.protobuf import assemble_list, encode_item
 
     version, kind = resource.api_version, resource.kind
-    bodies = (views.shown(resource, record.body) for record in outcome.records)
-    items = (encode_item(version, kind, decode_document(body)) for body in bodies)
+    items = (encode_item(version, kind, decode_document(record.body)) for record in outcome.records)
     return assemble_list(version, resource.list_kind, _list_metadata(outcome), items)
 
 

@@ -44,7 +44,8 @@ class Query:
     def __init__(self, raw: bytes) -> None:
         self._values: dict[str, list[str]] = {}
         if raw:
-            for name, value in parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="surrogateescape"):
+            # What is no UTF-8 becomes U+FFFD: half a character must not reach what is encoded again, answers and logs.
+            for name, value in parse_qsl(raw.decode(errors="replace"), keep_blank_values=True, errors="replace"):
                 self._values.setdefault(name, []).append(value)
 
     def __contains__(self, name: str) -> bool:

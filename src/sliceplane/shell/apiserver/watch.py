@@ -200,5 +200,5 @@ def _head(target: Target, representation: Representation, audit_id: str, now: fl
     headers = common_headers(now, audit_id)
     headers.append(NO_CACHE)
     headers.append((b"content-type", representation.watch_content_type))
-    headers.extend(warning_headers(deprecation(target.resource.group, target.resource.plural)))
+    headers.extend(warning_headers(deprecation(target.resource.group, target.resource.version, target.resource.plural)))
     return {"type": "http.response.start", "status": 200, "headers": headers}

@@ -13,9 +13,10 @@ from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Protocol
 
-from sliceplane.api import codec, views
+from sliceplane.api import codec
 from sliceplane.api.errors import bad_request, too_large_resource_version
 from sliceplane.api.scheme import Resource
+from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import (
     Body,
@@ -29,6 +30,7 @@ from sliceplane.registry.types import (
     WatchPlan,
     WriteOptions,
 )
+from sliceplane.registry.versions import shown_body
 from sliceplane.shell.apiserver.params import delete_options_of_document
 from sliceplane.shell.client.base import ListPage, PatchType, WatchMessage
 from sliceplane.store.hub import Hub
@@ -56,7 +58,7 @@ class _BodyEncoder:
         self._head = {"kind": resource.kind, "apiVersion": resource.api_version}
 
     def event(self, kind: EventType, record: Record) -> bytes:
-        return views.shown(self._resource, record.body)
+        return shown_body(self._resource, record.body)
 
     def bookmark(self, revision: int, initial_events_end: bool) -> bytes:
         metadata: dict[str, object] = {"resourceVersion": str(revision)}
@@ -99,8 +101,7 @@ class InProcessClient:
         self._watchers: dict[int, Watcher] = {}
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
-        record = self._registry.get(self._context(), Target(resource=resource, namespace=namespace, name=name))
-        return views.shown(resource, record.body)
+        return self._registry.get(self._context(), Target(resource=resource, namespace=namespace, name=name)).body
 
     async def list(
         self,
@@ -125,7 +126,7 @@ class InProcessClient:
         if resource_version_match != "Exact":
             await self._wait_for(resource_version)
         outcome = self._registry.list(self._context(), Target(resource=resource, namespace=namespace), options)
-        items = tuple(views.shown(resource, record.body) for record in outcome.records)
+        items = tuple(record.body for record in outcome.records)
         return ListPage(items, str(outcome.resource_version), outcome.continue_token, outcome.remaining)
 
     @asynccontextmanager
@@ -180,14 +181,14 @@ class InProcessClient:
     ) -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
         decoded = _decode(resource, body, subresource)
-        return await self._written(resource, self._registry.create(self._context(), target, decoded, self._options))
+        return await self._written(self._registry.create(self._context(), target, decoded, self._options))
 
     async def update(
         self, resource: Resource, namespace: str, name: str, body: bytes, *, subresource: str = ""
     ) -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
         decoded = _decode(resource, body, subresource)
-        return await self._written(resource, self._registry.update(self._context(), target, decoded, self._options))
+        return await self._written(self._registry.update(self._context(), target, decoded, self._options))
 
     async def patch(
         self,
@@ -200,14 +201,12 @@ class InProcessClient:
         subresource: str = "",
     ) -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
-        return await self._written(
-            resource, self._registry.patch(self._context(), target, patch_type, body, self._options)
-        )
+        return await self._written(self._registry.patch(self._context(), target, patch_type, body, self._options))
 
     async def delete(self, resource: Resource, namespace: str, name: str, options: bytes = b"") -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name)
         chosen = delete_options_of_document(_document(options)) if options else DeleteOptions()
-        return await self._written(resource, self._registry.delete(self._context(), target, chosen))
+        return await self._written(self._registry.delete(self._context(), target, chosen))
 
     async def close(self) -> None:
         """End the watches that are open."""
@@ -217,9 +216,11 @@ class InProcessClient:
 
     async def _wait_for(self, resource_version: str | None) -> None:
         """Wait a little for a version from the future.  What is no number is left to the registry to refuse."""
-        if not resource_version or not resource_version.isdecimal():
+        try:
+            wanted = parse_uint64(resource_version or "")
+        except NotAnInteger:
             return
-        wanted, loop = int(resource_version), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         deadline = loop.time() + FUTURE_VERSION_SECONDS_MAX
         while self._hub.revision < wanted:
             if loop.time() >= deadline:
@@ -229,10 +230,10 @@ class InProcessClient:
     def _context(self) -> Context:
         return Context(now=self._clock(), user=self._user)
 
-    async def _written(self, resource: Resource, outcome: Outcome) -> bytes:
+    async def _written(self, outcome: Outcome) -> bytes:
         if outcome.revision:
             await self._committer.durable(outcome.revision)
-        return views.shown(resource, outcome.body)
+        return outcome.body
 
 
 def _decode(resource: Resource, body: bytes, subresource: str) -> Body:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_path_segment
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_ip_name, check_path_segment
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 STATUS_VERBS = ("get", "patch", "update")
@@ -71,6 +71,11 @@ class Resource:
     @property
     def storage_key(self) -> str:
         return self.storage or self.key
+
+    @property
+    def is_view(self) -> bool:
+        """Objects of another resource under other names, see ``api.views``; an older version is none."""
+        return self.storage_key != self.key
 
     @property
     def has_status(self) -> bool:
@@ -195,6 +200,69 @@ Events = Resource(
     selectable_fields=_CORE_EVENT_FIELDS,
     create_on_update=True,
 )
+#: the same Events under other names, see ``api.views``; paths of fields are those of the stored form
+EventsV1 = Resource(
+    group="events.k8s.io",
+    version="v1",
+    kind="Event",
+    plural="events",
+    singular="event",
+    short_names=("ev",),
+    storage="events",
+    selectable_fields=(
+        *((f"regarding.{name}", f"involvedObject.{name}") for name in _REFERENCE_FIELDS),
+        ("reason", "reason"),
+        ("reportingController", "reportingComponent"),
+        ("type", "type"),
+    ),
+    create_on_update=True,
+)
+ResourceQuotas = Resource(
+    group="",
+    version="v1",
+    kind="ResourceQuota",
+    plural="resourcequotas",
+    singular="resourcequota",
+    short_names=("quota",),
+    subresources=("status",),
+    delete_reply="object",
+)
+Secrets = Resource(
+    group="",
+    version="v1",
+    kind="Secret",
+    plural="secrets",
+    singular="secret",
+    selectable_fields=(("type", "type"),),
+)
+ServiceAccounts = Resource(
+    group="",
+    version="v1",
+    kind="ServiceAccount",
+    plural="serviceaccounts",
+    singular="serviceaccount",
+    short_names=("sa",),
+    delete_reply="object",
+)
+IPAddresses = Resource(
+    group="networking.k8s.io",
+    version="v1",
+    kind="IPAddress",
+    plural="ipaddresses",
+    singular="ipaddress",
+    namespaced=False,
+    short_names=("ip",),
+    check_name=check_ip_name,
+)
+ServiceCIDRs = Resource(
+    group="networking.k8s.io",
+    version="v1",
+    kind="ServiceCIDR",
+    plural="servicecidrs",
+    singular="servicecidr",
+    namespaced=False,
+    subresources=("status",),
+)
 Leases = Resource(
     group="coordination.k8s.io",
     version="v1",
@@ -294,6 +362,9 @@ RESOURCES: tuple[Resource, ...] = (
     Namespaces,
     Nodes,
     Pods,
+    ResourceQuotas,
+    Secrets,
+    ServiceAccounts,
     Services,
     Deployments,
     ReplicaSets,
@@ -303,6 +374,9 @@ RESOURCES: tuple[Resource, ...] = (
     ClusterRoles,
     RoleBindings,
     Roles,
+    EventsV1,
+    IPAddresses,
+    ServiceCIDRs,
 )
 #: what is asked: create is their only verb
 REVIEWS: tuple[Resource, ...] = (SelfSubjectReviews, SelfSubjectAccessReviews, SelfSubjectRulesReviews)
@@ -334,3 +408,8 @@ def by_key(key: str) -> Resource | None:
 def by_storage_key(storage_key: str) -> Resource:
     """The resource whose form is the stored one."""
     return _BY_KEY[storage_key]
+
+
+def stored_form(resource: Resource) -> Resource:
+    """The resource in whose form objects of *resource* are stored: itself, unless it is a view of another."""
+    return _BY_KEY[resource.storage] if resource.is_view else resource

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from sliceplane.kit.ip import parse_strict
+
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _QUALIFIED = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
@@ -52,6 +54,14 @@ def check_dns_subdomain(value: str) -> tuple[str, ...]:
             f"'{_LABEL}(\\.{_LABEL})*')"
         )
     return tuple(problems)
+
+
+def check_ip_name(value: str) -> tuple[str, ...]:
+    """A name that is an IP address in its one canonical spelling: an IPAddress object."""
+    address = parse_strict(value)
+    if address is None:
+        return ("must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",)
+    return () if str(address) == value else (f'must be in canonical form ("{address}")',)
 
 
 def check_qualified_name(value: str) -> tuple[str, ...]:

@@ -10,13 +10,15 @@ from collections.abc import Iterator
 
 from sliceplane.api.errors import StatusError, not_found
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Resource, Services
+from sliceplane.api.scheme import Events, Resource, ResourceQuotas, Services
 from sliceplane.kit.rng import Rng
+from sliceplane.registry.admission.quotas import QuotaIndex
 from sliceplane.registry.admission.services import ServiceLedgers
 from sliceplane.registry.authorization.index import RESOURCES as POLICY_RESOURCES
 from sliceplane.registry.authorization.index import PolicyIndex
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.documents import canonical, document_of, make_record
+from sliceplane.registry.expiry import Expiry
 from sliceplane.registry.types import Target
 from sliceplane.store.mvcc import Store
 from sliceplane.store.restamp import restamp
@@ -32,6 +34,8 @@ class Core:
         self.config = config
         self.services = ServiceLedgers(config, rng)
         self.policy = PolicyIndex()
+        self.quotas = QuotaIndex(store)
+        self.expiry = Expiry()
         self.rebuild()
 
     def rebuild(self) -> None:
@@ -42,9 +46,16 @@ class Core:
         self.policy.reset()
         for key, document in self._policy_objects():
             self.policy.on_stored(key, document)
+        self.quotas.reset()
+        for record in self.store.iter_latest(ResourceQuotas.storage_key):
+            self.quotas.on_stored(record.key)
+        events = self.store.iter_latest(Events.storage_key)
+        self.expiry.reset((record.key, document_of(record)) for record in events)
 
     def check(self) -> None:
-        """The ledgers hold exactly what the newest Services say, the policy what the newest roles and bindings say."""
+        """The ledgers hold exactly what the newest Services say, and every Event has a deadline."""
+        self.quotas.check(tuple(record.key for record in self.store.iter_latest(ResourceQuotas.storage_key)))
+        self.expiry.check(record.key for record in self.store.iter_latest(Events.storage_key))
         stored = [(record.key, document_of(record)) for record in self.store.iter_latest(Services.storage_key)]
         self.services.check(stored)
         self.policy.check(self._policy_objects())
@@ -73,7 +84,16 @@ class Core:
         if resource is Services:
             self.services.on_stored(key, shaped)
         self.policy.on_stored(key, shaped)
+        if key.resource == Events.storage_key:
+            self.expiry.on_stored(key)
+        if resource is ResourceQuotas:
+            self.quotas.on_stored(key)
         return record
+
+    def charge(self, quotas: tuple[Document, ...]) -> None:
+        """Stage what ``QuotaIndex.admit`` returned.  Required order: before the object that it is for."""
+        for quota in quotas:
+            self.put(ResourceQuotas, quota)
 
     def remove(self, record: Record) -> Record:
         """Stage the deletion of the newest version."""
@@ -81,6 +101,10 @@ class Core:
         if record.key.resource == Services.storage_key:
             self.services.on_removed(record.key)
         self.policy.on_removed(record.key)
+        if record.key.resource == Events.storage_key:
+            self.expiry.on_removed(record.key)
+        if record.key.resource == ResourceQuotas.storage_key:
+            self.quotas.on_removed(record.key)
         return last
 
 

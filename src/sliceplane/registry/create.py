@@ -1,8 +1,8 @@
 """POST: a new object, from its body to a staged record (reference B6).
 
 Required order: decode and default; the namespace exists and takes content; identity; validation; nobody grants more
-than they have; the name is free; Services get their addresses; stage.  Nothing is held before the last check passed,
-so an error leaves no trace.
+than they have; the name is free; Services get their addresses; quotas allow it; stage.  Nothing is held before the
+last check passed, so an error leaves no trace.
 """
 
 from __future__ import annotations
@@ -57,9 +57,11 @@ def create_document(
     if resource is EndpointSlices and document.get("addressType") == "FQDN":
         warnings = (*warnings, answers.FQDN_WARNING)
     core.services.admit(resource, document, None, dry_run=options.dry_run)
+    charged = core.quotas.admit(resource, document, None)
     document = versions.to_store(core.config, target, document)
     if options.dry_run:
         return answers.unwritten(resource, document, 201, warnings)
+    core.charge(charged)
     return answers.stored(core.put(resource, document), 201, warnings)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from sliceplane.api import codec, conversion, defaults, schema, strict
+from sliceplane.api import codec, conversion, defaults, schema, strict, views
 from sliceplane.api.errors import StatusError, bad_request
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import Resource, stored_form
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.registry.documents import normalised
 from sliceplane.registry.types import Body, WriteOptions
@@ -46,7 +46,7 @@ def decode_body(resource: Resource, body: Body, options: WriteOptions) -> tuple[
 
 
 def decoded(resource: Resource, document: Document) -> Document:
-    """A normalised, type-checked, defaulted copy without unknown members, in the hub version.
+    """A normalised, type-checked, defaulted copy in stored form (the hub version), without unknown members.
 
     Raises ``Undecodable``.
     """
@@ -76,7 +76,8 @@ def decoded(resource: Resource, document: Document) -> Document:
         msgspec.convert(document, codec.projection_of(resource.key))
     except msgspec.ValidationError as error:
         raise Undecodable(f"json: {error}") from error
-    defaults.apply(resource, document)
+    document = views.to_stored(resource, document)
+    defaults.apply(stored_form(resource), document)
     return document if resource.hub is None else conversion.to_hub(document)
 
 

@@ -112,6 +112,18 @@ class Registry:
         """Create what every cluster has.  Returns the revision to wait for."""
         return bootstrapping.bootstrap(self._core, now)
 
+    def expire(self, now: float, most: int = 1000) -> tuple[Record, ...]:
+        """Stage the removal of at most *most* objects whose time is over; call it every few seconds.
+
+        Returns their last versions; the revision of the last one is what to wait for.
+        """
+        core, gone = self._core, []
+        for key in core.expiry.take_due(now, most):
+            record = core.store.latest(key)
+            assert record is not None, f"{key} has a deadline and does not exist"
+            gone.append(core.remove(record))
+        return tuple(gone)
+
     def on_aborted(self) -> None:
         """The store forgot its staged events: what they held is free again."""
         self._core.rebuild()

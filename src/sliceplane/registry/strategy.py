@@ -16,6 +16,8 @@ from sliceplane.api.scheme import (
     Pods,
     ReplicaSets,
     Resource,
+    ResourceQuotas,
+    ServiceCIDRs,
     Services,
 )
 from sliceplane.registry import endpoint_slices, gated_fields
@@ -28,6 +30,8 @@ _FIRST_STATUS: dict[str, Document] = {
     Namespaces.key: {"phase": "Active"},
     Deployments.key: {},
     ReplicaSets.key: {"replicas": 0},
+    ResourceQuotas.key: {},
+    ServiceCIDRs.key: {},
 }
 
 

@@ -100,8 +100,10 @@ def replace(
         return Outcome(
             code=200, body=answers.unwritten(resource, shaped).body, revision=last.revision, warnings=warnings
         )
+    charged = () if target.subresource else core.quotas.admit(resource, shaped, old)
     if options.dry_run:
         return answers.unwritten(resource, shaped, 200, warnings)
+    core.charge(charged)
     return answers.stored(core.put(resource, shaped), 200, warnings)
 
 

@@ -17,6 +17,7 @@ from sliceplane.controllers.base import Controller
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
+from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
@@ -42,7 +43,7 @@ class Entry:
 
 def default_controllers(slices: EndpointSliceConfig) -> tuple[Entry, ...]:
     """What every plane runs; without the feature gate EndpointSlice, slices stay as they are (KEP-0752)."""
-    entries = [Entry(GarbageCollector, 20), Entry(NamespaceController)]
+    entries = [Entry(GarbageCollector, 20), Entry(NamespaceController), Entry(ResourceQuotaController)]
     if slices.gates.enabled(ENDPOINT_SLICE):
         entries.insert(0, Entry(lambda: EndpointSliceController(slices), slices.concurrent_service_endpoint_syncs))
     return tuple(entries)

@@ -56,6 +56,7 @@ DEFAULT_PORT = 6443
 #: how long responses in flight may take once a stop has begun
 STOP_GRACE_SECONDS = 5.0
 _RETENTION_TICK_SECONDS = 5.0
+_EXPIRY_TICK_SECONDS = 5.0
 _CERTIFICATE_CHECK_SECONDS = 12 * 3600.0
 
 _log = get_logger("plane")
@@ -159,6 +160,7 @@ class Plane:
         )
         self._spawn(self._keep_certificates_fresh(context), "certificates")
         self._spawn(self._tell_committer_the_time(), "retention")
+        self._spawn(self._forget_events(), "expiry")
         for service in self._services:
             self._started.append(service)
             await service.start(self)
@@ -294,6 +296,22 @@ class Plane:
         while True:
             self.committer.tick(steady())
             await asyncio.sleep(_RETENTION_TICK_SECONDS)
+
+    async def _forget_events(self) -> None:
+        """Events live for an hour.  What could not be stored is due again next time."""
+        while True:
+            await asyncio.sleep(_EXPIRY_TICK_SECONDS)
+            gone = self.registry.expire(self.clock())
+            if not gone:
+                continue
+            try:
+                await self.committer.durable(gone[-1].revision)
+            except StatusError as error:
+                _log.error("expired Events are still there", error=str(error))
+            else:
+                self.metrics.count(
+                    "sliceplane_expired_events", "Events removed because their time was over.", len(gone)
+                )
 
     async def _keep_certificates_fresh(self, context: ssl.SSLContext) -> None:
         """Renew certificates that expire while the process runs; open connections are not touched."""

@@ -1,0 +1,163 @@
+"""A node proxy in a process of its own, fed with made Services and EndpointSlices, writing to a real kernel.
+
+The informers are the production ones; their server is replaced by lists and watch events made here, as bytes, so
+that what is measured is the node's own work: decoding, tracking, rules, ``nft``, the kernel.
+
+Run as ``python -m benchmarks.tools.proxied NETNS SIZES CHANGES``; SIZES is like ``5000x40,7x100``:
+so many services with so many endpoints each, of which the first one changes.  Prints one JSON object: ``first_sync_s``, ``rss_mib`` after it, ``change_s`` (a list: one endpoint changes until the kernel has it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from benchmarks.tools.objects import PER_SLICE, service_document, slice_document, uid
+from sliceplane.api.codec import encode
+from sliceplane.api.scheme import EndpointSlices, Resource, Services
+from sliceplane.kit.rng import Rng
+from sliceplane.shell.client.base import ListPage, WatchMessage
+from sliceplane.shell.nft_runner import NftRunner
+from sliceplane.shell.node_proxy import NodeProxy
+
+SECONDS_MAX = 60.0
+PAUSE_S = 0.05
+
+
+def service_ip(number: int) -> str:
+    return f"10.{96 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+
+
+class Cluster:
+    """Services ``s-00000`` and on.  Knows the bytes of everything, keeps none of them."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self._sizes = sizes
+        self.revision = len(sizes) + 10
+
+    def services(self) -> Iterator[bytes]:
+        for number in range(len(self._sizes)):
+            yield self._stored(service_document(f"s-{number:05d}", cluster_ip=service_ip(number + 2)), number, 1)
+
+    def slices(self) -> Iterator[bytes]:
+        first = 0
+        for number, size in enumerate(self._sizes):
+            for part, begin in enumerate(range(first, first + size, PER_SLICE)):
+                pods = range(begin, min(begin + PER_SLICE, first + size))
+                yield self.slice(number, part, pods)
+            first += size
+
+    def slice(self, service: int, part: int, pods: range, *, without: int = -1, revision: int = 1) -> bytes:
+        name = f"s-{service:05d}"
+        document = slice_document(f"{name}-{part:03d}", name, pods)
+        if without >= 0:
+            document["endpoints"][without]["conditions"] = {"ready": False, "serving": False, "terminating": False}
+        return self._stored(document, service * 1000 + part, revision)
+
+    @staticmethod
+    def _stored(document: dict[str, Any], number: int, revision: int) -> bytes:
+        document["metadata"] |= {"uid": uid(number), "resourceVersion": str(revision)}
+        return encode(document)
+
+
+class Server:
+    """As much of ``shell.client.base.Client`` as informers use."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._events: asyncio.Queue[WatchMessage] = asyncio.Queue()
+        self._lists = {
+            Services.key: list(cluster.services()),
+            EndpointSlices.key: list(cluster.slices()),
+        }
+
+    def send(self, body: bytes) -> None:
+        self._events.put_nowait(WatchMessage("MODIFIED", body))
+
+    async def list(self, resource: Resource, *, continue_token: str = "", **ignored: object) -> ListPage:
+        """Pages of 500 as over HTTP; what was given is forgotten, as nobody here would hold it on a node."""
+        items = self._lists.get(resource.key, [])
+        page, self._lists[resource.key] = tuple(items[:500]), items[500:]
+        return ListPage(page, str(self._cluster.revision), "more" if items[500:] else "")
+
+    @asynccontextmanager
+    async def watch(self, resource: Resource, **ignored: object) -> AsyncIterator[AsyncIterator[WatchMessage]]:
+        async def events() -> AsyncIterator[WatchMessage]:
+            while True:
+                if resource is EndpointSlices:
+                    yield await self._events.get()
+                else:
+                    await asyncio.Event().wait()
+
+        yield events()
+
+
+def rss_mib() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("no VmRSS")
+
+
+class Watched(NftRunner):
+    """Tells when a transaction was taken, and what it said."""
+
+    def __init__(self, netns: str) -> None:
+        super().__init__(netns=netns)
+        self.taken: asyncio.Queue[str] = asyncio.Queue()
+
+    async def run(self, text: str) -> None:
+        await super().run(text)
+        self.taken.put_nowait(text)
+
+
+async def changes(server: Server, runner: Watched, cluster: Cluster, size: int, count: int) -> list[float]:
+    """Endpoint 0 of the first service goes and comes back, *count* times in all."""
+    pods, found = range(min(size, PER_SLICE)), []
+    for number in range(count):
+        body = cluster.slice(0, 0, pods, without=0 if number % 2 == 0 else -1, revision=cluster.revision + number + 1)
+        started = time.perf_counter()
+        server.send(body)
+        async with asyncio.timeout(SECONDS_MAX):
+            # Objects out of use are removed a second later, by transactions that have no rules.
+            while "numgen" not in await runner.taken.get():
+                pass
+        found.append(time.perf_counter() - started)
+        await asyncio.sleep(PAUSE_S)
+    return found
+
+
+async def main(netns: str, groups: str, count: int) -> None:
+    sizes = []
+    for group in groups.split(","):
+        services, endpoints = map(int, group.split("x"))
+        sizes += [endpoints] * services
+    cluster = Cluster(sizes)
+    server, runner = Server(cluster), Watched(netns)
+    proxy = NodeProxy("node-00000", runner)
+    started = time.perf_counter()
+    following = asyncio.create_task(proxy.follow(server, Rng(1)))  # type: ignore[arg-type]  # it needs no writes
+    try:
+        async with asyncio.timeout(SECONDS_MAX):
+            await proxy.wait_ready()
+        first_sync, memory = time.perf_counter() - started, rss_mib()
+        runner.taken = asyncio.Queue()
+        times = await changes(server, runner, cluster, sizes[0], count)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    figures = {"services": len(sizes), "endpoints": sum(sizes), "first_sync_s": first_sync, "rss_mib": memory}
+    print(json.dumps({**figures, "change_s": times}), flush=True)
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -45,7 +45,7 @@ def namespace() -> Iterator[str]:
 
 def measure(sizes: str, changes: int) -> dict[str, Any]:
     with namespace() as name:
-        command = (sys.executable, "-m", "benchmarks.tools.proxied", name, sizes, str(changes))
+        command = ("ip", "netns", "exec", name, sys.executable, "-m", "benchmarks.tools.proxied", sizes, str(changes))
         with scratch() as folder, Process(*command, log=Path(folder) / "proxy.log") as child:
             return dict(json.loads(child.line(RUN_SECONDS_MAX)))
 

@@ -4,7 +4,8 @@ The informers are the production ones; their server is replaced by lists and wat
 that what is measured is the node's own work: decoding, tracking, rules, ``nft``, the kernel.
 
 Run as ``python -m benchmarks.tools.proxied SIZES CHANGES``; SIZES is like ``5000x40,7x100``:
-so many services with so many endpoints each, of which the first one changes.  Prints one JSON object: ``first_sync_s``, ``rss_mib`` after it, ``change_s`` (a list: one endpoint changes until the kernel has it).
+so many services with so many endpoints each, of which the first one changes.  Prints one JSON object: ``first_sync_s``, ``rss_mib`` after it, ``change_s`` and ``nft_s`` (lists: one endpoint
+changes, until the kernel has it and until ``nft`` has ended).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import socket
+import struct
 import sys
 import tempfile
 import time
@@ -32,6 +35,8 @@ SECONDS_MAX = 60.0
 #: objects in one answer to a list
 PAGE = 500
 PAUSE_S = 0.05
+# From linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h.
+NETLINK_NETFILTER, NFNLGRP_NFTABLES, NEW_GENERATION = 12, 7, 10 << 8 | 15
 
 
 def service_ip(number: int) -> str:
@@ -115,32 +120,66 @@ def rss_mib() -> float:
     raise RuntimeError("no VmRSS")
 
 
-class Watched(NftRunner):
-    """Tells when a transaction was taken, and what it said."""
+class Commits:
+    """When the kernel took a transaction, from its own mouth: nftables tells listeners of each new generation."""
 
     def __init__(self) -> None:
+        self.times: list[float] = []
+        self._sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER)
+        self._sock.setblocking(False)
+
+    def listen(self) -> None:
+        """From now on, as listeners make large transactions slower."""
+        self._sock.bind((0, 1 << (NFNLGRP_NFTABLES - 1)))
+        asyncio.get_running_loop().add_reader(self._sock, self._read)
+
+    def _read(self) -> None:
+        data, now, at = self._sock.recv(1 << 20), time.perf_counter(), 0
+        while at < len(data):
+            length, kind = struct.unpack_from("=IH", data, at)
+            if kind == NEW_GENERATION:
+                self.times.append(now)
+            at += (length + 3) & ~3
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._sock)
+        self._sock.close()
+
+
+class Watched(NftRunner):
+    """Tells of each transaction what it said, when the kernel had it and when ``nft`` had ended."""
+
+    def __init__(self, commits: Commits) -> None:
         super().__init__()
-        self.taken: asyncio.Queue[str] = asyncio.Queue()
+        self._commits = commits
+        self.taken: asyncio.Queue[tuple[str, float, float]] = asyncio.Queue()
 
     async def run(self, text: str) -> None:
+        before = len(self._commits.times)
         await super().run(text)
-        self.taken.put_nowait(text)
+        ended = time.perf_counter()
+        kernel = self._commits.times[before] if len(self._commits.times) > before else ended
+        self.taken.put_nowait((text, kernel, ended))
 
 
-async def changes(server: Server, runner: Watched, cluster: Cluster, size: int, count: int) -> list[float]:
-    """Endpoint 0 of the first service goes and comes back, *count* times in all."""
-    pods, found = range(min(size, PER_SLICE)), []
+async def changes(
+    server: Server, runner: Watched, cluster: Cluster, size: int, count: int
+) -> tuple[list[float], list[float]]:
+    """Endpoint 0 of the first service goes and comes back, *count* times in all: seconds to the kernel, to nft's end."""
+    pods, kernel, ends = range(min(size, PER_SLICE)), [], []
     for number in range(count):
         body = cluster.slice(0, 0, pods, without=0 if number % 2 == 0 else -1, revision=cluster.revision + number + 1)
         started = time.perf_counter()
         server.send(body)
         async with asyncio.timeout(SECONDS_MAX):
             # Objects out of use are removed a second later, by transactions that have no rules.
-            while "numgen" not in await runner.taken.get():
-                pass
-        found.append(time.perf_counter() - started)
+            text, committed, ended = await runner.taken.get()
+            while "numgen" not in text:
+                text, committed, ended = await runner.taken.get()
+        kernel.append(committed - started)
+        ends.append(ended - started)
         await asyncio.sleep(PAUSE_S)
-    return found
+    return kernel, ends
 
 
 async def main(groups: str, count: int) -> None:
@@ -149,7 +188,8 @@ async def main(groups: str, count: int) -> None:
         services, endpoints = map(int, group.split("x"))
         sizes += [endpoints] * services
     cluster = Cluster(sizes)
-    server, runner = Server(cluster), Watched()
+    server, commits = Server(cluster), Commits()
+    runner = Watched(commits)
     proxy = NodeProxy("node-00000", runner)
     started = time.perf_counter()
     following = asyncio.create_task(proxy.follow(server, Rng(1)))  # type: ignore[arg-type]  # it needs no writes
@@ -158,12 +198,14 @@ async def main(groups: str, count: int) -> None:
             await proxy.wait_ready()
         first_sync, memory = time.perf_counter() - started, rss_mib()
         runner.taken = asyncio.Queue()
-        times = await changes(server, runner, cluster, sizes[0], count)
+        commits.listen()
+        kernel, ends = await changes(server, runner, cluster, sizes[0], count)
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+        commits.close()
     figures = {"services": len(sizes), "endpoints": sum(sizes), "first_sync_s": first_sync, "rss_mib": memory}
-    print(json.dumps({**figures, "change_s": times}), flush=True)
+    print(json.dumps({**figures, "change_s": kernel, "nft_s": ends}), flush=True)
 
 
 if __name__ == "__main__":

@@ -41,24 +41,21 @@ async def rounds(client: HttpClient, fleet: Fleet, count: int, first: int) -> No
 
 
 async def measure(watchers: int, count: int) -> list[Result]:
-    with scratch() as folder:
-        with PlaneProcess(Path(folder), command="apiserver") as server:
-            client = HttpClient(load(server.kubeconfig))
-            try:
-                await client.create(Namespaces, "", encode(namespace_document()))
-                await client.create(
-                    EndpointSlices, NAMESPACE, encode(slice_document("web-1", "web", range(PER_SLICE)))
-                )
-                size = len(await client.get(EndpointSlices, NAMESPACE, "web-1"))
-                since = (await client.list(EndpointSlices)).resource_version
-                with Fleet(server.kubeconfig, watchers, since, Path(folder)) as fleet:
-                    await rounds(client, fleet, WARM_UP_ROUNDS, 0)
-                    cpu, began = server.cpu_s(), time.monotonic()
-                    await rounds(client, fleet, count, WARM_UP_ROUNDS)
-                    cpu, wall = server.cpu_s() - cpu, time.monotonic() - began
-                    memory = server.rss_mib()
-            finally:
-                await client.close()
+    with scratch() as folder, PlaneProcess(Path(folder), command="apiserver") as server:
+        client = HttpClient(load(server.kubeconfig))
+        try:
+            await client.create(Namespaces, "", encode(namespace_document()))
+            await client.create(EndpointSlices, NAMESPACE, encode(slice_document("web-1", "web", range(PER_SLICE))))
+            size = len(await client.get(EndpointSlices, NAMESPACE, "web-1"))
+            since = (await client.list(EndpointSlices)).resource_version
+            with Fleet(server.kubeconfig, watchers, since, Path(folder)) as fleet:
+                await rounds(client, fleet, WARM_UP_ROUNDS, 0)
+                cpu, began = server.cpu_s(), time.monotonic()
+                await rounds(client, fleet, count, WARM_UP_ROUNDS)
+                cpu, wall = server.cpu_s() - cpu, time.monotonic() - began
+                memory = server.rss_mib()
+        finally:
+            await client.close()
     events = watchers * count
     what = f"{watchers:,} TLS watchers, {size / 1000:.1f} kB"
     full = watchers == WATCHERS

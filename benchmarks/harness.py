@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-
 #: whose figures the budgets are measured against: built from source and run on the machine of the budgets, once
 UPSTREAM = "upstream 1.36.2 (recorded)"
 

@@ -20,9 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from demo.net import run_ip
+
 from benchmarks.harness import UPSTREAM, Result, main, note, percentile
 from benchmarks.tools.process import Process, scratch
-from demo.net import run_ip
 
 RUN_SECONDS_MAX = 120.0
 RUNS = 3

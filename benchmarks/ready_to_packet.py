@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from demo.net import Net
+
 from benchmarks.harness import Result, main, note, percentile
 from benchmarks.node_proxy import missing
 from benchmarks.tools import prober
@@ -34,7 +36,6 @@ from benchmarks.tools.objects import (
     slice_document,
 )
 from benchmarks.tools.process import PlaneProcess, Process, scratch
-from demo.net import Net
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
 from sliceplane.shell.client.http import HttpClient
@@ -115,9 +116,7 @@ async def measure(services: int, runs: int) -> list[float]:
         ready = proxy.line()
         assert f"ipv4-services={services + 1}" in ready, ready  # and default/kubernetes
         probe = stack.enter_context(
-            Process(
-                *node.command(sys.executable, str(prober.__file__), address, "80"), log=folder / "prober.log"
-            )
+            Process(*node.command(sys.executable, str(prober.__file__), address, "80"), log=folder / "prober.log")
         )
         assert probe.line() == "ready"
         probe.say("down")

@@ -16,7 +16,6 @@ import msgspec
 
 from benchmarks.harness import UPSTREAM, Result, main
 from benchmarks.tools.objects import (
-    NAMESPACE,
     PODS_PER_NODE,
     node_document,
     pod_document,

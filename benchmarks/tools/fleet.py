@@ -14,6 +14,15 @@ from benchmarks.tools.process import Process
 SLICES_PATH = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 #: connections are opened one after the other: about 1.5 ms each
 OPEN_S = 120.0
+OPENSSL_SETTINGS = """\
+openssl_conf = default
+[default]
+ssl_conf = ssl
+[ssl]
+system_default = order
+[order]
+Ciphersuites = TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +41,14 @@ class Fleet:
     def __init__(self, kubeconfig: Path, count: int, since: str, folder: Path) -> None:
         self.count = count
         path = f"{SLICES_PATH}?watch=true&resourceVersion={since}"
+        # Go's order of ciphers, as client-go and so nearly every watcher has it.
+        settings = folder / "openssl.cnf"
+        settings.write_text(OPENSSL_SETTINGS)
         command = (sys.executable, "-m", "benchmarks.tools.watchers", str(kubeconfig), path, str(count))
         self._stack = ExitStack()
-        self.process = self._stack.enter_context(Process(*command, log=folder / "watchers.log"))
+        self.process = self._stack.enter_context(
+            Process(*command, log=folder / "watchers.log", OPENSSL_CONF=str(settings))
+        )
         try:
             word, seconds = self.process.line(OPEN_S).split()
         except BaseException:

@@ -30,10 +30,11 @@ def child_environment() -> dict[str, str]:
 class Process:
     """A child whose standard output is a sequence of lines that the benchmark waits for.
 
-    Use as a context manager; leaving it ends the child (SIGTERM, then SIGKILL).  *log*: where standard error goes.
+    Use as a context manager; leaving it ends the child (SIGTERM, then SIGKILL).  *log*: where standard error goes; *environment*: what
+    differs from ours.
     """
 
-    def __init__(self, *command: str, log: Path | None = None) -> None:
+    def __init__(self, *command: str, log: Path | None = None, **environment: str) -> None:
         self._log = log
         self._buffer = b""
         with ExitStack() as stack:
@@ -43,7 +44,7 @@ class Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=child_environment(),
+                env=child_environment() | environment,
             )
 
     def __enter__(self) -> Self:

@@ -1,8 +1,8 @@
 """KEP-0752's case 1 in reality: a service of 20,000 endpoints appears before 5,000 node proxies.
 
-5,000 TLS watchers (two processes), 200 EndpointSlices of 100 endpoints created as fast as the server takes them:
+5,000 TLS watchers, 200 EndpointSlices of 100 endpoints created as fast as the server takes them:
 1,000,000 events, 25.6 GB of JSON.  The time is from the first write until the last watcher has its last event, so on
-a small machine it includes the watchers' own decryption, which runs beside the server.
+a small machine it includes the watchers' own reading, which runs beside the server.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from sliceplane.shell.client.kubeconfig import load
 
 WATCHERS, SLICES = 5_000, 200
 SMALL_WATCHERS, SMALL_SLICES = 50, 10
-#: what the controller has under way at a time for one service: one job, its writes in order
-WRITERS = 1
 SECONDS_MAX = 180.0
 #: what the watchers and the server need besides: files, and memory of the client processes
 SPARE_FILES = 100
@@ -48,6 +46,7 @@ def impossible(watchers: int) -> str:
 
 
 async def create(client: HttpClient, slices: int) -> None:
+    """One after the other, as a controller writes the slices of one service."""
     for number in range(slices):
         pods = range(number * PER_SLICE, (number + 1) * PER_SLICE)
         await client.create(EndpointSlices, NAMESPACE, encode(slice_document(f"web-{number:05d}", "web", pods)))

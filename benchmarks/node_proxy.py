@@ -3,9 +3,9 @@
 Real ``nft`` and kernel, in a network namespace made for it and removed again; needs root.  The API server is replaced
 by its bytes (see ``tools/proxied.py``), so a first sync is decoding, tracking, rules, nft and the kernel.
 
-When the kernel has a change, it says so itself (its notice of a new generation).  ``nft`` ends some 10 ms later: closing
-its socket waits until the kernel has freed what the transaction replaced.  Packets do not wait for that, the next
-transaction does, so both times are shown.
+When the kernel has a change, it says so itself (its notice of a new generation).  ``nft`` ends some 10 ms later:
+closing its socket waits until the kernel has freed what the transaction replaced.  Packets do not wait for that, the
+next transaction does, so both times are shown.
 """
 
 from __future__ import annotations

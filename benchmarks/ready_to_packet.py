@@ -1,9 +1,9 @@
 """From a Pod's readiness to the next packet that the kernel routes to it, with 1,000 services on the node.
 
-Everything is real: ``sliceplane up`` with its storage on disk, ``sliceplane proxy`` in a network namespace of its own, a
-backend in another, TCP connections from the node to a cluster IP.  The service has one Pod, which turns ready and
-unready; the time runs from before the status patch is sent until the first connection is accepted.  Connections are tried
-one after the other, half a millisecond apart.  Needs root.
+Everything is real: ``sliceplane up`` with its storage on disk, ``sliceplane proxy`` writing into a node's network
+namespace, a backend in another, TCP connections from the node to a cluster IP.  The service has one Pod, which turns
+ready and unready; the time runs from before the status patch is sent until the first connection is accepted.
+Connections are tried one after the other, half a millisecond apart.  Needs root.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Storage: commits a second with many writers, what one writer waits, and how long a restart with 100,000 objects takes.
+"""Storage: commits a second with many writers, what one writer waits, and a restart with 100,000 objects.
 
 The production store, committer and SQLite back end with every commit on disk (fsync); no HTTP.  The disk is that of
 the temporary folder, so the first two say as much about it as about us: ``TMPDIR`` chooses another.

@@ -36,7 +36,7 @@ class Delivery:
 
 
 class Fleet:
-    """*count* watchers of the namespace's EndpointSlices after the version *since*, in one process.  A context manager."""
+    """*count* watchers of the EndpointSlices after the version *since*, in one process.  A context manager."""
 
     def __init__(self, kubeconfig: Path, count: int, since: str, folder: Path) -> None:
         self.count = count

@@ -30,8 +30,8 @@ def child_environment() -> dict[str, str]:
 class Process:
     """A child whose standard output is a sequence of lines that the benchmark waits for.
 
-    Use as a context manager; leaving it ends the child (SIGTERM, then SIGKILL).  *log*: where standard error goes; *environment*: what
-    differs from ours.
+    Use as a context manager; leaving it ends the child (SIGTERM, then SIGKILL).  *log*: where standard error goes;
+    *environment*: what differs from ours.
     """
 
     def __init__(self, *command: str, log: Path | None = None, **environment: str) -> None:

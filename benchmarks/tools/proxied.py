@@ -3,9 +3,10 @@
 The informers are the production ones; their server is replaced by lists and watch events made here, as bytes, so
 that what is measured is the node's own work: decoding, tracking, rules, ``nft``, the kernel.
 
-Run as ``python -m benchmarks.tools.proxied SIZES CHANGES``; SIZES is like ``5000x40,7x100``:
-so many services with so many endpoints each, of which the first one changes.  Prints one JSON object: ``first_sync_s``, ``rss_mib`` after it, ``change_s`` and ``nft_s`` (lists: one endpoint
-changes, until the kernel has it and until ``nft`` has ended).
+Run as ``python -m benchmarks.tools.proxied SIZES CHANGES`` in the network namespace to write to.  SIZES is like
+``5000x40,7x100``: so many services with so many endpoints each, of which the first one changes.  Prints one JSON
+object: ``services``, ``endpoints``, ``first_sync_s``, ``rss_mib`` after it, ``change_s`` and ``nft_s`` (lists: one
+endpoint changes, until the kernel has it and until ``nft`` has ended).
 """
 
 from __future__ import annotations
@@ -165,7 +166,8 @@ class Watched(NftRunner):
 async def changes(
     server: Server, runner: Watched, cluster: Cluster, size: int, count: int
 ) -> tuple[list[float], list[float]]:
-    """Endpoint 0 of the first service goes and comes back, *count* times in all: seconds to the kernel, to nft's end."""
+    """Endpoint 0 of the first service goes and comes back, *count* times in all: seconds to the kernel, to nft's
+    end."""
     pods, kernel, ends = range(min(size, PER_SLICE)), [], []
     for number in range(count):
         body = cluster.slice(0, 0, pods, without=0 if number % 2 == 0 else -1, revision=cluster.revision + number + 1)

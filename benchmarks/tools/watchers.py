@@ -1,11 +1,11 @@
 """Many watchers in a process of their own, as cheap as can be, so that the server is what is measured.
 
 Real watchers decrypt on machines of their own; here they would take the server's processors away.  So every
-connection makes a full TLS handshake and request, but only one in ``DECRYPTING`` decrypts what comes: it counts events by
-their line ends (a watch event is one line of JSON in one HTTP chunk: head, event and tail make three), and the first
-of them keeps its stream and reads it properly at the end of each round.  The others follow the TLS records, whose
-heads tell how much plain text is in them, and must get exactly as many bytes as the ones that look.  No event loop
-and no HTTP library: one ``epoll``.
+connection makes a full TLS handshake and request, but only one in ``DECRYPTING`` decrypts what comes: it counts
+events by their line ends (a watch event is one line of JSON in one HTTP chunk: head, event and tail make three), and
+the first of them keeps its stream and reads it properly at the end of each round.  The others follow the TLS records,
+whose heads tell how much plain text is in them, and must get exactly as many bytes as the ones that look.  No event
+loop and no HTTP library: one ``epoll``.
 
 Run as ``python -m benchmarks.tools.watchers KUBECONFIG PATH COUNT``.  It prints ``open SECONDS`` when all watches are
 open.  For each line ``NUMBER`` of its standard input it waits until every watcher has got NUMBER events more, and
@@ -95,7 +95,6 @@ class Watcher:
         self.size += filled
         if self.kept is not None:
             self.kept += self._plain_view[:filled]
-
 
     def _follow(self) -> None:
         """One read of the socket, record by record.  Raises ``ConnectionError`` at the end."""

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sliceplane.api.scheme import Deployments, Nodes, Pods, ReplicaSets
+from sliceplane.api.scheme import Deployments, Namespaces, Nodes, Pods, ReplicaSets
 from sliceplane.controllers.emulation.deployment import DeploymentController
 from sliceplane.controllers.emulation.kubelet import KubeletController
 from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes, parse_nodes
 from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.emulation.rollout import Counts, limits, newest_size, older_sizes
 from sliceplane.controllers.emulation.templates import template_hash
+from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.sim.cluster import Cluster
 
 
@@ -239,6 +240,57 @@ def test_a_pod_bound_to_a_full_node_by_hand_says_why_it_does_not_start() -> None
     cluster.settle()
     assert ready(cluster.get(Pods, "second"))
     cluster.check()
+
+
+def test_an_orphaned_set_is_adopted_by_the_next_deployment_of_its_name() -> None:
+    cluster = Cluster(*make(), GarbageCollector())
+    cluster.create(Deployments, deployment(3))
+    cluster.settle()
+    (before,) = cluster.list(ReplicaSets)
+    pods = {pod["metadata"]["uid"] for pod in cluster.list(Pods)}
+    cluster.delete(Deployments, "web", propagationPolicy="Orphan")
+    cluster.settle()
+    assert not cluster.list(Deployments)
+    created = cluster.create(Deployments, deployment(3))
+    cluster.settle()
+    (after,) = cluster.list(ReplicaSets)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert [owner["uid"] for owner in after["metadata"]["ownerReferences"]] == [created["metadata"]["uid"]]
+    assert {pod["metadata"]["uid"] for pod in cluster.list(Pods)} == pods, "no Pod was restarted"
+    assert cluster.get(Deployments, "web")["status"]["availableReplicas"] == 3
+    cluster.check()
+
+
+def test_a_deployment_waits_for_the_set_of_its_predecessor_to_go() -> None:
+    cluster = Cluster(*make())
+    cluster.create(Deployments, deployment(2))
+    cluster.settle()
+    (old,) = cluster.list(ReplicaSets)
+    cluster.delete(Deployments, "web")
+    # Nothing collects it yet.
+    cluster.create(Deployments, deployment(2))
+    written = len(cluster.writes)
+    cluster.settle()
+    assert cluster.list(ReplicaSets) == [old]
+    assert all("status" in str(write) for write in cluster.writes[written:]), "no creation is tried in vain"
+    cluster.delete(ReplicaSets, old["metadata"]["name"])
+    cluster.settle()
+    (new,) = cluster.list(ReplicaSets)
+    assert new["metadata"]["uid"] != old["metadata"]["uid"]
+    assert cluster.get(Deployments, "web")["status"]["availableReplicas"] == 2
+    cluster.check()
+
+
+def test_nothing_is_tried_again_in_a_namespace_that_goes() -> None:
+    cluster = Cluster(*make())
+    cluster.settle()
+    cluster.create(Namespaces, {"metadata": {"name": "going"}}, namespace="")
+    cluster.create(Deployments, deployment(3), namespace="going")
+    cluster.settle()
+    cluster.delete(Namespaces, "going", namespace="")
+    cluster.patch(Deployments, "web", {"spec": {"replicas": 5}}, namespace="going")
+    assert cluster.settle() < 1.0, "no back-off is waited for"
+    assert len(cluster.list(Pods, namespace="going")) == 3
 
 
 def test_progress_deadline_is_noticed_without_any_event() -> None:

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sliceplane.api.scheme import Deployments, Nodes, Pods, ReplicaSets
+from sliceplane.api.scheme import Deployments, Namespaces, Nodes, Pods, ReplicaSets
 from sliceplane.controllers.emulation.deployment import DeploymentController
 from sliceplane.controllers.emulation.kubelet import KubeletController
 from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes, parse_nodes
 from sliceplane.controllers.emulation.replicaset import ReplicaSetController
 from sliceplane.controllers.emulation.rollout import Counts, limits, newest_size, older_sizes
 from sliceplane.controllers.emulation.templates import template_hash
+from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.sim.cluster import Cluster
 
 
@@ -208,6 +209,104 @@ def test_a_pod_that_fits_nowhere_waits_and_says_why() -> None:
     assert cluster.get(Pods, "p")["spec"]["nodeName"] == "node-2"
 
 
+def test_full_nodes_take_no_pods_and_those_that_wait_get_the_places_that_become_free() -> None:
+    nodes = parse_nodes(
+        [
+            {"name": "small", "zone": "a", "podCIDRs": ["10.1.0.0/29"]},
+            {"name": "large", "zone": "b", "podCIDRs": ["10.2.0.0/28"]},
+        ]
+    )
+    room = (8 - 3) + (16 - 3)
+    cluster = Cluster(DeploymentController(), ReplicaSetController(), KubeletController(EmulationConfig(nodes=nodes)))
+    cluster.settle()
+    cluster.create(Deployments, deployment(room))
+    cluster.settle()
+    assert sum(ready(pod) for pod in cluster.list(Pods)) == room, "zones are spread over no further than they reach"
+    assert not cluster.notes
+    cluster.patch(Deployments, "web", {"spec": {"replicas": room + 3}})
+    cluster.settle()
+    waiting = [pod["metadata"]["name"] for pod in cluster.list(Pods) if "nodeName" not in pod["spec"]]
+    assert len(waiting) == 3
+    assert [(note.reason, note.note) for note in cluster.notes] == [
+        (
+            "FailedScheduling",
+            "0/2 emulated nodes fit: none is schedulable, has the labels asked for and a Pod address left",
+        )
+    ] * 3
+    cluster.patch(Deployments, "web", {"spec": {"replicas": room}})
+    cluster.settle()
+    assert sum(ready(pod) for pod in cluster.list(Pods)) == room
+    cluster.check()
+
+
+def test_a_pod_bound_to_a_full_node_by_hand_says_why_it_does_not_start() -> None:
+    nodes = parse_nodes([{"name": "tiny", "podCIDRs": ["10.1.0.0/30"]}])
+    cluster = Cluster(KubeletController(EmulationConfig(nodes=nodes)))
+    cluster.settle()
+    for name in ("first", "second"):
+        spec = {"containers": [{"name": "c", "image": "i"}], "nodeName": "tiny"}
+        cluster.create(Pods, {"metadata": {"name": name}, "spec": spec})
+    cluster.settle()
+    assert [(note.reason, note.note) for note in cluster.notes] == [
+        ("FailedCreatePodSandBox", "node tiny has no Pod address left")
+    ]
+    cluster.delete(Pods, "first")
+    cluster.settle()
+    assert ready(cluster.get(Pods, "second"))
+    cluster.check()
+
+
+def test_an_orphaned_set_is_adopted_by_the_next_deployment_of_its_name() -> None:
+    cluster = Cluster(*make(), GarbageCollector())
+    cluster.create(Deployments, deployment(3))
+    cluster.settle()
+    (before,) = cluster.list(ReplicaSets)
+    pods = {pod["metadata"]["uid"] for pod in cluster.list(Pods)}
+    cluster.delete(Deployments, "web", propagationPolicy="Orphan")
+    cluster.settle()
+    assert not cluster.list(Deployments)
+    created = cluster.create(Deployments, deployment(3))
+    cluster.settle()
+    (after,) = cluster.list(ReplicaSets)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert [owner["uid"] for owner in after["metadata"]["ownerReferences"]] == [created["metadata"]["uid"]]
+    assert {pod["metadata"]["uid"] for pod in cluster.list(Pods)} == pods, "no Pod was restarted"
+    assert cluster.get(Deployments, "web")["status"]["availableReplicas"] == 3
+    cluster.check()
+
+
+def test_a_deployment_waits_for_the_set_of_its_predecessor_to_go() -> None:
+    cluster = Cluster(*make())
+    cluster.create(Deployments, deployment(2))
+    cluster.settle()
+    (old,) = cluster.list(ReplicaSets)
+    cluster.delete(Deployments, "web")
+    # Nothing collects it yet.
+    cluster.create(Deployments, deployment(2))
+    written = len(cluster.writes)
+    cluster.settle()
+    assert cluster.list(ReplicaSets) == [old]
+    assert all("status" in str(write) for write in cluster.writes[written:]), "no creation is tried in vain"
+    cluster.delete(ReplicaSets, old["metadata"]["name"])
+    cluster.settle()
+    (new,) = cluster.list(ReplicaSets)
+    assert new["metadata"]["uid"] != old["metadata"]["uid"]
+    assert cluster.get(Deployments, "web")["status"]["availableReplicas"] == 2
+    cluster.check()
+
+
+def test_nothing_is_tried_again_in_a_namespace_that_goes() -> None:
+    cluster = Cluster(*make())
+    cluster.settle()
+    cluster.create(Namespaces, {"metadata": {"name": "going"}}, namespace="")
+    cluster.create(Deployments, deployment(3), namespace="going")
+    cluster.settle()
+    cluster.delete(Namespaces, "going", namespace="")
+    cluster.patch(Deployments, "web", {"spec": {"replicas": 5}}, namespace="going")
+    assert cluster.settle() < 1.0, "no back-off is waited for"
+    assert len(cluster.list(Pods, namespace="going")) == 3
+
+
 def test_progress_deadline_is_noticed_without_any_event() -> None:
     cluster = Cluster(*make(ready_by_default=False))
     cluster.create(Deployments, deployment(1, progressDeadlineSeconds=30))
@@ -236,6 +335,15 @@ def test_a_paused_deployment_scales_but_does_not_roll() -> None:
         ([{"name": "N"}], "node N: a lowercase RFC 1123 subdomain"),
         ([{"name": "n", "podCIDRs": ["10.0.0.1/8"]}], "node n: podCIDRs: 10.0.0.1/8 has host bits set"),
         ([{"name": "n"}, {"name": "n"}], "node n: named more than once"),
+        ([{"name": "n", "podCIDRs": None}], "node n: podCIDRs: expected a list of address ranges, got None"),
+        ([{"name": "n", "podCIDRs": [5]}], "node n: podCIDRs: expected a list of address ranges"),
+        ([{"name": "n", "podCIDRs": "10.0.0.0/8"}], "node n: podCIDRs: expected a list of address ranges"),
+        ([{"name": "n", "podCIDRs": ["10.0.0.0/31"]}], "node n: podCIDRs: 10.0.0.0/31 has room for no Pod"),
+        ([{"name": "n", "address": "here"}], "node n: address: 'here' is not an IP address"),
+        ([{"name": "n", "address": 7}], "node n: address: 7 is not an IP address"),
+        ([{"name": "n", "labels": "x"}], "node n: labels: expected a mapping, got 'x'"),
+        ([{"name": "n", "labels": {"a b": "c"}}], "node n: name part must consist of"),
+        ([{"name": "n", "region": "a b"}], "node n: a valid label must be"),
         ([{"name": f"n{i}"} for i in range(251)], "at most 250"),
     ],
 )

@@ -207,6 +207,12 @@ def from_status(body: dict[str, Any], code: int) -> StatusError:
     )
 
 
+def is_namespace_terminating(error: StatusError) -> bool:
+    """Nothing can be created there any more: whoever tries should stop, not try again (reference B14)."""
+    causes = (error.details or {}).get("causes") or ()
+    return any(isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating" for cause in causes)
+
+
 def unreachable(message: str) -> StatusError:
     """Not a server's answer but the lack of one, for cores: if it was a write, its outcome is unknown."""
     return StatusError(503, "Unreachable", message)

@@ -15,7 +15,7 @@ from typing import Final
 
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.api.errors import StatusError
+from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
@@ -136,7 +136,7 @@ class EndpointSliceController:
         plan = done.job.token
         assert isinstance(plan, SlicePlan), f"job {done.job.key} has a foreign token {plan!r}"
         error = done.error
-        if error is not None and plan.writes[len(done.results)].verb == "create" and _namespace_terminating(error):
+        if error is not None and plan.writes[len(done.results)].verb == "create" and is_namespace_terminating(error):
             error = None  # its namespace is going, and so will it
         if error is not None:
             self._report(done.job.key, plan.writes[len(done.results)], error)
@@ -201,8 +201,3 @@ def _to_write(write: SliceWrite) -> Write:
         body=write.body,
         tolerate=("NotFound",) if write.verb == "delete" else (),
     )
-
-
-def _namespace_terminating(error: StatusError) -> bool:
-    causes = (error.details or {}).get("causes") or ()
-    return any(isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating" for cause in causes)

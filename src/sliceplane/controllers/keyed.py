@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 import msgspec
 
 from sliceplane.api.codec import decode
+from sliceplane.api.errors import is_namespace_terminating
 from sliceplane.api.meta import Object
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Work, Write
 from sliceplane.controllers.expectations import Expectations
@@ -79,7 +80,7 @@ class KeyedController(ABC):
 
     def on_done(self, done: Done, now: float) -> None:
         self.finished(done, now)
-        if done.error is None:
+        if done.error is None or is_namespace_terminating(done.error):
             self._queue.forget(done.job.key)
             self._queue.done(done.job.key)
         else:

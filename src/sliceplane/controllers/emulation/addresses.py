@@ -41,6 +41,10 @@ class PodAddresses:
         self.hold(uid, addresses)
         return addresses
 
+    def room(self, node: str) -> int:
+        """How many Pods can have addresses on *node* at a time."""
+        return min((_size(network) for network in self._networks[node]), default=0)
+
     def release(self, uid: str) -> None:
         for address in self._held.pop(uid, ()):
             holders = self._taken[address]
@@ -50,7 +54,7 @@ class PodAddresses:
 
     def _next(self, network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str | None:
         # The first two addresses are left for the network and its gateway, the last for broadcast.
-        size = min(network.num_addresses, 65536) - 3
+        size = _size(network)
         start = self._cursor.get(network, 0)
         for step in range(size):
             index = (start + step) % size
@@ -66,3 +70,7 @@ class PodAddresses:
             for address in addresses:
                 inverse.setdefault(address, set()).add(uid)
         assert inverse == self._taken, f"{inverse} != {self._taken}"
+
+
+def _size(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> int:
+    return max(min(network.num_addresses, 65536) - 3, 0)

@@ -3,6 +3,9 @@
 The set of the current template is found by its hash label, so undoing a rollout reuses the old set.  Each
 plan takes one step (create the set, resize sets, clean up) and the next change of a set's status brings
 the next step: the rollout is driven by what became available, not by timers.
+
+A set with the current template's name may be there without being ours: one that was orphaned is adopted, for one of
+another owner (an earlier Deployment of this name, not collected yet) its end is waited for.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class DeploymentController(KeyedController):
         self._deployments: dict[str, Deployment] = {}
         self._key_of_uid: dict[str, str] = {}
         self._sets: dict[str, dict[str, ReplicaSet]] = {}  # owner uid -> name -> set
+        self._set_named: dict[str, ReplicaSet] = {}  # namespace/name -> set, whoever owns it
         self._owner_of_set: dict[str, str] = {}  # ReplicaSet uid -> Deployment uid
         self._pods: dict[str, set[str]] = {}  # ReplicaSet uid -> uids of its Pods, terminating ones included
         self._expectations = Expectations()
@@ -66,6 +70,7 @@ class DeploymentController(KeyedController):
             for item in (change.old, change.new):
                 if isinstance(item, ReplicaSet) and controller_uid(item):
                     self._on_set(item, present=item is change.new, now=now)
+            self._on_name(change, now)
             return
         key = change.object.metadata.key
         if change.old is not None:
@@ -91,6 +96,17 @@ class DeploymentController(KeyedController):
                 del self._sets[owner]
         if owner in self._key_of_uid:
             self.enqueue(self._key_of_uid[owner], now)
+
+    def _on_name(self, change: Change[Object], now: float) -> None:
+        """Whoever would give a set this name learns what has it now."""
+        name = change.object.metadata.key
+        if isinstance(change.new, ReplicaSet):
+            self._set_named[name] = change.new
+        else:
+            self._set_named.pop(name, None)
+        key = name.rpartition("-")[0]
+        if key in self._deployments:
+            self.enqueue(key, now)
 
     def _on_pod(self, change: Change[Object], now: float) -> None:
         """Recreate must know when the last Pod of an old set is really gone; statuses do not count the dying."""
@@ -146,6 +162,9 @@ class DeploymentController(KeyedController):
             if recreate and any(item.metadata.uid in self._pods for item in older):
                 return ()  # their Pods must be gone first
             room = newest_size(replicas, surge, Counts("", 0, 0), old_counts)
+            standing = self._set_named.get(f"{deployment.metadata.key}-{hashed}")
+            if standing is not None:
+                return _adopt(standing, deployment, hashed)
             return (self._create(deployment, older, hashed, room),)
         if deployment.spec.paused:
             return self._resize_paused([*older, newest], replicas)
@@ -235,6 +254,8 @@ class DeploymentController(KeyedController):
         assert all(self._sets.values()), "an owner without sets is kept"
         owners = {item.metadata.uid: uid for uid, owned in self._sets.items() for item in owned.values()}
         assert owners == self._owner_of_set, f"{owners} != {self._owner_of_set}"
+        named = {item.metadata.key for owned in self._sets.values() for item in owned.values()}
+        assert named <= set(self._set_named), f"{named} not in {sorted(self._set_named)}"
 
 
 def _patch(item: ReplicaSet, change: Document) -> Write:
@@ -246,6 +267,27 @@ def _patch(item: ReplicaSet, change: Document) -> Write:
         name=item.metadata.name,
         body=encode(body),
         tolerate=("NotFound", "Conflict"),
+    )
+
+
+def _adopt(standing: ReplicaSet, deployment: Deployment, hashed: str) -> tuple[Write, ...]:
+    """Take over a set that nobody owns and that is of the current template; nothing in every other case."""
+    metadata = standing.metadata
+    labels = metadata.labels or {}
+    if controller_uid(standing) or metadata.deletion_timestamp or labels.get(LABEL_TEMPLATE_HASH) != hashed:
+        return ()
+    owners = [owner_reference(deployment, Deployments)]
+    body = {"metadata": {"uid": metadata.uid, "ownerReferences": owners}}
+    return (
+        Write(
+            verb="patch",
+            resource=ReplicaSets,
+            namespace=metadata.namespace,
+            name=metadata.name,
+            body=encode(body),
+            patch_type="strategic",
+            tolerate=("NotFound", "Conflict"),
+        ),
     )
 
 

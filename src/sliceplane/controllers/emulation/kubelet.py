@@ -47,6 +47,7 @@ class KubeletController(KeyedController):
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
         self._waiting: set[str] = set()  # Pods that no node could take
+        self._without_address: set[str] = set()  # bound by others to a node that has no address left
         self._placement = Placement()
         self._seen: dict[tuple[str, bool], float] = {}  # (pod uid, terminating) -> when we first saw it so
         self._addresses = PodAddresses(config.nodes)
@@ -65,34 +66,42 @@ class KubeletController(KeyedController):
                 self._nodes[name] = change.new
                 if name in self._emulated:
                     self.enqueue(f"node/{name}", now)
-                for key in sorted(self._waiting):
-                    self.enqueue(key, now)
+                self._try_waiting(now)
             else:
                 self._nodes.pop(name, None)
             return
         key = f"pod/{change.object.metadata.key}"
         old, new = change.old, change.new
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
-            self._addresses.release(old.metadata.uid)
-            self._placement.drop(old.metadata.uid)
+            self._leave(old.metadata.uid, now)
             for terminating in (False, True):
                 self._seen.pop((old.metadata.uid, terminating), None)
         if isinstance(new, Pod):
             self._pods[key] = new
             self._seen.setdefault((new.metadata.uid, new.metadata.deletion_timestamp is not None), now)
-            self._take_stock(new)
+            self._take_stock(new, now)
             self.enqueue(key, now)
         else:
             self._pods.pop(key, None)
             self._waiting.discard(key)
+            self._without_address.discard(key)
             self._expectations.forget(key)
 
-    def _take_stock(self, pod: Pod) -> None:
+    def _try_waiting(self, now: float) -> None:
+        for key in sorted(self._waiting | self._without_address):
+            self.enqueue(key, now)
+
+    def _leave(self, uid: str, now: float) -> None:
+        """The Pod needs its place no more; one that waits may have it."""
+        self._addresses.release(uid)
+        self._placement.drop(uid)
+        self._try_waiting(now)
+
+    def _take_stock(self, pod: Pod, now: float) -> None:
         """Bring addresses and placement up to what the Pod says."""
         uid = pod.metadata.uid
         if pod.status.phase in ("Succeeded", "Failed"):
-            self._addresses.release(uid)
-            self._placement.drop(uid)
+            self._leave(uid, now)
             return
         self._addresses.hold(uid, tuple(item.ip for item in pod.status.pod_ips or ()))
         node = self._emulated.get(pod.spec.node_name)
@@ -139,6 +148,8 @@ class KubeletController(KeyedController):
         present = self._nodes.get(node.name)
         if present is None or present.spec.unschedulable:
             return False
+        if self._placement.load_of(node.name) >= self._addresses.room(node.name):
+            return False
         return (pod.spec.node_selector or {}).items() <= (present.metadata.labels or {}).items()
 
     def _bind(self, key: str, pod: Pod) -> tuple[Write, ...]:
@@ -147,18 +158,10 @@ class KubeletController(KeyedController):
             return ()  # leaving, or decided and not yet shown by the cache
         fitting = [node for node in self._emulated.values() if self._fits(node, pod)]
         if not fitting:
+            if key not in self._waiting:
+                why = "none is schedulable, has the labels asked for and a Pod address left"
+                self._warn(pod, "FailedScheduling", f"0/{len(self._emulated)} emulated nodes fit: {why}", "Scheduling")
             self._waiting.add(key)
-            self.note(
-                EventNote(
-                    regarding=pod,
-                    regarding_resource=Pods,
-                    type="Warning",
-                    reason="FailedScheduling",
-                    note=f"0/{len(self._emulated)} emulated nodes fit: none is schedulable with the labels asked for",
-                    component=COMPONENT,
-                    action="Scheduling",
-                )
-            )
             return ()
         self._waiting.discard(key)
         chosen = self._placement.choose(fitting, controller_uid(pod))
@@ -196,8 +199,12 @@ class KubeletController(KeyedController):
                 return ()
             addresses = self._addresses.assign(pod.metadata.uid, pod.spec.node_name)
             if not addresses:
-                self.enqueue_after(key, 5.0, now)  # the node is full; an address may come back
+                if key not in self._without_address:
+                    self._without_address.add(key)
+                    why = f"node {pod.spec.node_name} has no Pod address left"
+                    self._warn(pod, "FailedCreatePodSandBox", why, "Starting")
                 return ()
+            self._without_address.discard(key)
             node = self._emulated[pod.spec.node_name]
             ready = self._wants_ready(pod) and not self._config.ready_s
             return (_status(pod, started_status(pod, addresses, node.address, ready=ready, now=now)),)
@@ -209,6 +216,19 @@ class KubeletController(KeyedController):
             self.enqueue_after(key, due - now, now)
             return ()
         return (_status(pod, ready_status(pod, ready=wants, now=now)),)
+
+    def _warn(self, pod: Pod, reason: str, note: str, action: str) -> None:
+        self.note(
+            EventNote(
+                regarding=pod,
+                regarding_resource=Pods,
+                type="Warning",
+                reason=reason,
+                note=note,
+                component=COMPONENT,
+                action=action,
+            )
+        )
 
     def _wants_ready(self, pod: Pod) -> bool:
         said = (pod.metadata.annotations or {}).get(ANNOTATION_READY)

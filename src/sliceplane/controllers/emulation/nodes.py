@@ -9,7 +9,8 @@ from typing import Any
 
 from sliceplane.api.discovery import LABEL_HOSTNAME, LABEL_ZONE
 from sliceplane.api.meta import Document
-from sliceplane.kit.names import check_dns_subdomain, check_label_value
+from sliceplane.kit.ip import parse_strict
+from sliceplane.kit.names import check_dns_subdomain, check_label_value, check_qualified_name
 from sliceplane.kit.times import format_time
 
 LABEL_EMULATED = "emulation.sliceplane.dev/node"
@@ -17,6 +18,8 @@ LABEL_EMULATED = "emulation.sliceplane.dev/node"
 ANNOTATION_READY = "emulation.sliceplane.dev/ready"
 LABEL_REGION = "topology.kubernetes.io/region"
 NODES_MAX = 250  # one /24 of the pod range each
+#: three are left for the network, its gateway and broadcast
+POD_CIDR_ADDRESSES_MIN = 4
 _MEMBERS = {"name", "zone", "region", "labels", "podCIDRs", "address"}
 
 
@@ -82,29 +85,39 @@ def parse_nodes(entries: Any) -> tuple[EmulatedNode, ...]:
         unknown = sorted(set(entry) - _MEMBERS)
         if unknown:
             raise ValueError(f"node {name}: unknown member {unknown[0]!r}; known are {', '.join(sorted(_MEMBERS))}")
-        merged = {**_defaults(index, name), **entry}
-        for problem in (*check_dns_subdomain(name), *check_label_value(str(merged.get("zone", "")))):
-            raise ValueError(f"node {name}: {problem}")
-        for cidr in merged["podCIDRs"]:
-            try:
-                ipaddress.ip_network(cidr)
-            except ValueError as error:
-                raise ValueError(f"node {name}: podCIDRs: {error}") from error
-        nodes.append(
-            EmulatedNode(
-                name=name,
-                zone=str(merged.get("zone", "")),
-                region=str(merged.get("region", "")),
-                labels={str(k): str(v) for k, v in (merged.get("labels") or {}).items()},
-                pod_cidrs=tuple(merged["podCIDRs"]),
-                address=str(merged["address"]),
-            )
-        )
+        nodes.append(_node(name, {**_defaults(index, name), **entry}))
     names = [node.name for node in nodes]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ValueError(f"node {repeated[0]}: named more than once")
     return tuple(nodes)
+
+
+def _node(name: str, entry: dict[str, Any]) -> EmulatedNode:
+    """Raises ``ValueError`` that names the node and the fault."""
+    zone, region = (str(entry.get(member) or "") for member in ("zone", "region"))
+    labels, cidrs, address = entry.get("labels") or {}, entry["podCIDRs"], entry["address"]
+    if not isinstance(labels, dict):
+        raise ValueError(f"node {name}: labels: expected a mapping, got {labels!r}")
+    labels = {str(key): str(value) for key, value in labels.items()}
+    for problem in (
+        *check_dns_subdomain(name),
+        *(fault for key in labels for fault in check_qualified_name(key)),
+        *(fault for value in (zone, region, *labels.values()) for fault in check_label_value(value)),
+    ):
+        raise ValueError(f"node {name}: {problem}")
+    if not isinstance(cidrs, list) or not cidrs or not all(isinstance(cidr, str) for cidr in cidrs):
+        raise ValueError(f"node {name}: podCIDRs: expected a list of address ranges, got {cidrs!r}")
+    for cidr in cidrs:
+        try:
+            network = ipaddress.ip_network(cidr)
+        except ValueError as error:
+            raise ValueError(f"node {name}: podCIDRs: {error}") from error
+        if network.num_addresses < POD_CIDR_ADDRESSES_MIN:
+            raise ValueError(f"node {name}: podCIDRs: {cidr} has room for no Pod")
+    if not isinstance(address, str) or parse_strict(address) is None:
+        raise ValueError(f"node {name}: address: {address!r} is not an IP address")
+    return EmulatedNode(name=name, zone=zone, region=region, labels=labels, pod_cidrs=tuple(cidrs), address=address)
 
 
 def node_document(node: EmulatedNode) -> Document:

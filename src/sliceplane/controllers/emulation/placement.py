@@ -19,6 +19,10 @@ class Placement:
     def node_of(self, uid: str) -> str:
         return self._placed[uid][0] if uid in self._placed else ""
 
+    def load_of(self, node: str) -> int:
+        """How many Pods are on *node*, or will be."""
+        return self._load.get(node, 0)
+
     def put(self, uid: str, node: EmulatedNode, owner: str) -> None:
         self.drop(uid)
         self._placed[uid] = (node.name, node.zone, owner)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from sliceplane.api.errors import is_namespace_terminating
 from sliceplane.api.meta import Object
 from sliceplane.controllers.base import Controller, Done, EventNote, Job
 from sliceplane.informer.changes import Change
@@ -178,10 +179,13 @@ class Life:
         done = await perform(self._client, job)
         self._tally.writes += len(done.results)
         if done.error is not None:
-            # The core tries again; whoever operates it must see that it has to.
+            # The core tries again; whoever operates it must see that it has to, if it is not the course of things:
+            # somebody else was first, or the namespace is on its way out.
             self._tally.failed_jobs += 1
+            expected = done.error.reason == "Conflict" or is_namespace_terminating(done.error)
+            write_line = _log.debug if expected else _log.warning
             name, failed = self._controller.info.name, job.writes[len(done.results)]
             what = f"{failed.verb} {failed.resource.path(failed.namespace, failed.name, failed.subresource)}"
-            _log.warning("a write failed", controller=name, key=job.key, write=what, error=str(done.error))
+            write_line("a write failed", controller=name, key=job.key, write=what, error=str(done.error))
         del self._jobs[job.key]
         self._post(done)

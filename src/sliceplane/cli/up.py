@@ -43,6 +43,7 @@ def command(
     secure_port: int,
     data_dir: str,
     service_cluster_ip_range: tuple[str, ...],
+    history_keep: float,
     log_level: str,
     max_endpoints_per_slice: int,
     endpointslice_updates_batch_period: float,
@@ -67,6 +68,7 @@ def command(
             secure_port=secure_port,
             data_dir=data_dir,
             service_cidrs=service_cluster_ip_range,
+            history_keep_s=history_keep,
         )
 
     def services() -> tuple[Service, ...]:

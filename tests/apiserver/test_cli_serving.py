@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -11,6 +12,7 @@ import ssl
 import stat
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +61,7 @@ def healthy(url: str, kubeconfig: Path) -> bool:
 
 
 @pytest.mark.parametrize("command", ["up", "apiserver"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_ready_serve_and_stop(tmp_path: Path, command: str, number: signal.Signals) -> None:
     data = tmp_path / "data"
     with running(command, "--data-dir", str(data), "--secure-port", "0") as (process, url, kubeconfig):
@@ -69,6 +71,32 @@ def test_ready_serve_and_stop(tmp_path: Path, command: str, number: signal.Signa
         process.send_signal(number)
         out, err = process.communicate(timeout=10)
         assert (process.returncode, out, err) == (0, "", "")
+
+
+@pytest.mark.parametrize("streams", [">&- 2>&- <&-", ">/dev/full 2>/dev/full", "2>/dev/null | true"])
+def test_nobody_listens_to_what_it_says(tmp_path: Path, streams: str) -> None:
+    """Closed descriptors are not given to sockets, and a line that cannot be printed stops nothing."""
+    data = tmp_path / "data"
+    command = f"echo $$ > {tmp_path}/pid; exec {' '.join(PROGRAM)} up --data-dir {data} --secure-port 0"
+    shell = subprocess.Popen(["sh", "-c", f"sh -c '{command}' {streams}"], env=ENVIRONMENT)
+    try:
+        deadline = time.monotonic() + 20
+        while not (data / "admin.kubeconfig").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        kubeconfig = data / "admin.kubeconfig"
+        url = re.findall(r"server: (\S+)", kubeconfig.read_text())[0]
+        for _ in range(3):
+            assert healthy(url, kubeconfig)
+    finally:
+        pid = int((tmp_path / "pid").read_text())
+        os.kill(pid, signal.SIGTERM)
+    while Path(f"/proc/{pid}").exists() and "sliceplane" in Path(f"/proc/{pid}/cmdline").read_text():
+        assert time.monotonic() < deadline + 10
+        time.sleep(0.02)
+    shell.wait(10)
+    if "|" not in streams:
+        assert shell.returncode == 0
 
 
 def test_memory_leaves_nothing_behind() -> None:
@@ -169,6 +197,21 @@ def test_token_file_and_its_errors(tmp_path: Path) -> None:
     tokens.write_text("only-a-token\n")
     code, err = refused("apiserver", "--data-dir", "memory:", "--secure-port", "0", "--token-auth-file", str(tokens))
     assert (code, err) == (1, f"Error: token file {tokens}, line 1: expected token,user,uid[,groups]\n")
+
+
+@pytest.mark.parametrize("command", ["up", "apiserver"])
+def test_audit_log(tmp_path: Path, command: str) -> None:
+    log = tmp_path / "audit.log"
+    flags = (command, "--data-dir", "memory:", "--secure-port", "0", "--audit-log-path", str(log))
+    with running(*flags, "--audit-log-maxsize", "1", "--audit-log-maxbackup", "3") as (process, url, kubeconfig):
+        assert healthy(url, kubeconfig)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=10)
+    assert '"requestURI":"/readyz"' in log.read_text().splitlines()[-1]
+    assert refused(*flags[:-1], str(tmp_path / "no" / "audit.log")) == (
+        1,
+        f"Error: cannot open the audit log {tmp_path}/no/audit.log: no such file or directory\n",
+    )
 
 
 def test_help_names_every_command_without_loading_it() -> None:

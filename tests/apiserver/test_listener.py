@@ -120,3 +120,65 @@ async def test_a_service_that_fails_to_start_stops_everything() -> None:
     assert not plane.data_dir.path.exists()
     with pytest.raises(OSError):
         await asyncio.open_connection("127.0.0.1", int(plane.url.rpartition(":")[2]))
+
+
+def _talk(server: Server, *parts: bytes, quiet_s: float = 5.0) -> bytes:
+    """What the server says until it closes the connection; sending stops when it does not take more."""
+    context = server.context()
+    said = b""
+    with (
+        socket.create_connection((server.host, server.port), timeout=quiet_s) as raw,
+        context.wrap_socket(raw, server_hostname="localhost") as tls,
+    ):
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            for part in parts:
+                tls.sendall(part)
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            while received := tls.recv(65536):
+                said += received
+    return said
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (b"GET /livez HTTP/1.1\r\nX: ", b"y" * 100_000),
+        (b"GET /", b"y" * 100_000),
+        (b"GET /livez HTTP/1.1\r\n", b"X-A: b\r\n" * 10_000),
+    ],
+)
+def test_a_head_without_end_is_refused(server: Server, start: bytes, more: bytes) -> None:
+    assert _talk(server, start, *[more] * 20).startswith(b"HTTP/1.1 431 ")
+
+
+def test_trailers_without_end_are_cut(server: Server) -> None:
+    head = b"POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert _talk(server, head, b"2\r\n{}\r\n0\r\nX-A: ", *[b"y" * 100_000] * 20) == b""
+
+
+def test_a_later_head_must_come_in_time_too(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "REQUEST_HEAD_SECONDS_MAX", 0.2)
+    said = _talk(server, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /livez HTTP/1.1\r\nHost: ")
+    assert said.count(b"HTTP/1.1 200 OK") == 1
+
+
+def test_empty_lines_do_not_keep_a_connection_alive(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "KEEP_ALIVE_SECONDS", 0.2)
+    assert b" 200 OK" in _talk(server, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n\r\n")
+
+
+def test_a_body_that_was_answered_unread_must_end(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "UNREAD_SECONDS_MAX", 0.2)
+    head = b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+    assert b" 405 " in _talk(server, head, b"some")
+    monkeypatch.setattr(listener_module, "UNREAD_SECONDS_MAX", 60)
+    monkeypatch.setattr(listener_module, "UNREAD_BYTES_MAX", 100_000)
+    head = b"POST /livez HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    _talk(server, head, *[b"2710\r\n" + b"y" * 10_000 + b"\r\n"] * 100)
+
+
+def test_a_body_that_was_answered_unread_does_not_cost_the_connection(server: Server) -> None:
+    head = b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n"
+    last = b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    said = _talk(server, head, b"x" * 300_000, last)
+    assert (said.count(b" 405 "), said.count(b" 200 OK")) == (1, 1)

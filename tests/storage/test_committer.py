@@ -191,6 +191,26 @@ async def test_a_fault_of_the_committer_leaves_nobody_waiting(kit):
     server.committer.start()
     with pytest.raises(StatusError, match="the committer stopped: ZeroDivisionError"):
         await server.put(A)
+    with pytest.raises(StatusError, match="the committer stopped: ZeroDivisionError"):
+        async with asyncio.timeout(5):
+            await server.put(B)
+    with pytest.raises(ZeroDivisionError):
+        await server.committer.close()
+
+
+async def test_a_report_that_cannot_be_made_leaves_nobody_waiting(kit):
+    """The log is on the disk that is full: telling of it fails, too."""
+    backend = kit.FaultyBackend(MemoryBackend())
+    server = Server(kit, backend)
+    server.committer._report = lambda sentence: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    server.committer.start()
+    backend.plan = ["full"]
+    with pytest.raises(StatusError, match="was not stored"):
+        async with asyncio.timeout(5):
+            await server.put(A)
+    with pytest.raises(StatusError, match="the committer stopped"):
+        async with asyncio.timeout(5):
+            await server.put(B)
     with pytest.raises(ZeroDivisionError):
         await server.committer.close()
 

@@ -301,3 +301,42 @@ def test_compaction_gives_space_back(sqlite_path, kit):
     backend = SqliteBackend.open(sqlite_path)
     assert kit.same(kit.restore(backend), store)
     backend.close()
+
+
+@pytest.mark.parametrize("fate", ["file deleted", "folder deleted", "replaced"])
+def test_a_file_that_lost_its_name_takes_no_writes(fate, sqlite_path, kit):
+    """SQLite would go on and write to a file that is gone with the process."""
+    backend = SqliteBackend.open(sqlite_path)
+    store = kit.restore(backend)
+    kit.put(store, A)
+    commit(store, backend)
+    aside = sqlite_path.parent.with_name("aside")
+    if fate == "folder deleted":
+        sqlite_path.parent.rename(aside)
+    else:
+        aside.mkdir()
+        for found in list(sqlite_path.parent.iterdir()):
+            found.rename(aside / found.name)
+    if fate == "replaced":
+        sqlite_path.write_bytes(b"")
+    kit.put(store, A, "lost?")
+    with pytest.raises(WriteFailed, match="removed or replaced while the server was using it"):
+        backend.append(store.take_staged())
+    store.abort_staged()
+    with pytest.raises(WriteFailed):
+        backend.compact(2)
+    with pytest.raises(OutcomeUnknown):
+        backend.reconcile()
+    assert fate == "replaced" or not sqlite_path.exists(), "nothing may be begun anew in its place"
+    # What comes back is used again.
+    if fate == "folder deleted":
+        aside.rename(sqlite_path.parent)
+    else:
+        for found in aside.iterdir():
+            found.rename(sqlite_path.parent / found.name)
+    kit.put(store, A, "again")
+    commit(store, backend)
+    backend.close()
+    backend = SqliteBackend.open(sqlite_path)
+    assert kit.same(kit.restore(backend), store)
+    backend.close()

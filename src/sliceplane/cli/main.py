@@ -40,3 +40,6 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="sliceplane", prog_name="sliceplane")
 def main() -> None:
     """A Kubernetes-compatible service-discovery plane: EndpointSlices from API to kernel."""
+    from sliceplane.cli.process import open_standard_streams
+
+    open_standard_streams()

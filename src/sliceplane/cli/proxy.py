@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.cli.serving import LOG_LEVELS
 from sliceplane.cli.values import DurationType
 
@@ -108,9 +108,7 @@ async def _serve(
         clock=loop_clock(time.time()),
     )
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    on_stop_signal(stop.set)
     async with AsyncExitStack() as stack:
         client = HttpClient(connection)
         stack.push_async_callback(client.close)
@@ -132,4 +130,4 @@ async def _serve(
 async def _say_ready(proxy: NodeProxy, node_name: str) -> None:
     await proxy.wait_ready()
     counts = " ".join(f"{family.lower()}-services={services}" for family, (services, _) in proxy.counts().items())
-    click.echo(f"ready node={node_name} {counts}")
+    say(f"ready node={node_name} {counts}")

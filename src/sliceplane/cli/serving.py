@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
 from ipaddress import ip_network
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.cli.values import DurationType
 from sliceplane.kit.ip import parse_strict
 
 if TYPE_CHECKING:
+    from sliceplane.api.gates import Gates
+    from sliceplane.api.scheme import Resource
+    from sliceplane.shell.apiserver.audit import AuditConfig
     from sliceplane.shell.plane import Plane, PlaneConfig, Service
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -51,6 +55,36 @@ class ServiceRangeType(click.ParamType[tuple[str, ...]]):
         return tuple(str(network) for network in networks)
 
 
+class RuntimeConfigType(click.ParamType["tuple[Resource, ...]"]):
+    """The resources that are served."""
+
+    name = "key=bool,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Resource, ...]:
+        if isinstance(value, tuple):
+            return value
+        from sliceplane.api.runtime_config import served_resources
+
+        try:
+            return served_resources(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def gates_of(feature_gates: str, emulated_version: str) -> Gates:
+    """The gates of the two flags.  Raises ``click.BadParameter``."""
+    from sliceplane.api.gates import NEWEST, Gates, parse_release
+
+    try:
+        release = parse_release(emulated_version) if emulated_version else NEWEST
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--emulated-version'") from error
+    try:
+        return Gates.parse(feature_gates, release)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--feature-gates'") from error
+
+
 def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The flags that every command with an API server has."""
     options = [
@@ -84,6 +118,52 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="How long old revisions are kept for watches and paged lists; less under a storm of writes.",
         ),
+        click.option(
+            "--audit-log-path",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="File for one JSON line per stage of every request (audit.k8s.io/v1, Metadata).  [default: none]",
+        ),
+        click.option(
+            "--audit-log-maxsize",
+            type=click.IntRange(1),
+            default=100,
+            show_default=True,
+            metavar="MEGABYTES",
+            help="Size at which the audit log is renamed and begun anew.",
+        ),
+        click.option(
+            "--audit-log-maxbackup",
+            type=click.IntRange(0),
+            default=10,
+            show_default=True,
+            help="How many renamed audit logs are kept; 0 keeps all.",
+        ),
+        click.option(
+            "--runtime-config",
+            type=RuntimeConfigType(),
+            default="",
+            metavar="KEY=BOOL,...",
+            help="API versions to switch on, such as discovery.k8s.io/v1beta1=true.",
+        ),
+        click.option(
+            "--topology-storage",
+            type=click.Choice(("field", "annotation")),
+            default="field",
+            show_default=True,
+            help="Where slices keep the topology that clients of v1beta1 write.",
+        ),
+        click.option(
+            "--feature-gates",
+            default="",
+            metavar="NAME=BOOL,...",
+            help="Features to switch on or off, such as TopologyAwareHints=false.",
+        ),
+        click.option(
+            "--emulated-version",
+            default="",
+            metavar="MAJOR.MINOR",
+            help="The Kubernetes release whose feature gates count.  [default: the newest]",
+        ),
         click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True),
     ]
     for option in reversed(options):
@@ -91,8 +171,15 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def audit_config(path: Path | None, maxsize: int, maxbackup: int) -> AuditConfig | None:
+    """The three flags ``--audit-log-...``; *maxsize* is in megabytes."""
+    from sliceplane.shell.apiserver.audit import AuditConfig
+
+    return None if path is None else AuditConfig(path=path, size_max=maxsize * 1024 * 1024, backups_max=maxbackup)
+
+
 def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Service, ...]], *, log_level: str) -> None:
-    """Run a plane until SIGINT or SIGTERM; exits with code 1 and one sentence if it cannot start.
+    """Run a plane until a signal asks it to stop; exits with code 1 and one sentence if it cannot start.
 
     *config* and *services* are called after the flags are known to be good, so that what they import is not paid
     for by ``--help`` and usage errors.
@@ -113,10 +200,8 @@ def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Servic
 
 
 async def _run(plane: Plane) -> None:
-    loop = asyncio.get_running_loop()
     asked_to_stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked_to_stop.set)
+    on_stop_signal(asked_to_stop.set)
     starting = asyncio.ensure_future(plane.start())
     stopping = asyncio.ensure_future(asked_to_stop.wait())
     try:
@@ -126,7 +211,7 @@ async def _run(plane: Plane) -> None:
             await asyncio.wait({starting})
         if not starting.cancelled():
             await starting
-            click.echo(f"ready {plane.url} kubeconfig={plane.kubeconfig}")
+            say(f"ready {plane.url} kubeconfig={plane.kubeconfig}")
             await stopping
     finally:
         stopping.cancel()

@@ -31,6 +31,7 @@ from sliceplane.api import codec
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Resource
 from sliceplane.informer.changes import Change
+from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.kit.ordered import SortedDict
 
 T = TypeVar("T", bound=Object)
@@ -53,7 +54,10 @@ class Unreadable:
 
 def version_number(resource_version: str) -> int | None:
     """A resourceVersion as a number, for comparison; ``None`` if it is not one."""
-    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else None
+    try:
+        return parse_uint64(resource_version)
+    except NotAnInteger:
+        return None
 
 
 def _is_older(version: str, than: str) -> bool:

@@ -57,7 +57,7 @@ def decode(token: str) -> Continue:
         raise _bad("illegal base64 data at input byte 0") from error
     try:
         fields = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _bad("invalid character looking for beginning of value") from error
     if not isinstance(fields, dict):
         raise _bad("json: cannot unmarshal into Go value of type storage.continueToken")
@@ -71,7 +71,8 @@ def decode(token: str) -> Continue:
     key = start if start.startswith("/") else f"/{start}"
     # A start that climbs out of the listed prefix would list what was not asked for.
     if posixpath.normpath(key.rstrip("\0")) != key.rstrip("\0"):
-        raise _bad(start)
+        # Half a surrogate pair cannot be told as it is.
+        raise _bad(start.encode(errors="replace").decode())
     return Continue(revision, key[1:])
 
 

@@ -10,7 +10,9 @@ from sliceplane.api.errors import (
     invalid,
     invalid_value,
     not_supported,
+    show,
 )
+from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.types import ListOptions, WatchOptions
 
 EXACT = "Exact"
@@ -63,23 +65,21 @@ def list_version(text: str | None) -> int | None:
     """The number asked for; ``None`` for "most recent".  Raises a 400 StatusError."""
     if not text:
         return None
-    if not _is_number(text):
-        raise bad_request(f"invalid resource version: {_not_a_number(text)}")
-    return int(text)
+    try:
+        return parse_uint64(text)
+    except NotAnInteger as error:
+        raise bad_request(f"invalid resource version: {_not_a_number(text, error)}") from error
 
 
 def read_version(text: str | None) -> int | None:
     """The same for get and watch, which answer a 500 without reason (reference B4, B5) [quirk]."""
     if not text:
         return None
-    if not _is_number(text):
-        raise StatusError(500, "", str(_not_a_number(text)))
-    return int(text)
+    try:
+        return parse_uint64(text)
+    except NotAnInteger as error:
+        raise StatusError(500, "", str(_not_a_number(text, error))) from error
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit()
-
-
-def _not_a_number(text: str) -> FieldError:
-    return invalid_value("resourceVersion", text, f'strconv.ParseUint: parsing "{text}": invalid syntax')
+def _not_a_number(text: str, error: NotAnInteger) -> FieldError:
+    return invalid_value("resourceVersion", text, f"strconv.ParseUint: parsing {show(text)}: {error.why}")

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sliceplane.api.errors import StatusError, bad_request
+from sliceplane.api.errors import StatusError, bad_request, show
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces, Resource
+from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.kit.names import GENERATED_ALPHABET, GENERATED_BASE_MAX, GENERATED_SUFFIX_LENGTH
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_time, parse_time
@@ -114,6 +115,7 @@ def shorten_grace(metadata: Document, grace_s: int) -> None:
 def parse_resource_version(value: Any) -> int:
     """A body's resourceVersion; "" and "0" are 0.  A 500 without reason if it is not a number (reference B6)."""
     text = str(value or "0")
-    if not (text.isascii() and text.isdigit()):
-        raise StatusError(500, "", f'strconv.ParseUint: parsing "{text}": invalid syntax')
-    return int(text)
+    try:
+        return parse_uint64(text)
+    except NotAnInteger as error:
+        raise StatusError(500, "", f"strconv.ParseUint: parsing {show(text)}: {error.why}") from error

@@ -7,6 +7,7 @@ at module level: ``get_logger`` hands out a proxy that binds on first use.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -22,13 +23,20 @@ def configure(level: str) -> None:
 
 
 class _Stderr:
-    """Whatever ``sys.stderr`` is at the time of a line: test runners and shells replace it."""
+    """Whatever ``sys.stderr`` is at the time of a line: test runners and shells replace it.
+
+    A line that cannot be written (the disk is full, the reader of a pipe is gone) is lost, and never an error of
+    whoever wanted to say something, least of all of what reports that the disk is full.
+    """
 
     def write(self, text: str) -> int:
-        return sys.stderr.write(text)
+        with suppress(OSError, ValueError):
+            return sys.stderr.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        sys.stderr.flush()
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
 
 
 @cache

@@ -159,7 +159,7 @@ def _merge_list(old: list[Any], patch: list[Any], field: Field, order: Any) -> l
             removed.add(_key_of(item, merge_key))
         elif directive == "replace":
             replace = True
-        elif directive in {None, "merge"}:
+        elif directive in (None, "merge"):
             additions.append(item)
         else:
             raise _unexplained(f"unknown patch type: {go_text(directive)} in map: {go_text(item)}")
@@ -250,7 +250,7 @@ def _without_directives(value: Any) -> Any:
         return [
             _without_directives(item)
             for item in value
-            if not (isinstance(item, dict) and item.get(PATCH) in {"delete", "replace"})
+            if not (isinstance(item, dict) and item.get(PATCH) in ("delete", "replace"))
         ]
     return value
 
@@ -259,7 +259,7 @@ def _plain_object(patch: Document) -> Document:
     directive = patch.get(PATCH, "merge")
     if directive == "delete":
         return {}
-    if directive not in {"merge", "replace"}:
+    if directive not in ("merge", "replace"):
         raise _unexplained(f"unknown patch type: {go_text(directive)} in map: {go_text(patch)}")
     return {
         name: _without_directives(value)

@@ -26,13 +26,17 @@ from sliceplane.controllers.emulation.templates import (
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.changes import Change
+from sliceplane.kit.integers import NotAnInteger, parse_uint64
 
 _NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", REVISION)
 
 
 def revision_of(item: Object) -> int:
     text = (item.metadata.annotations or {}).get(REVISION, "")
-    return int(text) if text.isdigit() else 0
+    try:
+        return parse_uint64(text)
+    except NotAnInteger:
+        return 0
 
 
 def counts(item: ReplicaSet) -> Counts:

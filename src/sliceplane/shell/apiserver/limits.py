@@ -14,12 +14,14 @@ RETRY_AFTER_SECONDS = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """``reads_max`` and ``writes_max``: requests being answered (upstream's --max-requests-inflight and
-    --max-mutating-requests-inflight); ``watches_max``: open streams; ``connections_max``: TCP connections."""
+    --max-mutating-requests-inflight); ``watches_max``: open streams; ``connections_max``: TCP connections;
+    ``unsent_bytes_max``: of large responses whose clients have not taken them yet, together."""
 
     reads_max: int = 400
     writes_max: int = 200
     watches_max: int = 20_000
     connections_max: int = 30_000
+    unsent_bytes_max: int = 512 * 1024 * 1024
 
 
 class TooMany(Exception):
@@ -37,6 +39,8 @@ class InFlight:
     def __init__(self, limits: Limits) -> None:
         self._bounds = {"read": limits.reads_max, "write": limits.writes_max, "watch": limits.watches_max}
         self.current = dict.fromkeys(self._bounds, 0)
+        self._unsent_bytes_max = limits.unsent_bytes_max
+        self.unsent_bytes = 0
 
     @contextmanager
     def admit(self, sort: str) -> Iterator[None]:
@@ -48,3 +52,15 @@ class InFlight:
             yield
         finally:
             self.current[sort] -= 1
+
+    @contextmanager
+    def hold(self, size: int) -> Iterator[None]:
+        """Keep a response of *size* bytes until its client has taken it.  Raises ``TooMany`` instead of entering;
+        a response that would be alone always enters."""
+        if self.unsent_bytes and self.unsent_bytes + size > self._unsent_bytes_max:
+            raise TooMany("unsent bytes")
+        self.unsent_bytes += size
+        try:
+            yield
+        finally:
+            self.unsent_bytes -= size

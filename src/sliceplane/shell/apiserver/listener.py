@@ -7,7 +7,9 @@ waits for watches that never end.  What is used is its protocol class, with thes
   read once per connection;
 - beside it is the connection itself, for watch streams: they write to it from callbacks, without a task to wake
   and without ASGI messages, which halves what an event costs (``scope["state"]["connection"]``);
-- a connection that does not send the head of its first request within ``REQUEST_HEAD_SECONDS_MAX`` is closed;
+- a connection always waits for something with an end (``_Phase``): the head of a request, the rest of a body that was
+  answered before it was read, the next request; a client that sends drop by drop does not move that end;
+- a head, or anything else that is no body, is at most ``HEAD_BYTES_MAX`` long (431);
 - every request that is being answered learns of a disconnect, also behind a pipelined one;
 - connections beyond ``connections_max`` are closed at once.
 
@@ -18,6 +20,7 @@ current response, and after ``grace_s`` abort what is left.
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import socket
 import ssl
@@ -26,7 +29,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from sliceplane.registry.types import User
@@ -38,8 +41,13 @@ App = Callable[
 ]
 
 BACKLOG = 4096
-KEEP_ALIVE_SECONDS = 90
+KEEP_ALIVE_SECONDS = 90.0
 REQUEST_HEAD_SECONDS_MAX = 30.0
+#: of the head of a request, of its trailers and of what frames one chunk (Go's servers have the same limit)
+HEAD_BYTES_MAX = 1024 * 1024
+#: what is still taken in of a body that was answered without being read, so that its sender sees the answer
+UNREAD_SECONDS_MAX = 10.0
+UNREAD_BYTES_MAX = 16 * 1024 * 1024
 PIPELINED_REQUESTS_MAX = 64
 TLS_HANDSHAKE_SECONDS_MAX = 10.0
 TLS_SHUTDOWN_SECONDS_MAX = 2.0
@@ -64,13 +72,31 @@ def bind(address: str, port: int) -> socket.socket:
     return sock
 
 
+class _Phase(enum.Enum):
+    """What a connection waits for."""
+
+    HEAD = enum.auto()
+    #: the application; it has limits of its own
+    ANSWER = enum.auto()
+    #: the end of a body that was answered already
+    UNREAD_BODY = enum.auto()
+    NEXT_REQUEST = enum.auto()
+
+
 class _Connection(HttpToolsProtocol):
     """One client connection.  See the module docstring for what it adds; also a ``request.Connection``."""
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(listener.config, listener.state, {})
         self._listener = listener
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._phase = _Phase.ANSWER
+        self._timer: asyncio.TimerHandle | None = None
+        #: a request has begun to arrive and not yet ended; its head is not complete
+        self._in_message = False
+        self._in_head = False
+        #: since the parser last had something whole to tell
+        self._framing_bytes = 0
+        self._unread_bytes = 0
         self._answering: RequestResponseCycle | None = None
         # Set while a stream is attached.
         self._on_resumed: Callable[[], None] | None = None
@@ -86,10 +112,10 @@ class _Connection(HttpToolsProtocol):
         user: User | None = user_of_certificate(transport.get_extra_info("peercert"))
         self.app_state["certificate_user"] = user
         self.app_state["connection"] = self
-        self._head_timer = self.loop.call_later(REQUEST_HEAD_SECONDS_MAX, self.abort)
+        self._enter(_Phase.HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_arrived()
+        self._enter(_Phase.ANSWER)
         answering, self._answering = self._answering, None
         if answering is not None and not answering.response_complete:
             # The base class tells only the newest cycle, which may be one that waits in the pipeline.
@@ -104,13 +130,77 @@ class _Connection(HttpToolsProtocol):
 
     # Requests
 
-    def _head_arrived(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _enter(self, phase: _Phase) -> None:
+        """Wait for something else, for at most as long as it may take."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._phase = phase
+        match phase:
+            case _Phase.HEAD:
+                self._timer = self.loop.call_later(REQUEST_HEAD_SECONDS_MAX, self.abort)
+            case _Phase.UNREAD_BODY:
+                self._unread_bytes = 0
+                self._timer = self.loop.call_later(UNREAD_SECONDS_MAX, self.abort)
+            case _Phase.NEXT_REQUEST:
+                self._timer = self.loop.call_later(KEEP_ALIVE_SECONDS, self.transport.close)
+
+    def _enter_next(self) -> None:
+        """The phase that follows from what has arrived and what was answered; the time of one that goes on runs on."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            phase = _Phase.ANSWER
+        elif self._in_head or self.cycle is None:
+            phase = _Phase.HEAD
+        else:
+            phase = _Phase.UNREAD_BODY if self._in_message else _Phase.NEXT_REQUEST
+        if phase is not self._phase:
+            self._enter(phase)
+
+    def data_received(self, data: bytes) -> None:
+        self._framing_bytes += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._framing_bytes > HEAD_BYTES_MAX:
+            self._refuse_head()
+            return
+        self._enter_next()
+        if self._phase is _Phase.UNREAD_BODY:
+            self._unread_bytes += len(data)
+            if self._unread_bytes > UNREAD_BYTES_MAX:
+                self.abort()
+
+    def _refuse_head(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(STATUS_LINE[431] + b"content-length: 0\r\nconnection: close\r\n\r\n")
+            self.transport.close()
+        else:
+            self.abort()
+
+    def on_message_begin(self) -> None:
+        self._in_message = self._in_head = True
+        self._framing_bytes = 0
+        super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        self._framing_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_message = False
+        self._framing_bytes = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # The base class has a timer of its own for this, which any byte stops for good.
+        self._unset_keepalive_if_required()
+        if not self.transport.is_closing():
+            self._enter_next()
 
     def on_headers_complete(self) -> None:
-        self._head_arrived()
+        self._in_head = False
+        self._framing_bytes = 0
         super().on_headers_complete()
         if len(self.pipeline) > PIPELINED_REQUESTS_MAX:
             self.abort()
@@ -167,7 +257,6 @@ class Listener:
             proxy_headers=False,
             server_header=False,
             date_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
         )
         # What clients do wrong on their connections is counted and answered, not logged line by line.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)

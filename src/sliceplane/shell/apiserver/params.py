@@ -21,6 +21,7 @@ from sliceplane.api.errors import (
     show,
     too_long,
 )
+from sliceplane.kit.integers import NotAnInteger, parse_int64
 from sliceplane.registry.types import (
     DeleteOptions,
     FieldValidation,
@@ -34,22 +35,18 @@ from sliceplane.shell.apiserver.request import Query, Request
 
 META_GROUP = "meta.k8s.io"
 FIELD_MANAGER_BYTES_MAX = 128
-_INT64_MAX = 2**63 - 1
 _VALIDATIONS = get_args(FieldValidation)
 _PROPAGATIONS = get_args(Propagation)
-_INTEGER = re.compile(r"[+-]?[0-9]+")
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _UNIT_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def parse_integer(text: str) -> int:
     """A signed 64-bit integer as Go reads it.  Raises the 400 ``StatusError``."""
-    if not _INTEGER.fullmatch(text):
-        raise bad_request(f"strconv.ParseInt: parsing {show(text)}: invalid syntax")
-    value = int(text)
-    if not -_INT64_MAX - 1 <= value <= _INT64_MAX:
-        raise bad_request(f"strconv.ParseInt: parsing {show(text)}: value out of range")
-    return value
+    try:
+        return parse_int64(text)
+    except NotAnInteger as error:
+        raise bad_request(f"strconv.ParseInt: parsing {show(text)}: {error.why}") from error
 
 
 def parse_duration(text: str) -> float | None:
@@ -150,7 +147,7 @@ def write_options(request: Request, kind: str, patch_type: PatchType | None = No
 
 
 def _check_manager(manager: str) -> list[FieldError]:
-    if len(manager.encode("utf-8", "surrogateescape")) > FIELD_MANAGER_BYTES_MAX:
+    if len(manager.encode()) > FIELD_MANAGER_BYTES_MAX:
         return [too_long("fieldManager", FIELD_MANAGER_BYTES_MAX)]
     for position, character in enumerate(manager):
         if not character.isprintable():

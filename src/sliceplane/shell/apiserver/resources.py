@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from sliceplane.api.errors import too_large_resource_version
+from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Context, Outcome, Target
 from sliceplane.shell.apiserver.decode import decode_delete_options, decode_object, patch_type
@@ -92,6 +93,7 @@ class ResourceHandlers:
         body = decode_object(request, await request.body(), target.resource, target.subresource)
         options = write_options(request, "CreateOptions")
         outcome = self._registry.create(self.context(request), target, body, options)
+        request.created = outcome.body
         return await self._written(request, target, representation, outcome)
 
     async def _update(self, request: Request, target: Target, representation: Representation) -> Response:
@@ -134,9 +136,11 @@ class ResourceHandlers:
     async def wait_for(self, resource_version: str | None) -> None:
         """Wait a little for a version from the future.  Raises the 504 ``StatusError``; what is no number
         is left to the registry to complain of."""
-        if not resource_version or not resource_version.isdecimal():
+        try:
+            wanted = parse_uint64(resource_version or "")
+        except NotAnInteger:
             return
-        wanted, store = int(resource_version), self._store
+        store = self._store
         if wanted <= store.revision:
             return
         loop = asyncio.get_running_loop()
@@ -159,6 +163,6 @@ def included_objects(request: Request, representation: Representation) -> Includ
 def _response(
     code: int, body: bytes, target: Target, representation: Representation, warnings: tuple[str, ...]
 ) -> Response:
-    told = (*deprecation(target.resource.group, target.resource.plural), *warnings)
+    told = (*deprecation(target.resource.group, target.resource.version, target.resource.plural), *warnings)
     headers = (NO_CACHE, *warning_headers(told)) if told else (NO_CACHE,)
     return Response(code, body, representation.content_type, headers)

@@ -180,7 +180,7 @@ class WatchHandler:
     def _subscribe(self, plan: WatchPlan, encoder: AnyEncoder) -> Watcher:
         asked_s = plan.timeout_s or 0
         seconds = asked_s if asked_s > 0 else DEFAULT_SECONDS_MIN * random.uniform(1, 2)
-        now = self._resources.clock()
+        now = asyncio.get_running_loop().time()
         interest = Interest(
             resource=plan.resource.storage_key,
             encoder=encoder,
@@ -200,5 +200,5 @@ def _head(target: Target, representation: Representation, audit_id: str, now: fl
     headers = common_headers(now, audit_id)
     headers.append(NO_CACHE)
     headers.append((b"content-type", representation.watch_content_type))
-    headers.extend(warning_headers(deprecation(target.resource.group, target.resource.plural)))
+    headers.extend(warning_headers(deprecation(target.resource.group, target.resource.version, target.resource.plural)))
     return {"type": "http.response.start", "status": 200, "headers": headers}

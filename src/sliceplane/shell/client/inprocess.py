@@ -16,6 +16,7 @@ from typing import Protocol
 from sliceplane.api import codec
 from sliceplane.api.errors import bad_request, too_large_resource_version
 from sliceplane.api.scheme import Resource
+from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import (
     Body,
@@ -29,6 +30,7 @@ from sliceplane.registry.types import (
     WatchPlan,
     WriteOptions,
 )
+from sliceplane.registry.versions import shown_body
 from sliceplane.shell.apiserver.params import delete_options_of_document
 from sliceplane.shell.client.base import ListPage, PatchType, WatchMessage
 from sliceplane.store.hub import Hub
@@ -52,10 +54,11 @@ class _BodyEncoder:
     """The representation of in-process watches: the stored body, shared by all of them."""
 
     def __init__(self, resource: Resource) -> None:
+        self._resource = resource
         self._head = {"kind": resource.kind, "apiVersion": resource.api_version}
 
     def event(self, kind: EventType, record: Record) -> bytes:
-        return record.body
+        return shown_body(self._resource, record.body)
 
     def bookmark(self, revision: int, initial_events_end: bool) -> bytes:
         metadata: dict[str, object] = {"resourceVersion": str(revision)}
@@ -156,7 +159,7 @@ class InProcessClient:
             self._hub.unsubscribe(watcher)
 
     def _subscribe(self, plan: WatchPlan) -> Watcher:
-        now = self._clock()
+        now = asyncio.get_running_loop().time()
         seconds = plan.timeout_s or DEFAULT_WATCH_SECONDS * random.uniform(1, 2)
         interest = Interest(
             resource=plan.resource.storage_key,
@@ -213,9 +216,11 @@ class InProcessClient:
 
     async def _wait_for(self, resource_version: str | None) -> None:
         """Wait a little for a version from the future.  What is no number is left to the registry to refuse."""
-        if not resource_version or not resource_version.isdecimal():
+        try:
+            wanted = parse_uint64(resource_version or "")
+        except NotAnInteger:
             return
-        wanted, loop = int(resource_version), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         deadline = loop.time() + FUTURE_VERSION_SECONDS_MAX
         while self._hub.revision < wanted:
             if loop.time() >= deadline:

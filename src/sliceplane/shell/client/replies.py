@@ -6,6 +6,7 @@ import msgspec
 
 from sliceplane.api import codec
 from sliceplane.api.errors import StatusError, from_status
+from sliceplane.kit.integers import NotAnInteger, parse_uint64
 
 #: of an error without a Status, this much goes into the message
 TEXT_CHARACTERS_MAX = 1024
@@ -29,11 +30,13 @@ _REASONS = {
 def error_of(code: int, body: bytes, retry_after: str = "") -> StatusError:
     """The error that an answer with *code* stands for; *retry_after* is its header, seconds or nothing."""
     error = _from_body(code, body)
-    if error.retry_after_s is None and retry_after.isascii() and retry_after.isdigit():
-        error = StatusError(
-            error.code, error.reason, error.message, error.details, error.metadata, retry_after_s=int(retry_after)
-        )
-    return error
+    if error.retry_after_s is not None:
+        return error
+    try:
+        after_s = parse_uint64(retry_after)
+    except NotAnInteger:
+        return error
+    return StatusError(error.code, error.reason, error.message, error.details, error.metadata, retry_after_s=after_s)
 
 
 def _from_body(code: int, body: bytes) -> StatusError:

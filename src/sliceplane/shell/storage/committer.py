@@ -84,7 +84,9 @@ class Committer:
         self._given_up: deque[tuple[int, int, str]] = deque(maxlen=_GIVEN_UP_MAX)
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+        self._stopped = False
         self._may_compact = True
+        self._compaction_failing = ""
         #: why every write is refused until a restart; ``None``: it is not so
         self.sealed: str | None = None
         #: why the last batch failed; ``None``: it did not
@@ -102,6 +104,8 @@ class Committer:
 
         Raises ``StatusError`` 500 if it was not stored or nobody knows, 503 after ``close``.
         """
+        if self._stopped:
+            self._give_up(self.sealed or "the committer stopped")
         for low, high, why in self._given_up:
             if low < revision <= high:
                 raise internal(why)
@@ -148,7 +152,8 @@ class Committer:
                 self._wake.clear()
                 await self._drain()
         except BaseException as error:
-            # Nobody may wait for a task that is gone.
+            # Nobody may wait for a task that is gone, now or later.
+            self._stopped = True
             self._seal(f"the committer stopped: {error!r}")
             raise
 
@@ -209,25 +214,29 @@ class Committer:
         try:
             await self._call(self._backend.compact, step)
         except WriteFailed as error:
-            self._report(f"compaction failed, history grows: {error}")
             self._may_compact = False
+            # It is tried again with every tick; one line is enough until the reason changes.
+            if self._compaction_failing != (why := str(error)):
+                self._compaction_failing = why
+                self._report(f"compaction failed, history grows: {why}")
         except Exception as error:
             self._may_compact = False
             await self._reconcile(error, ())
         else:
+            self._compaction_failing = ""
             self._store.compact(step)
 
     def _failed(self, why: str) -> None:
         self.failures += 1
-        if self.failing != why:
-            self._report(why)
-        self.failing = why
+        known, self.failing = self.failing == why, why
         self._give_up(why)
+        if not known:
+            self._report(why)
 
     def _seal(self, why: str) -> None:
         self.sealed = self.failing = why
-        self._report(why)
         self._give_up(why)
+        self._report(why)
 
     def _give_up(self, why: str) -> None:
         """Forget everything staged and tell all who wait for it."""

@@ -64,6 +64,8 @@ class SqliteBackend:
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path = path
         self._connection = connection
+        #: what the path led to when it was opened; an open file that has lost its name is lost with the process
+        self._identity = _identity(path)
         self._compacted = _meta(connection, "compacted")
         self._usable = True
 
@@ -71,6 +73,8 @@ class SqliteBackend:
     def open(cls, path: Path) -> SqliteBackend:
         """Open *path*, or make it.  Raises ``StorageError``."""
         try:
+            if path.is_dir():
+                raise StorageError(f"cannot use {path} for storage: it is a directory")
             if _is_new(path):
                 _make_file(path)
             else:
@@ -96,7 +100,8 @@ class SqliteBackend:
             stored = map(rows.decode, self._connection.execute(rows.SELECT))
             yield from chain(stored, self._compacted)
         except (sqlite3.Error, ValueError) as error:
-            why = _reason(error) if isinstance(error, sqlite3.Error) else f"it is damaged ({error})"
+            told = " ".join(str(error).split())
+            why = _reason(error) if isinstance(error, sqlite3.Error) else f"it is damaged ({told})"
             raise StorageError(f"cannot read {self._path}: {why}; restore it from a copy or move it away") from error
 
     def _read(self, query: Callable[[], int]) -> int:
@@ -140,8 +145,10 @@ class SqliteBackend:
             raise self._failure(error, in_commit=False) from error
 
     def reconcile(self) -> int:
-        """Opens the file anew, and copies the log into it: after a failed fsync the pages of the log may be clean in
-        memory and missing on disk, so only what is written and synced once more is durable."""
+        """Opens the file anew (never another one, nor a new one), and copies the log into it: after a failed fsync the
+        pages of the log may be clean in memory and missing on disk, so only what is written and synced once more is
+        durable."""
+        self._check_place(OutcomeUnknown)
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
         try:
@@ -173,6 +180,7 @@ class SqliteBackend:
     def _transact(self, work: Callable[[], object]) -> None:
         if not self._usable:
             raise OutcomeUnknown(f"cannot write {self._path}: an earlier write has to be looked at first")
+        self._check_place(WriteFailed)
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             work()
@@ -185,6 +193,11 @@ class SqliteBackend:
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._failure(error, in_commit=True) from error
+
+    def _check_place(self, blame: type[Exception]) -> None:
+        """Raises *blame* if the file was deleted, moved or replaced under us: SQLite would go on writing to nowhere."""
+        if _identity(self._path) != self._identity:
+            raise blame(f"cannot write {self._path}: it was removed or replaced while the server was using it")
 
     def _failure(self, error: sqlite3.Error, *, in_commit: bool) -> WriteFailed | OutcomeUnknown:
         """Undo, and say how certain that is."""
@@ -206,6 +219,15 @@ class SqliteBackend:
             self._usable = False
             return False
         return True
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of the file at *path*; ``None`` if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _is_new(path: Path) -> bool:

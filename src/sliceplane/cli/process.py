@@ -1,0 +1,44 @@
+"""What every long-running command owes the shell that started it: streams, signals, the line that says "ready"."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import click
+
+
+def open_standard_streams() -> None:
+    """Give descriptors 0, 1 and 2 something to lead to if the caller closed them (``>&-``): otherwise the next socket
+    gets such a number, is written to as if it were the terminal, and libuv ends the process when it is closed."""
+    opened = os.open(os.devnull, os.O_RDWR)
+    while opened <= 2:
+        opened = os.open(os.devnull, os.O_RDWR)
+    os.close(opened)
+
+
+def on_stop_signal(callback: Callable[[], object]) -> None:
+    """Call *callback* at SIGINT, SIGTERM and, unless it is ignored (``nohup``), SIGHUP: the terminal was closed."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, callback)
+
+
+def say(line: str) -> None:
+    """Print *line*.  If nobody can be told (a closed pipe, a full disk), that is no reason to stop working."""
+    try:
+        click.echo(line)
+    except OSError as error:
+        from sliceplane.shell.log import get_logger
+
+        get_logger("cli").warning("cannot print to stdout", line=line, problem=str(error))
+        # What is still in its buffer would fail again at the end of the process, with an exit code of its own.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.close(null)

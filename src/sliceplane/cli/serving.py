@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.process import on_stop_signal, say
+from sliceplane.cli.values import DurationType
 from sliceplane.kit.ip import parse_strict
 
 if TYPE_CHECKING:
@@ -112,6 +113,13 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
             default="10.96.0.0/16,fd00:10:96::/112",
             show_default=True,
             help="Ranges for Service IPs, at most one of each family; the first is the primary family.",
+        ),
+        click.option(
+            "--history-keep",
+            type=DurationType(),
+            default="5m",
+            show_default=True,
+            help="How long old revisions are kept for watches and paged lists; less under a storm of writes.",
         ),
         click.option(
             "--audit-log-path",

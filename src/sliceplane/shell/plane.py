@@ -50,6 +50,7 @@ from sliceplane.shell.storage.memory import MemoryBackend
 from sliceplane.store.backend import Backend
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
+from sliceplane.store.retention import HISTORY_KEEP_S, Retention
 
 DEFAULT_SERVICE_CIDRS = ("10.96.0.0/16", "fd00:10:96::/112")
 DEFAULT_PORT = 6443
@@ -74,6 +75,8 @@ class PlaneConfig:
     advertise_address: str = ""
     token_auth_file: Path | None = None
     client_ca_file: Path | None = None
+    #: seconds that old revisions are kept for watches and paged lists (see ``Retention``)
+    history_keep_s: float = HISTORY_KEEP_S
     limits: Limits = field(default_factory=Limits)
     audit: AuditConfig | None = None
     #: all that is offered (``api.runtime_config``)
@@ -192,6 +195,7 @@ class Plane:
             self.hub,
             backend,
             report=lambda sentence: _log.error("storage", problem=sentence),
+            retention=Retention(keep_s=self.config.history_keep_s),
             on_aborted=lambda: self.registry.on_aborted(),  # noqa: PLW0108  # the registry is made later
         )
         self.committer.start()
@@ -295,7 +299,7 @@ class Plane:
         steady = asyncio.get_running_loop().time
         while True:
             self.committer.tick(steady())
-            await asyncio.sleep(_RETENTION_TICK_SECONDS)
+            await asyncio.sleep(min(_RETENTION_TICK_SECONDS, max(self.config.history_keep_s / 2, 0.1)))
 
     async def _forget_events(self) -> None:
         """Events live for an hour.  What could not be stored is due again next time."""

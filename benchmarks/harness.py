@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+
+#: whose figures the budgets are measured against: built from source and run on the machine of the budgets, once
+UPSTREAM = "upstream 1.36.2 (recorded)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,12 @@ def median(measure: Callable[[], float], runs: int) -> float:
     return statistics.median(measure() for _ in range(runs))
 
 
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest of *values* that at least *percent* of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
 def timed(work: Callable[[], object]) -> float:
     """Seconds."""
     started = time.perf_counter()
@@ -79,8 +90,15 @@ def report(results: Iterable[Result], *, as_json: bool) -> bool:
     return all(row["met"] is not False for row in rows)
 
 
-def main(run: Callable[[], list[Result]]) -> None:
-    """Entry point of one benchmark module."""
+def note(text: str) -> None:
+    """What a reader of the figures should know, and why a figure is missing.  On standard error, beside the table."""
+    print(f"note: {text}", file=sys.stderr, flush=True)
+
+
+def main(run: Callable[[bool], list[Result]]) -> None:
+    """Entry point of one benchmark module.  *run* gets whether small sizes were asked for, without budgets."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    report(run(), as_json=parser.parse_args().json)
+    parser.add_argument("--small", action="store_true", help="the smallest size that still runs everything")
+    arguments = parser.parse_args()
+    report(run(arguments.small), as_json=arguments.json)

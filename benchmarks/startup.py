@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from benchmarks.harness import Result, main
+from benchmarks.tools.process import child_environment
 
 RUNS = 10
 BUDGET_S = 1.0
@@ -29,6 +30,7 @@ def start_once(data_dir: Path) -> float:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        env=child_environment(),
     )
     try:
         assert process.stdout is not None
@@ -49,17 +51,18 @@ def start_once(data_dir: Path) -> float:
         process.communicate()
 
 
-def run() -> list[Result]:
+def run(small: bool = False) -> list[Result]:
+    runs = 1 if small else RUNS
     first, later = [], []
     with tempfile.TemporaryDirectory(prefix="sliceplane-bench-") as folder:
-        for index in range(RUNS + 1):
+        for index in range(runs + 1):
             data_dir = Path(folder) / str(index)
             first.append(start_once(data_dir))
             later.append(start_once(data_dir))
     return [
         Result(
             name="up to first answered request",
-            size=f"{kind} start, median of {RUNS}",
+            size=f"{kind} start, median of {runs}",
             unit="s",
             budget=BUDGET_S,
             value=statistics.median(times[1:]),

@@ -21,6 +21,11 @@ def run_ip(*arguments: str) -> None:
         raise NetError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
 
 
+def _family(address: str) -> str:
+    """The flag of ``ip`` for the address's family."""
+    return "-6" if ":" in address else "-4"
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """A namespace with one interface, ``eth0``."""
@@ -30,28 +35,40 @@ class Host:
     def command(self, *arguments: str) -> list[str]:
         return ["ip", "netns", "exec", self.namespace, *arguments]
 
+    def set_kernel(self, setting: str) -> None:
+        """``path=value`` below ``/proc/sys/net`` of this host."""
+        path, _, value = setting.partition("=")
+        run_ip("netns", "exec", self.namespace, "sh", "-c", f"echo {value} > /proc/sys/net/{path}")
+
 
 class Net:
     """A switch and its hosts.  Use as a context manager; owned by one thread."""
 
     def __init__(self, label: str = "demo") -> None:
         self._prefix = f"sp-{label}-{os.getpid()}"
+        self._switch = f"{self._prefix}-switch"
         self._hosts: dict[str, Host] = {}
         self._count = 0
 
     def __enter__(self) -> Net:
-        self._switch = f"{self._prefix}-switch"
         run_ip("netns", "add", self._switch)
-        run_ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
-        run_ip("-n", self._switch, "link", "set", "br0", "up")
+        try:
+            run_ip("-n", self._switch, "link", "add", "br0", "type", "bridge", "forward_delay", "0")
+            run_ip("-n", self._switch, "link", "set", "br0", "up")
+        except NetError:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def add_host(self, name: str, addresses: tuple[str, ...]) -> Host:
-        """*addresses* with their prefix lengths, e.g. ``10.244.1.2/16``.  A default route leads to the switch,
-        so that packets to a cluster IP have somewhere to go until they are rewritten."""
+    def add_host(self, name: str, addresses: tuple[str, ...], gateways: tuple[str, ...] = ()) -> Host:
+        """*addresses* with their prefix lengths, e.g. ``10.244.1.2/16``; a gateway for each family that has one.
+
+        Without a gateway the default route is the switch itself, so that packets to addresses that nobody has
+        (cluster IPs) have somewhere to go until they are rewritten.
+        """
         assert name not in self._hosts, f"host {name} exists"
         host = Host(f"{self._prefix}-{name}")
         self._count += 1
@@ -63,13 +80,21 @@ class Net:
             *("peer", "name", "eth0", "netns", host.namespace),
         )
         run_ip("-n", self._switch, "link", "set", port, "master", "br0", "up")
+        # Without these an IPv6 address is tentative for a second, and hosts are told of shorter ways.
+        for setting in (
+            "ipv6/conf/all/accept_dad=0",
+            "ipv6/conf/default/accept_dad=0",
+            "ipv4/conf/all/send_redirects=0",
+        ):
+            host.set_kernel(setting)
         run_ip("-n", host.namespace, "link", "set", "lo", "up")
-        run_ip("-n", host.namespace, "link", "set", "eth0", "up")
         for address in addresses:
             more = ("nodad",) if ":" in address else ()
             run_ip("-n", host.namespace, "addr", "add", address, "dev", "eth0", *more)
-        for family in sorted({"-6" if ":" in address else "-4" for address in addresses}):
-            run_ip(family, "-n", host.namespace, "route", "add", "default", "dev", "eth0")
+        run_ip("-n", host.namespace, "link", "set", "eth0", "up")
+        via = {_family(gateway): ("via", gateway) for gateway in gateways}
+        for family in sorted({_family(address) for address in addresses}):
+            run_ip(family, "-n", host.namespace, "route", "add", "default", *via.get(family, ()), "dev", "eth0")
         return host
 
     def remove_host(self, name: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import uvloop
 
-from sliceplane.shell.plane import Plane, PlaneConfig
+from sliceplane.shell.plane import Plane, PlaneConfig, Service
 
 
 @dataclass
@@ -78,9 +78,11 @@ class Server:
         return self.request("GET", path, **headers)
 
 
-def run_plane(config: PlaneConfig, clock: Callable[[], float] = time.time) -> tuple[Plane, Callable[[], None]]:
+def run_plane(
+    config: PlaneConfig, clock: Callable[[], float] = time.time, services: tuple[Service, ...] = ()
+) -> tuple[Plane, Callable[[], None]]:
     """A started plane in a thread with a loop of its own, and how to stop it."""
-    plane = Plane(config, clock=clock)
+    plane = Plane(config, services, clock=clock)
     started, stop = threading.Event(), asyncio.Event()
     loop = uvloop.new_event_loop()
     failure: list[BaseException] = []

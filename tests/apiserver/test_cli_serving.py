@@ -199,6 +199,21 @@ def test_token_file_and_its_errors(tmp_path: Path) -> None:
     assert (code, err) == (1, f"Error: token file {tokens}, line 1: expected token,user,uid[,groups]\n")
 
 
+@pytest.mark.parametrize("command", ["up", "apiserver"])
+def test_audit_log(tmp_path: Path, command: str) -> None:
+    log = tmp_path / "audit.log"
+    flags = (command, "--data-dir", "memory:", "--secure-port", "0", "--audit-log-path", str(log))
+    with running(*flags, "--audit-log-maxsize", "1", "--audit-log-maxbackup", "3") as (process, url, kubeconfig):
+        assert healthy(url, kubeconfig)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=10)
+    assert '"requestURI":"/readyz"' in log.read_text().splitlines()[-1]
+    assert refused(*flags[:-1], str(tmp_path / "no" / "audit.log")) == (
+        1,
+        f"Error: cannot open the audit log {tmp_path}/no/audit.log: no such file or directory\n",
+    )
+
+
 def test_help_names_every_command_without_loading_it() -> None:
     code = (
         "import sys\nfrom sliceplane.cli.main import main\n"

@@ -38,7 +38,7 @@ async def client() -> AsyncIterator[InProcessClient]:
     committer.start()
     registry = Registry(store, rng=Rng(1))
     await committer.durable(registry.bootstrap(time.time()))
-    ticker = HubTicker(hub, time.time)
+    ticker = HubTicker(hub)
     user = User(name="system:admin", groups=("system:masters",))
     client = InProcessClient(registry, committer, hub, arm=ticker.arm, clock=time.time, user=user)
     host = ControllerHost(client, rng=Rng(2), check=True)

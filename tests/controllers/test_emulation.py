@@ -166,6 +166,20 @@ def test_a_deleted_pod_terminates_gracefully_and_is_replaced_meanwhile() -> None
     cluster.check()
 
 
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_a_clock_that_jumps_holds_no_pod_up(jump_s: float) -> None:
+    """The server stamps by a clock that was set; the host's clock goes on steadily."""
+    cluster = Cluster(*make(start_s=1.0, termination_s=2.0))
+    cluster.server_ahead_s = jump_s
+    cluster.create(Deployments, deployment(2))
+    assert cluster.settle(limit_s=60) <= 2.0
+    pods = cluster.list(Pods)
+    assert all(ready(pod) for pod in pods)
+    cluster.delete(Pods, pods[0]["metadata"]["name"])
+    assert cluster.settle(limit_s=60) <= 3.0
+    assert len(cluster.list(Pods)) == 2
+
+
 def test_readiness_can_be_handed_to_somebody_else() -> None:
     cluster = Cluster(*make(ready_by_default=False))
     cluster.create(Deployments, deployment(1))

@@ -45,7 +45,7 @@ class Api:
 
     @property
     def ctx(self) -> Context:
-        return Context(now=self.now, user=User(name="tester"))
+        return Context(now=self.now, user=User(name="tester", groups=("system:masters",)))
 
     def commit(self) -> None:
         self.store.take_staged()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from sliceplane.api.apps import Deployment, ReplicaSet
-from sliceplane.api.core import Endpoints, Event, Lease, Namespace, Node, Pod, Service
+from sliceplane.api.core import Endpoints, Event, Lease, Namespace, Node, Pod, ResourceQuota, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Document, Object
 
@@ -31,6 +31,7 @@ PROJECTIONS: dict[str, type[Object]] = {
     "nodes": Node,
     "pods": Pod,
     "replicasets.apps": ReplicaSet,
+    "resourcequotas": ResourceQuota,
     "services": Service,
 }
 _decoders: dict[type[Object], msgspec.json.Decoder[Any]] = {}

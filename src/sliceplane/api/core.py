@@ -179,3 +179,21 @@ class Event(Object, frozen=True, kw_only=True):
     message: str = ""
     type: str = ""
     count: int = 0
+
+
+#: quantities by name; a small whole number may come as a JSON number
+Amounts = dict[str, str | int]
+
+
+class ResourceQuotaSpec(Projection, frozen=True, kw_only=True):
+    hard: Amounts | None = None
+
+
+class ResourceQuotaStatus(Projection, frozen=True, kw_only=True):
+    hard: Amounts | None = None
+    used: Amounts | None = None
+
+
+class ResourceQuota(Object, frozen=True, kw_only=True):
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
+    status: ResourceQuotaStatus = ResourceQuotaStatus()

@@ -7,10 +7,10 @@ and is found by ``Resource.key``.  Facts: reference B1, B6, B9, B12, B13.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from sliceplane.kit.names import check_dns_label, check_dns_subdomain
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_ip_name, check_path_segment
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 STATUS_VERBS = ("get", "patch", "update")
@@ -36,6 +36,8 @@ class Resource:
     subresources: tuple[str, ...] = ()
     #: resources that are two views of one stored object share this (core and events.k8s.io Events)
     storage: str = ""
+    #: the version whose form is stored, if it is another; ``api.conversion`` goes to it and back
+    hub: Resource | None = None
     check_name: Callable[[str], tuple[str, ...]] = check_dns_subdomain
     #: field selector names beyond metadata.name and metadata.namespace, mapped to a JSON path
     #: ``a.b.c`` in the document; a missing value selects as ""
@@ -62,8 +64,18 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
+    def schema_key(self) -> str:
+        """What the fields of this version are found by: ``key``, with the version in it where that is not the hub."""
+        return self.key if self.hub is None else f"{self.plural}.{self.version}.{self.group}"
+
+    @property
     def storage_key(self) -> str:
         return self.storage or self.key
+
+    @property
+    def is_view(self) -> bool:
+        """Objects of another resource under other names, see ``api.views``; an older version is none."""
+        return self.storage_key != self.key
 
     @property
     def has_status(self) -> bool:
@@ -111,6 +123,8 @@ EndpointSlices = Resource(
     singular="endpointslice",
     generation="content",
 )
+#: long removed upstream; served when asked for (``OPTIONAL_RESOURCES``)
+EndpointSlicesV1beta1 = replace(EndpointSlices, version="v1beta1", storage=EndpointSlices.key, hub=EndpointSlices)
 Services = Resource(
     group="",
     version="v1",
@@ -186,6 +200,69 @@ Events = Resource(
     selectable_fields=_CORE_EVENT_FIELDS,
     create_on_update=True,
 )
+#: the same Events under other names, see ``api.views``; paths of fields are those of the stored form
+EventsV1 = Resource(
+    group="events.k8s.io",
+    version="v1",
+    kind="Event",
+    plural="events",
+    singular="event",
+    short_names=("ev",),
+    storage="events",
+    selectable_fields=(
+        *((f"regarding.{name}", f"involvedObject.{name}") for name in _REFERENCE_FIELDS),
+        ("reason", "reason"),
+        ("reportingController", "reportingComponent"),
+        ("type", "type"),
+    ),
+    create_on_update=True,
+)
+ResourceQuotas = Resource(
+    group="",
+    version="v1",
+    kind="ResourceQuota",
+    plural="resourcequotas",
+    singular="resourcequota",
+    short_names=("quota",),
+    subresources=("status",),
+    delete_reply="object",
+)
+Secrets = Resource(
+    group="",
+    version="v1",
+    kind="Secret",
+    plural="secrets",
+    singular="secret",
+    selectable_fields=(("type", "type"),),
+)
+ServiceAccounts = Resource(
+    group="",
+    version="v1",
+    kind="ServiceAccount",
+    plural="serviceaccounts",
+    singular="serviceaccount",
+    short_names=("sa",),
+    delete_reply="object",
+)
+IPAddresses = Resource(
+    group="networking.k8s.io",
+    version="v1",
+    kind="IPAddress",
+    plural="ipaddresses",
+    singular="ipaddress",
+    namespaced=False,
+    short_names=("ip",),
+    check_name=check_ip_name,
+)
+ServiceCIDRs = Resource(
+    group="networking.k8s.io",
+    version="v1",
+    kind="ServiceCIDR",
+    plural="servicecidrs",
+    singular="servicecidr",
+    namespaced=False,
+    subresources=("status",),
+)
 Leases = Resource(
     group="coordination.k8s.io",
     version="v1",
@@ -218,6 +295,66 @@ ReplicaSets = Resource(
     generation="spec",
 )
 
+RBAC_GROUP = "rbac.authorization.k8s.io"
+Roles = Resource(
+    group=RBAC_GROUP,
+    version="v1",
+    kind="Role",
+    plural="roles",
+    singular="role",
+    check_name=check_path_segment,
+    create_on_update=True,
+)
+RoleBindings = Resource(
+    group=RBAC_GROUP,
+    version="v1",
+    kind="RoleBinding",
+    plural="rolebindings",
+    singular="rolebinding",
+    check_name=check_path_segment,
+    create_on_update=True,
+)
+ClusterRoles = Resource(
+    group=RBAC_GROUP,
+    version="v1",
+    kind="ClusterRole",
+    plural="clusterroles",
+    singular="clusterrole",
+    namespaced=False,
+    check_name=check_path_segment,
+    create_on_update=True,
+)
+ClusterRoleBindings = Resource(
+    group=RBAC_GROUP,
+    version="v1",
+    kind="ClusterRoleBinding",
+    plural="clusterrolebindings",
+    singular="clusterrolebinding",
+    namespaced=False,
+    check_name=check_path_segment,
+    create_on_update=True,
+)
+
+
+def _review(group: str, kind: str) -> Resource:
+    """A question that is POSTed and answered, and never stored."""
+    singular = kind.lower()
+    return Resource(
+        group=group,
+        version="v1",
+        kind=kind,
+        plural=f"{singular}s",
+        singular=singular,
+        namespaced=False,
+        verbs=("create",),
+    )
+
+
+SelfSubjectReviews = _review("authentication.k8s.io", "SelfSubjectReview")
+SelfSubjectAccessReviews = _review("authorization.k8s.io", "SelfSubjectAccessReview")
+SelfSubjectRulesReviews = _review("authorization.k8s.io", "SelfSubjectRulesReview")
+
+#: what is stored
 RESOURCES: tuple[Resource, ...] = (
     ConfigMaps,
     EndpointsObjects,
@@ -225,20 +362,37 @@ RESOURCES: tuple[Resource, ...] = (
     Namespaces,
     Nodes,
     Pods,
+    ResourceQuotas,
+    Secrets,
+    ServiceAccounts,
     Services,
     Deployments,
     ReplicaSets,
     Leases,
     EndpointSlices,
+    ClusterRoleBindings,
+    ClusterRoles,
+    RoleBindings,
+    Roles,
+    EventsV1,
+    IPAddresses,
+    ServiceCIDRs,
 )
+#: what is asked: create is their only verb
+REVIEWS: tuple[Resource, ...] = (SelfSubjectReviews, SelfSubjectAccessReviews, SelfSubjectRulesReviews)
+#: everything that has a path unless something else is asked for
+SERVED: tuple[Resource, ...] = (*RESOURCES, *REVIEWS)
+#: what ``--runtime-config`` can switch on
+OPTIONAL_RESOURCES: tuple[Resource, ...] = (EndpointSlicesV1beta1,)
 
-_BY_PATH = {(r.group, r.version, r.plural): r for r in RESOURCES}
-_BY_KIND = {(r.api_version, r.kind): r for r in RESOURCES}
-_BY_KEY = {r.key: r for r in RESOURCES}
+_ALL = (*SERVED, *OPTIONAL_RESOURCES)
+_BY_PATH = {(r.group, r.version, r.plural): r for r in _ALL}
+_BY_KIND = {(r.api_version, r.kind): r for r in _ALL}
+_BY_KEY = {r.schema_key: r for r in _ALL}
 
 
 def by_path(group: str, version: str, plural: str) -> Resource | None:
-    """The resource of a URL, or ``None``."""
+    """The resource of a URL, served or not, or ``None``."""
     return _BY_PATH.get((group, version, plural))
 
 
@@ -247,10 +401,15 @@ def by_kind(api_version: str, kind: str) -> Resource | None:
 
 
 def by_key(key: str) -> Resource | None:
-    """The resource by ``plural.group``."""
+    """The resource by its ``schema_key``: ``plural.group``, or ``plural.version.group`` for an older version."""
     return _BY_KEY.get(key)
 
 
 def by_storage_key(storage_key: str) -> Resource:
     """The resource whose form is the stored one."""
     return _BY_KEY[storage_key]
+
+
+def stored_form(resource: Resource) -> Resource:
+    """The resource in whose form objects of *resource* are stored: itself, unless it is a view of another."""
+    return _BY_KEY[resource.storage] if resource.is_view else resource

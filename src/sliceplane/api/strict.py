@@ -103,29 +103,29 @@ def read_body(
         if body_format == "yaml":
             text, problems = _yaml_to_json(raw)
         document, repeated = _parse_json(text)
-        accepted = accepts(resource.key, document)
+        accepted = accepts(resource.schema_key, document)
         if not accepted:
             _check_depth(text, document)
     except MalformedBody as malformed:
         raise unrecognized(resource, str(malformed), raw, body_format) from None
     check_type_meta(resource, document, raw)
     if not accepted:
-        check_types(resource.key, document)
+        check_types(resource.schema_key, document)
     if validation == "Ignore":
         problems = ()
     elif repeated:
-        problems += unknown_in(lookup(resource.key), _parse_members(text))
+        problems += unknown_in(lookup(resource.schema_key), _parse_members(text))
     elif not accepted:
-        problems += unknown_fields(resource.key, document)
+        problems += unknown_fields(resource.schema_key, document)
     if b"null" in text:
         document = drop_nulls(document)
     return Decoded(document=document, problems=problems[:PROBLEMS_MAX])
 
 
-def strict_error(kind: str, problems: tuple[str, ...]) -> StatusError:
+def strict_error(kind: str, problems: tuple[str, ...], version: str = "v1") -> StatusError:
     """The 400 of ``fieldValidation=Strict`` on POST and PUT (reference B10); *kind* is the bare kind."""
     return bad_request(
-        f'{kind} in version "v1" cannot be handled as a {kind}: strict decoding error: {", ".join(problems)}'
+        f'{kind} in version "{version}" cannot be handled as a {kind}: strict decoding error: {", ".join(problems)}'
     )
 
 

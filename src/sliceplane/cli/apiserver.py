@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.serving import AddressType, serve, serving_options
+from sliceplane.cli.serving import AddressType, audit_config, gates_of, serve, serving_options
 
 if TYPE_CHECKING:
+    from sliceplane.api.scheme import Resource
+    from sliceplane.registry.config import TopologyStorage
     from sliceplane.shell.plane import PlaneConfig
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -28,6 +30,13 @@ def command(
     secure_port: int,
     data_dir: str,
     service_cluster_ip_range: tuple[str, ...],
+    audit_log_path: Path | None,
+    audit_log_maxsize: int,
+    audit_log_maxbackup: int,
+    runtime_config: tuple[Resource, ...],
+    topology_storage: TopologyStorage,
+    feature_gates: str,
+    emulated_version: str,
     log_level: str,
     advertise_address: str | None,
     token_auth_file: Path | None,
@@ -39,6 +48,7 @@ def command(
 
     Prints one line, "ready URL kubeconfig=PATH", when it answers; stops cleanly on SIGINT and SIGTERM.
     """
+    gates = gates_of(feature_gates, emulated_version)
 
     def config() -> PlaneConfig:
         from sliceplane.shell.apiserver.limits import Limits
@@ -49,6 +59,10 @@ def command(
             secure_port=secure_port,
             data_dir=data_dir,
             service_cidrs=service_cluster_ip_range,
+            audit=audit_config(audit_log_path, audit_log_maxsize, audit_log_maxbackup),
+            served=runtime_config,
+            topology_storage=topology_storage,
+            gates=gates,
             advertise_address=advertise_address or "",
             token_auth_file=token_auth_file,
             client_ca_file=client_ca_file,

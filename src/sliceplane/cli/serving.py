@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from ipaddress import ip_network
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,8 +15,13 @@ from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.kit.ip import parse_strict
 
 if TYPE_CHECKING:
+    from sliceplane.api.gates import Gates
+    from sliceplane.api.scheme import Resource
+    from sliceplane.shell.apiserver.audit import AuditConfig
     from sliceplane.shell.plane import Plane, PlaneConfig, Service
 
+#: net new containers after which the garbage collector looks at the young ones
+GC_YOUNG_OBJECTS = 50_000
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -50,6 +57,36 @@ class ServiceRangeType(click.ParamType[tuple[str, ...]]):
         return tuple(str(network) for network in networks)
 
 
+class RuntimeConfigType(click.ParamType["tuple[Resource, ...]"]):
+    """The resources that are served."""
+
+    name = "key=bool,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Resource, ...]:
+        if isinstance(value, tuple):
+            return value
+        from sliceplane.api.runtime_config import served_resources
+
+        try:
+            return served_resources(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def gates_of(feature_gates: str, emulated_version: str) -> Gates:
+    """The gates of the two flags.  Raises ``click.BadParameter``."""
+    from sliceplane.api.gates import NEWEST, Gates, parse_release
+
+    try:
+        release = parse_release(emulated_version) if emulated_version else NEWEST
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--emulated-version'") from error
+    try:
+        return Gates.parse(feature_gates, release)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="'--feature-gates'") from error
+
+
 def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The flags that every command with an API server has."""
     options = [
@@ -76,11 +113,64 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="Ranges for Service IPs, at most one of each family; the first is the primary family.",
         ),
+        click.option(
+            "--audit-log-path",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="File for one JSON line per stage of every request (audit.k8s.io/v1, Metadata).  [default: none]",
+        ),
+        click.option(
+            "--audit-log-maxsize",
+            type=click.IntRange(1),
+            default=100,
+            show_default=True,
+            metavar="MEGABYTES",
+            help="Size at which the audit log is renamed and begun anew.",
+        ),
+        click.option(
+            "--audit-log-maxbackup",
+            type=click.IntRange(0),
+            default=10,
+            show_default=True,
+            help="How many renamed audit logs are kept; 0 keeps all.",
+        ),
+        click.option(
+            "--runtime-config",
+            type=RuntimeConfigType(),
+            default="",
+            metavar="KEY=BOOL,...",
+            help="API versions to switch on, such as discovery.k8s.io/v1beta1=true.",
+        ),
+        click.option(
+            "--topology-storage",
+            type=click.Choice(("field", "annotation")),
+            default="field",
+            show_default=True,
+            help="Where slices keep the topology that clients of v1beta1 write.",
+        ),
+        click.option(
+            "--feature-gates",
+            default="",
+            metavar="NAME=BOOL,...",
+            help="Features to switch on or off, such as TopologyAwareHints=false.",
+        ),
+        click.option(
+            "--emulated-version",
+            default="",
+            metavar="MAJOR.MINOR",
+            help="The Kubernetes release whose feature gates count.  [default: the newest]",
+        ),
         click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True),
     ]
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def audit_config(path: Path | None, maxsize: int, maxbackup: int) -> AuditConfig | None:
+    """The three flags ``--audit-log-...``; *maxsize* is in megabytes."""
+    from sliceplane.shell.apiserver.audit import AuditConfig
+
+    return None if path is None else AuditConfig(path=path, size_max=maxsize * 1024 * 1024, backups_max=maxbackup)
 
 
 def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Service, ...]], *, log_level: str) -> None:
@@ -104,6 +194,13 @@ def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Servic
         raise SystemExit(1) from error
 
 
+def _spare_collector() -> None:
+    """What is there now stays, so the garbage collector need not look at it again; and it is to look less often: a
+    burst of events makes tens of thousands of short-lived objects, hardly any of them in a cycle."""
+    gc.freeze()
+    gc.set_threshold(GC_YOUNG_OBJECTS, 10, 10)
+
+
 async def _run(plane: Plane) -> None:
     asked_to_stop = asyncio.Event()
     on_stop_signal(asked_to_stop.set)
@@ -117,6 +214,7 @@ async def _run(plane: Plane) -> None:
         if not starting.cancelled():
             await starting
             say(f"ready {plane.url} kubeconfig={plane.kubeconfig}")
+            _spare_collector()
             await stopping
     finally:
         stopping.cancel()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.api.gates import ENDPOINT_SLICE_PROXYING
 from sliceplane.cli.emulation import emulation_config, emulation_options
-from sliceplane.cli.serving import serve, serving_options
+from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
+    from sliceplane.api.scheme import Resource
+    from sliceplane.registry.config import TopologyStorage
     from sliceplane.shell.plane import PlaneConfig, Service
 
 
@@ -43,6 +47,13 @@ def command(
     secure_port: int,
     data_dir: str,
     service_cluster_ip_range: tuple[str, ...],
+    audit_log_path: Path | None,
+    audit_log_maxsize: int,
+    audit_log_maxbackup: int,
+    runtime_config: tuple[Resource, ...],
+    topology_storage: TopologyStorage,
+    feature_gates: str,
+    emulated_version: str,
     log_level: str,
     max_endpoints_per_slice: int,
     endpointslice_updates_batch_period: float,
@@ -58,6 +69,9 @@ def command(
     if (hostname_override or netns) and not proxy:
         raise click.UsageError("--hostname-override and --netns say where to write rules; add --proxy")
     emulated = emulation_config(emulation)
+    gates = gates_of(feature_gates, emulated_version)
+    if proxy and not gates.enabled(ENDPOINT_SLICE_PROXYING):
+        raise click.UsageError("--proxy reads EndpointSlices alone and needs the feature gate EndpointSliceProxying")
 
     def config() -> PlaneConfig:
         from sliceplane.shell.plane import PlaneConfig
@@ -67,6 +81,10 @@ def command(
             secure_port=secure_port,
             data_dir=data_dir,
             service_cidrs=service_cluster_ip_range,
+            audit=audit_config(audit_log_path, audit_log_maxsize, audit_log_maxbackup),
+            served=runtime_config,
+            topology_storage=topology_storage,
+            gates=gates,
         )
 
     def services() -> tuple[Service, ...]:
@@ -76,6 +94,7 @@ def command(
         slices = EndpointSliceConfig(
             max_endpoints_per_slice=max_endpoints_per_slice,
             endpointslice_updates_batch_period_s=endpointslice_updates_batch_period,
+            gates=gates,
         )
         entries = default_controllers(slices)
         if emulated is not None:

@@ -10,12 +10,13 @@ A service deleted is forgotten; its slices are the garbage collector's, by their
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError, is_namespace_terminating
+from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
@@ -34,11 +35,15 @@ EVENT_COMPONENT: Final = "endpoint-slice-controller"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSliceConfig:
-    """kube-controller-manager's flags of the same names.  Raises ``ValueError`` for what upstream refuses."""
+    """kube-controller-manager's flags of the same names, and its feature gates.
+
+    Raises ``ValueError`` for what upstream refuses.
+    """
 
     max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT
     concurrent_service_endpoint_syncs: int = 5
     endpointslice_updates_batch_period_s: float = 0.0
+    gates: Gates = field(default_factory=Gates)
 
     def __post_init__(self) -> None:
         for name, value, limit in (
@@ -54,7 +59,7 @@ class EndpointSliceController:
 
     def __init__(self, config: EndpointSliceConfig | None = None) -> None:
         self._config = config or EndpointSliceConfig()
-        self._engine = SliceEngine(self._config.max_endpoints_per_slice)
+        self._engine = SliceEngine(self._config.max_endpoints_per_slice, self._config.gates)
         self._queue: WorkQueue[str] = WorkQueue()
         self._notes: list[EventNote] = []
         self._synced = False

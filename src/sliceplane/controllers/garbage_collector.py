@@ -43,7 +43,7 @@ _MERGE: Final[PatchType] = "merge"
 
 Policy = Literal["Background", "Foreground", "Orphan"]
 #: Events have no owners worth following, and there are many of them
-DEFAULT_RESOURCES: Final = tuple(each for each in RESOURCES if each is not Events)
+DEFAULT_RESOURCES: Final = tuple(each for each in RESOURCES if each.storage_key != Events.key)
 
 
 class _Token(NamedTuple):

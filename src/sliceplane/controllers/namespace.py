@@ -53,7 +53,7 @@ class NamespaceController:
     """A ``controllers.base.Controller``.  Jobs are keyed by the namespace's name."""
 
     def __init__(self, resources: tuple[Resource, ...] = RESOURCES) -> None:
-        found = [each for each in resources if each.namespaced and each is not Pods]
+        found = [each for each in resources if each.namespaced and not each.is_view and each is not Pods]
         self._resources: Final = {each.key: each for each in (Pods, *found)}
         self._namespaces: dict[str, Namespace] = {}
         self._contents: dict[str, _Content] = {}

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from sliceplane.kit.ip import parse_strict
+
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _QUALIFIED = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
@@ -54,6 +56,14 @@ def check_dns_subdomain(value: str) -> tuple[str, ...]:
     return tuple(problems)
 
 
+def check_ip_name(value: str) -> tuple[str, ...]:
+    """A name that is an IP address in its one canonical spelling: an IPAddress object."""
+    address = parse_strict(value)
+    if address is None:
+        return ("must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",)
+    return () if str(address) == value else (f'must be in canonical form ("{address}")',)
+
+
 def check_qualified_name(value: str) -> tuple[str, ...]:
     """An optional DNS subdomain prefix, a slash, a name: label and annotation keys, appProtocol."""
     problems: list[str] = []
@@ -98,3 +108,10 @@ def check_label_value(value: str) -> tuple[str, ...]:
 GENERATED_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 GENERATED_SUFFIX_LENGTH = 5
 GENERATED_BASE_MAX = 58
+
+
+def check_path_segment(value: str) -> tuple[str, ...]:
+    """A name that may be anything which is one segment of a URL path (RBAC objects)."""
+    if value in (".", ".."):
+        return (f"may not be '{value}'",)
+    return tuple(f"may not contain '{mark}'" for mark in "/%" if mark in value)

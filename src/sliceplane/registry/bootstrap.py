@@ -1,4 +1,4 @@
-"""What a new cluster has before anyone asks for it: four namespaces and the API server's own Service.
+"""What a new cluster has before anyone asks for it: four namespaces, roles, and the API server's own Service.
 
 Whatever exists is left as it is (reference, controllers.md section 6); the endpoints of
 ``default/kubernetes`` alone follow the advertised address.
@@ -6,10 +6,12 @@ Whatever exists is left as it is (reference, controllers.md section 6); the endp
 
 from __future__ import annotations
 
+from sliceplane.api.gates import ENDPOINT_SLICE
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Namespaces, Resource, Services
 from sliceplane.kit.ip import canonical, family, parse_strict
 from sliceplane.registry.admission.namespaces import BOOTSTRAP_NAMESPACES
+from sliceplane.registry.authorization.bootstrap import ensure_policy
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.create import create
 from sliceplane.registry.documents import document_of
@@ -27,6 +29,7 @@ def bootstrap(core: Core, now: float) -> int:
     ctx = Context(now=now, user=SYSTEM_USER)
     for name in BOOTSTRAP_NAMESPACES:
         _ensure(core, ctx, Namespaces, {"metadata": {"name": name}}, follow=())
+    ensure_policy(core, ctx)
     if core.config.advertise_address and core.config.advertise_port:
         _api_service(core, ctx)
     return core.store.staged_revision
@@ -56,6 +59,8 @@ def _api_service(core: Core, ctx: Context) -> None:
         "subsets": [{"addresses": [{"ip": canonical(text)}], "ports": ports}],
     }
     _ensure(core, ctx, EndpointsObjects, endpoints, follow=("subsets",))
+    if not core.config.gates.enabled(ENDPOINT_SLICE):
+        return
     slice_: Document = {
         "metadata": {**head, "labels": {"kubernetes.io/service-name": API_SERVICE_NAME}},
         "addressType": family(address),

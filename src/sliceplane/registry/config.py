@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sliceplane.api.gates import Gates
+
+TopologyStorage = Literal["field", "annotation"]
 
 NODE_PORT_FIRST = 30000
 NODE_PORT_LAST = 32767
@@ -14,6 +19,9 @@ class RegistryConfig:
 
     ``advertise_address`` and ``advertise_port``: where this API server is reached.  With both set, bootstrap
     makes the Service ``default/kubernetes`` and its endpoints (reference, controllers.md section 6).
+
+    ``topology_storage``: where EndpointSlices keep the topology that clients of v1beta1 write: in the field
+    ``deprecatedTopology``, or in the annotation of ``api.conversion``.  Both are read.
     """
 
     service_cidrs: tuple[str, ...] = ("10.96.0.0/16", "fd00:10:96::/112")
@@ -21,3 +29,5 @@ class RegistryConfig:
     node_port_last: int = NODE_PORT_LAST
     advertise_address: str = ""
     advertise_port: int = 0
+    topology_storage: TopologyStorage = "field"
+    gates: Gates = field(default_factory=Gates)

@@ -1,18 +1,24 @@
-"""What every verb shares: the store, the sources of chance and the ledgers of what Services own.
+"""What every verb shares: the store, the sources of chance and the ledgers of what Services own, and who may do what.
 
-All writes go through ``put`` and ``remove``, so that the ledgers always tell what the newest staged
+All writes go through ``put`` and ``remove``, so that the ledgers and the policy always tell what the newest staged
 objects hold.  Owned by ``Registry``; one caller at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sliceplane.api.errors import StatusError, not_found
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Resource, Services
+from sliceplane.api.scheme import Events, Resource, ResourceQuotas, Services
 from sliceplane.kit.rng import Rng
+from sliceplane.registry.admission.quotas import QuotaIndex
 from sliceplane.registry.admission.services import ServiceLedgers
+from sliceplane.registry.authorization.index import RESOURCES as POLICY_RESOURCES
+from sliceplane.registry.authorization.index import PolicyIndex
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.documents import canonical, document_of, make_record
+from sliceplane.registry.expiry import Expiry
 from sliceplane.registry.types import Target
 from sliceplane.store.mvcc import Store
 from sliceplane.store.restamp import restamp
@@ -27,6 +33,9 @@ class Core:
         self.rng = rng
         self.config = config
         self.services = ServiceLedgers(config, rng)
+        self.policy = PolicyIndex()
+        self.quotas = QuotaIndex(store)
+        self.expiry = Expiry()
         self.rebuild()
 
     def rebuild(self) -> None:
@@ -34,11 +43,27 @@ class Core:
         self.services.reset()
         for record in self.store.iter_latest(Services.storage_key):
             self.services.on_stored(record.key, document_of(record))
+        self.policy.reset()
+        for key, document in self._policy_objects():
+            self.policy.on_stored(key, document)
+        self.quotas.reset()
+        for record in self.store.iter_latest(ResourceQuotas.storage_key):
+            self.quotas.on_stored(record.key)
+        events = self.store.iter_latest(Events.storage_key)
+        self.expiry.reset((record.key, document_of(record)) for record in events)
 
     def check(self) -> None:
-        """The ledgers hold exactly what the newest Services say."""
+        """The ledgers hold exactly what the newest Services say, and every Event has a deadline."""
+        self.quotas.check(tuple(record.key for record in self.store.iter_latest(ResourceQuotas.storage_key)))
+        self.expiry.check(record.key for record in self.store.iter_latest(Events.storage_key))
         stored = [(record.key, document_of(record)) for record in self.store.iter_latest(Services.storage_key)]
         self.services.check(stored)
+        self.policy.check(self._policy_objects())
+
+    def _policy_objects(self) -> Iterator[tuple[Key, Document]]:
+        for resource in sorted(POLICY_RESOURCES):
+            for record in self.store.iter_latest(resource):
+                yield record.key, document_of(record)
 
     def latest(self, target: Target) -> Record:
         """The newest version, staged ones included: what a writer builds on.  Raises a 404 StatusError."""
@@ -58,13 +83,28 @@ class Core:
         )
         if resource is Services:
             self.services.on_stored(key, shaped)
+        self.policy.on_stored(key, shaped)
+        if key.resource == Events.storage_key:
+            self.expiry.on_stored(key)
+        if resource is ResourceQuotas:
+            self.quotas.on_stored(key)
         return record
+
+    def charge(self, quotas: tuple[Document, ...]) -> None:
+        """Stage what ``QuotaIndex.admit`` returned.  Required order: before the object that it is for."""
+        for quota in quotas:
+            self.put(ResourceQuotas, quota)
 
     def remove(self, record: Record) -> Record:
         """Stage the deletion of the newest version."""
         last = self.store.stage_delete(record.key, lambda revision: restamp(record, revision))
         if record.key.resource == Services.storage_key:
             self.services.on_removed(record.key)
+        self.policy.on_removed(record.key)
+        if record.key.resource == Events.storage_key:
+            self.expiry.on_removed(record.key)
+        if record.key.resource == ResourceQuotas.storage_key:
+            self.quotas.on_removed(record.key)
         return last
 
 

@@ -1,8 +1,8 @@
 """POST: a new object, from its body to a staged record (reference B6).
 
-Required order: decode and default; the namespace exists and takes content; identity; validation; the
-name is free; Services get their addresses; stage.  Nothing is held before the last check passed, so an
-error leaves no trace.
+Required order: decode and default; the namespace exists and takes content; identity; validation; nobody grants more
+than they have; the name is free; Services get their addresses; quotas allow it; stage.  Nothing is held before the
+last check passed, so an error leaves no trace.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from sliceplane.api import validation
 from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Resource
-from sliceplane.registry import answers, metadata, strategy
+from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
 from sliceplane.registry.admission.namespaces import admit_create
 from sliceplane.registry.admission.pods import label_topology
+from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.decoding import decode_body, must_be_unset_on_create
 from sliceplane.registry.documents import document_of
@@ -25,7 +26,7 @@ GENERATE_NAME_TRIES = 8
 
 def create(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
     """Raises StatusError: 400, 403, 404 (namespace), 409, 422, 500."""
-    document, warnings = decode_body(target.resource, body, options)
+    document, warnings = decode_body(target.spoken, body, options)
     return create_document(core, ctx, target, document, options=options, warnings=warnings)
 
 
@@ -42,9 +43,11 @@ def create_document(
     generated = _settle_name(core, resource, head)
     if resource is Namespaces:
         metadata.force_namespace_label(head)
-    strategy.prepare_create(resource, document)
+    strategy.prepare_create(core.config.gates, target, document)
     label_topology(core.store, resource, document)
-    validation.refuse(resource, head, validation.validate_create(resource, document))
+    errors = validation.validate_create(resource, document)
+    validation.refuse(resource, head, gated_fields.narrow(core.config.gates, target, errors, document, None))
+    check_write(core.policy, ctx.user, resource, document, None)
     if given_version:
         raise must_be_unset_on_create()
     existing = core.store.latest(key_of(Target(resource=resource, namespace=_namespace(head), name=head["name"])))
@@ -54,8 +57,11 @@ def create_document(
     if resource is EndpointSlices and document.get("addressType") == "FQDN":
         warnings = (*warnings, answers.FQDN_WARNING)
     core.services.admit(resource, document, None, dry_run=options.dry_run)
+    charged = core.quotas.admit(resource, document, None)
+    document = versions.to_store(core.config, target, document)
     if options.dry_run:
         return answers.unwritten(resource, document, 201, warnings)
+    core.charge(charged)
     return answers.stored(core.put(resource, document), 201, warnings)
 
 

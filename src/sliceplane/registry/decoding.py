@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from sliceplane.api import codec, defaults, schema, strict
+from sliceplane.api import codec, conversion, defaults, schema, strict, views
 from sliceplane.api.errors import StatusError, bad_request
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import Resource, stored_form
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.registry.documents import normalised
 from sliceplane.registry.types import Body, WriteOptions
@@ -30,13 +30,13 @@ class Undecodable(Exception):
 def decode_body(resource: Resource, body: Body, options: WriteOptions) -> tuple[Document, tuple[str, ...]]:
     """The document that a POST or PUT stands for, and the warnings that it earns.
 
-    The result is a fresh copy with defaults.  Raises a 400 StatusError for another kind, a wrong type, or
-    (``Strict``) a problem in the body.
+    The result is a fresh copy with defaults, in the hub version.  Raises a 400 StatusError for another kind, a
+    wrong type, or (``Strict``) a problem in the body.
     """
     strict.check_type_meta(resource, body.document)
     problems = body.problems[: schema.PROBLEMS_MAX]
     if problems and options.field_validation == "Strict":
-        raise strict.strict_error(resource.kind, problems)
+        raise strict.strict_error(resource.kind, problems, resource.version)
     try:
         document = decoded(resource, body.document)
     except Undecodable as error:
@@ -46,14 +46,17 @@ def decode_body(resource: Resource, body: Body, options: WriteOptions) -> tuple[
 
 
 def decoded(resource: Resource, document: Document) -> Document:
-    """A normalised, type-checked, defaulted copy without unknown members.  Raises ``Undecodable``."""
+    """A normalised, type-checked, defaulted copy in stored form (the hub version), without unknown members.
+
+    Raises ``Undecodable``.
+    """
     unknown: tuple[str, ...] = ()
     # Before nulls and empty lists go: those of the wrong type must not go unnoticed.
-    if not schema.accepts(resource.key, document):
-        mismatch = schema.first_mismatch(schema.lookup(resource.key), document)
+    if not schema.accepts(resource.schema_key, document):
+        mismatch = schema.first_mismatch(schema.lookup(resource.schema_key), document)
         if mismatch is not None:
             raise Undecodable(str(mismatch))
-        unknown = schema.unknown_fields(resource.key, document)
+        unknown = schema.unknown_fields(resource.schema_key, document)
     try:
         document = normalised(document)
     except ValueError as error:
@@ -73,8 +76,9 @@ def decoded(resource: Resource, document: Document) -> Document:
         msgspec.convert(document, codec.projection_of(resource.key))
     except msgspec.ValidationError as error:
         raise Undecodable(f"json: {error}") from error
-    defaults.apply(resource, document)
-    return document
+    document = views.to_stored(resource, document)
+    defaults.apply(stored_form(resource), document)
+    return document if resource.hub is None else conversion.to_hub(document)
 
 
 def _drop_unknown(document: Document, problem: str) -> None:

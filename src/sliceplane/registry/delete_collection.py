@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from sliceplane.api.errors import StatusError
+from sliceplane.registry import versions
 from sliceplane.registry.core import Core
 from sliceplane.registry.delete import delete
 from sliceplane.registry.documents import list_bytes
@@ -20,7 +21,7 @@ def delete_collection(
     An object that is gone meanwhile is passed over.  Raises what ``list_records`` raises, and the first
     error of a single delete: what was deleted before it stays deleted.
     """
-    listed = list_records(core, target, selection)
+    listed = versions.shown_list(target, list_records(core, target, selection))
     revision = 0
     for record in listed.records:
         one = dataclasses.replace(target, namespace=record.key.namespace, name=record.key.name)
@@ -32,7 +33,7 @@ def delete_collection(
             raise
         revision = max(revision, outcome.revision)
     body = list_bytes(
-        target.resource,
+        target.spoken,
         listed.records,
         resource_version=listed.resource_version,
         continue_token=listed.continue_token,

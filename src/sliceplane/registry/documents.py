@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from sliceplane.api import codec
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import Resource, stored_form
 from sliceplane.store.types import Key, Record
 
 _METADATA_ORDER = (
@@ -71,7 +71,8 @@ def _without_nothings(value: Any) -> Any:
 
 
 def canonical(resource: Resource, document: Document) -> Document:
-    """The document in canonical order, with ``kind`` and ``apiVersion`` set; empty metadata members go."""
+    """The stored form in canonical order, with its ``kind`` and ``apiVersion``; empty metadata members go."""
+    resource = stored_form(resource)
     given: Document = document.get("metadata", {})
     metadata: Document = {}
     for name in _METADATA_ORDER:
@@ -94,6 +95,7 @@ def with_resource_version(document: Document, revision: int) -> Document:
 
 def make_record(resource: Resource, document: Document, revision: int, created: int) -> Record:
     """The record of a canonical *document* that is committed at *revision*."""
+    resource = stored_form(resource)
     stamped = with_resource_version(document, revision)
     metadata = stamped["metadata"]
     return Record(
@@ -126,9 +128,18 @@ def selectable(resource: Resource, document: Document) -> Mapping[str, str]:
     return found
 
 
+def starts_as(resource: Resource, body: bytes) -> bool:
+    """Whether *body* is a canonical object of *resource*: by its first bytes, which say so."""
+    return body.startswith(_prefix(resource))
+
+
+def _prefix(resource: Resource) -> bytes:
+    return f'{{"kind":"{resource.kind}","apiVersion":"{resource.api_version}",'.encode()
+
+
 def item_bytes(resource: Resource, body: bytes) -> bytes:
-    """A stored body as a list item: without kind and apiVersion."""
-    prefix = f'{{"kind":"{resource.kind}","apiVersion":"{resource.api_version}",'.encode()
+    """A body as clients see it, as a list item: without kind and apiVersion."""
+    prefix = _prefix(resource)
     assert body.startswith(prefix), f"stored {resource.kind} does not start canonically: {body[:80]!r}"
     return b"{" + body[len(prefix) :]
 

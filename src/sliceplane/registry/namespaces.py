@@ -28,7 +28,7 @@ def remaining(store: Store, namespace: str) -> tuple[Remaining, ...]:
     """Everything left in *namespace*, in the order of the scheme; empty when it may be finalized."""
     left = []
     for resource in RESOURCES:
-        if not resource.namespaced or resource.storage:
+        if not resource.namespaced or resource.is_view:
             continue
         count = 0
         holders: Counter[str] = Counter()

@@ -13,11 +13,11 @@ from sliceplane.api import patch as patches
 from sliceplane.api.errors import StatusError, invalid, invalid_value, unsupported_media_type
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.registry import metadata
+from sliceplane.registry import metadata, versions
 from sliceplane.registry.core import Core
 from sliceplane.registry.decoding import Undecodable, decoded
 from sliceplane.registry.documents import document_of
-from sliceplane.registry.types import Outcome, PatchType, Target, WriteOptions
+from sliceplane.registry.types import Context, Outcome, PatchType, Target, WriteOptions
 from sliceplane.registry.update import check_version, replace
 
 #: until server-side apply is served, a client that asks for it is told what it can use instead
@@ -36,18 +36,20 @@ class Patched:
     strategic: Document | None = None
 
 
-def patch(core: Core, target: Target, patch_type: PatchType, body: bytes, options: WriteOptions) -> Outcome:
-    """Raises StatusError: 400, 404, 409, 413, 415, 422, 500."""
-    resource = target.resource
+def patch(
+    core: Core, ctx: Context, target: Target, patch_type: PatchType, body: bytes, *, options: WriteOptions
+) -> Outcome:
+    """Raises StatusError: 400, 403, 404, 409, 413, 415, 422, 500."""
+    resource = target.spoken
     record = core.latest(target)
-    old = document_of(record)
+    old = versions.shown_document(resource, document_of(record))
     patched = apply_patch(resource, patch_type, old, body)
     new, warnings = _decode(resource, old, patched, options)
     head = new["metadata"]
     metadata.match_name(target, head)
     metadata.match_namespace(target, head)
     check_version(target, head, record, conditional=False)
-    return replace(core, target, new, record, options=options, warnings=warnings)
+    return replace(core, ctx, target, new, record, options=options, warnings=warnings)
 
 
 def apply_patch(resource: Resource, patch_type: PatchType, old: Document, body: bytes) -> Patched:
@@ -60,7 +62,7 @@ def apply_patch(resource: Resource, patch_type: PatchType, old: Document, body: 
         content, duplicates = patches.decode_merge_patch(body)
         return Patched(patches.apply_merge(old, content), duplicates)
     content, duplicates = patches.decode_strategic_patch(body)
-    return Patched(patches.apply_strategic(old, content, resource.key), duplicates, content)
+    return Patched(patches.apply_strategic(old, content, resource.schema_key), duplicates, content)
 
 
 def _decode(
@@ -72,7 +74,7 @@ def _decode(
     except StatusError as error:
         raise _refused(patched, error.message) from error
     warnings = patches.check_patched(
-        resource.key,
+        resource.schema_key,
         old,
         patched.document,
         strategic_patch=patched.strategic,

@@ -9,8 +9,9 @@ What a caller must do besides calling:
 
 from __future__ import annotations
 
+from sliceplane.api.scheme import REVIEWS
 from sliceplane.kit.rng import Rng
-from sliceplane.registry import binding, namespaces, read
+from sliceplane.registry import binding, namespaces, read, versions
 from sliceplane.registry import bootstrap as bootstrapping
 from sliceplane.registry import create as creating
 from sliceplane.registry import delete as deleting
@@ -18,6 +19,8 @@ from sliceplane.registry import delete_collection as deleting_collection
 from sliceplane.registry import patch as patching
 from sliceplane.registry import scale as scaling
 from sliceplane.registry import update as updating
+from sliceplane.registry.authorization import reviews
+from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.core import Core
 from sliceplane.registry.types import (
@@ -29,6 +32,7 @@ from sliceplane.registry.types import (
     Outcome,
     PatchType,
     Target,
+    User,
     WatchOptions,
     WatchPlan,
     WriteOptions,
@@ -43,14 +47,16 @@ class Registry:
     def __init__(self, store: Store, *, rng: Rng, config: RegistryConfig | None = None) -> None:
         self._core = Core(store, rng, config or RegistryConfig())
 
-    # Reading
+    # Reading.  Here and below, a target of an older version is turned around at once: see ``versions``.
 
     def get(self, ctx: Context, target: Target, resource_version: str | None = None) -> Record:
+        target = versions.at_hub(target)
         record = read.get(self._core, target, resource_version)
-        return scaling.get_scale(record) if target.subresource == "scale" else record
+        return scaling.get_scale(record) if target.subresource == "scale" else versions.shown_record(target, record)
 
     def list(self, ctx: Context, target: Target, options: ListOptions) -> ListOutcome:
-        return read.list_records(self._core, target, options)
+        target = versions.at_hub(target)
+        return versions.shown_list(target, read.list_records(self._core, target, options))
 
     def watch_plan(self, ctx: Context, target: Target, options: WatchOptions) -> WatchPlan:
         return read.watch_plan(self._core, target, options)
@@ -60,12 +66,16 @@ class Registry:
     def create(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
         if target.subresource == "binding":
             return binding.bind(self._core, ctx, target, body, options)
-        return creating.create(self._core, ctx, target, body, options)
+        if target.resource in REVIEWS:
+            return reviews.answer(self._core.policy, ctx, target, body, options)
+        target = versions.at_hub(target)
+        return versions.shown(target, creating.create(self._core, ctx, target, body, options))
 
     def update(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
         if target.subresource == "scale":
-            return scaling.update_scale(self._core, target, body, options)
-        return updating.update(self._core, ctx, target, body, options)
+            return scaling.update_scale(self._core, ctx, target, body, options)
+        target = versions.at_hub(target)
+        return versions.shown(target, updating.update(self._core, ctx, target, body, options))
 
     def patch(
         self,
@@ -76,22 +86,43 @@ class Registry:
         options: WriteOptions,
     ) -> Outcome:
         if target.subresource == "scale":
-            return scaling.patch_scale(self._core, target, patch_type, patch, options)
-        return patching.patch(self._core, target, patch_type, patch, options)
+            return scaling.patch_scale(self._core, ctx, target, patch_type, patch, options=options)
+        target = versions.at_hub(target)
+        return versions.shown(target, patching.patch(self._core, ctx, target, patch_type, patch, options=options))
 
     def delete(self, ctx: Context, target: Target, options: DeleteOptions) -> Outcome:
-        return deleting.delete(self._core, ctx, target, options)
+        target = versions.at_hub(target)
+        return versions.shown(target, deleting.delete(self._core, ctx, target, options))
 
     def delete_collection(
         self, ctx: Context, target: Target, selection: ListOptions, options: DeleteOptions
     ) -> Outcome:
+        target = versions.at_hub(target)
         return deleting_collection.delete_collection(self._core, ctx, target, selection, options)
+
+    # Access
+
+    def decide(self, user: User, wanted: Attributes) -> Decision:
+        """May *user* do that?  Never raises; nothing else of the registry asks, so every caller has to."""
+        return self._core.policy.decide(user, wanted)
 
     # Life
 
     def bootstrap(self, now: float) -> int:
         """Create what every cluster has.  Returns the revision to wait for."""
         return bootstrapping.bootstrap(self._core, now)
+
+    def expire(self, now: float, most: int = 1000) -> tuple[Record, ...]:
+        """Stage the removal of at most *most* objects whose time is over; call it every few seconds.
+
+        Returns their last versions; the revision of the last one is what to wait for.
+        """
+        core, gone = self._core, []
+        for key in core.expiry.take_due(now, most):
+            record = core.store.latest(key)
+            assert record is not None, f"{key} has a deadline and does not exist"
+            gone.append(core.remove(record))
+        return tuple(gone)
 
     def on_aborted(self) -> None:
         """The store forgot its staged events: what they held is free again."""

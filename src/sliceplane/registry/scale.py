@@ -18,7 +18,7 @@ from sliceplane.registry import metadata
 from sliceplane.registry.core import Core
 from sliceplane.registry.documents import document_of, normalised
 from sliceplane.registry.patch import apply_patch
-from sliceplane.registry.types import Body, Outcome, PatchType, Target, WriteOptions
+from sliceplane.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions
 from sliceplane.registry.update import check_version, replace
 from sliceplane.store.types import Record
 
@@ -48,18 +48,20 @@ def get_scale(record: Record) -> Record:
     return dataclasses.replace(record, body=codec.encode(scale_of(document_of(record))))
 
 
-def update_scale(core: Core, target: Target, body: Body, options: WriteOptions) -> Outcome:
+def update_scale(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
     """PUT of a Scale.  Raises StatusError: 400, 404, 409, 422."""
     record = core.latest(target)
-    return _set_replicas(core, target, record, _readable(body.document), options)
+    return _set_replicas(core, ctx, target, record, _readable(body.document), options=options)
 
 
-def patch_scale(core: Core, target: Target, patch_type: PatchType, body: bytes, options: WriteOptions) -> Outcome:
+def patch_scale(
+    core: Core, ctx: Context, target: Target, patch_type: PatchType, body: bytes, *, options: WriteOptions
+) -> Outcome:
     """PATCH of a Scale, as JSON or merge patch (a strategic one of a Scale is a merge patch: it has no lists)."""
     record = core.latest(target)
     how: PatchType = "merge" if patch_type == "strategic" else patch_type
     patched = apply_patch(target.resource, how, scale_of(document_of(record)), body)
-    return _set_replicas(core, target, record, _readable(patched.document), options)
+    return _set_replicas(core, ctx, target, record, _readable(patched.document), options=options)
 
 
 def _readable(scale: Document) -> Document:
@@ -77,7 +79,9 @@ def _readable(scale: Document) -> Document:
         raise schema.type_error(shape, str(error)) from error
 
 
-def _set_replicas(core: Core, target: Target, record: Record, scale: Document, options: WriteOptions) -> Outcome:
+def _set_replicas(
+    core: Core, ctx: Context, target: Target, record: Record, scale: Document, *, options: WriteOptions
+) -> Outcome:
     head = scale.get("metadata", {})
     replicas: int = scale.get("spec", {}).get("replicas", 0)
     metadata.match_name(target, head)
@@ -89,5 +93,5 @@ def _set_replicas(core: Core, target: Target, record: Record, scale: Document, o
     new = document_of(record)
     new["spec"]["replicas"] = replicas
     whole = dataclasses.replace(target, subresource="")
-    outcome = replace(core, whole, new, record, options=options, warnings=())
+    outcome = replace(core, ctx, whole, new, record, options=options, warnings=())
     return dataclasses.replace(outcome, body=codec.encode(scale_of(codec.decode_document(outcome.body))))

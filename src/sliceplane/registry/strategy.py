@@ -6,6 +6,7 @@ validation, so that a client's attempt to change what is not its own is silently
 
 from __future__ import annotations
 
+from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import (
     Deployments,
@@ -15,11 +16,13 @@ from sliceplane.api.scheme import (
     Pods,
     ReplicaSets,
     Resource,
+    ResourceQuotas,
+    ServiceCIDRs,
     Services,
 )
-from sliceplane.kit.names import check_dns_subdomain
+from sliceplane.registry import endpoint_slices, gated_fields
+from sliceplane.registry.types import Target
 
-_HOSTNAME_KEY = "kubernetes.io/hostname"
 _NOT_READY_TAINT = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 _FIRST_STATUS: dict[str, Document] = {
     Pods.key: {"phase": "Pending"},
@@ -27,17 +30,22 @@ _FIRST_STATUS: dict[str, Document] = {
     Namespaces.key: {"phase": "Active"},
     Deployments.key: {},
     ReplicaSets.key: {"replicas": 0},
+    ResourceQuotas.key: {},
+    ServiceCIDRs.key: {},
 }
 
 
-def prepare_create(resource: Resource, document: Document) -> None:
+def prepare_create(gates: Gates, target: Target, document: Document) -> None:
+    resource = target.resource
     if resource is EndpointSlices:
-        _drop_topology(document, None)
+        endpoint_slices.prepare(gates, target, document, None)
     elif resource is Nodes:
         # A kubelet registers its Node together with a status; only the taint is the server's.
         taints = document.setdefault("spec", {}).setdefault("taints", [])
         if not any(taint.get("key") == _NOT_READY_TAINT["key"] for taint in taints):
             taints.append(dict(_NOT_READY_TAINT))
+    if resource is Services:
+        gated_fields.drop_from_service(gates, document, None)
     if resource is Services and document["spec"].get("clusterIP"):
         # Addresses are given as one or as a list; the list counts, and must agree (validation).
         document["spec"].setdefault("clusterIPs", [document["spec"]["clusterIP"]])
@@ -51,9 +59,10 @@ def prepare_create(resource: Resource, document: Document) -> None:
                 finalizers.append("kubernetes")
 
 
-def prepare_update(resource: Resource, new: Document, old: Document, subresource: str) -> None:
+def prepare_update(gates: Gates, target: Target, new: Document, old: Document) -> None:
     """*new* becomes what the request may make of *old*: the main endpoint leaves status alone, ``status``
     touches little else, ``finalize`` (Namespace) sets spec.finalizers."""
+    resource, subresource = target.resource, target.subresource
     if subresource == "status":
         _only_status(resource, new, old)
         return
@@ -62,7 +71,9 @@ def prepare_update(resource: Resource, new: Document, old: Document, subresource
     if resource is Namespaces and subresource != "finalize":
         _keep(new, old, "spec")
     if resource is EndpointSlices:
-        _drop_topology(new, old)
+        endpoint_slices.prepare(gates, target, new, old)
+    elif resource is Services:
+        gated_fields.drop_from_service(gates, new, old)
 
 
 def _qos_class(spec: Document) -> str:
@@ -93,20 +104,3 @@ def _only_status(resource: Resource, new: Document, old: Document) -> None:
     kept = {Deployments.key: "labels", Pods.key: "ownerReferences"}.get(resource.key)
     if kept:
         _keep(new["metadata"], old["metadata"], kept)
-
-
-def _drop_topology(new: Document, old: Document | None) -> None:
-    """``deprecatedTopology`` cannot be written through v1, only carried along with unchanged endpoints.
-
-    A host name in it that the old object had too becomes ``nodeName`` before it goes (controllers.md 5.4).
-    """
-    endpoints = new.get("endpoints", [])
-    before = [] if old is None else old.get("endpoints", [])
-    if old is not None and endpoints == before:
-        return
-    hosts = {endpoint.get("deprecatedTopology", {}).get(_HOSTNAME_KEY) for endpoint in before} - {None}
-    for endpoint in endpoints:
-        topology = endpoint.pop("deprecatedTopology", None) or {}
-        host = topology.get(_HOSTNAME_KEY)
-        if host and host in hosts and "nodeName" not in endpoint and not check_dns_subdomain(host):
-            endpoint["nodeName"] = host

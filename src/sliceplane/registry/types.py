@@ -24,6 +24,13 @@ class Target:
     namespace: str = ""
     name: str = ""
     subresource: str = ""
+    #: the older version that the request spoke of, where ``resource`` is the stored one (see ``versions``)
+    via: Resource | None = None
+
+    @property
+    def spoken(self) -> Resource:
+        """The version that the client reads and writes."""
+        return self.via or self.resource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

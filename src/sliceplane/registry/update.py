@@ -10,7 +10,10 @@ from sliceplane.api import validation
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces, Pods, Resource
-from sliceplane.registry import answers, metadata, strategy
+from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
+from sliceplane.registry.authorization.escalation import check_write
+from sliceplane.registry.authorization.refusal import require
+from sliceplane.registry.authorization.types import Attributes
 from sliceplane.registry.core import Core, key_of, missing
 from sliceplane.registry.create import create_document
 from sliceplane.registry.decoding import decode_body
@@ -22,7 +25,7 @@ from sliceplane.store.types import Record
 def update(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
     """Raises StatusError: 400, 403, 404, 409, 422, 500."""
     resource = target.resource
-    document, warnings = decode_body(resource, body, options)
+    document, warnings = decode_body(target.spoken, body, options)
     head = document["metadata"]
     metadata.match_name(target, head)
     metadata.match_namespace(target, head)
@@ -33,11 +36,19 @@ def update(core: Core, ctx: Context, target: Target, body: Body, options: WriteO
         if head.get("uid"):
             raise _uid_conflict(target, head["uid"], "")
         head.pop("resourceVersion", None)
+        creating = Attributes(
+            verb="create",
+            group=resource.group,
+            resource=resource.plural,
+            namespace=target.namespace,
+            name=target.name,
+        )
+        require(core.policy, ctx.user, creating)
         return create_document(core, ctx, target, document, options=options, warnings=warnings)
     if head.get("uid") and head["uid"] != record.uid:
         raise _uid_conflict(target, head["uid"], record.uid)
     check_version(target, head, record, conditional=not resource.unconditional_update)
-    return replace(core, target, document, record, options=options, warnings=warnings)
+    return replace(core, ctx, target, document, record, options=options, warnings=warnings)
 
 
 def check_version(target: Target, head: Document, record: Record, *, conditional: bool) -> None:
@@ -54,20 +65,32 @@ def check_version(target: Target, head: Document, record: Record, *, conditional
 
 
 def replace(
-    core: Core, target: Target, new: Document, record: Record, *, options: WriteOptions, warnings: tuple[str, ...]
+    core: Core,
+    ctx: Context,
+    target: Target,
+    new: Document,
+    record: Record,
+    *,
+    options: WriteOptions,
+    warnings: tuple[str, ...],
 ) -> Outcome:
     """Make *new* (decoded and defaulted; changed here) the next version of *record*."""
     resource = target.resource
-    old = document_of(record)
-    strategy.prepare_update(resource, new, old, target.subresource)
+    stored = document_of(record)
+    old = versions.comparable(target, stored)
+    strategy.prepare_update(core.config.gates, target, new, old)
     if target.subresource != "status":
         core.services.carry_over(resource, new, old)
     metadata.prepare_update(resource, new, old)
-    validation.refuse(resource, new["metadata"], validation.validate_update(resource, new, old, target.subresource))
+    errors = validation.validate_update(resource, new, old, target.subresource)
+    if target.subresource != "status":
+        errors = gated_fields.narrow(core.config.gates, target, errors, new, old)
+    validation.refuse(resource, new["metadata"], errors)
+    check_write(core.policy, ctx.user, resource, new, old)
     if target.subresource != "status":
         core.services.admit(resource, new, old, dry_run=options.dry_run)
-    shaped = canonical(resource, new)
-    if shaped == old:
+    shaped = canonical(resource, versions.to_store(core.config, target, new))
+    if shaped == stored:
         return answers.unchanged(core, record, warnings)
     if _ends_now(resource, shaped):
         # Watchers see DELETED alone; the reply is the object as this request left it, with its former version.
@@ -77,8 +100,10 @@ def replace(
         return Outcome(
             code=200, body=answers.unwritten(resource, shaped).body, revision=last.revision, warnings=warnings
         )
+    charged = () if target.subresource else core.quotas.admit(resource, shaped, old)
     if options.dry_run:
         return answers.unwritten(resource, shaped, 200, warnings)
+    core.charge(charged)
     return answers.stored(core.put(resource, shaped), 200, warnings)
 
 

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sliceplane.api.gates import ENDPOINT_SLICE
 from sliceplane.controllers.base import Controller
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
+from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
@@ -40,12 +42,11 @@ class Entry:
 
 
 def default_controllers(slices: EndpointSliceConfig) -> tuple[Entry, ...]:
-    """What every plane runs."""
-    return (
-        Entry(lambda: EndpointSliceController(slices), slices.concurrent_service_endpoint_syncs),
-        Entry(GarbageCollector, 20),
-        Entry(NamespaceController),
-    )
+    """What every plane runs; without the feature gate EndpointSlice, slices stay as they are (KEP-0752)."""
+    entries = [Entry(GarbageCollector, 20), Entry(NamespaceController), Entry(ResourceQuotaController)]
+    if slices.gates.enabled(ENDPOINT_SLICE):
+        entries.insert(0, Entry(lambda: EndpointSliceController(slices), slices.concurrent_service_endpoint_syncs))
+    return tuple(entries)
 
 
 def emulation_controllers(config: EmulationConfig) -> tuple[Entry, ...]:
@@ -70,7 +71,8 @@ class ControllerService:
         client = InProcessClient(
             plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=CONTROLLERS
         )
-        host = ControllerHost(client, rng=Rng(int.from_bytes(os.urandom(8), "big")), clock=plane.clock)
+        # The host's own clock goes on steadily when somebody sets the machine's.
+        host = ControllerHost(client, rng=Rng(int.from_bytes(os.urandom(8), "big")))
         for entry in self._entries:
             host.add(entry.make, max_in_flight=entry.max_in_flight)
         self._host = host

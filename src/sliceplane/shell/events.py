@@ -7,8 +7,8 @@
   "(combined from similar events): ...".
 - One component may say ``SPAM_BURST`` things about one object, then one every five minutes.
 
-Recording never blocks and never fails: what does not fit into the bounds is dropped and counted.  The server forgets
-Events after an hour; one that is gone when its count should be bumped is created anew.
+Recording never blocks and never fails: what does not fit into the bounds is dropped and counted.  An Event that is gone
+when its count should be bumped (Kubernetes forgets Events after an hour) is created anew.
 """
 
 from __future__ import annotations

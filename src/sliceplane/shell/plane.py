@@ -23,11 +23,14 @@ from pathlib import Path
 from typing import Protocol
 
 from sliceplane.api.errors import StatusError
+from sliceplane.api.gates import Gates
+from sliceplane.api.scheme import SERVED, Resource
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.config import RegistryConfig
+from sliceplane.registry.config import RegistryConfig, TopologyStorage
 from sliceplane.registry.registry import Registry
 from sliceplane.shell import pki
 from sliceplane.shell.apiserver.app import ApiServer, Services
+from sliceplane.shell.apiserver.audit import AuditConfig, AuditLog
 from sliceplane.shell.apiserver.auth import Tokens
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
@@ -53,6 +56,7 @@ DEFAULT_PORT = 6443
 #: how long responses in flight may take once a stop has begun
 STOP_GRACE_SECONDS = 5.0
 _RETENTION_TICK_SECONDS = 5.0
+_EXPIRY_TICK_SECONDS = 5.0
 _CERTIFICATE_CHECK_SECONDS = 12 * 3600.0
 
 _log = get_logger("plane")
@@ -71,6 +75,11 @@ class PlaneConfig:
     token_auth_file: Path | None = None
     client_ca_file: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    audit: AuditConfig | None = None
+    #: all that is offered (``api.runtime_config``)
+    served: tuple[Resource, ...] = SERVED
+    topology_storage: TopologyStorage = "field"
+    gates: Gates = field(default_factory=Gates)
 
 
 class Service(Protocol):
@@ -151,6 +160,7 @@ class Plane:
         )
         self._spawn(self._keep_certificates_fresh(context), "certificates")
         self._spawn(self._tell_committer_the_time(), "retention")
+        self._spawn(self._forget_events(), "expiry")
         for service in self._services:
             self._started.append(service)
             await service.start(self)
@@ -202,6 +212,8 @@ class Plane:
             service_cidrs=config.service_cidrs,
             advertise_address=config.advertise_address or _dialled(config.bind_address),
             advertise_port=port,
+            topology_storage=config.topology_storage,
+            gates=config.gates,
         )
 
     def _prepare_access(self) -> ssl.SSLContext:
@@ -224,18 +236,30 @@ class Plane:
         pki.ensure_tokens(self.data_dir.tokens)
         return Tokens.load(self.data_dir.tokens)
 
+    def _audit_log(self) -> AuditLog | None:
+        """Raises ``StartError``.  Closed after the listener, so that the last requests are in it."""
+        if self.config.audit is None:
+            return None
+        log = AuditLog(self.config.audit, self.clock)
+        self._cleanup.callback(log.close)
+        self.metrics.gauge("apiserver_audit_lost_events", "Audit events that could not be written.", lambda: log.lost)
+        return log
+
     def _application(self, address: str) -> ApiServer:
         resources = ResourceHandlers(self.registry, self.store, self.committer, self.clock)
-        self.ticker = HubTicker(self.hub, self.clock)
+        self.ticker = HubTicker(self.hub)
         self._cleanup.callback(self.ticker.close)
         services = Services(
             resources=resources,
             watches=WatchHandler(resources, self.registry, self.hub, self.ticker),
-            discovery=Discovery(address),
+            discovery=Discovery(address, self.config.served),
             health=self.health,
             metrics=self.metrics,
             tokens=self._tokens(),
+            decide=self.registry.decide,
             limits=self.config.limits,
+            emulated=self.config.gates.release,
+            audit=self._audit_log(),
             clock=self.clock,
         )
         app = ApiServer(services)
@@ -268,9 +292,26 @@ class Plane:
         self._cleanup.push_async_callback(end)
 
     async def _tell_committer_the_time(self) -> None:
+        steady = asyncio.get_running_loop().time
         while True:
-            self.committer.tick(self.clock())
+            self.committer.tick(steady())
             await asyncio.sleep(_RETENTION_TICK_SECONDS)
+
+    async def _forget_events(self) -> None:
+        """Events live for an hour.  What could not be stored is due again next time."""
+        while True:
+            await asyncio.sleep(_EXPIRY_TICK_SECONDS)
+            gone = self.registry.expire(self.clock())
+            if not gone:
+                continue
+            try:
+                await self.committer.durable(gone[-1].revision)
+            except StatusError as error:
+                _log.error("expired Events are still there", error=str(error))
+            else:
+                self.metrics.count(
+                    "sliceplane_expired_events", "Events removed because their time was over.", len(gone)
+                )
 
     async def _keep_certificates_fresh(self, context: ssl.SSLContext) -> None:
         """Renew certificates that expire while the process runs; open connections are not touched."""

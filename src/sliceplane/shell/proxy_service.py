@@ -15,6 +15,7 @@ from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
 from sliceplane.shell.nft_runner import NftError, NftRunner
 from sliceplane.shell.node_proxy import NodeProxy, available_families
+from sliceplane.shell.reflect import loop_clock
 from sliceplane.shell.start_error import StartError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class ProxyService:
         client = InProcessClient(
             plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=user
         )
-        proxy = NodeProxy(self._node, self._runner, families=available_families(), clock=plane.clock)
+        proxy = NodeProxy(self._node, self._runner, families=available_families(), clock=loop_clock(plane.clock()))
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
         self._task = asyncio.create_task(proxy.follow(client, rng), name="node proxy")
         plane.health.add("proxy", lambda: "" if proxy.health().healthy else "rules are older than they should be")

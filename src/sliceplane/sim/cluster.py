@@ -35,6 +35,8 @@ class Cluster:
 
     def __init__(self, *controllers: Controller, seed: int = 1, config: RegistryConfig | None = None) -> None:
         self.now = START
+        #: how far the server's clock is ahead of everybody else's
+        self.server_ahead_s = 0.0
         self.store = Store()
         self.registry = Registry(self.store, rng=Rng(seed), config=config)
         self.controllers = controllers
@@ -76,12 +78,14 @@ class Cluster:
         return self._perform("delete", self._target(resource, name, namespace), options)
 
     def get(self, resource: Resource, name: str, namespace: str = "default") -> Document:
-        context = Context(now=self.now, user=ADMIN)
+        context = Context(now=self.now + self.server_ahead_s, user=ADMIN)
         return decode_document(self.registry.get(context, self._target(resource, name, namespace)).body)
 
     def list(self, resource: Resource, namespace: str = "default", **options: Any) -> list[Document]:
         target = Target(resource=resource, namespace=namespace if resource.namespaced else "")
-        found = self.registry.list(Context(now=self.now, user=ADMIN), target, ListOptions(**options))
+        found = self.registry.list(
+            Context(now=self.now + self.server_ahead_s, user=ADMIN), target, ListOptions(**options)
+        )
         return [decode_document(record.body) for record in found.records]
 
     @staticmethod
@@ -108,7 +112,7 @@ class Cluster:
 
     def write(self, write: Write) -> bytes:
         """Perform *write* and publish it.  Raises ``StatusError``."""
-        context = Context(now=self.now, user=ADMIN)
+        context = Context(now=self.now + self.server_ahead_s, user=ADMIN)
         target = self._target(write.resource, write.name, write.namespace, write.subresource)
         options = WriteOptions()
         if write.verb == "create":

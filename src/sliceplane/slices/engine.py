@@ -15,6 +15,7 @@ from typing import Final
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
 from sliceplane.api.errors import StatusError
+from sliceplane.api.gates import Gates
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.index import PodIndex, SelectorIndex
 from sliceplane.slices.members import Members
@@ -31,9 +32,10 @@ Keys = tuple[str, ...]
 class SliceEngine:
     """Owns all state of the EndpointSlice policy.  One caller at a time; nothing in here waits."""
 
-    def __init__(self, max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT) -> None:
+    def __init__(self, max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT, gates: Gates | None = None) -> None:
         assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, f"max endpoints {max_endpoints_per_slice}"
         self._max = max_endpoints_per_slice
+        self._gates = gates or Gates()
         self._services: dict[str, ServiceState] = {}
         self._selectors: SelectorIndex[ServiceState] = SelectorIndex()
         self._selecting: dict[str, int] = {}
@@ -87,7 +89,7 @@ class SliceEngine:
         return tuple(touched)
 
     def on_service(self, new: Service) -> Keys:
-        shape = shape_of(new)
+        shape = shape_of(new, self._gates)
         service = self._service(shape.key)
         before = service.shape
         if before == shape:

@@ -128,13 +128,15 @@ def _addresses(pod: Pod) -> dict[Family, Addresses]:
 class NodeFacts:
     """One version of a node: its zone, and the JSON of an endpoint's ``nodeName``, ``zone`` and hints."""
 
-    __slots__ = ("name", "node_hint", "place", "zone", "zone_hint")
+    __slots__ = ("name", "node_hint", "place", "zone", "zone_hint", "zone_place")
 
     def __init__(self, node: Node) -> None:
         self.name: Final = node.metadata.name
         self.zone: Final = (node.metadata.labels or {}).get(LABEL_ZONE, "")
         name, zone = encode(self.name), encode(self.zone)
-        self.place: Final = node_place(self.name) + (b',"zone":' + zone if self.zone else b"")
+        #: where the endpoint is, without and with the node's name
+        self.zone_place: Final = b',"zone":' + zone if self.zone else b""
+        self.place: Final = node_place(self.name) + self.zone_place
         for_zones = b'"forZones":[{"name":' + zone + b"}]" if self.zone else b""
         for_nodes = b'"forNodes":[{"name":' + name + b"}]"
         #: hints for PreferSameZone (none without a zone) and for PreferSameNode

@@ -20,6 +20,8 @@ _CONDITIONS: Final = {
     (ready, serving, terminating): encode(EndpointConditions(ready=ready, serving=serving, terminating=terminating))
     for ready, serving, terminating in product(_BOOLEANS, _BOOLEANS, _BOOLEANS)
 }
+#: without the feature gate EndpointSliceTerminatingCondition
+_READY_ALONE: Final = {key: encode(EndpointConditions(ready=key[0])) for key in _CONDITIONS}
 
 
 class Members:
@@ -43,6 +45,10 @@ class Members:
         self._nodes = nodes
         self._publish_not_ready = shape.publish_not_ready
         self._hints = shape.hints
+        self._node_names = shape.node_names
+        self._conditions = _CONDITIONS if shape.all_conditions else _READY_ALONE
+        #: pods that terminate are endpoints
+        self._terminating = shape.all_conditions or shape.publish_not_ready
         self._pods: dict[str, PodFacts] = {}
         #: pods that changed since the last plan, as they were at that plan
         self._changed: dict[str, PodFacts | None] = {}
@@ -93,6 +99,9 @@ class Members:
         if facts.excluded:
             self._skipped.pop(name, None)
             return self._want(name, None)
+        if facts.terminating and not self._terminating:
+            self._skipped.pop(name, None)
+            return self._want(name, Desired(self._ports.group_of(facts), "", b""))
         group = self._ports.group_of(facts)
         node = self._nodes.get(facts.node_name)
         if node is None and not self._publish_not_ready:
@@ -126,12 +135,12 @@ class Members:
         ready = self._publish_not_ready or (serving and not terminating)
         hint, place = b"", b""
         if node is None:
-            place = node_place(facts.node_name)
+            place = node_place(facts.node_name) if self._node_names else b""
         else:
-            place = node.place
+            place = node.place if self._node_names else node.zone_place
             if ready and self._hints is not HintMode.NONE:
                 hint = node.zone_hint if self._hints is HintMode.ZONE else node.node_hint
-        conditions = _CONDITIONS[ready, serving, terminating]
+        conditions = self._conditions[ready, serving, terminating]
         return b"".join((addresses.head, conditions, hostname, facts.target, place, hint, b"}"))
 
     def take_trigger_time(self) -> int:

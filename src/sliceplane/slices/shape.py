@@ -17,6 +17,14 @@ from sliceplane.api.discovery import (
     LABEL_SERVICE_NAME,
     MANAGED_BY_CONTROLLER,
 )
+from sliceplane.api.gates import (
+    ENDPOINT_SLICE_NODE_NAME,
+    ENDPOINT_SLICE_TERMINATING_CONDITION,
+    PREFER_SAME_TRAFFIC_DISTRIBUTION,
+    SERVICE_TRAFFIC_DISTRIBUTION,
+    TOPOLOGY_AWARE_HINTS,
+    Gates,
+)
 from sliceplane.api.meta import OwnerReference
 from sliceplane.kit.ip import Family, family, parse_lenient
 from sliceplane.slices.facts import FAMILIES
@@ -25,6 +33,7 @@ ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
 #: deprecated, and stronger than the newer one where both are set
 ANNOTATION_TOPOLOGY_AWARE_HINTS = "service.kubernetes.io/topology-aware-hints"
 
+_NEWEST = Gates()
 _RESERVED_LABELS = (LABEL_SERVICE_NAME, LABEL_MANAGED_BY, LABEL_HEADLESS)
 
 
@@ -43,6 +52,9 @@ _HINT_MODES = {"PreferClose": HintMode.ZONE, "PreferSameZone": HintMode.ZONE, "P
 class ServiceShape:
     """``active`` False: not ours to touch (no selector, or ExternalName); the rest is then meaningless.
 
+    ``node_names`` and ``all_conditions`` are False where a feature gate keeps ``nodeName``, or ``serving`` and
+    ``terminating``, out of slices; in the second case pods that terminate are no endpoints (KEP-1672).
+
     ``families`` are in the order of the spec.  ``labels`` are those of the slices.  ``terminating`` forbids
     creating, nothing else.
     """
@@ -59,6 +71,8 @@ class ServiceShape:
     publish_not_ready: bool
     hints: HintMode
     labels: dict[str, str]
+    node_names: bool = True
+    all_conditions: bool = True
 
     @property
     def key(self) -> str:
@@ -86,7 +100,7 @@ class ServiceShape:
         return any(o.uid == self.uid and o.kind == "Service" and o.api_version == "v1" for o in owners or ())
 
 
-def shape_of(service: Service) -> ServiceShape:
+def shape_of(service: Service, gates: Gates = _NEWEST) -> ServiceShape:
     spec = service.spec
     return ServiceShape(
         namespace=service.metadata.namespace,
@@ -100,8 +114,10 @@ def shape_of(service: Service) -> ServiceShape:
         families=families_of(service),
         ports=spec.ports or (),
         publish_not_ready=spec.publish_not_ready_addresses,
-        hints=hint_mode(service),
+        hints=hint_mode(service, gates),
         labels=slice_labels(service),
+        node_names=gates.enabled(ENDPOINT_SLICE_NODE_NAME),
+        all_conditions=gates.enabled(ENDPOINT_SLICE_TERMINATING_CONDITION),
     )
 
 
@@ -129,11 +145,17 @@ def slice_labels(service: Service) -> dict[str, str]:
     return dict(sorted(labels.items()))
 
 
-def hint_mode(service: Service) -> HintMode:
-    """The annotation ``Auto`` beats the field, whatever then comes of it; unknown values are no value."""
-    if wants_annotation_hints(service.metadata.annotations or {}):
+def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
+    """The annotation ``Auto`` beats the field, whatever then comes of it; unknown values are no value, and so are
+    those of a feature that is off (KEP-4444, "Feature Enablement and Rollback")."""
+    value = service.spec.traffic_distribution
+    if not value or wants_annotation_hints(service.metadata.annotations or {}):
         return HintMode.NONE
-    return _HINT_MODES.get(service.spec.traffic_distribution or "", HintMode.NONE)
+    if not (gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION) and gates.enabled(TOPOLOGY_AWARE_HINTS)):
+        return HintMode.NONE
+    if value != "PreferClose" and not gates.enabled(PREFER_SAME_TRAFFIC_DISTRIBUTION):
+        return HintMode.NONE
+    return _HINT_MODES.get(value, HintMode.NONE)
 
 
 def wants_annotation_hints(annotations: Mapping[str, str]) -> bool:

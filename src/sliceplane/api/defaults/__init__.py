@@ -11,32 +11,53 @@ from collections.abc import Callable
 
 from sliceplane.api.defaults.discovery import default_endpoint_slice
 from sliceplane.api.defaults.pods import default_pod
+from sliceplane.api.defaults.rbac import default_binding
 from sliceplane.api.defaults.services import default_service
-from sliceplane.api.defaults.small import default_endpoints, default_event, default_lease, default_node
+from sliceplane.api.defaults.small import (
+    default_endpoints,
+    default_event,
+    default_lease,
+    default_node,
+    default_resource_quota,
+    default_secret,
+    default_spec,
+)
 from sliceplane.api.defaults.workloads import default_deployment, default_replica_set
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import (
+    ClusterRoleBindings,
     Deployments,
     EndpointSlices,
     EndpointsObjects,
     Events,
+    IPAddresses,
     Leases,
     Nodes,
     Pods,
     ReplicaSets,
     Resource,
+    ResourceQuotas,
+    RoleBindings,
+    Secrets,
+    ServiceCIDRs,
     Services,
 )
 
 _DEFAULTS: dict[str, Callable[[Document], None]] = {
+    ClusterRoleBindings.key: default_binding,
     Deployments.key: default_deployment,
     EndpointSlices.key: default_endpoint_slice,
     EndpointsObjects.key: default_endpoints,
     Events.key: default_event,
+    IPAddresses.key: default_spec,
     Leases.key: default_lease,
     Nodes.key: default_node,
     Pods.key: default_pod,
     ReplicaSets.key: default_replica_set,
+    RoleBindings.key: default_binding,
+    ResourceQuotas.key: default_resource_quota,
+    Secrets.key: default_secret,
+    ServiceCIDRs.key: default_spec,
     Services.key: default_service,
 }
 

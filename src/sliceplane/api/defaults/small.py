@@ -1,6 +1,8 @@
-"""Kinds whose defaults are a line or two: Endpoints, Event, Lease, Node."""
+"""Kinds whose defaults are a line or two: Endpoints, Event, Lease, Node, ResourceQuota, Secret."""
 
 from __future__ import annotations
+
+import base64
 
 from sliceplane.api.meta import Document
 
@@ -44,3 +46,28 @@ def default_node(document: Document) -> None:
     for member in _NODE_INFO:
         info.setdefault(member, "")
     status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
+
+
+def default_secret(document: Document) -> None:
+    """``stringData`` is another way to write ``data``, and is never read back."""
+    plain = document.pop("stringData", None)
+    if plain:
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
+        document["data"] = dict(sorted({**document.get("data", {}), **encoded}.items()))
+    if not document.get("data"):
+        document.pop("data", None)
+    document["type"] = document.get("type") or "Opaque"
+
+
+def default_spec(document: Document) -> None:
+    """A spec that always prints."""
+    document.setdefault("spec", {})
+
+
+def default_resource_quota(document: Document) -> None:
+    """Quantities are texts, also where a client wrote a number."""
+    document.setdefault("spec", {})
+    for part, member in (("spec", "hard"), ("status", "hard"), ("status", "used")):
+        amounts = document.get(part, {}).get(member)
+        if amounts:
+            document[part][member] = {name: str(amounts[name]) for name in sorted(amounts)}

@@ -14,7 +14,7 @@ import msgspec
 from sliceplane.api.openapi.components import Components
 from sliceplane.api.openapi.paths import paths_of
 from sliceplane.api.schema import kubernetes_version
-from sliceplane.api.scheme import RESOURCES, Resource
+from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource
 
 
 def _name_of(resource: Resource) -> str:
@@ -22,22 +22,21 @@ def _name_of(resource: Resource) -> str:
 
 
 @cache
-def document_names() -> tuple[str, ...]:
-    """``api/v1``, ``apis/apps/v1``, ...: the documents there are, sorted."""
-    return tuple(sorted({_name_of(resource) for resource in RESOURCES}))
+def document_names(served: tuple[Resource, ...] = SERVED) -> tuple[str, ...]:
+    """``api/v1``, ``apis/apps/v1``, ...: the documents about what is *served*, sorted."""
+    return tuple(sorted({_name_of(resource) for resource in served}))
 
 
-def index() -> dict[str, Any]:
+def index(served: tuple[Resource, ...] = SERVED) -> dict[str, Any]:
     """The answer to ``/openapi/v3``."""
-    return {
-        "paths": {name: {"serverRelativeURL": f"/openapi/v3/{name}?hash={hash_of(name)}"} for name in document_names()}
-    }
+    names = document_names(served)
+    return {"paths": {name: {"serverRelativeURL": f"/openapi/v3/{name}?hash={hash_of(name)}"} for name in names}}
 
 
 @cache
 def document(name: str) -> bytes | None:
-    """The document called *name* as JSON, or ``None`` if there is none."""
-    resources = [resource for resource in RESOURCES if _name_of(resource) == name]
+    """The document called *name* as JSON, of a version served or not, or ``None`` if there is none."""
+    resources = [resource for resource in (*SERVED, *OPTIONAL_RESOURCES) if _name_of(resource) == name]
     if not resources:
         return None
     components = Components(resources[0].group, resources[0].version)

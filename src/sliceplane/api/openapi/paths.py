@@ -77,6 +77,8 @@ def paths_of(resource: Resource, components: Components) -> dict[str, Any]:
     """Path items by path template."""
     writer = _Paths(resource, components)
     namespace = "{namespace}" if resource.namespaced else ""
+    if resource.verbs == ("create",):
+        return {resource.path(namespace): writer.collection()}
     paths = {
         resource.path(namespace): writer.collection(),
         resource.path(namespace, "{name}"): writer.item(),
@@ -95,7 +97,6 @@ class _Paths:
         self.resource = resource
         self.components = components
         self.object = components.kind(resource.api_version, resource.kind)
-        self.list = components.kind_list(resource.api_version, resource.kind)
         title = (resource.group or "core").split(".", maxsplit=1)[0]
         self.tag = f"{title}_{resource.version}"
         self.group_title = f"{title.capitalize()}{resource.version.upper()}"
@@ -105,7 +106,8 @@ class _Paths:
         verbs = self.resource.verbs
         item: dict[str, Any] = {}
         if "list" in verbs:
-            item["get"] = self._operation("list", "list", parameters=_LIST, answers={"200": self.list}, streams=True)
+            answers = {"200": self._list()}
+            item["get"] = self._operation("list", "list", parameters=_LIST, answers=answers, streams=True)
         if "create" in verbs:
             answers = {"200": self.object, "201": self.object, "202": self.object}
             item["post"] = self._operation(
@@ -130,7 +132,7 @@ class _Paths:
             scope="",
             suffix="ForAllNamespaces",
             parameters=_LIST,
-            answers={"200": self.list},
+            answers={"200": self._list()},
             streams=True,
         )
         return {"get": operation, "parameters": [_PRETTY]}
@@ -157,6 +159,9 @@ class _Paths:
         if subresource == "finalize":
             operations = {"put": operations["put"]}
         return {**operations, "parameters": parameters}
+
+    def _list(self) -> dict[str, Any]:
+        return self.components.kind_list(self.resource.api_version, self.resource.kind)
 
     def _get_put_patch(
         self, shape: dict[str, Any], *, suffix: str = "", kind: dict[str, str] | None = None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from sliceplane.api.schema.history import help_texts
+
 COMMON: Final[dict[str, str]] = {
     "apiVersion": "The group and version of this object's form, for example v1 or discovery.k8s.io/v1.",
     "kind": "What this object is. It is fixed by the address that the object is sent to, and may be left out there.",
@@ -300,4 +302,11 @@ _OTHERS: Final[dict[str, dict[str, str]]] = {
     },
 }
 
-HELP: Final[dict[str, dict[str, str]]] = {**_ENDPOINT_SLICE, **_SERVICE, **_ENDPOINTS, **_META, **_OTHERS}
+HELP: Final[dict[str, dict[str, str]]] = {
+    **_ENDPOINT_SLICE,
+    **help_texts(_ENDPOINT_SLICE),
+    **_SERVICE,
+    **_ENDPOINTS,
+    **_META,
+    **_OTHERS,
+}

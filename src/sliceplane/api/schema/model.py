@@ -30,6 +30,7 @@ from typing import Final
 import msgspec
 
 from sliceplane.api import scheme
+from sliceplane.api.schema import history
 
 SCALARS: Final = frozenset(
     ("any", "bool", "bytes", "int32", "int64", "intOrString", "microTime", "quantity", "string", "time")
@@ -96,7 +97,11 @@ class _Data(msgspec.Struct, frozen=True):
 def _data() -> _Data:
     raw = pkgutil.get_data(__package__, "data.json")
     assert raw is not None, "data.json is not in the package"
-    return msgspec.json.decode(raw, type=_Data)
+    data = msgspec.json.decode(raw, type=_Data)
+    data.packages.update(history.PACKAGES)
+    data.kinds.update(history.KINDS)
+    data.definitions.update(history.definitions(data.definitions))
+    return data
 
 
 def kubernetes_version() -> str:
@@ -106,7 +111,7 @@ def kubernetes_version() -> str:
 
 @cache
 def lookup(resource_key: str) -> Struct:
-    """The schema of a resource, by ``Resource.key``; a key that is not in the scheme is a programmer's fault."""
+    """The schema of a resource, by ``Resource.schema_key``; a key that is not in the scheme is a programmer's fault."""
     resource = scheme.by_key(resource_key)
     assert resource is not None, f"no resource {resource_key!r} in the scheme"
     found = lookup_kind(resource.api_version, resource.kind)

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from sliceplane.api.errors import bad_request, show
+from sliceplane.api.errors import StatusError, bad_request, show
 from sliceplane.api.scheme import Resource, by_key
+from sliceplane.kit.names import check_path_segment
 
 NAME: Final = "metadata.name"
 NAMESPACE: Final = "metadata.namespace"
@@ -80,6 +81,18 @@ def parse_fields(text: str, resource: Resource) -> FieldRequirements:
     terms = [_parse_term(term, text) for term in sorted(_split(text)) if term]
     requirements = tuple(FieldRequirement(_known_field(term.field, resource), term.equal, term.value) for term in terms)
     return FieldRequirements(requirements, _exact(requirements, NAME), _exact(requirements, NAMESPACE))
+
+
+def selected_name(text: str) -> str:
+    """The only name that *text* can match, whatever the resource; "" if there is none, or no sense in *text*."""
+    if NAME not in text:
+        return ""
+    try:
+        terms = tuple(_parse_term(term, text) for term in sorted(_split(text)) if term)
+    except StatusError:
+        return ""
+    name = _exact(terms, NAME) or ""
+    return "" if check_path_segment(name) else name
 
 
 def _exact(requirements: tuple[FieldRequirement, ...], field: str) -> str | None:

@@ -5,7 +5,7 @@ columns whose priority is above 0.  Facts: reference B3 ("Table columns"), contr
 
 - ``columns``: columns, printers, and reading documents that may lack anything.
 - ``ages``: durations for people.
-- ``pods``, ``network``, ``cluster``, ``events``, ``apps``: one family of kinds each.
+- ``pods``, ``network``, ``cluster``, ``events``, ``apps``, ``access``: one family of kinds each.
 - ``tables``: documents in, a Table document out.
 - ``partial``: metadata only.
 

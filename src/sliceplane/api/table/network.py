@@ -105,6 +105,14 @@ def _service_cidr(cidr: Document, now: float) -> tuple[Cell, ...]:
     return name_of(cidr), ",".join(texts(cidr, "spec", "cidrs")), age(cidr, now)
 
 
+def _ip_address(address: Document, _now: float) -> tuple[Cell, ...]:
+    """The parent as RESOURCE.GROUP/NAMESPACE/NAME, without what it has not."""
+    parent = mapping(address, "spec", "parentRef")
+    resource = ".".join(part for part in (text(parent, "resource"), text(parent, "group")) if part)
+    parts = (resource.lower(), text(parent, "namespace"), text(parent, "name"))
+    return name_of(address), "/".join(part for part in parts if part) or NONE
+
+
 PRINTERS: Final = {
     "services": Printer(
         (
@@ -133,5 +141,8 @@ PRINTERS: Final = {
     ),
     "servicecidrs.networking.k8s.io": Printer(
         (NAME, Column(name="CIDRs", description="Ranges that cluster IPs are taken from."), AGE), _service_cidr
+    ),
+    "ipaddresses.networking.k8s.io": Printer(
+        (NAME, Column(name="ParentRef", description="The object that holds the address.")), _ip_address
     ),
 }

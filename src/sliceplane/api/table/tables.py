@@ -10,7 +10,7 @@ from typing import Final, Literal, cast
 from sliceplane.api.errors import bad_request, show
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.api.table import apps, cluster, events, network, pods
+from sliceplane.api.table import access, apps, cluster, events, network, pods
 from sliceplane.api.table.columns import NAME, Cell, Column, Printer, name_of, text
 from sliceplane.api.table.partial import partial_object
 
@@ -32,6 +32,7 @@ _PRINTERS: Final[dict[str, Printer]] = {
     **cluster.PRINTERS,
     **events.PRINTERS,
     **apps.PRINTERS,
+    **access.PRINTERS,
 }
 
 

@@ -22,12 +22,12 @@ def validate(document: Document) -> list[FieldError]:
     binary: dict[str, str] = document.get("binaryData", {})
     size = 0
     for key, value in text.items():
-        errors += _key(f"data[{key}]", key)
+        errors += validate_key(f"data[{key}]", key)
         if key in binary:
             errors.append(duplicate(f"data[{key}]", key))
         size += len(value.encode())
     for key, value in binary.items():
-        errors += _key(f"binaryData[{key}]", key)
+        errors += validate_key(f"binaryData[{key}]", key)
         size += len(value) * 3 // 4
     if size > DATA_MAX_BYTES:
         errors.append(too_long("[]", DATA_MAX_BYTES))
@@ -48,7 +48,7 @@ def validate_update(new: Document, old: Document) -> list[FieldError]:
     return errors + validate(new)
 
 
-def _key(path: str, key: str) -> list[FieldError]:
+def validate_key(path: str, key: str) -> list[FieldError]:
     errors: list[FieldError] = []
     if len(key) > KEY_MAX_BYTES:
         errors.append(invalid_value(path, key, f"must be no more than {KEY_MAX_BYTES} characters"))

@@ -1,4 +1,4 @@
-"""Kinds with few rules: Event, Lease, Namespace, and the status of Service (reference B10, B14, B16)."""
+"""Kinds with few rules: Lease, Namespace, and the status of Service (reference B10, B14, B16)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,6 @@ from sliceplane.api.meta import Document
 from sliceplane.api.validation.metadata import validate_finalizer
 
 NOT_NEGATIVE = "must be greater than or equal to 0"
-
-
-def validate_event(document: Document) -> list[FieldError]:
-    """An Event lives in the namespace of what it is about; about something without one, in ``default``."""
-    about = document.get("involvedObject", {}).get("namespace", "")
-    namespace = document["metadata"].get("namespace", "")
-    mismatch = invalid_value("involvedObject.namespace", about, "does not match event.namespace")
-    if document.get("eventTime") is not None:
-        # The newer recorder is trusted with a namespace that it names.
-        return [mismatch] if not about and namespace not in ("default", "kube-system") else []
-    if not about:
-        return [mismatch] if namespace not in ("", "default") else []
-    return [mismatch] if about != namespace else []
-
-
-def validate_event_update(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
-    return validate_event(new)
 
 
 def validate_lease(document: Document) -> list[FieldError]:

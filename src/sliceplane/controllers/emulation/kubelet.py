@@ -49,6 +49,7 @@ class KubeletController(KeyedController):
         self._waiting: set[str] = set()  # Pods that no node could take
         self._without_address: set[str] = set()  # bound by others to a node that has no address left
         self._placement = Placement()
+        self._seen: dict[tuple[str, bool], float] = {}  # (pod uid, terminating) -> when we first saw it so
         self._addresses = PodAddresses(config.nodes)
         self._expectations = Expectations()
 
@@ -73,8 +74,11 @@ class KubeletController(KeyedController):
         old, new = change.old, change.new
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             self._leave(old.metadata.uid, now)
+            for terminating in (False, True):
+                self._seen.pop((old.metadata.uid, terminating), None)
         if isinstance(new, Pod):
             self._pods[key] = new
+            self._seen.setdefault((new.metadata.uid, new.metadata.deletion_timestamp is not None), now)
             self._take_stock(new, now)
             self.enqueue(key, now)
         else:
@@ -174,16 +178,22 @@ class KubeletController(KeyedController):
         assert pod.metadata.deletion_timestamp is not None, key
         grace_s = pod.metadata.deletion_grace_period_seconds or 0
         asked_at = parse_time(pod.metadata.deletion_timestamp) - grace_s
-        due = asked_at + min(self._config.termination_s, grace_s)
+        due = self._moment(pod, asked_at) + min(self._config.termination_s, grace_s)
         if now < due:
             self.enqueue_after(key, due - now, now)
             return ()
         body = encode({"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}})
         return (_write("delete", pod, body=body),)
 
+    def _moment(self, pod: Pod, told: float) -> float:
+        """A moment that the server told by its own clock.  No later than when we saw it: the machine's clock may
+        have been set since, and a Pod must not wait an hour for that."""
+        return min(told, self._seen[pod.metadata.uid, pod.metadata.deletion_timestamp is not None])
+
     def _run(self, key: str, pod: Pod, now: float) -> tuple[Write, ...]:
         if not pod.status.pod_ips:
-            due = parse_time(pod.metadata.creation_timestamp or "1970-01-01T00:00:00Z") + self._config.start_s
+            created_at = parse_time(pod.metadata.creation_timestamp or "1970-01-01T00:00:00Z")
+            due = self._moment(pod, created_at) + self._config.start_s
             if now < due:
                 self.enqueue_after(key, due - now, now)
                 return ()

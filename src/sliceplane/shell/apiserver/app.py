@@ -16,8 +16,13 @@ from typing import Any
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, internal, method_not_allowed
-from sliceplane.shell.apiserver import discovery, openapi, version
-from sliceplane.shell.apiserver.auth import ANONYMOUS, Attributes, Tokens, authenticate, authorize
+from sliceplane.api.gates import NEWEST, Release
+from sliceplane.api.selectors.fields import selected_name
+from sliceplane.registry.authorization.types import Attributes, Decision
+from sliceplane.registry.types import User
+from sliceplane.shell.apiserver import openapi, version
+from sliceplane.shell.apiserver.audit import AuditEntry, AuditLog
+from sliceplane.shell.apiserver.auth import ANONYMOUS, Tokens, authenticate, authorize
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
 from sliceplane.shell.apiserver.limits import InFlight, Limits, TooMany, too_many_requests
@@ -58,14 +63,17 @@ class Services:
     health: HealthChecks
     metrics: Metrics
     tokens: Tokens
+    decide: Callable[[User, Attributes], Decision]
     limits: Limits
+    emulated: Release = NEWEST
+    audit: AuditLog | None = None
     clock: Callable[[], float] = time.time
 
 
 class _Exchange:
-    """What is known of one request and response, for headers, logs and metrics."""
+    """What is known of one request and response, for headers, logs, metrics and the audit log."""
 
-    __slots__ = ("audit_id", "key", "started", "streaming")
+    __slots__ = ("audit", "audit_id", "error", "key", "started", "streaming")
 
     def __init__(self, request: Request, started: float) -> None:
         given = request.header(b"audit-id")
@@ -73,6 +81,18 @@ class _Exchange:
         self.started = started
         self.key: RequestKey = (request.method.lower(), "", "")
         self.streaming = False
+        self.error: StatusError | None = None
+        #: ``None``: there is no audit log
+        self.audit: AuditEntry | None = None
+
+    def settle(self, code: int, user: User | None) -> None:
+        """The answer is out, or nobody is there to take it."""
+        if self.audit is None:
+            return
+        if user is None and self.error is not None:
+            self.audit.refused(self.error)
+        else:
+            self.audit.complete(code, self.error)
 
 
 def _new_audit_id() -> str:
@@ -91,21 +111,27 @@ class ApiServer:
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         exchange = _Exchange(request, time.perf_counter())
+        services = self._services
+        if services.audit is not None:
+            exchange.audit = AuditEntry(services.audit, services.clock, request, exchange.audit_id)
+        code = 200
         try:
             response = await self._respond(request, exchange, send)
+            if response is not None:
+                now = services.clock()
+                code = await send_response(request, send, response, self.in_flight, now=now, audit_id=exchange.audit_id)
         except ConnectionAbortedError:
+            exchange.settle(code if exchange.streaming else 400, request.user)
             return
-        code = 200
-        if response is not None:
-            now = self._services.clock()
-            code = await send_response(request, send, response, self.in_flight, now=now, audit_id=exchange.audit_id)
-        self._services.metrics.observe(exchange.key, code, time.perf_counter() - exchange.started)
+        exchange.settle(code, request.user)
+        services.metrics.observe(exchange.key, code, time.perf_counter() - exchange.started)
 
     async def _respond(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
         """The response, or ``None`` if a stream was sent and has ended.  Raises ``ConnectionAbortedError``."""
         try:
             return await self._answer(request, exchange, send)
         except StatusError as error:
+            exchange.error = error
             return _status_response(request, error)
         except TooMany:
             return too_many_requests()
@@ -124,7 +150,8 @@ class ApiServer:
             if exchange.streaming:
                 # The head is out: all that is left is to break the connection, which uvicorn does on an error.
                 raise ConnectionAbortedError from error
-            return _status_response(request, internal(f"internal error; audit id {exchange.audit_id}"))
+            exchange.error = internal(f"internal error; audit id {exchange.audit_id}")
+            return _status_response(request, exchange.error)
 
     async def _answer(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
         authorization = request.headers.get(b"authorization", b"")
@@ -132,26 +159,38 @@ class ApiServer:
         request.user = user
         path = parse(request.path)
         if path is None:
-            authorize(user, Attributes(verb=request.method.lower(), path=request.path))
+            self._authorize(user, Attributes(verb=request.method.lower(), path=request.path), None, exchange)
             return await self._answer_other(request)
         verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
         exchange.key = (verb, path.plural, path.subresource)
-        authorize(user, _attributes(verb, path, request.path))
+        self._authorize(user, _attributes(request, verb, path), path, exchange)
         if verb == "watch":
             return await self._watch(request, path, exchange, send)
         reading = verb in _READ_VERBS
         with self.in_flight.admit("read" if reading else "write"):
-            route = resolve(path, verb)
+            route = resolve(path, verb, self._services.discovery.served)
             limit_s = READ_SECONDS_MAX if reading else WRITE_SECONDS_MAX
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
                 return await self._services.resources.respond(request, route)
 
+    def _authorize(self, user: User, wanted: Attributes, path: ResourcePath | None, exchange: _Exchange) -> None:
+        """Raises the 403 ``StatusError``; the audit log learns of the question before and of the decision after."""
+        audit = exchange.audit
+        if audit is not None:
+            audit.received(user, wanted, path)
+        decision = self._services.decide(user, wanted)
+        if audit is not None:
+            audit.decided(decision)
+        authorize(user, wanted, decision)
+
     async def _watch(self, request: Request, path: ResourcePath, exchange: _Exchange, send: Send) -> Response | None:
-        route = resolve(path, "watch")
+        route = resolve(path, "watch", self._services.discovery.served)
         with self.in_flight.admit("watch"):
 
             def on_head() -> str:
                 exchange.streaming = True
+                if exchange.audit is not None:
+                    exchange.audit.started()
                 return exchange.audit_id
 
             await self._services.watches.respond(request, route, send, on_head)
@@ -165,29 +204,46 @@ class ApiServer:
         if root in _HEALTH_ROOTS:
             return services.health.respond(request.path, request.query)
         if root == "version":
-            return version.respond()
+            return version.respond(services.emulated)
         if root == "metrics":
             return Response(200, services.metrics.render(), _METRICS_TYPE)
         if root in ("api", "apis"):
             return services.discovery.respond(request) or _page_not_found()
         if root == "openapi":
             now = services.clock()
-            return await openapi.respond(request, now=now, started=self._started) or _page_not_found()
+            return (
+                await openapi.respond(request, services.discovery.served, now=now, started=self._started)
+                or _page_not_found()
+            )
         if root == "":
-            found = [*discovery.paths(), "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz"]
+            found = [
+                *services.discovery.paths(),
+                "/healthz",
+                "/livez",
+                "/metrics",
+                "/openapi/v2",
+                "/openapi/v3",
+                "/readyz",
+            ]
             return Response(200, encode({"paths": [*found, "/version"]}) + b"\n")
         return _page_not_found()
 
 
-def _attributes(verb: str, path: ResourcePath, url_path: str) -> Attributes:
+def _attributes(request: Request, verb: str, path: ResourcePath) -> Attributes:
+    """What the request wants.  A list or watch of one object, by field selector, names it."""
+    name, namespace = path.name, path.namespace
+    if path.plural == "namespaces" and not path.group:
+        namespace = name
+    if not name and verb in ("list", "watch"):
+        name = selected_name(request.query.first("fieldSelector"))
     return Attributes(
         verb=verb,
-        path=url_path,
+        path=request.path,
         group=path.group,
         resource=path.plural,
         subresource=path.subresource,
-        namespace=path.namespace,
-        name=path.name,
+        namespace=namespace,
+        name=name,
     )
 
 
@@ -219,6 +275,6 @@ def _status_response(request: Request, error: StatusError) -> Response:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
     path = parse(request.path)
     if path is not None and request.user not in (None, ANONYMOUS):
-        headers.extend(warning_headers(deprecation(path.group, path.plural)))
+        headers.extend(warning_headers(deprecation(path.group, path.version, path.plural)))
     body = render_status(error, representation)
     return Response(error.code, body, representation.content_type, tuple(headers))

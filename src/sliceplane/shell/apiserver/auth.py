@@ -4,9 +4,8 @@ Authentication: a client certificate of our authority (CN = user, O = groups), e
 static token file, else nobody in particular (``system:anonymous``).  A bad token is a 401 even where
 anonymous users may read.
 
-Authorisation is one function, ``authorize``: ``system:masters`` may do everything, everybody may read
-health and version, every authenticated user may discover what the server offers.  Roles come later and
-replace nothing but that function's last line.
+Authorisation is the registry's decision (``registry.authorization``); here a refusal becomes the 403 that names what
+was wanted.
 """
 
 from __future__ import annotations
@@ -14,37 +13,16 @@ from __future__ import annotations
 import csv
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sliceplane.api.errors import StatusError, forbidden, show, unauthorized
+from sliceplane.api.errors import unauthorized
+from sliceplane.registry.authorization.refusal import refusal
+from sliceplane.registry.authorization.types import AUTHENTICATED, UNAUTHENTICATED, Attributes, Decision
 from sliceplane.registry.types import User
 from sliceplane.shell.start_error import StartError
 
-AUTHENTICATED = "system:authenticated"
-MASTERS = "system:masters"
-ANONYMOUS = User(name="system:anonymous", groups=("system:unauthenticated",))
-
-_PUBLIC_ROOTS = ("/healthz", "/livez", "/readyz", "/version")
-_DISCOVERY_ROOTS = (*_PUBLIC_ROOTS, "/api", "/apis", "/openapi")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attributes:
-    """What a request wants to do, in the terms that rules are written in.
-
-    ``verb`` is a resource verb (get, list, watch, create, ...) or, where ``resource`` is "", the method in
-    lower case, and ``path`` says on what.
-    """
-
-    verb: str
-    path: str = ""
-    group: str = ""
-    resource: str = ""
-    subresource: str = ""
-    namespace: str = ""
-    name: str = ""
+ANONYMOUS = User(name="system:anonymous", groups=(UNAUTHENTICATED,))
 
 
 class Tokens:
@@ -109,25 +87,7 @@ def authenticate(certificate_user: User | None, authorization: bytes, tokens: To
     return user
 
 
-def authorize(user: User, wanted: Attributes) -> None:
-    """Raises the 403 ``StatusError`` if *user* may not do what is *wanted*."""
-    if MASTERS in user.groups:
-        return
-    if not wanted.resource and wanted.verb in ("get", "head"):
-        roots = _DISCOVERY_ROOTS if AUTHENTICATED in user.groups else _PUBLIC_ROOTS
-        if any(wanted.path == root or wanted.path.startswith(root + "/") for root in roots):
-            return
-    raise _refusal(user, wanted)
-
-
-def _refusal(user: User, wanted: Attributes) -> StatusError:
-    who = f"User {show(user.name)} cannot {wanted.verb}"
-    if not wanted.resource:
-        return StatusError(403, "Forbidden", f"forbidden: {who} path {show(wanted.path)}", {})
-    what = f"{wanted.resource}/{wanted.subresource}" if wanted.subresource else wanted.resource
-    # Upstream speaks of the namespace of a Namespace object as its own.
-    namespace = wanted.name if wanted.resource == "namespaces" else wanted.namespace
-    where = f"in the namespace {show(namespace)}" if namespace else "at the cluster scope"
-    name = wanted.name if wanted.verb not in ("list", "watch", "create", "deletecollection") else ""
-    why = f"{who} resource {show(what)} in API group {show(wanted.group)} {where}"
-    return forbidden(wanted.resource, wanted.group, name, why)
+def authorize(user: User, wanted: Attributes, decision: Decision) -> None:
+    """Raises the 403 ``StatusError`` if it was decided that *user* may not do what is *wanted*."""
+    if not decision.allowed:
+        raise refusal(user, wanted)

@@ -1,7 +1,7 @@
 """What the server offers: ``/api``, ``/apis`` and below, in the legacy and the aggregated form (reference B1).
 
-All of it follows from ``api.scheme.RESOURCES`` and never changes while the process lives, so every document
-is built at most once.
+All of it follows from the resources that are served, which never change while the process lives, so what is asked
+for often is built at most once.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
-from functools import cache
+from functools import cached_property
 from typing import Any
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, unknown_resource
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import RESOURCES, STATUS_VERBS, Resource
+from sliceplane.api.scheme import SERVED, STATUS_VERBS, Resource
 from sliceplane.shell.apiserver.negotiate import JSON, YAML, parse_accept
 from sliceplane.shell.apiserver.request import Request
 from sliceplane.shell.apiserver.response import NO_CACHE, Response
@@ -28,10 +28,22 @@ _SUBRESOURCE_VERBS = {"binding": ("create",), "finalize": ("update",), "scale": 
 
 
 class Discovery:
-    """Answers every discovery path.  *address* is the ``HOST:PORT`` that ``/api`` names."""
+    """Answers every discovery path.
 
-    def __init__(self, address: str) -> None:
+    *address* is the ``HOST:PORT`` that ``/api`` names; *served* is all that the server offers, the preferred version of
+    a group before its others.
+    """
+
+    def __init__(self, address: str, served: tuple[Resource, ...] = SERVED) -> None:
         self._address = address
+        self.served = served
+        #: versions of each group but the core one, in the order of *served*
+        self._groups: dict[str, list[str]] = {}
+        for resource in served:
+            if resource.group:
+                versions = self._groups.setdefault(resource.group, [])
+                if resource.version not in versions:
+                    versions.append(resource.version)
 
     def respond(self, request: Request) -> Response | None:
         """The answer to a GET of *request.path*; ``None`` if it is no discovery path (404 page).
@@ -41,19 +53,21 @@ class Discovery:
         parts = request.path.strip("/").split("/")
         match parts:
             case ["api"]:
-                return _negotiated(request, self._api_versions, lambda: _aggregated(core=True))
+                return _negotiated(request, self._api_versions, lambda: self._core_document)
             case ["apis"]:
-                return _negotiated(request, _group_list, lambda: _aggregated(core=False))
-            case ["apis", group] if group in _groups():
-                return _negotiated(request, lambda: _group(group), None)
+                return _negotiated(request, self._group_list, lambda: self._groups_document)
+            case ["apis", group] if group in self._groups:
+                return _negotiated(
+                    request, lambda: {"kind": "APIGroup", "apiVersion": "v1", **self._group_body(group)}, None
+                )
             case ["api", version] | ["api", version, ""]:
                 if version != "v1":
                     raise unknown_resource()
-                return _negotiated(request, lambda: _resource_list("", "v1"), None)
-            case ["apis", group, version] if group in _groups():
-                if version not in _groups()[group]:
+                return _negotiated(request, lambda: self._resource_list("", "v1"), None)
+            case ["apis", group, version] if group in self._groups:
+                if version not in self._groups[group]:
                     raise unknown_resource()
-                return _negotiated(request, lambda: _resource_list(group, version), None)
+                return _negotiated(request, lambda: self._resource_list(group, version), None)
         return None
 
     def _api_versions(self) -> Document:
@@ -63,14 +77,67 @@ class Discovery:
             "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": self._address}],
         }
 
+    def paths(self) -> list[str]:
+        """Every path of discovery, for ``GET /``."""
+        found = ["/api", "/api/v1", "/apis"]
+        for group, versions in self._groups.items():
+            found.append(f"/apis/{group}")
+            found.extend(f"/apis/{group}/{version}" for version in versions)
+        return found
 
-def paths() -> list[str]:
-    """Every path of discovery, for ``GET /``."""
-    found = ["/api", "/api/v1", "/apis"]
-    for group, versions in _groups().items():
-        found.append(f"/apis/{group}")
-        found.extend(f"/apis/{group}/{version}" for version in versions)
-    return found
+    def _members(self, group: str, version: str) -> list[Resource]:
+        found = [resource for resource in self.served if (resource.group, resource.version) == (group, version)]
+        return sorted(found, key=lambda resource: resource.plural)
+
+    def _group_body(self, group: str) -> dict[str, Any]:
+        versions = [{"groupVersion": f"{group}/{version}", "version": version} for version in self._groups[group]]
+        return {"name": group, "versions": versions, "preferredVersion": versions[0]}
+
+    def _group_list(self) -> Document:
+        groups = [self._group_body(group) for group in self._groups]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+
+    def _resource_list(self, group: str, version: str) -> Document:
+        document: Document = {"kind": "APIResourceList"}
+        if group:
+            document["apiVersion"] = "v1"
+        document["groupVersion"] = f"{group}/{version}" if group else version
+        document["resources"] = [
+            entry
+            for resource in self._members(group, version)
+            for entry in (_resource_entry(resource), *_subresource_entries(resource))
+        ]
+        return document
+
+    @cached_property
+    def _core_document(self) -> tuple[bytes, bytes]:
+        return self._aggregated({"": ["v1"]})
+
+    @cached_property
+    def _groups_document(self) -> tuple[bytes, bytes]:
+        return self._aggregated(self._groups)
+
+    def _aggregated(self, groups: dict[str, list[str]]) -> tuple[bytes, bytes]:
+        """The aggregated document and its ETag."""
+        items = []
+        for group, versions in groups.items():
+            entries = [
+                {
+                    "version": version,
+                    "resources": [_aggregated_entry(resource) for resource in self._members(group, version)],
+                    "freshness": "Current",
+                }
+                for version in versions
+            ]
+            items.append({"metadata": {"name": group} if group else {}, "versions": entries})
+        document = {
+            "kind": "APIGroupDiscoveryList",
+            "apiVersion": "apidiscovery.k8s.io/v2",
+            "metadata": {},
+            "items": items,
+        }
+        body = encode(document) + b"\n"
+        return body, f'"{hashlib.sha512(body).hexdigest().upper()}"'.encode()
 
 
 def _negotiated(
@@ -107,59 +174,22 @@ def _conditional(request: Request, body: bytes, etag: bytes) -> Response:
     return Response(200, body, _AGGREGATED_TYPE, headers)
 
 
-@cache
-def _groups() -> dict[str, list[str]]:
-    """Versions of each group but the core one, in the order of the scheme."""
-    groups: dict[str, list[str]] = {}
-    for resource in RESOURCES:
-        if resource.group:
-            versions = groups.setdefault(resource.group, [])
-            if resource.version not in versions:
-                versions.append(resource.version)
-    return groups
-
-
-def _members(group: str, version: str) -> list[Resource]:
-    found = [resource for resource in RESOURCES if (resource.group, resource.version) == (group, version)]
-    return sorted(found, key=lambda resource: resource.plural)
-
-
-def _group(group: str) -> Document:
-    return {"kind": "APIGroup", "apiVersion": "v1", **_group_body(group)}
-
-
-def _group_body(group: str) -> dict[str, Any]:
-    versions = [{"groupVersion": f"{group}/{version}", "version": version} for version in _groups()[group]]
-    return {"name": group, "versions": versions, "preferredVersion": versions[0]}
-
-
-def _group_list() -> Document:
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group_body(group) for group in _groups()]}
-
-
-def _resource_list(group: str, version: str) -> Document:
-    document: Document = {"kind": "APIResourceList"}
-    if group:
-        document["apiVersion"] = "v1"
-    document["groupVersion"] = f"{group}/{version}" if group else version
-    resources: list[dict[str, Any]] = []
-    for resource in _members(group, version):
-        resources.append(_resource_entry(resource))
-        for subresource in sorted(resource.subresources):
-            entry: dict[str, Any] = {
-                "name": f"{resource.plural}/{subresource}",
-                "singularName": "",
-                "namespaced": resource.namespaced,
-                "kind": resource.kind,
-                "verbs": list(_SUBRESOURCE_VERBS[subresource]),
-            }
-            if subresource in _FOREIGN_KINDS:
-                foreign_group, foreign_version, entry["kind"] = _FOREIGN_KINDS[subresource]
-                if foreign_version:
-                    entry["group"], entry["version"] = foreign_group, foreign_version
-            resources.append(entry)
-    document["resources"] = resources
-    return document
+def _subresource_entries(resource: Resource) -> list[dict[str, Any]]:
+    entries = []
+    for subresource in sorted(resource.subresources):
+        entry: dict[str, Any] = {
+            "name": f"{resource.plural}/{subresource}",
+            "singularName": "",
+            "namespaced": resource.namespaced,
+            "kind": resource.kind,
+            "verbs": list(_SUBRESOURCE_VERBS[subresource]),
+        }
+        if subresource in _FOREIGN_KINDS:
+            foreign_group, foreign_version, entry["kind"] = _FOREIGN_KINDS[subresource]
+            if foreign_version:
+                entry["group"], entry["version"] = foreign_group, foreign_version
+        entries.append(entry)
+    return entries
 
 
 def _resource_entry(resource: Resource) -> dict[str, Any]:
@@ -174,34 +204,10 @@ def _resource_entry(resource: Resource) -> dict[str, Any]:
         entry["shortNames"] = list(resource.short_names)
     if resource.categories:
         entry["categories"] = list(resource.categories)
-    stored = f"{resource.group}/{resource.version}/{resource.kind}".encode()
+    hub = resource.hub or resource
+    stored = f"{hub.group}/{hub.version}/{hub.kind}".encode()
     entry["storageVersionHash"] = base64.b64encode(hashlib.sha256(stored).digest()[:8]).decode()
     return entry
-
-
-@cache
-def _aggregated(*, core: bool) -> tuple[bytes, bytes]:
-    """The aggregated document and its ETag."""
-    items = []
-    groups = {"": ["v1"]} if core else _groups()
-    for group, versions in groups.items():
-        entries = [
-            {
-                "version": version,
-                "resources": [_aggregated_entry(resource) for resource in _members(group, version)],
-                "freshness": "Current",
-            }
-            for version in versions
-        ]
-        items.append({"metadata": {"name": group} if group else {}, "versions": entries})
-    document = {
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": "apidiscovery.k8s.io/v2",
-        "metadata": {},
-        "items": items,
-    }
-    body = encode(document) + b"\n"
-    return body, f'"{hashlib.sha512(body).hexdigest().upper()}"'.encode()
 
 
 def _aggregated_entry(resource: Resource) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
+from sliceplane.registry.versions import shown_body
 from sliceplane.shell.apiserver.negotiate import Representation
 from sliceplane.shell.apiserver.render import escape, partial_metadata
 from sliceplane.store.types import EventType, Record
@@ -52,7 +53,7 @@ class JsonEncoder:
         return chunk(b'{"type":"ERROR","object":' + escape(encode(error.status())) + b"}\n")
 
     def shape(self, record: Record) -> bytes:
-        return record.body
+        return shown_body(self.resource, record.body)
 
     def bookmark_document(self, revision: int, initial_events_end: bool) -> Document:
         """An object of the watched kind with nothing but its version."""
@@ -71,7 +72,7 @@ class PartialEncoder(JsonEncoder):
         self.version = version
 
     def shape(self, record: Record) -> bytes:
-        return partial_metadata(record.body, self.version)
+        return partial_metadata(shown_body(self.resource, record.body), self.version)
 
     def bookmark_document(self, revision: int, initial_events_end: bool) -> Document:
         return {
@@ -92,7 +93,7 @@ class TableEncoder(JsonEncoder):
         self._columns = b""
 
     def shape(self, record: Record) -> bytes:
-        return self._row(decode_document(record.body))
+        return self._row(decode_document(shown_body(self.resource, record.body)))
 
     def bookmark(self, revision: int, initial_events_end: bool) -> bytes:
         # Upstream sends a row of nothing whose object carries the version.

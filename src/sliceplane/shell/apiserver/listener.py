@@ -49,6 +49,8 @@ HEAD_BYTES_MAX = 1024 * 1024
 UNREAD_SECONDS_MAX = 10.0
 UNREAD_BYTES_MAX = 16 * 1024 * 1024
 PIPELINED_REQUESTS_MAX = 64
+#: a stream pauses when its connection holds more than this that the socket did not take
+STREAM_UNSENT_BYTES = 32 * 1024
 TLS_HANDSHAKE_SECONDS_MAX = 10.0
 TLS_SHUTDOWN_SECONDS_MAX = 2.0
 #: at a stop: how long responses may take to leave, and then peers to say farewell
@@ -223,6 +225,8 @@ class _Connection(HttpToolsProtocol):
 
     def attach(self, on_resumed: Callable[[], None], on_lost: Callable[[], None]) -> None:
         self._on_resumed, self._on_lost = on_resumed, on_lost
+        # What waits for a slow client waits in the hub, where all share it; here it is an encrypted copy of its own.
+        self.transport.set_write_buffer_limits(high=STREAM_UNSENT_BYTES)
         self.flow.resume_reading()
         if self.transport.is_closing():
             # It was lost before the stream began, so nobody else will say so.

@@ -11,6 +11,7 @@ from email.utils import formatdate, parsedate_to_datetime
 from functools import cache
 
 from sliceplane.api.codec import encode
+from sliceplane.api.scheme import Resource
 from sliceplane.shell.apiserver.negotiate import JSON, parse_accept
 from sliceplane.shell.apiserver.request import Request
 from sliceplane.shell.apiserver.response import NO_CACHE, Header, Response
@@ -24,29 +25,30 @@ _V2_PROTOBUF_OLD = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 _JSON_TYPES = (JSON, "application/*", "*/*")
 
 
-async def respond(request: Request, *, now: float, started: float) -> Response | None:
+async def respond(request: Request, served: tuple[Resource, ...], *, now: float, started: float) -> Response | None:
     """The answer to a GET below ``/openapi``; ``None`` if there is no such page.
 
-    *started* (seconds since the epoch) is when the documents came to be, for ``Last-Modified``.
+    *served* is what the server offers; *started* (seconds since the epoch) is when the documents came to
+    be, for ``Last-Modified``.
     """
     path = request.path
     if path == "/openapi/v2":
         return _v2(request)
     if path == "/openapi/v3":
-        return await _index(request, started)
+        return await _index(request, served, started)
     if path.startswith("/openapi/v3/"):
-        return await _document(request, path.removeprefix("/openapi/v3/"), now)
+        return await _document(request, path.removeprefix("/openapi/v3/"), served, now)
     return None
 
 
-async def _index(request: Request, started: float) -> Response:
+async def _index(request: Request, served: tuple[Resource, ...], started: float) -> Response:
     modified = formatdate(started, usegmt=True)
     headers = (NO_CACHE, (b"last-modified", modified.encode()))
     if _unmodified_since(request.header(b"if-modified-since"), started):
         return Response(304, b"", headers=headers)
     from sliceplane.api.openapi import index
 
-    body = encode(await asyncio.to_thread(index))
+    body = encode(await asyncio.to_thread(index, served))
     return Response(200, body, b"text/plain; charset=utf-8", headers)
 
 
@@ -59,10 +61,10 @@ def _unmodified_since(text: str, started: float) -> bool:
         return False
 
 
-async def _document(request: Request, name: str, now: float) -> Response:
+async def _document(request: Request, name: str, served: tuple[Resource, ...], now: float) -> Response:
     from sliceplane.api.openapi import document, document_names, hash_of
 
-    if name not in document_names():
+    if name not in document_names(served):
         return _empty(404)
     if _choose(request, dict.fromkeys(_JSON_TYPES, JSON)) is None:
         return _empty(406)

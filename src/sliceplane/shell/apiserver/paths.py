@@ -7,10 +7,11 @@ then finds the resource and the verb, or the 404 or 405 of reference B1.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sliceplane.api.errors import method_not_allowed, unknown_resource
-from sliceplane.api.scheme import Resource, by_path
+from sliceplane.api.scheme import SERVED, Resource, by_path
 from sliceplane.registry.types import Target
 
 _METHOD_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
@@ -94,10 +95,13 @@ def verb_of(method: str, path: ResourcePath, *, wants_watch: bool) -> str:
     return method.lower()
 
 
-def resolve(path: ResourcePath, verb: str) -> Route:
-    """The route of a path whose request was authorised.  Raises the 404 or 405 ``StatusError``."""
+def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED) -> Route:
+    """The route of a path whose request was authorised, if its resource is *served*.
+
+    Raises the 404 or 405 ``StatusError``.
+    """
     resource = by_path(path.group, path.version, path.plural)
-    if resource is None or path.overlong or (path.namespace and not resource.namespaced):
+    if resource is None or resource not in served or path.overlong or (path.namespace and not resource.namespaced):
         raise unknown_resource()
     if path.name and resource.namespaced and not path.namespace:
         raise unknown_resource()

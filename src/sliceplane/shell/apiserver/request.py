@@ -71,7 +71,18 @@ class Query:
 class Request:
     """A request.  Owned by the task that answers it."""
 
-    __slots__ = ("_receive", "certificate_user", "connection", "headers", "method", "path", "query", "user")
+    __slots__ = (
+        "_receive",
+        "_scope",
+        "certificate_user",
+        "connection",
+        "created",
+        "headers",
+        "method",
+        "path",
+        "query",
+        "user",
+    )
 
     def __init__(self, scope: Mapping[str, Any], receive: Receive) -> None:
         self.method: str = scope["method"]
@@ -85,7 +96,22 @@ class Request:
         self.connection: Connection = scope["state"]["connection"]
         #: set once authentication has succeeded
         self.user: User | None = None
+        #: the object that was created, as JSON
+        self.created = b""
+        self._scope = scope
         self._receive = receive
+
+    @property
+    def uri(self) -> str:
+        """Path and query as they were sent."""
+        path, query = self._scope["raw_path"].decode("latin-1"), self._scope["query_string"].decode("latin-1")
+        return f"{path}?{query}" if query else path
+
+    @property
+    def client_address(self) -> str:
+        """The IP address of the peer; "" if it is gone."""
+        client = self._scope.get("client")
+        return str(client[0]) if client else ""
 
     def header(self, name: bytes) -> str:
         """A header by its lower-case name; "" if absent."""

@@ -93,6 +93,7 @@ class ResourceHandlers:
         body = decode_object(request, await request.body(), target.resource, target.subresource)
         options = write_options(request, "CreateOptions")
         outcome = self._registry.create(self.context(request), target, body, options)
+        request.created = outcome.body
         return await self._written(request, target, representation, outcome)
 
     async def _update(self, request: Request, target: Target, representation: Representation) -> Response:
@@ -162,6 +163,6 @@ def included_objects(request: Request, representation: Representation) -> Includ
 def _response(
     code: int, body: bytes, target: Target, representation: Representation, warnings: tuple[str, ...]
 ) -> Response:
-    told = (*deprecation(target.resource.group, target.resource.plural), *warnings)
+    told = (*deprecation(target.resource.group, target.resource.version, target.resource.plural), *warnings)
     headers = (NO_CACHE, *warning_headers(told)) if told else (NO_CACHE,)
     return Response(code, body, representation.content_type, headers)

@@ -1,9 +1,12 @@
-"""Time for the hub: one timer, set to whatever bookmark or end of a watch is due next."""
+"""Time for the hub: one timer, set to whatever bookmark or end of a watch is due next.
+
+The hub's clock is the loop's, here and in whoever subscribes: watches must neither end nor fall silent because
+somebody set the machine's clock.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from sliceplane.store.hub import Hub
 
@@ -11,9 +14,8 @@ from sliceplane.store.hub import Hub
 class HubTicker:
     """Calls ``Hub.on_tick`` when the hub has something to do.  Whoever subscribes calls ``arm`` afterwards."""
 
-    def __init__(self, hub: Hub, clock: Callable[[], float]) -> None:
+    def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._closed = False
@@ -28,12 +30,11 @@ class HubTicker:
                 return
             self._timer.cancel()
         self._due = due
-        delay = max(due - self._clock(), 0.0)
-        self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+        self._timer = asyncio.get_running_loop().call_at(due, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        self._hub.on_tick(self._clock())
+        self._hub.on_tick(asyncio.get_running_loop().time())
         self.arm()
 
     def close(self) -> None:

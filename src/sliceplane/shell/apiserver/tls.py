@@ -20,6 +20,9 @@ def server_context(pki: Pki, client_ca_file: Path | None = None) -> ssl.SSLConte
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_OPTIONAL
+    # The client's order of ciphers counts: all of them are good, and Go clients put AES-128 first, which encrypts
+    # faster than OpenSSL's own first choice, AES-256.
+    context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
     context.set_alpn_protocols(["http/1.1"])
     for path in (pki.ca_file, client_ca_file):
         try:

@@ -6,6 +6,7 @@ import json
 import platform
 from functools import cache
 
+from sliceplane.api.gates import NEWEST, Release
 from sliceplane.shell.apiserver.response import NO_CACHE, Response
 
 #: the release whose behaviour the reference describes; kubectl compares the minor with its own
@@ -13,15 +14,17 @@ KUBERNETES_MAJOR, KUBERNETES_MINOR, KUBERNETES_PATCH = "1", "36", "2"
 
 
 @cache
-def respond() -> Response:
+def respond(emulated: Release = NEWEST) -> Response:
+    """*emulated* is the release whose feature gates count."""
+    major, minor = emulated
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     document = {
         "major": KUBERNETES_MAJOR,
         "minor": KUBERNETES_MINOR,
-        "emulationMajor": KUBERNETES_MAJOR,
-        "emulationMinor": KUBERNETES_MINOR,
-        "minCompatibilityMajor": KUBERNETES_MAJOR,
-        "minCompatibilityMinor": str(int(KUBERNETES_MINOR) - 1),
+        "emulationMajor": str(major),
+        "emulationMinor": str(minor),
+        "minCompatibilityMajor": str(major),
+        "minCompatibilityMinor": str(minor - 1),
         # The part after "+" is build metadata to every semantic-version parser.
         "gitVersion": f"v{KUBERNETES_MAJOR}.{KUBERNETES_MINOR}.{KUBERNETES_PATCH}+sliceplane",
         "gitCommit": "",

@@ -9,8 +9,13 @@ SHORTENED_CHARACTERS = 256
 #: Python's HTTP client gives up at 100 response headers in all
 WARNINGS_MAX = 80
 
+#: group, version and plural to the text
 _DEPRECATIONS = {
-    ("", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+    ("", "v1", "endpoints"): "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+    ("discovery.k8s.io", "v1beta1", "endpointslices"): (
+        "discovery.k8s.io/v1beta1 EndpointSlice is deprecated in v1.21+, unavailable in v1.25+; "
+        "use discovery.k8s.io/v1 EndpointSlice"
+    ),
 }
 
 
@@ -35,7 +40,7 @@ def _quoted(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in escaped)
 
 
-def deprecation(group: str, plural: str) -> tuple[str, ...]:
+def deprecation(group: str, version: str, plural: str) -> tuple[str, ...]:
     """What every request for a deprecated resource is told, also if it fails."""
-    text = _DEPRECATIONS.get((group, plural))
+    text = _DEPRECATIONS.get((group, version, plural))
     return (text,) if text else ()

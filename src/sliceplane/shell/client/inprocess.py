@@ -30,6 +30,7 @@ from sliceplane.registry.types import (
     WatchPlan,
     WriteOptions,
 )
+from sliceplane.registry.versions import shown_body
 from sliceplane.shell.apiserver.params import delete_options_of_document
 from sliceplane.shell.client.base import ListPage, PatchType, WatchMessage
 from sliceplane.store.hub import Hub
@@ -53,10 +54,11 @@ class _BodyEncoder:
     """The representation of in-process watches: the stored body, shared by all of them."""
 
     def __init__(self, resource: Resource) -> None:
+        self._resource = resource
         self._head = {"kind": resource.kind, "apiVersion": resource.api_version}
 
     def event(self, kind: EventType, record: Record) -> bytes:
-        return record.body
+        return shown_body(self._resource, record.body)
 
     def bookmark(self, revision: int, initial_events_end: bool) -> bytes:
         metadata: dict[str, object] = {"resourceVersion": str(revision)}
@@ -157,7 +159,7 @@ class InProcessClient:
             self._hub.unsubscribe(watcher)
 
     def _subscribe(self, plan: WatchPlan) -> Watcher:
-        now = self._clock()
+        now = asyncio.get_running_loop().time()
         seconds = plan.timeout_s or DEFAULT_WATCH_SECONDS * random.uniform(1, 2)
         interest = Interest(
             resource=plan.resource.storage_key,

@@ -1,0 +1,91 @@
+"""Watch fan-out: one EndpointSlice of 25 KB changes, thousands of TLS watchers get the event.
+
+The server is one process, ``sliceplane apiserver``; the watchers are another one.  Measured is the processor time
+of the server for each event that it delivers, TLS included, and how many it delivers a second.  Each round writes
+once and waits until everybody has the event, so no two events of one watcher can share a write to its socket: this is
+the price of an event that comes alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from benchmarks.harness import UPSTREAM, Result, main
+from benchmarks.tools.fleet import Fleet
+from benchmarks.tools.objects import NAMESPACE, PER_SLICE, namespace_document, slice_document
+from benchmarks.tools.process import PlaneProcess, scratch
+from sliceplane.api.codec import encode
+from sliceplane.api.scheme import EndpointSlices, Namespaces
+from sliceplane.shell.client.http import HttpClient
+from sliceplane.shell.client.kubeconfig import load
+
+WATCHERS, ROUNDS = 2_000, 100
+SMALL_WATCHERS, SMALL_ROUNDS = 20, 5
+WARM_UP_ROUNDS = 5
+ROUND_SECONDS_MAX = 30.0
+BUDGET_CPU_US = 20.0
+UPSTREAM_CPU_US, UPSTREAM_RATE = 54.0, 20_000.0
+
+
+async def rounds(client: HttpClient, fleet: Fleet, count: int, first: int) -> None:
+    """Write and wait, *count* times."""
+    document = slice_document("web-1", "web", range(PER_SLICE))
+    for number in range(first, first + count):
+        # Every round differs from the one before; the size stays.
+        document["endpoints"][0]["zone"] = f"zone-{number % 2}"
+        fleet.expect(1)
+        await client.update(EndpointSlices, NAMESPACE, "web-1", encode(document))
+        await asyncio.to_thread(fleet.delivered, ROUND_SECONDS_MAX)
+
+
+async def measure(watchers: int, count: int) -> list[Result]:
+    with scratch() as folder, PlaneProcess(Path(folder), command="apiserver") as server:
+        client = HttpClient(load(server.kubeconfig))
+        try:
+            await client.create(Namespaces, "", encode(namespace_document()))
+            await client.create(EndpointSlices, NAMESPACE, encode(slice_document("web-1", "web", range(PER_SLICE))))
+            size = len(await client.get(EndpointSlices, NAMESPACE, "web-1"))
+            since = (await client.list(EndpointSlices)).resource_version
+            with Fleet(server.kubeconfig, watchers, since, Path(folder)) as fleet:
+                await rounds(client, fleet, WARM_UP_ROUNDS, 0)
+                cpu, began = server.cpu_s(), time.monotonic()
+                await rounds(client, fleet, count, WARM_UP_ROUNDS)
+                cpu, wall = server.cpu_s() - cpu, time.monotonic() - began
+                memory = server.rss_mib()
+        finally:
+            await client.close()
+    events = watchers * count
+    what = f"{watchers:,} TLS watchers, {size / 1000:.1f} kB"
+    full = watchers == WATCHERS
+    return [
+        Result(
+            name="server CPU for each delivered event",
+            size=what,
+            value=cpu / events * 1e6,
+            unit="us",
+            budget=BUDGET_CPU_US if full else None,
+            peer=UPSTREAM,
+            peer_value=UPSTREAM_CPU_US,
+        ),
+        Result(
+            name="events delivered, one write at a time",
+            size=what,
+            value=events / wall,
+            unit="1/s",
+            peer=UPSTREAM,
+            peer_value=UPSTREAM_RATE,
+        ),
+        Result(name="server memory", size=what, value=memory, unit="MiB"),
+    ]
+
+
+def run(small: bool = False) -> list[Result]:
+    if small:
+        return asyncio.run(measure(SMALL_WATCHERS, SMALL_ROUNDS))
+    return asyncio.run(measure(WATCHERS, ROUNDS))
+
+
+if __name__ == "__main__":
+    main(run)

@@ -1,0 +1,52 @@
+"""Definitions of versions that current releases no longer describe, told as differences from those they do.
+
+``discovery.k8s.io/v1beta1`` is v1 with ``topology`` in the place of ``deprecatedTopology`` and ``zone`` (reference,
+controllers.md 5.3).  The notation is that of ``model``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_OLD: Final = "discoveryV1beta1"
+_OWN: Final = "discovery."
+_GONE: Final = ("deprecatedTopology", "zone")
+
+PACKAGES: Final = {_OLD: "io.k8s.api.discovery.v1beta1"}
+KINDS: Final = {"discovery.k8s.io/v1beta1 EndpointSlice": f"{_OLD}.EndpointSlice"}
+TOPOLOGY_HELP: Final = (
+    "Labels of the place where the endpoint runs. In v1, topology.kubernetes.io/zone is the field zone, "
+    "kubernetes.io/hostname the field nodeName, and the rest is deprecatedTopology."
+)
+
+
+def definitions(current: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """The definitions to add to the *current* ones."""
+    found: dict[str, dict[str, str]] = {}
+    for name, fields in current.items():
+        if name.startswith(_OWN):
+            found[_old_name(name)] = {field: _old_spelling(spelling) for field, spelling in fields.items()}
+    endpoint = found[f"{_OLD}.Endpoint"]
+    for field in _GONE:
+        del endpoint[field]
+    endpoint["topology"] = "{}string"
+    found[f"{_OLD}.Endpoint"] = dict(sorted(endpoint.items()))
+    return found
+
+
+def help_texts(current: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """The help texts to add to the *current* ones."""
+    found = {_old_name(name): dict(texts) for name, texts in current.items() if name.startswith(_OWN)}
+    endpoint = found[f"{_OLD}.Endpoint"]
+    for field in _GONE:
+        del endpoint[field]
+    endpoint["topology"] = TOPOLOGY_HELP
+    return found
+
+
+def _old_name(name: str) -> str:
+    return f"{_OLD}.{name.removeprefix(_OWN)}"
+
+
+def _old_spelling(spelling: str) -> str:
+    return spelling.replace(_OWN, f"{_OLD}.", 1)

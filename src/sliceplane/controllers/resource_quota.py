@@ -1,0 +1,205 @@
+"""Keeps ``status`` of ResourceQuotas: what is allowed, and how much of it is in use (reference B15).
+
+Counts follow the watches: an event changes a few numbers of its namespace and costs no scan.  A quota is written when
+its status is not what it should be.
+
+**Charges.**  The API server raises ``used`` itself, just before it stores an object, so a quota may be ahead of the
+caches here.  To lower it then would let one object too many in.  So a number that rose without our doing is lowered
+only when the kind that it counts was seen at a later version than the quota's, which proves that the object that was
+charged was seen too (its version follows the quota's, and a watch is in order).  When it never comes (the write
+failed after its charge), ``CHARGE_PATIENCE_S`` is the end of waiting.  Raising needs no such care, and a write on a
+quota that has changed meanwhile fails by its resourceVersion.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.core import ResourceQuota
+from sliceplane.api.meta import Object
+from sliceplane.api.quota import COUNTABLE, COUNTED, amount, usage
+from sliceplane.api.scheme import Pods, ResourceQuotas, Services, by_key
+from sliceplane.controllers.base import ControllerInfo, Done, Watched, Write
+from sliceplane.controllers.expectations import Expectations
+from sliceplane.controllers.keyed import KeyedController
+from sliceplane.informer.changes import Change
+
+CHARGE_PATIENCE_S: Final = 5.0
+#: kinds whose cost changes while they live
+_VARIABLE: Final = frozenset((Pods.key, Services.key))
+
+
+class ResourceQuotaController(KeyedController):
+    """Jobs are keyed by ``namespace/name`` of the quota."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            ControllerInfo(
+                name="resourcequota-controller",
+                aliases=("resourcequota",),
+                watches=tuple(Watched(each) for each in COUNTED),
+            )
+        )
+        self._quotas: dict[str, ResourceQuota] = {}
+        #: namespace -> keys of its quotas
+        self._here: dict[str, set[str]] = {}
+        #: namespace -> name -> how many; no zeros
+        self._counts: dict[str, dict[str, int]] = {}
+        #: resource key -> newest version seen
+        self._newest: dict[str, int] = {}
+        #: quota -> name -> (version of the quota that was charged, when we stop waiting for the object)
+        self._charged: dict[str, dict[str, tuple[int, float]]] = {}
+        #: quota -> version that our last write made
+        self._own: dict[str, int] = {}
+        self._expectations = Expectations()
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        version = int(change.object.metadata.resource_version or 0)
+        self._newest[change.resource] = max(version, self._newest.get(change.resource, 0))
+        if change.resource == ResourceQuotas.key:
+            self._expectations.observe(change)
+            self._on_quota(change, version, now)
+        self._on_counted(change, now)
+
+    def _on_quota(self, change: Change[Object], version: int, now: float) -> None:
+        quota, key = change.object, change.object.metadata.key
+        assert isinstance(quota, ResourceQuota), f"{key} came as {type(quota).__name__}"
+        if change.new is None:
+            self._forget(key, quota.metadata.namespace)
+            return
+        before = self._quotas.get(key)
+        if before is not None and before.metadata.uid != quota.metadata.uid:
+            self._forget(key, quota.metadata.namespace)
+            before = None
+        used_before = (before.status.used or {}) if before is not None else {}
+        for name, used in (quota.status.used or {}).items():
+            if name not in used_before or amount(used) > amount(used_before[name]):
+                self._charged.setdefault(key, {})[name] = (version, now + CHARGE_PATIENCE_S)
+        self._quotas[key] = quota
+        self._here.setdefault(quota.metadata.namespace, set()).add(key)
+        self.enqueue(key, now)
+
+    def _forget(self, key: str, namespace: str) -> None:
+        self._quotas.pop(key, None)
+        self._charged.pop(key, None)
+        self._own.pop(key, None)
+        self._expectations.forget(key)
+        keys = self._here.get(namespace, set())
+        keys.discard(key)
+        if not keys:
+            self._here.pop(namespace, None)
+
+    def _on_counted(self, change: Change[Object], now: float) -> None:
+        resource = by_key(change.resource)
+        assert resource is not None, f"{change.resource} is watched and not served"
+        if change.old is not None and change.new is not None and change.resource not in _VARIABLE:
+            return self._wake(change.object.metadata.namespace, now, only=self._charged)
+        namespace = change.object.metadata.namespace
+        counts = self._counts.setdefault(namespace, {})
+        for found, step in ((change.new, 1), (change.old, -1)):
+            for name, number in (usage(resource, found) if found is not None else {}).items():
+                counts[name] = counts.get(name, 0) + step * number
+                if not counts[name]:
+                    del counts[name]
+        if not counts:
+            del self._counts[namespace]
+        return self._wake(namespace, now, only=None)
+
+    def _wake(self, namespace: str, now: float, only: dict[str, Any] | None) -> None:
+        """Look at the quotas of a namespace again, or at those of them that are in *only*."""
+        for key in sorted(self._here.get(namespace, ())):
+            if only is None or key in only:
+                self.enqueue(key, now)
+
+    # -- work -------------------------------------------------------------------------------------------
+
+    def plan(self, key: str, now: float) -> tuple[Write, ...]:
+        quota = self._quotas.get(key)
+        if quota is None:
+            return ()
+        again = self._expectations.pending(key, now)
+        if again is not None:
+            self.enqueue_after(key, again - now, now)
+            return ()
+        hard = quota.spec.hard or {}
+        used, wait_until = self._used(key, quota, now)
+        if wait_until is not None:
+            self.enqueue_after(key, wait_until - now, now)
+        hard_before, used_before = quota.status.hard or {}, quota.status.used or {}
+        if hard == hard_before and used == used_before:
+            return ()
+        body = {
+            "metadata": {"uid": quota.metadata.uid, "resourceVersion": quota.metadata.resource_version},
+            "status": {"hard": _difference(hard_before, hard), "used": _difference(used_before, used)},
+        }
+        meta = quota.metadata
+        write = Write(
+            verb="patch",
+            resource=ResourceQuotas,
+            namespace=meta.namespace,
+            name=meta.name,
+            subresource="status",
+            body=encode(body),
+            tolerate=("NotFound",),
+        )
+        return (write,)
+
+    def _used(self, key: str, quota: ResourceQuota, now: float) -> tuple[dict[str, str | int], float | None]:
+        """What ``status.used`` should say, and when to look again at what is not lowered yet."""
+        counts = self._counts.get(quota.metadata.namespace, {})
+        before = quota.status.used or {}
+        used: dict[str, str | int] = {}
+        waits: list[float] = []
+        for name in sorted(quota.spec.hard or {}):
+            if name not in COUNTABLE:
+                continue
+            count = counts.get(name, 0)
+            used[name] = str(count)
+            if name in before and count < amount(before[name]):
+                until = self._ahead_until(key, name, now)
+                if until is not None:
+                    used[name] = before[name]
+                    waits.append(until)
+        return used, min(waits, default=None)
+
+    def _ahead_until(self, key: str, name: str, now: float) -> float | None:
+        """When waiting for the object of a charge ends; ``None``: there is nothing to wait for."""
+        charges = self._charged.get(key, {})
+        if name not in charges:
+            return None
+        version, until = charges[name]
+        if version != self._own.get(key) and self._newest.get(COUNTABLE[name], 0) <= version and now < until:
+            return until
+        del charges[name]
+        if not charges:
+            del self._charged[key]
+        return None
+
+    def finished(self, done: Done, now: float) -> None:
+        key = done.job.key
+        for result in done.results:
+            if result and key in self._quotas:
+                self._own[key] = _version(result)
+        self.expect_results(self._expectations, done, now)
+
+    def check(self) -> None:
+        super().check()
+        self._expectations.check()
+        by_namespace = {(quota.metadata.namespace, key) for key, quota in self._quotas.items()}
+        assert by_namespace == {(each, key) for each, keys in self._here.items() for key in keys}
+        assert self._charged.keys() <= self._quotas.keys(), "charges of a quota that is gone"
+        assert self._own.keys() <= self._quotas.keys(), "a version of a quota that is gone"
+        for namespace, counts in self._counts.items():
+            assert min(counts.values(), default=0) > 0, f"{namespace}: {counts}"
+
+
+def _difference(before: dict[str, str | int], after: dict[str, str | int]) -> dict[str, str | int | None]:
+    """The merge patch that makes *after* of *before*."""
+    return {**{name: None for name in before if name not in after}, **after}
+
+
+def _version(body: bytes) -> int:
+    return int(decode(body, Object).metadata.resource_version or 0)

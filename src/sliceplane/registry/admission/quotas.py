@@ -1,0 +1,100 @@
+"""ResourceQuota: a write that costs more than what is left is refused; any other is charged (reference B15).
+
+What holds is ``status``, which the quota controller keeps: a quota that it has not seen yet limits nothing.  The
+charge is staged just before the object that it is for, in the same step, so between the two nobody can come in.
+What is freed is given back by the controller.  Objects that use more than a quota allows stay as they are.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sliceplane.api.codec import decode, projection_of
+from sliceplane.api.core import ResourceQuota
+from sliceplane.api.errors import StatusError, forbidden
+from sliceplane.api.meta import Document
+from sliceplane.api.quota import COUNTED, amount, usage
+from sliceplane.api.scheme import Resource, ResourceQuotas, Services
+from sliceplane.registry.documents import document_of
+from sliceplane.store.mvcc import Store
+from sliceplane.store.types import Key
+
+_COUNTED = frozenset(COUNTED)
+
+
+class QuotaIndex:
+    """Which quotas a namespace has; nearly always none.  Owned by ``Core``, which tells it of every quota."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._names: dict[str, set[str]] = {}
+
+    def reset(self) -> None:
+        self._names.clear()
+
+    def on_stored(self, key: Key) -> None:
+        self._names.setdefault(key.namespace, set()).add(key.name)
+
+    def on_removed(self, key: Key) -> None:
+        names = self._names.get(key.namespace, set())
+        names.discard(key.name)
+        if not names:
+            self._names.pop(key.namespace, None)
+
+    def admit(self, resource: Resource, new: Document, old: Document | None) -> tuple[Document, ...]:
+        """The quotas as they are after a charge for *new* in the place of *old*; changes nothing.
+
+        Raises the 403 ``StatusError`` of the first quota, by name, that would be exceeded.
+        """
+        names = self._names.get(new["metadata"].get("namespace", ""))
+        if not names or resource not in _COUNTED or (old is not None and resource is not Services):
+            return ()
+        cost = _cost(resource, new)
+        before = {} if old is None else _cost(resource, old)
+        rise = {name: number - before.get(name, 0) for name, number in cost.items() if number > before.get(name, 0)}
+        if not rise:
+            return ()
+        charged = []
+        for name in sorted(names):
+            record = self._store.latest(Key(ResourceQuotas.storage_key, new["metadata"]["namespace"], name))
+            assert record is not None, f"quota {name} is indexed and does not exist"
+            status = decode(record.body, ResourceQuota).status
+            hard, used = status.hard or {}, status.used or {}
+            costs = {each: rise[each] for each in sorted(rise) if each in hard}
+            if not costs:
+                continue
+            why = _complaint(name, costs, hard, used)
+            if why:
+                raise _refused(resource, new, why)
+            document = document_of(record)
+            sums = {each: str(int(amount(used[each])) + number) for each, number in costs.items()}
+            document["status"] = {**document["status"], "used": {**used, **sums}}
+            charged.append(document)
+        return tuple(charged)
+
+    def check(self, keys: tuple[Key, ...]) -> None:
+        """Exactly the quotas *keys* are known."""
+        known = sorted((namespace, name) for namespace, names in self._names.items() for name in names)
+        assert known == sorted(key[1:] for key in keys), f"{known} are indexed, there are {keys}"
+        assert all(self._names.values()), "a namespace without quotas is remembered"
+
+
+def _cost(resource: Resource, document: Document) -> dict[str, int]:
+    return usage(resource, msgspec.convert(document, projection_of(resource.key)))
+
+
+def _complaint(quota: str, costs: dict[str, int], hard: dict[str, str | int], used: dict[str, str | int]) -> str:
+    unknown = [name for name in costs if name not in used]
+    if unknown:
+        return f"status unknown for quota: {quota}, resources: {','.join(unknown)}"
+    over = [name for name, cost in costs.items() if amount(used[name]) + cost > amount(hard[name])]
+    if not over:
+        return ""
+    requested, spent, limited = (
+        ",".join(f"{name}={amounts[name]}" for name in over) for amounts in (costs, used, hard)
+    )
+    return f"exceeded quota: {quota}, requested: {requested}, used: {spent}, limited: {limited}"
+
+
+def _refused(resource: Resource, document: Document, why: str) -> StatusError:
+    return forbidden(resource.plural, resource.group, document["metadata"].get("name", ""), why)

@@ -1,0 +1,184 @@
+"""The roles and bindings that every cluster has, as data (names and purposes as upstream's).
+
+Only what this server serves is granted: a role of upstream that also speaks of volumes or certificates has the rest of
+its rules here.  There is no node authoriser, so that ``system:node`` is bound to the group of all nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource
+from sliceplane.registry.authorization.rules import ALL, Rule, document_of_rule
+from sliceplane.registry.authorization.types import AUTHENTICATED, MASTERS, UNAUTHENTICATED
+
+AUTOUPDATE = "rbac.authorization.kubernetes.io/autoupdate"
+_LABELS = {"kubernetes.io/bootstrapping": "rbac-defaults"}
+_READ = ("get", "list", "watch")
+_WRITE = ("create", "delete", "deletecollection", "patch", "update")
+_DISCOVERY = "discovery.k8s.io"
+_WORKLOADS = ("deployments", "deployments/scale", "replicasets", "replicasets/scale")
+
+
+def _on(groups: str | tuple[str, ...], resources: str | tuple[str, ...], *verbs: str) -> Rule:
+    return Rule(
+        verbs=verbs,
+        groups=(groups,) if isinstance(groups, str) else groups,
+        resources=(resources,) if isinstance(resources, str) else resources,
+    )
+
+
+def _get(*urls: str) -> Rule:
+    return Rule(verbs=("get",), urls=urls)
+
+
+_EVENTS = _on(("", "events.k8s.io"), "events", "create", "patch", "update")
+_SLICES_READ = _on(_DISCOVERY, "endpointslices", *_READ)
+_VIEW = (
+    _on("", ("configmaps", "endpoints", "events", "namespaces", "pods", "pods/status", "services"), *_READ),
+    _on("", ("services/status",), *_READ),
+    _on("apps", _WORKLOADS, *_READ),
+    _SLICES_READ,
+)
+_EDIT = (
+    *_VIEW,
+    _on("", ("configmaps", "events", "pods", "services"), *_WRITE),
+    _on("apps", _WORKLOADS, *_WRITE),
+    _on("coordination.k8s.io", "leases", *_READ, *_WRITE),
+)
+
+ROLES: dict[str, tuple[Rule, ...]] = {
+    "admin": (*_EDIT, _on(RBAC_GROUP, ("rolebindings", "roles"), *_READ, *_WRITE)),
+    "cluster-admin": (_on(ALL, ALL, ALL), Rule(verbs=(ALL,), urls=(ALL,))),
+    "edit": _EDIT,
+    "system:basic-user": (
+        _on("authorization.k8s.io", ("selfsubjectaccessreviews", "selfsubjectrulesreviews"), "create"),
+        _on("authentication.k8s.io", "selfsubjectreviews", "create"),
+    ),
+    "system:controller:deployment-controller": (
+        _on("apps", "deployments", "get", "list", "update", "watch"),
+        _on("apps", ("deployments/finalizers", "deployments/status"), "update"),
+        _on("apps", "replicasets", "create", "delete", "get", "list", "patch", "update", "watch"),
+        _on("", "pods", "get", "list", "update", "watch"),
+        _EVENTS,
+    ),
+    "system:controller:endpoint-controller": (
+        _on("", ("pods", "services"), *_READ),
+        _on("", "endpoints", "create", "delete", "get", "list", "update"),
+        _on("", "endpoints/restricted", "create"),
+        _EVENTS,
+    ),
+    "system:controller:endpointslice-controller": (
+        _on("", ("nodes", "pods", "services"), *_READ),
+        _on("", "services/finalizers", "update"),
+        _on(_DISCOVERY, "endpointslices", "create", "delete", "get", "list", "update"),
+        _on(_DISCOVERY, "endpointslices/restricted", "create"),
+        _EVENTS,
+    ),
+    "system:controller:endpointslicemirroring-controller": (
+        _on("", ("endpoints", "services"), *_READ),
+        _on("", ("endpoints/finalizers", "services/finalizers"), "update"),
+        _on(_DISCOVERY, "endpointslices", "create", "delete", "get", "list", "update"),
+        _on(_DISCOVERY, "endpointslices/restricted", "create"),
+        _EVENTS,
+    ),
+    "system:controller:generic-garbage-collector": (
+        _EVENTS,
+        _on(ALL, ALL, "delete", "get", "list", "patch", "update", "watch"),
+    ),
+    "system:controller:namespace-controller": (
+        _on("", "namespaces", "delete", "get", "list", "watch"),
+        _on("", ("namespaces/finalize", "namespaces/status"), "update"),
+        _on(ALL, ALL, "delete", "deletecollection", "get", "list"),
+    ),
+    "system:controller:replicaset-controller": (
+        _on("apps", "replicasets", "get", "list", "update", "watch"),
+        _on("apps", ("replicasets/finalizers", "replicasets/status"), "update"),
+        _on("", "pods", "create", "delete", "get", "list", "patch", "watch"),
+        _EVENTS,
+    ),
+    "system:discovery": (
+        _get(
+            "/api",
+            "/api/*",
+            "/apis",
+            "/apis/*",
+            "/healthz",
+            "/livez",
+            "/openapi",
+            "/openapi/*",
+            "/readyz",
+            "/version",
+            "/version/",
+        ),
+    ),
+    "system:kube-controller-manager": (
+        _EVENTS,
+        _on("coordination.k8s.io", "leases", "create", "get", "update"),
+        _on(ALL, ALL, "list", "watch"),
+        _on("", ("endpoints", "namespaces", "serviceaccounts"), "get"),
+    ),
+    "system:monitoring": (
+        _get("/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/metrics/slis", "/readyz", "/readyz/*"),
+    ),
+    "system:node": (
+        _on("", "services", *_READ),
+        _on("", "nodes", "create", "delete", "get", "list", "patch", "update", "watch"),
+        _on("", "nodes/status", "patch", "update"),
+        _on("", "pods", "create", "delete", "get", "list", "watch"),
+        _on("", "pods/status", "patch", "update"),
+        _on("", "configmaps", *_READ),
+        _on("coordination.k8s.io", "leases", "create", "delete", "get", "patch", "update"),
+        _EVENTS,
+    ),
+    "system:node-proxier": (
+        _on("", ("endpoints", "services"), "list", "watch"),
+        _on("", "nodes", *_READ),
+        _on(_DISCOVERY, "endpointslices", "list", "watch"),
+        _on("networking.k8s.io", "servicecidrs", "list", "watch"),
+        _EVENTS,
+    ),
+    "system:public-info-viewer": (_get("/healthz", "/livez", "/readyz", "/version", "/version/"),),
+    "view": _VIEW,
+}
+
+_GROUPS = {
+    "cluster-admin": (MASTERS,),
+    "system:basic-user": (AUTHENTICATED,),
+    "system:discovery": (AUTHENTICATED,),
+    "system:monitoring": ("system:monitoring",),
+    "system:node": ("system:nodes",),
+    "system:public-info-viewer": (AUTHENTICATED, UNAUTHENTICATED),
+}
+_USERS = {
+    "system:kube-controller-manager": "system:kube-controller-manager",
+    "system:node-proxier": "system:kube-proxy",
+}
+_CONTROLLER = "system:controller:"
+
+
+def objects() -> Iterator[tuple[Resource, Document]]:
+    """Every bootstrap role and binding, roles first."""
+    for name, rules in ROLES.items():
+        yield ClusterRoles, {"metadata": _head(name), "rules": [document_of_rule(rule) for rule in rules]}
+    for name in ROLES:
+        subjects = _subjects(name)
+        if subjects:
+            role = {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": name}
+            yield ClusterRoleBindings, {"metadata": _head(name), "subjects": subjects, "roleRef": role}
+
+
+def _head(name: str) -> Document:
+    return {"name": name, "labels": dict(_LABELS), "annotations": {AUTOUPDATE: "true"}}
+
+
+def _subjects(name: str) -> list[Document]:
+    if name.startswith(_CONTROLLER):
+        account = name.removeprefix(_CONTROLLER)
+        return [{"kind": "ServiceAccount", "name": account, "namespace": "kube-system"}]
+    subjects: list[Document] = []
+    if name in _USERS:
+        subjects.append({"kind": "User", "apiGroup": RBAC_GROUP, "name": _USERS[name]})
+    subjects += [{"kind": "Group", "apiGroup": RBAC_GROUP, "name": group} for group in _GROUPS.get(name, ())]
+    return subjects

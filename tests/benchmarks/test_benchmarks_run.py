@@ -1,0 +1,67 @@
+"""Every benchmark imports, and its smallest size runs and prints rows of the documented shape."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.__main__ import benchmarks
+from benchmarks.harness import Result, percentile
+from benchmarks.tools.process import child_environment
+
+COLUMNS = {"name", "size", "value", "unit", "peer", "peer_value", "ratio", "budget", "met"}
+NEEDS_KERNEL = {"node_proxy", "ready_to_packet"}
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_budget_of_the_design_has_its_benchmark() -> None:
+    wanted = {
+        "reconcile",
+        "fanout",
+        "kep0752_case1",
+        "end_to_end",
+        "node_proxy",
+        "ready_to_packet",
+        "storage",
+        "startup",
+    }
+    assert wanted <= set(benchmarks())
+
+
+@pytest.mark.parametrize("name", benchmarks())
+def test_module_imports_without_running(name: str) -> None:
+    assert callable(importlib.import_module(f"benchmarks.{name}").run)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.kernel if name in NEEDS_KERNEL else ()) for name in benchmarks()]
+)
+def test_smallest_size_runs(name: str) -> None:
+    if name in NEEDS_KERNEL and os.geteuid() != 0:
+        pytest.skip("needs root")
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--small", "--json"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=50, cwd=ROOT, env=child_environment()
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert rows, done.stderr
+    for row in rows:
+        assert set(row) == COLUMNS
+        assert row["value"] >= 0, row
+
+
+def test_a_budget_is_an_upper_bound_and_the_ratio_is_ours_to_theirs() -> None:
+    row = Result(name="n", size="s", value=2.0, unit="ms", budget=2.0, peer="p", peer_value=8.0).row()
+    assert (row["met"], row["ratio"]) == (True, 0.25)
+    assert Result(name="n", size="s", value=2.1, unit="ms", budget=2.0).met is False
+
+
+def test_percentile_is_one_of_the_values() -> None:
+    values = [float(value) for value in range(100, 0, -1)]
+    assert (percentile(values, 99), percentile(values, 50), percentile([7.0], 99)) == (99.0, 50.0, 7.0)

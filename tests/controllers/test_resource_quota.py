@@ -1,0 +1,163 @@
+"""The quota controller keeps ``status`` true, and never below what was charged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sliceplane.api.codec import decode, projection_of
+from sliceplane.api.core import ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.api.quota import COUNTED, usage
+from sliceplane.api.scheme import ConfigMaps, Namespaces, ResourceQuotas, Services
+from sliceplane.controllers.namespace import NamespaceController
+from sliceplane.controllers.resource_quota import CHARGE_PATIENCE_S, ResourceQuotaController
+from sliceplane.informer.changes import Change
+from sliceplane.sim.cluster import Cluster
+
+HARD = {"configmaps": "3", "count/configmaps": "9", "services.nodeports": "4", "count/x.example.com": "1"}
+
+
+def quota(**hard: str) -> dict[str, Any]:
+    return {"metadata": {"name": "q"}, "spec": {"hard": hard or HARD}}
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster(ResourceQuotaController())
+
+
+def status(cluster: Cluster) -> Any:
+    return cluster.get(ResourceQuotas, "q")["status"]
+
+
+def test_status_follows(cluster: Cluster) -> None:
+    cluster.create(ConfigMaps, {"metadata": {"name": "a"}})
+    cluster.create(ResourceQuotas, quota())
+    cluster.settle()
+    assert status(cluster) == {
+        "hard": HARD,
+        "used": {"configmaps": "1", "count/configmaps": "1", "services.nodeports": "0"},
+    }
+    cluster.create(ConfigMaps, {"metadata": {"name": "b"}})
+    cluster.create(ConfigMaps, {"metadata": {"name": "c"}})
+    assert status(cluster)["used"]["configmaps"] == "3", "charged at once"
+    with pytest.raises(StatusError, match="exceeded quota"):
+        cluster.create(ConfigMaps, {"metadata": {"name": "d"}})
+    writes = len(cluster.writes)
+    cluster.settle()
+    assert len(cluster.writes) == writes, "what is charged already is not written again"
+    cluster.delete(ConfigMaps, "a")
+    waited = cluster.settle()
+    assert status(cluster)["used"]["configmaps"] == "2"
+    assert waited < 1, "a delete is credited at once"
+    cluster.create(ConfigMaps, {"metadata": {"name": "d"}})
+
+
+def test_a_changed_spec_changes_the_status(cluster: Cluster) -> None:
+    cluster.create(ResourceQuotas, quota(configmaps="3", secrets="1"))
+    cluster.settle()
+    cluster.patch(ResourceQuotas, "q", {"spec": {"hard": {"secrets": None, "configmaps": "5"}}})
+    cluster.settle()
+    assert status(cluster) == {"hard": {"configmaps": "5"}, "used": {"configmaps": "0"}}
+    cluster.delete(ResourceQuotas, "q")
+    cluster.settle()
+    cluster.controllers[0].check()
+
+
+def test_a_namespace_with_a_quota_can_go() -> None:
+    cluster = Cluster(ResourceQuotaController(), NamespaceController())
+    cluster.create(Namespaces, {"metadata": {"name": "shop"}})
+    cluster.create(ResourceQuotas, quota(), namespace="shop")
+    cluster.create(ConfigMaps, {"metadata": {"name": "a"}}, namespace="shop")
+    cluster.settle()
+    cluster.delete(Namespaces, "shop")
+    cluster.settle()
+    assert "shop" not in [each["metadata"]["name"] for each in cluster.list(Namespaces)]
+    for controller in cluster.controllers:
+        controller.check()
+
+
+def made(version: int, used: str) -> ResourceQuota:
+    meta = ObjectMeta(name="q", namespace="default", uid="q-uid", resource_version=str(version))
+    amounts: dict[str, str | int] = {"count/configmaps": "5"}
+    charged: dict[str, str | int] = {"count/configmaps": used}
+    return ResourceQuota(
+        metadata=meta,
+        spec=ResourceQuotaSpec(hard=amounts),
+        status=ResourceQuotaStatus(hard=amounts, used=charged),
+    )
+
+
+def test_a_charge_is_not_taken_back_before_its_object_was_seen() -> None:
+    controller = ResourceQuotaController()
+    controller.on_synced(0.0)
+    controller.on_change(Change(ResourceQuotas.key, None, made(10, "1")), 0.0)
+    assert controller.take_work(0.0, 9).jobs == (), "the object of the charge is still to come"
+    assert controller.next_deadline() == CHARGE_PATIENCE_S
+    seen = Object(metadata=ObjectMeta(name="c", namespace="default", uid="c", resource_version="11"))
+    controller.on_change(Change(ConfigMaps.key, None, seen), 0.1)
+    assert controller.take_work(0.1, 9).jobs == (), "it is right now"
+    controller.on_change(Change(ConfigMaps.key, seen, None), 0.2)
+    (job,) = controller.take_work(0.2, 9).jobs
+    assert b'"used":{"count/configmaps":"0"}' in job.writes[0].body
+    assert b'"resourceVersion":"10"' in job.writes[0].body
+    controller.check()
+
+
+def test_an_object_that_never_comes_is_not_waited_for_for_ever() -> None:
+    controller = ResourceQuotaController()
+    controller.on_synced(0.0)
+    controller.on_change(Change(ResourceQuotas.key, None, made(10, "1")), 0.0)
+    assert controller.take_work(0.0, 9).jobs == ()
+    assert len(controller.take_work(CHARGE_PATIENCE_S, 9).jobs) == 1
+
+
+STEPS = ("map", "service", "drop map", "drop service", "quota", "restart", "settle")
+LIMITS = {"count/configmaps": "3", "count/services": "4", "services": "9", "services.nodeports": "3"}
+
+
+def perform(cluster: Cluster, step: str, number: int) -> None:
+    name = f"o{number}"
+    match step:
+        case "map":
+            cluster.create(ConfigMaps, {"metadata": {"name": name}})
+        case "service":
+            spec = {"type": "NodePort" if number % 2 else "ClusterIP", "ports": [{"port": 1}]}
+            cluster.create(Services, {"metadata": {"name": name}, "spec": spec})
+        case "drop map":
+            cluster.delete(ConfigMaps, name)
+        case "drop service":
+            cluster.delete(Services, name)
+        case "quota":
+            cluster.create(ResourceQuotas, quota(**LIMITS))
+        case "restart":
+            cluster.replace(ResourceQuotaController())
+        case _:
+            cluster.settle()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 4)), max_size=25))
+def test_used_is_what_a_full_count_finds(script: list[tuple[str, int]]) -> None:
+    cluster = Cluster(ResourceQuotaController())
+    codes = []
+    for step, number in script:
+        try:
+            perform(cluster, step, number)
+        except StatusError as error:
+            codes.append(error.code)
+    assert set(codes) <= {403, 404, 409}
+    cluster.settle()
+    cluster.check()
+    counted: Counter[str] = Counter()
+    for resource in COUNTED:
+        for record in cluster.store.list(resource.storage_key, namespace="default").records:
+            counted.update(usage(resource, decode(record.body, projection_of(resource.key))))
+    for found in cluster.list(ResourceQuotas):
+        assert found["status"] == {"hard": LIMITS, "used": {each: str(counted[each]) for each in LIMITS}}

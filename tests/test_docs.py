@@ -1,0 +1,264 @@
+"""The documents say what is so: names exist, links lead somewhere, outputs and figures are today's, examples run."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import http.client
+import importlib
+import re
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import pytest_asyncio
+from tools.make_reference import DOCUMENTS, refreshed
+
+from sliceplane.cli.main import COMMANDS, main
+from sliceplane.controllers.endpointslice import EndpointSliceConfig
+from sliceplane.shell.controllers import ControllerService, default_controllers
+from sliceplane.shell.plane import Plane, PlaneConfig
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "sliceplane"
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [*DOCS, *(path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if path.exists())]
+#: documents whose dotted names in backticks are names of the package
+NAMING = [ROOT / "docs" / name for name in ("architecture.md", "invariants.md", "operations.md", "cli.md", "api.md")]
+
+_TEST = re.compile(r"(?P<path>tests/[\w/]+\.py)?(?P<names>(?:::\w+)+)|(?P<file>tests/[\w/]+\.py)")
+_LINK = re.compile(r"\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
+_DOTTED = re.compile(r"`(?P<name>[a-z]\w*(?:\.\w+)+)`")
+_FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+_EXAMPLE = re.compile(r"<!-- example (?P<name>\w+) -->\n```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+_UNITS = {"": 1, "s": 1, "levels": 1, "KiB": 1024, "MiB": 1024**2}
+
+
+def page(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@cache
+def names_in(path: Path) -> frozenset[str]:
+    """What is defined in a module: ``name`` and ``Class.member``, also by assignment."""
+    found: set[str] = set()
+
+    def collect(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    found.add(prefix + name)
+                case ast.ClassDef(name=name, body=inside):
+                    found.add(prefix + name)
+                    collect(inside, f"{prefix}{name}.")
+                case ast.Assign(targets=targets):
+                    found.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    found.add(prefix + name)
+
+    collect(ast.parse(path.read_text(encoding="utf-8")).body, "")
+    return frozenset(found)
+
+
+# Names
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page)
+def test_tests_that_are_named_exist(path: Path) -> None:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        current: Path | None = None
+        for match in _TEST.finditer(line):
+            named = match["path"] or match["file"]
+            if named:
+                current = ROOT / named
+                assert current.is_file(), f"{page(path)}: no such file: {named}"
+            if match["names"]:
+                assert current is not None, f"{page(path)}: {match['names']} follows no file"
+                name = match["names"].removeprefix("::").replace("::", ".")
+                assert name in names_in(current), f"{page(path)}: no {name} in {page(current)}"
+
+
+def exists(dotted: str) -> bool:
+    """Whether ``package.module.Class.member`` is in the source; a class may inherit the member."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        base = SOURCE.joinpath(*parts[:length])
+        module = base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
+        if module.is_file():
+            return length == len(parts) or ".".join(parts[length:]) in names_in(module)
+    return False
+
+
+@pytest.mark.parametrize("path", NAMING, ids=page)
+def test_dotted_names_exist(path: Path) -> None:
+    packages = {folder.name for folder in SOURCE.iterdir() if folder.is_dir()}
+    for match in _DOTTED.finditer(_FENCE.sub("", path.read_text(encoding="utf-8"))):
+        name = match["name"]
+        if name.split(".")[0] in packages and not name.endswith((".py", ".md")):
+            assert exists(name), f"{page(path)}: sliceplane.{name} does not exist"
+
+
+def test_every_guarantee_names_a_test() -> None:
+    rows = [line for line in (ROOT / "docs" / "invariants.md").read_text(encoding="utf-8").splitlines() if "|" in line]
+    guarantees = [row for row in rows if not row.startswith(("| guarantee", "|---"))]
+    assert len(guarantees) > 50
+    for row in guarantees:
+        _, guarantee, held, tested, _ = row.split("|")
+        assert _DOTTED.search(held), f"{guarantee}: held by nothing"
+        assert "::" in tested, f"{guarantee}: tested by nothing"
+
+
+def test_packages_of_the_architecture_are_those_that_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    there = {folder.name for folder in SOURCE.iterdir() if (folder / "__init__.py").exists()}
+    assert named == there, f"only named: {sorted(named - there)}; only there: {sorted(there - named)}"
+
+
+# Links
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of headings, as GitHub makes them."""
+    text = _FENCE.sub("", path.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ +(.*?)\s*$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=page)
+def test_links_lead_somewhere(path: Path) -> None:
+    for match in _LINK.finditer(_FENCE.sub("", path.read_text(encoding="utf-8"))):
+        target = match["target"]
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        found = (path.parent / file).resolve() if file else path
+        assert found.exists(), f"{page(path)}: {target} leads nowhere"
+        if anchor and found.suffix == ".md":
+            assert anchor in anchors(found), f"{page(path)}: no heading for {target}"
+
+
+# Made parts, flags, figures
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=page)
+def test_made_parts_are_as_made_now(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert "<!-- " in text
+    assert text == refreshed(text), f"{page(path)}: run tools/make_reference.py"
+
+
+def flags_of(command: click.Command) -> set[str]:
+    return {flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")}
+
+
+def test_flags_of_the_command_line() -> None:
+    """Outside the help texts, too, every flag is named where its command is described, and no other anywhere."""
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", _FENCE.sub("", text), re.DOTALL | re.MULTILINE))
+    commands = {name: main.get_command(click.Context(main), name) for name in COMMANDS}
+    known = {"--help", "--version"}
+    for name, command in commands.items():
+        assert command is not None, f"{name} has no command"
+        known |= flags_of(command)
+        missing = flags_of(command) - set(_FLAG.findall(sections[f"`sliceplane {name}`"]))
+        assert not missing, f"docs/cli.md does not describe {sorted(missing)} of {name}"
+    assert set(_FLAG.findall(text)) <= known, f"no such flags: {sorted(set(_FLAG.findall(text)) - known)}"
+
+
+def value_of(dotted: str) -> Any:
+    """A constant, or the default of a dataclass field."""
+    parts = dotted.split(".")
+    length = next(n for n in range(len(parts), 0, -1) if SOURCE.joinpath(*parts[:n]).with_suffix(".py").is_file())
+    found: Any = importlib.import_module(".".join(("sliceplane", *parts[:length])))
+    for part in parts[length:]:
+        found = (
+            next(f.default for f in fields(found) if f.name == part) if is_dataclass(found) else getattr(found, part)
+        )
+    return found
+
+
+def test_limits_are_those_of_the_code() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| ([\d,]+) ?([A-Za-z]*) \|[^|]+\| `([\w.]+)` \|$", text, re.MULTILINE)
+    assert len(rows) > 25
+    for number, unit, constant in rows:
+        told = int(number.replace(",", "")) * _UNITS[unit]
+        assert told == value_of(constant), f"{constant} is {value_of(constant)}, docs/operations.md says {told}"
+
+
+# What a running server shows, and examples
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Plane]:
+    """A plane with the controllers that ``up`` runs."""
+    services = (ControllerService(default_controllers(EndpointSliceConfig())),)
+    plane = Plane(PlaneConfig(data_dir="memory:", secure_port=0), services)
+    await plane.start()
+    while await fetch(plane, "/readyz") != "ok":
+        await asyncio.sleep(0.02)
+    yield plane
+    await plane.stop()
+
+
+async def fetch(plane: Plane, path: str) -> str:
+    context = ssl.create_default_context(cafile=str(plane.pki.ca_file))
+    context.load_cert_chain(plane.pki.admin_file, plane.pki.admin_key_file)
+
+    def read() -> bytes:
+        connection = http.client.HTTPSConnection(plane.url.removeprefix("https://"), context=context, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            return connection.getresponse().read()
+
+    return (await asyncio.to_thread(read)).decode()
+
+
+async def test_metrics_are_those_of_a_server(server: Plane) -> None:
+    shown = dict(re.findall(r"^# TYPE (\w+) (\w+)$", await fetch(server, "/metrics"), re.MULTILINE))
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram) \|", text, re.MULTILINE))
+    assert told == shown
+
+
+async def test_health_checks_are_those_of_a_server(server: Plane) -> None:
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `(\w+)` \| (?:all|`/readyz`)", text, re.MULTILINE)
+    answered = await fetch(server, "/readyz?verbose")
+    shown = re.findall(r"^\[\+\](\w+) ok$", answered, re.MULTILINE)
+    assert sorted(told) == sorted(shown)
+
+
+def examples() -> dict[str, str]:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    return {match["name"]: match["code"] for match in _EXAMPLE.finditer(text)}
+
+
+async def test_examples_of_the_api(server: Plane) -> None:
+    """The informer of one example sees the slice that the other one makes come and go."""
+    informer: dict[str, Any] = {}
+    exec(compile(examples()["informer"], "docs/api.md", "exec"), informer)
+    client: dict[str, Any] = {"KUBECONFIG": str(server.kubeconfig)}
+    seen = asyncio.Event()
+
+    def gone(slices: dict[str, Any]) -> bool:
+        if "default/billing-1" in slices:
+            seen.set()
+        return seen.is_set() and not slices
+
+    following = asyncio.create_task(informer["follow"](client["KUBECONFIG"], "billing", gone))
+    await asyncio.to_thread(exec, compile(examples()["kubernetes"], "docs/api.md", "exec"), client)
+    assert client["addresses"] == ["198.51.100.7"]
+    async with asyncio.timeout(10):
+        await seen.wait()
+        await asyncio.to_thread(client["discovery"].delete_namespaced_endpoint_slice, "billing-1", "default")
+        assert await following == {}
+    client["discovery"].api_client.close()

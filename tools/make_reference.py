@@ -1,0 +1,124 @@
+"""Refresh the parts of docs/cli.md and docs/api.md that follow from the code.
+
+Run from the root of the repository: ``PYTHONPATH=src .venv/bin/python tools/make_reference.py``.
+
+Two sorts of parts, told by the comment before them:
+
+- ``<!-- run -->``: a console block.  Each line ``$ sliceplane ARGUMENTS`` is followed by what that prints in a
+  terminal of ``COLUMNS`` columns, ``$ echo $?`` by its exit code.  Only commands that end by themselves.
+- ``<!-- table NAME -->``: a table that ``TABLES`` makes out of ``api.scheme``, up to the next empty line.
+
+``tests/test_docs.py`` refreshes the same parts and fails if anything changes.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from sliceplane.api.scheme import RESOURCES, Resource
+from sliceplane.cli.main import main as sliceplane
+from sliceplane.shell.apiserver.paths import _SUBRESOURCE_VERBS
+
+DOCS = Path(__file__).parents[1] / "docs"
+DOCUMENTS = (DOCS / "cli.md", DOCS / "api.md")
+COLUMNS = 100
+
+_RUN = re.compile(r"(?<=<!-- run -->\n```console\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
+_TABLE = re.compile(r"(?<=^<!-- table )(?P<name>[\w-]+)( -->\n).*?(?=\n\n)", re.DOTALL | re.MULTILINE)
+
+
+def refreshed(text: str) -> str:
+    """*text* with every such part made anew."""
+    text = _RUN.sub(lambda block: _run_again(block[0]), text)
+    return _TABLE.sub(lambda table: f"{table[1]}{table[2]}{TABLES[table[1]]()}", text)
+
+
+def _run_again(block: str) -> str:
+    lines: list[str] = []
+    code = 0
+    for line in block.splitlines():
+        if line == "$ echo $?":
+            lines += [line, str(code)]
+        elif line.startswith("$ sliceplane"):
+            result = CliRunner().invoke(
+                sliceplane, shlex.split(line)[2:], prog_name="sliceplane", terminal_width=COLUMNS
+            )
+            code = result.exit_code
+            lines += [line, *result.output.rstrip().splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def resource_table() -> str:
+    rows = [
+        "| resource | group/version | kind | short names | namespaced | subresources |",
+        "|---|---|---|---|---|---|",
+    ]
+    for resource in RESOURCES:
+        short = ", ".join(f"`{name}`" for name in resource.short_names)
+        below = ", ".join(f"`{name}`" for name in resource.subresources)
+        scope = "yes" if resource.namespaced else "no"
+        rows.append(
+            f"| `{resource.plural}` | `{resource.api_version}` | {resource.kind} | {short} | {scope} | {below} |"
+        )
+    return "\n".join(rows)
+
+
+def subresource_table() -> str:
+    rows = ["| subresource | of | verbs |", "|---|---|---|"]
+    for name, verbs in sorted(_SUBRESOURCE_VERBS.items()):
+        of = ", ".join(f"`{resource.plural}`" for resource in RESOURCES if name in resource.subresources)
+        rows.append(f"| `{name}` | {of} | {', '.join(verbs)} |")
+    return "\n".join(rows)
+
+
+def field_table() -> str:
+    rows = ["| resource | fields beyond `metadata.name` and `metadata.namespace` |", "|---|---|"]
+    for resource in RESOURCES:
+        if resource.selectable_fields:
+            names = ", ".join(f"`{name}`" for name, _ in resource.selectable_fields)
+            rows.append(f"| `{resource.plural}` | {names} |")
+    return "\n".join(rows)
+
+
+def rule_table() -> str:
+    def yes(resource: Resource, rule: Callable[[Resource], bool]) -> str:
+        return "yes" if rule(resource) else "no"
+
+    rows = [
+        "| resource | PUT creates | PUT without resourceVersion | generation counts | a delete answers |",
+        "|---|---|---|---|---|",
+    ]
+    counts = {"none": "never", "spec": "changes of `spec`", "content": "changes outside metadata, and of labels"}
+    replies = {"status": "Status", "object": "the object"}
+    for resource in RESOURCES:
+        cells = (
+            yes(resource, lambda one: one.create_on_update),
+            yes(resource, lambda one: one.unconditional_update),
+            counts[resource.generation],
+            replies[resource.delete_reply],
+        )
+        rows.append(f"| `{resource.plural}` | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "fields": field_table,
+    "resources": resource_table,
+    "rules": rule_table,
+    "subresources": subresource_table,
+}
+
+
+def documents() -> Iterator[tuple[Path, str]]:
+    for path in DOCUMENTS:
+        yield path, path.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for document, content in documents():
+        document.write_text(refreshed(content), encoding="utf-8")

@@ -5,7 +5,7 @@ PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
 
-.PHONY: help install dev demo test check lint bench soak lock clean
+.PHONY: help install dev demo test check lint bench soak docs lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,7 +27,7 @@ lint: dev
 	PYTHONPATH=src .venv/bin/lint-imports
 
 check: lint ## fast: lint, types, layers, quick tests of the cores
-	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -m "not slow and not kernel and not kubectl" tests/test_tidy.py $(wildcard tests/kit tests/api tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft)
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -m "not slow and not kernel and not kubectl" tests/test_tidy.py tests/test_docs.py $(wildcard tests/kit tests/api tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft)
 
 test: lint ## everything that must pass (what CI runs)
 	$(PYTEST)
@@ -37,6 +37,10 @@ soak: dev ## the slow ones: 100 kills under write load, long random histories
 
 bench: dev ## every budget of the design: ours, the peer's, the ratio
 	@$(PY) -m benchmarks
+
+docs: dev ## make the made parts of the documents anew: help texts, tables, kubectl transcripts
+	PYTHONPATH=src:. $(PY) tools/make_reference.py
+	PYTHONPATH=src:. $(PY) tools/make_transcripts.py
 
 lock: ## pin anew what pyproject.toml asks for
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 pyproject.toml -o requirements.lock

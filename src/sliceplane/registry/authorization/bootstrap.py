@@ -1,7 +1,7 @@
 """Roles and bindings of ``policy`` into the store, at every start.
 
 What is missing is made.  What is there keeps all that an administrator added, and gets back rules and subjects
-that it lacks, unless its annotation ``rbac.authorization.kubernetes.io/autoupdate`` says "false".
+that it lacks if its annotation ``rbac.authorization.kubernetes.io/autoupdate`` says "true".
 """
 
 from __future__ import annotations

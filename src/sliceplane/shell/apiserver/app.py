@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sliceplane.api.codec import encode
-from sliceplane.api.errors import StatusError, internal, method_not_allowed
+from sliceplane.api.errors import StatusError, bad_request, forbidden, internal, method_not_allowed
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.api.selectors.fields import selected_name
 from sliceplane.registry.authorization.types import Attributes, Decision
@@ -157,6 +157,7 @@ class ApiServer:
         authorization = request.headers.get(b"authorization", b"")
         user = authenticate(request.certificate_user, authorization, self._services.tokens)
         request.user = user
+        _refuse_impersonation(request, user)
         path = parse(request.path)
         if path is None:
             self._authorize(user, Attributes(verb=request.method.lower(), path=request.path), None, exchange)
@@ -227,6 +228,21 @@ class ApiServer:
             ]
             return Response(200, encode({"paths": [*found, "/version"]}) + b"\n")
         return _page_not_found()
+
+
+def _refuse_impersonation(request: Request, user: User) -> None:
+    """Nobody may act as somebody else here yet; to pass over the wish would act with the wrong rights.
+
+    Raises the 403 ``StatusError`` that upstream gives to who is not allowed to, or its 400 (reference B17).
+    """
+    wanted = next((name for name in request.headers if name.startswith(b"impersonate-")), None)
+    if wanted is None:
+        return
+    impersonated = request.header(b"impersonate-user")
+    if not impersonated:
+        raise bad_request(f"requested [{wanted.decode('latin-1')}] without impersonating a user")
+    why = f'User "{user.name}" cannot impersonate resource "users" in API group "" at the cluster scope'
+    raise forbidden("users", "", impersonated, why)
 
 
 def _attributes(request: Request, verb: str, path: ResourcePath) -> Attributes:

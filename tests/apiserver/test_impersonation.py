@@ -6,7 +6,7 @@ import pytest
 from tests.apiserver.serving import Server
 
 REFUSED = (
-    'users "jane" is forbidden: User "kubernetes-admin" cannot impersonate resource "users" in API group "" at the '
+    'users "jane" is forbidden: User "sliceplane-admin" cannot impersonate resource "users" in API group "" at the '
     "cluster scope"
 )
 

@@ -102,7 +102,7 @@ class TableState:
     """See the module.  ``take_transaction``, then exactly one of ``on_success`` and ``on_failure``, then the next."""
 
     def __init__(self, table: TableRef) -> None:
-        self._table = table
+        self.table = table
         self._services: dict[ServiceKey, ServiceObjects] = {}
         self._wanted: dict[str, BalancedChain] = {}
         self._claims: dict[ElementId, tuple[tuple[ServiceKey, Value], ...]] = {}
@@ -153,7 +153,7 @@ class TableState:
             return None
         self._draft = draft
         self._marked_chains, self._marked_elements = set(), set()
-        return Transaction(self._table, commands, draft.full)
+        return Transaction(self.table, commands, draft.full)
 
     def on_success(self, now: float) -> None:
         """The kernel took the transaction."""

@@ -105,16 +105,18 @@ def test_the_real_kernel_refuses_it_too(host: Host, commands: tuple[Command, ...
 
 
 def objects(family: NftFamily, number: int, targets: list[int]) -> ServiceObjects:
+    # nft has a word to say on how protocols mix in a table, and says it to later transactions only.
+    protocol = ("tcp", "udp", "sctp")[number % 3]
     vip = f"172.30.0.{number}" if family == "ip" else f"fd30::{number}"
     prefix = "10.0.0." if family == "ip" else "fd10::"
     elements: list[Any] = [(CLUSTER_IPS.name, (vip,), None)]
     chains: tuple[BalancedChain, ...] = ()
     if targets:
         name = f"service-{number}"
-        chains = (BalancedChain(name, "tcp", tuple(Target(f"{prefix}{n}", 8080) for n in targets)),)
-        elements.append((SERVICE_IPS.name, (vip, "tcp", 32000 + number), goto(name)))
+        chains = (BalancedChain(name, protocol, tuple(Target(f"{prefix}{n}", 8080) for n in targets)),)
+        elements.append((SERVICE_IPS.name, (vip, protocol, 32000 + number), goto(name)))
         local = f"{prefix}{targets[0]}"
-        elements.append((HAIRPIN.name, (local, local, "tcp", 8080), None))
+        elements.append((HAIRPIN.name, (local, local, protocol, 8080), None))
     return ServiceObjects(chains, tuple(elements))
 
 

@@ -24,6 +24,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, Services
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
+from sliceplane.shell import node_proxy
 from sliceplane.shell.nft_runner import NftRunner
 from sliceplane.shell.node_proxy import NodeProxy, cleanup
 
@@ -318,6 +319,20 @@ async def test_recovers_when_somebody_deletes_the_table(client: Host, backends: 
         await cluster.written()  # the incremental transaction is refused, the full one follows
         assert set(await cluster.ask(VIP["IPv4"], count=5)) == {"b2"}
         assert cluster.proxy.health().healthy
+
+
+async def test_a_deleted_table_comes_back_by_itself(
+    client: Host, backends: list[Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.1)
+    async with running(client) as cluster:
+        cluster.put(service(), make_slice("IPv4", backends[:1]))
+        cluster.synced()
+        await cluster.written()
+        await cleanup(cluster.runner)
+        async with asyncio.timeout(5):
+            while set(await cluster.ask(VIP["IPv4"])) != {"b1"}:
+                await asyncio.sleep(0.05)
 
 
 async def test_established_connections_outlive_unrelated_changes(client: Host, backends: list[Host]) -> None:

@@ -27,7 +27,7 @@ from sliceplane.nft.statements import Balance, Jump, Vmap
 
 REF = TableRef("ip", "sliceplane")
 KEY = ("172.30.0.1", "tcp", 80)
-MAP = Container("endpoints-0", ("numgen",), "target")
+MAP = Container("endpoints-tcp-0", ("numgen",), "target", "tcp")
 BALANCE = Rule((Balance("tcp", 1, 0, MAP.name),))
 
 
@@ -75,6 +75,7 @@ REFUSED: list[tuple[str, str, tuple[Command, ...]]] = [
     ("no elements", "EINVAL", (AddElements(MAP.name, ()),)),
     ("no keys", "EINVAL", (DeleteElements(MAP.name, ()),)),
     ("map of the wrong kind for the rule", "EINVAL", (AddRule("c", Rule((Vmap(("daddr",), MAP.name),))),)),
+    ("map of another protocol for the rule", "EINVAL", (AddRule("c", Rule((Balance("udp", 1, 0, MAP.name),))),)),
     ("nothing to draw from", "EINVAL", (AddRule("c", Rule((Balance("tcp", 0, 0, MAP.name),))),)),
     ("name too long", "EINVAL", (AddChain("x" * 256),)),
 ]

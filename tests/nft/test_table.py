@@ -213,7 +213,7 @@ class TestRetirement:
         bench.state.set_service(key(1), objects(1, (1, 2)))
         bench.sync()
         table = bench.kernel.tables[REF]
-        assert len(table.containers["endpoints-0"].elements) == 3
+        assert len(table.containers["endpoints-tcp-0"].elements) == 3
         bench.state.set_service(key(1), objects(1, ()))
         bench.sync()
         assert table is not bench.kernel.tables[REF]
@@ -329,9 +329,12 @@ def test_rendering_is_what_nft_reads() -> None:
     text = transaction.render()
     assert text.startswith("add table ip sliceplane\ndelete table ip sliceplane\nadd table ip sliceplane\n")
     for line in (
-        "add map ip sliceplane endpoints-0 { typeof numgen random mod 2 : ip daddr . tcp dport; }",
-        "add element ip sliceplane endpoints-0 { 0 : 10.0.0.1 . 80, 1 : 10.0.0.2 . 80 }",
-        "add rule ip sliceplane service-1 meta l4proto tcp dnat ip to numgen random mod 2 offset 0 map @endpoints-0",
+        "add map ip sliceplane endpoints-tcp-0 { typeof numgen random mod 2 : ip daddr . tcp dport; }",
+        "add element ip sliceplane endpoints-tcp-0 { 0 : 10.0.0.1 . 80, 1 : 10.0.0.2 . 80 }",
+        (
+            "add rule ip sliceplane service-1 meta l4proto tcp dnat ip "
+            "to numgen random mod 2 offset 0 map @endpoints-tcp-0"
+        ),
         "add element ip sliceplane service-ips { 172.30.0.1 . tcp . 80 : goto service-1 }",
         "add chain ip sliceplane nat-output { type nat hook output priority -100; }",
         "add rule ip sliceplane services ip daddr . meta l4proto . th dport vmap @service-ips",

@@ -13,6 +13,8 @@ from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.informer.changes import Change
+from sliceplane.nft.names import TABLE
+from sliceplane.nft.objects import TableRef
 from sliceplane.shell import node_proxy
 from sliceplane.shell.nft_runner import NftError
 from sliceplane.shell.node_proxy import NodeProxy, cleanup
@@ -22,6 +24,8 @@ class Runner:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.failures = 0
+        #: of other hands
+        self.deleted: set[TableRef] = set()
         self.open = asyncio.Event()
         self.open.set()
 
@@ -31,6 +35,10 @@ class Runner:
         if self.failures:
             self.failures -= 1
             raise NftError("rejected", "no")
+        self.deleted = {table for table in self.deleted if f"add table {table}" not in text}
+
+    async def tables(self) -> frozenset[TableRef]:
+        return frozenset({TableRef("ip", TABLE), TableRef("ip6", TABLE)} - self.deleted)
 
 
 def service(number: int = 1) -> Service:
@@ -194,3 +202,54 @@ async def test_cleanup_takes_both_tables() -> None:
         "add table ip6 sliceplane",
         "delete table ip6 sliceplane",
     ]
+
+
+async def test_a_table_that_somebody_deleted_comes_back_without_any_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.01)
+    runner = Runner()
+    proxy = NodeProxy("node-1", runner)
+    async with running(proxy):
+        proxy.on_change(added())
+        synced(proxy)
+        await settled(proxy)
+        await asyncio.sleep(0.05)
+        assert len(runner.texts) == 2, "nothing is written while the tables are there"
+        runner.deleted = {TableRef("ip6", TABLE)}
+        while runner.deleted:
+            await asyncio.sleep(0.001)
+        await settled(proxy)
+        assert len(runner.texts) == 3
+        assert runner.texts[2] == runner.texts[1] or runner.texts[2] == runner.texts[0]
+
+
+async def test_a_refused_transaction_of_one_family_makes_the_other_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 60.0)
+    runner = Runner()
+    proxy = NodeProxy("node-1", runner)
+    async with running(proxy):
+        synced(proxy)
+        await settled(proxy)
+        runner.deleted = {TableRef("ip", TABLE), TableRef("ip6", TABLE)}
+        runner.failures = 1
+        proxy.on_change(added())  # an IPv4 Service
+        while runner.deleted:
+            await asyncio.sleep(0.001)
+
+
+async def test_the_whole_table_is_written_anew_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.01)
+    now = 0.0
+    runner = Runner()
+    proxy = NodeProxy("node-1", runner, families=("IPv4",), clock=lambda: now)
+    async with running(proxy):
+        synced(proxy)
+        await settled(proxy)
+        now = node_proxy.WHOLE_TABLE_PERIOD_S - 1
+        await asyncio.sleep(0.03)
+        assert len(runner.texts) == 1
+        now += 2
+        while len(runner.texts) < 2:
+            await asyncio.sleep(0.001)
+        assert runner.texts[0] == runner.texts[1]
+        await asyncio.sleep(0.03)
+        assert len(runner.texts) == 2

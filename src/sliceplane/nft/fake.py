@@ -186,10 +186,13 @@ class _Attempt:
             if isinstance(part, Jump):
                 self._chain(table, part.chain, command)
             elif isinstance(part, InSet | Vmap | Balance):
-                value = self._container(table, part.container, command).definition.value
+                definition = self._container(table, part.container, command).definition
+                value = definition.value
                 wanted = {InSet: "none", Vmap: "verdict", Balance: "target"}[type(part)]
                 if value != wanted:
                     raise FakeError("EINVAL", command, f"{part.container} holds {value}, not {wanted}")
+                if isinstance(part, Balance) and part.protocol != definition.protocol:
+                    raise FakeError("EINVAL", command, f"{part.container} is for {definition.protocol}")
             if isinstance(part, Balance) and not (part.count > 0 and part.offset + part.count <= 2**32):
                 raise FakeError("EINVAL", command, f"numgen mod {part.count} offset {part.offset}")
         chain.rules.append(command.rule)

@@ -57,17 +57,19 @@ class Hook:
 class Container:
     """A set (``value`` none) or a map.  ``key`` names field types, joined as nft concatenates them.
 
-    ``numgen`` keys are the numbers that ``numgen`` draws; nft knows that type by ``typeof`` alone.
+    ``numgen`` keys are the numbers that ``numgen`` draws; nft knows that type by ``typeof`` alone, and then wants to
+    know of which *protocol* the ports of targets are: it refuses a rule for another one ("conflicting protocols").
     """
 
     name: str
     key: tuple[Literal["addr", "proto", "port", "numgen"], ...]
     value: Literal["none", "verdict", "target"] = "none"
+    protocol: str = ""
 
     def definition(self, family: NftFamily) -> str:
         if self.value == "target":
             assert self.key == ("numgen",), f"{self.name}: targets are found by number, not by {self.key}"
-            return f"{{ typeof numgen random mod 2 : {family} daddr . tcp dport; }}"
+            return f"{{ typeof numgen random mod 2 : {family} daddr . {self.protocol} dport; }}"
         types = {"addr": "ipv4_addr" if family == "ip" else "ipv6_addr", "proto": "inet_proto", "port": "inet_service"}
         suffix = " : verdict" if self.value == "verdict" else ""
         return f"{{ type {' . '.join(types[part] for part in self.key)}{suffix}; }}"

@@ -49,6 +49,8 @@ class FamilyPlane:
         self._schedule = Schedule(min_period_s=config.min_period_s)
         self._synced = False
         self._writes = 0
+        self._table_written_at: float | None = None
+        self._in_flight_is_full = False
 
     @property
     def freshness(self) -> Freshness:
@@ -63,6 +65,15 @@ class FamilyPlane:
     def writes(self) -> int:
         """How many transactions the kernel has taken."""
         return self._writes
+
+    @property
+    def table(self) -> TableRef:
+        return self._table.table
+
+    @property
+    def table_written_at(self) -> float | None:
+        """When the kernel last took the whole table; ``None``: not yet."""
+        return self._table_written_at
 
     def on_service(self, old: Service | None, new: Service | None, now: float) -> None:
         self._note(self._tracker.on_service(old, new), now)
@@ -93,6 +104,7 @@ class FamilyPlane:
         for change in self._tracker.take_changes():
             self._table.set_service(change.service, build_service(change.ports))
         transaction = self._table.take_transaction(now)
+        self._in_flight_is_full = transaction is not None and transaction.full
         if transaction is None:
             self._schedule.on_success(now)
             self._arm_retirement()
@@ -101,6 +113,8 @@ class FamilyPlane:
     def on_success(self, now: float) -> None:
         """The kernel took the transaction."""
         self._writes += 1
+        if self._in_flight_is_full:
+            self._table_written_at = now
         self._table.on_success(now)
         self._schedule.on_success(now)
         self._arm_retirement()
@@ -109,6 +123,13 @@ class FamilyPlane:
         """The kernel refused it; the next one, after the back-off or with the next change, is full."""
         self._table.on_failure()
         self._schedule.on_failure(now)
+
+    def on_doubt(self, now: float) -> None:
+        """Somebody else may have changed the table: write all of it anew.  Nothing is done while a write runs: it shows
+        by itself whether the table is there."""
+        if self._synced and not self._schedule.running:
+            self._table.force_full()
+            self._schedule.on_change(now)
 
     def _note(self, changed: tuple[ServiceKey, ...], now: float) -> None:
         if changed and self._synced:

@@ -16,9 +16,11 @@ shared by a few chains keep both products small.  Measured with 5,007 services o
 | 128 | 2.26 s, 1.33 s | 24 ms |
 | all | 16.3 s, 15.4 s | 40 to 50 ms |
 
-A *slot* is a chain's number.  Slot ``s`` owns the keys ``offset(s)`` to ``offset(s) + 2**20 - 1`` of map ``s //
-16``, and the chain's rule draws from them: ``numgen random mod N offset ...``.  So an endpoint that changes is
-one element, however many there are.
+Each protocol has maps of its own, since nft refuses a rule that draws, say, UDP targets from a map of TCP ones.
+
+A *slot* is a chain's number among those of its protocol.  Slot ``s`` owns the keys ``offset(s)`` to
+``offset(s) + 2**20 - 1`` of map ``s // 16``, and the chain's rule draws from them: ``numgen random mod N offset ...``.
+So an endpoint that changes is one element, however many there are.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ CHAINS_PER_MAP = 16
 TARGETS_PER_CHAIN_MAX = 2**20
 
 
-def map_of(slot: int) -> Container:
-    """The map in which *slot* lives."""
-    return Container(f"endpoints-{slot // CHAINS_PER_MAP}", ("numgen",), "target")
+def map_of(protocol: str, slot: int) -> Container:
+    """The map in which *slot* of *protocol* lives."""
+    return Container(f"endpoints-{protocol}-{slot // CHAINS_PER_MAP}", ("numgen",), "target", protocol)
 
 
 def offset_of(slot: int) -> int:
@@ -43,9 +45,11 @@ def offset_of(slot: int) -> int:
 
 
 class Slots:
-    """Hands out slots, the lowest free one first, and knows which maps are in use.  Owned by one ``TableState``."""
+    """Hands out the slots of one protocol, the lowest free one first, and knows which maps are in use.  Owned by one
+    ``TableState``."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: str) -> None:
+        self._protocol = protocol
         self._free: list[int] = []
         self._end = 0
         self._used_of_map: dict[str, int] = {}
@@ -57,7 +61,7 @@ class Slots:
         else:
             slot = self._end
             self._end += 1
-        name = map_of(slot).name
+        name = map_of(self._protocol, slot).name
         used = self._used_of_map.get(name, 0)
         assert used < CHAINS_PER_MAP, f"map {name} has {used} chains already"
         self._used_of_map[name] = used + 1
@@ -65,7 +69,7 @@ class Slots:
 
     def release(self, slot: int) -> bool:
         """Gives a slot back; true if its map is empty now and has to go."""
-        name = map_of(slot).name
+        name = map_of(self._protocol, slot).name
         heapq.heappush(self._free, slot)
         self._used_of_map[name] -= 1
         if self._used_of_map[name]:
@@ -80,5 +84,5 @@ class Slots:
         assert used == set(range(self._end)) - free, f"used {sorted(used)}, free {sorted(free)}, end {self._end}"
         counts: dict[str, int] = {}
         for slot in used:
-            counts[map_of(slot).name] = counts.get(map_of(slot).name, 0) + 1
+            counts[map_of(self._protocol, slot).name] = counts.get(map_of(self._protocol, slot).name, 0) + 1
         assert counts == self._used_of_map, f"maps {self._used_of_map} should be {counts}"

@@ -70,9 +70,10 @@ ElementId = tuple[str, Key]  # container, key
 
 
 class Held(NamedTuple):
-    """A chain in the kernel: its slot, how many targets its rule draws from (0: it has no rule), and the
-    targets in the slot; those from number ``live`` on are retired."""
+    """A chain in the kernel: its slot among those of its protocol, how many targets its rule draws from (0: it has no
+    rule), and the targets in the slot; those from number ``live`` on are retired."""
 
+    protocol: str
     slot: int
     live: int
     targets: tuple[Target, ...]
@@ -101,13 +102,13 @@ class TableState:
     """See the module.  ``take_transaction``, then exactly one of ``on_success`` and ``on_failure``, then the next."""
 
     def __init__(self, table: TableRef) -> None:
-        self._table = table
+        self.table = table
         self._services: dict[ServiceKey, ServiceObjects] = {}
         self._wanted: dict[str, BalancedChain] = {}
         self._claims: dict[ElementId, tuple[tuple[ServiceKey, Value], ...]] = {}
         self._held: dict[str, Held] = {}
         self._elements: dict[ElementId, Value] = {}
-        self._slots = Slots()
+        self._slots: dict[str, Slots] = {}  # by protocol
         self._retired: dict[str, float] = {}  # chain -> when its retired part may go
         self._marked_chains: set[str] = set()
         self._marked_elements: set[ElementId] = set()
@@ -152,7 +153,7 @@ class TableState:
             return None
         self._draft = draft
         self._marked_chains, self._marked_elements = set(), set()
-        return Transaction(self._table, commands, draft.full)
+        return Transaction(self.table, commands, draft.full)
 
     def on_success(self, now: float) -> None:
         """The kernel took the transaction."""
@@ -203,7 +204,7 @@ class TableState:
 
     def _full(self) -> _Draft:
         draft = _Draft(full=True)
-        self._slots = Slots()  # no way back: until this succeeds, every transaction is full
+        self._slots = {}  # no way back: until this succeeds, every transaction is full
         draft.made.extend((AddTable(), DeleteTable(), AddTable(), *static_commands()))
         for name in sorted(self._wanted):
             self._place(draft, self._wanted[name], None)
@@ -252,15 +253,17 @@ class TableState:
         name, count = wanted.name, len(wanted.targets)
         assert count, f"{name} has no targets: its Service must not have built it"
         if held is None:
-            slot, first = self._slots.take()
+            protocol = wanted.protocol
+            slot, first = self._slots.setdefault(protocol, Slots(protocol)).take()
             if first:
-                draft.made.append(AddContainer(map_of(slot)))
+                draft.made.append(AddContainer(map_of(protocol, slot)))
             draft.made.append(AddChain(name))
-            held = Held(slot, 0, ())
+            held = Held(protocol, slot, 0, ())
             placed = wanted.targets
         else:
             placed = place(held.targets, wanted.targets)
-        container, offset = map_of(held.slot).name, offset_of(held.slot)
+        assert held.protocol == wanted.protocol, f"{name} was for {held.protocol}, now for {wanted.protocol}"
+        container, offset = map_of(held.protocol, held.slot).name, offset_of(held.slot)
         for number, (before, after) in enumerate(zip(held.targets, placed, strict=False)):
             if before != after:
                 draft.deletions[container].append((offset + number,))
@@ -273,20 +276,20 @@ class TableState:
             if held.live:
                 draft.rules.append(FlushChain(name))
             draft.rules.append(AddRule(name, Rule((Balance(wanted.protocol, count, offset, container),))))
-        new = Held(held.slot, count, placed)
+        new = held._replace(live=count, targets=placed)
         if new != held:
             draft.chains[name] = new
 
     def _remove_retired(self, draft: _Draft, name: str, held: Held) -> None:
-        container, offset = map_of(held.slot).name, offset_of(held.slot)
+        container, offset = map_of(held.protocol, held.slot).name, offset_of(held.slot)
         draft.deletions[container].extend((offset + number,) for number in range(held.live, len(held.targets)))
         if held.live:
             draft.chains[name] = held._replace(targets=held.targets[: held.live])
             return
         draft.chains[name] = None
         draft.removed.append(DeleteChain(name))
-        if self._slots.release(held.slot):
-            draft.removed.append(DeleteContainer(map_of(held.slot)))
+        if self._slots[held.protocol].release(held.slot):
+            draft.removed.append(DeleteContainer(map_of(held.protocol, held.slot)))
 
     def check(self) -> None:
         """Every invariant; what is not marked is in the kernel as it shall be.  O(state)."""
@@ -301,7 +304,9 @@ class TableState:
         assert sorted_claims == self._claims, f"claims {self._claims} should be {sorted_claims}"
         if self._needs_full or self._draft is not None:
             return
-        self._slots.check({held.slot for held in self._held.values()})
+        for protocol, slots in self._slots.items():
+            slots.check({held.slot for held in self._held.values() if held.protocol == protocol})
+        assert {held.protocol for held in self._held.values()} <= set(self._slots), "a chain has no slot"
         for name, held in self._held.items():
             retired = held.live < len(held.targets)
             assert retired == (name in self._retired), f"{name}: {held}, retired: {self._retired.get(name)}"

@@ -58,6 +58,11 @@ class Schedule:
         """Something may be written at *at* that no reader waits for (the removal of retired objects)."""
         self._want(at)
 
+    @property
+    def running(self) -> bool:
+        """A write is under way."""
+        return self._running
+
     def next_deadline(self) -> float | None:
         if self._running or self._wanted_at is None:
             return None

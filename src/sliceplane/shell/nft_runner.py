@@ -12,6 +12,8 @@ import os
 import re
 from typing import IO, Literal
 
+from sliceplane.nft.objects import TableRef
+
 #: the oldest that understands what we write (reference A6)
 VERSION_MIN = (1, 0, 1)
 TIMEOUT_S = 60.0
@@ -53,6 +55,11 @@ class NftRunner:
     async def run(self, text: str) -> None:
         """The kernel takes all of *text* or nothing.  Raises ``NftError``."""
         await self._nft("-f", "-", stdin=text)
+
+    async def tables(self) -> frozenset[TableRef]:
+        """The tables of IPv4 and IPv6 that there are, whoever made them; cheap at any size.  Raises ``NftError``."""
+        found = re.findall(r"^table (ip6?) (\S+)$", await self._nft("list", "tables"), re.MULTILINE)
+        return frozenset(TableRef(family, name) for family, name in found)
 
     async def probe(self) -> tuple[int, ...]:
         """nft's version, once it and the kernel proved able to hold our rules.  Changes nothing.  Raises

@@ -8,6 +8,10 @@ whatever is marked.  So a burst is one transaction, and while one runs the next 
 endpoints to use, so its Node is waited for as well, but not for long: a node that is not registered gets rules
 too.
 
+**Others.**  The kernel is never listed on the way of a change; that our tables are still there is looked at now and
+then, and at once when a transaction was refused, and each is written anew every ``WHOLE_TABLE_PERIOD_S``: what somebody
+else deleted or changed comes back although nothing happens to Services.
+
 **Exit** leaves the rules: traffic goes on while the proxy is upgraded.  ``cleanup`` takes them away.
 """
 
@@ -43,6 +47,11 @@ NODE_GRACE_S = 1.0
 #: a change that the kernel does not have after so long makes us unhealthy (reference A11: 2 x syncPeriod)
 HEALTH_TIMEOUT_S = 60.0
 
+#: how often it is looked whether our tables are there
+LOOK_PERIOD_S = 30.0
+#: after so long a table is written anew, whatever it is thought to hold (as upstream, reference A10)
+WHOLE_TABLE_PERIOD_S = 3600.0
+
 FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
 
 _log = get_logger("node-proxy")
@@ -52,6 +61,8 @@ class Runner(Protocol):
     """What is needed of ``nft_runner.NftRunner``."""
 
     async def run(self, text: str) -> None: ...
+
+    async def tables(self) -> frozenset[TableRef]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +117,7 @@ class NodeProxy:
         self._missing = {Services.key, EndpointSlices.key, Nodes.key}
         self._gate = asyncio.Event()  # Services and EndpointSlices are there
         self._node = asyncio.Event()
+        self._doubt = asyncio.Event()
         self._written = {plane.family: asyncio.Event() for plane in self._planes}
         self._informers: tuple[Informer[Object], ...] = ()
 
@@ -160,6 +172,7 @@ class NodeProxy:
         """Writes rules until cancelled; the rules stay."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._open_gate(), name="node-proxy-gate")
+            group.create_task(self._look_after_tables(), name="node-proxy-tables")
             for plane in self._planes:
                 group.create_task(self._write(plane), name=f"node-proxy-{plane.family}")
 
@@ -190,6 +203,30 @@ class NodeProxy:
             plane.on_synced(self._clock())
         self._wake_all()
 
+    async def _look_after_tables(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_PERIOD_S):
+                    await self._doubt.wait()
+            except TimeoutError:
+                pass
+            self._doubt.clear()
+            try:
+                present = await self._runner.tables()
+            except NftError:
+                continue  # whoever writes next says what is wrong with nft
+            now = self._clock()
+            for plane in self._planes:
+                written_at = plane.table_written_at
+                if written_at is None:
+                    continue
+                if plane.table not in present:
+                    _log.warning("our table is gone, it is written anew", family=plane.family, table=plane.table.name)
+                elif now - written_at < WHOLE_TABLE_PERIOD_S:
+                    continue
+                plane.on_doubt(now)
+                self._wake[plane.family].set()
+
     async def _write(self, plane: FamilyPlane) -> None:
         wake = self._wake[plane.family]
         while True:
@@ -214,6 +251,7 @@ class NodeProxy:
             await self._runner.run(transaction.render())
         except NftError as error:
             plane.on_failure(self._clock())
+            self._doubt.set()  # what befell this table may have befallen the other one
             failures = plane.freshness.failures
             _log.error(
                 "rules not written", family=plane.family, reason=error.reason, error=str(error), failures=failures

@@ -130,6 +130,19 @@ def test_objects_and_credentials_survive_a_restart(tmp_path: Path) -> None:
     assert "namespace/kube-system" in seen[0][1]
 
 
+def test_a_new_authority_in_place_of_an_old_one_is_told(tmp_path: Path) -> None:
+    flags = ("up", "--data-dir", str(tmp_path / "data"), "--secure-port", "0")
+    told = []
+    for damage in (False, False, True):
+        if damage:
+            (tmp_path / "data" / "pki" / "ca.crt").write_bytes(b"junk")
+        with running(*flags) as (process, url, kubeconfig):
+            assert healthy(url, kubeconfig)
+            process.send_signal(signal.SIGTERM)
+            told.append("copies of older kubeconfigs do not work any more" in process.communicate(timeout=10)[1])
+    assert told == [False, False, True]
+
+
 def test_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

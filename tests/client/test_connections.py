@@ -85,6 +85,7 @@ def test_a_useless_kubeconfig_is_one_sentence(tmp_path: Path, text: str, complai
     with pytest.raises(KubeconfigError, match=complaint) as error:
         kubeconfig.load(path)
     assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:

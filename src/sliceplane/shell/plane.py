@@ -58,7 +58,8 @@ DEFAULT_PORT = 6443
 STOP_GRACE_SECONDS = 5.0
 _RETENTION_TICK_SECONDS = 5.0
 _EXPIRY_TICK_SECONDS = 5.0
-_CERTIFICATE_CHECK_SECONDS = 12 * 3600.0
+#: often, although certificates live long: a clock that was wrong at the start may be set right by years
+_CERTIFICATE_CHECK_SECONDS = 600.0
 
 _log = get_logger("plane")
 
@@ -222,10 +223,24 @@ class Plane:
 
     def _prepare_access(self) -> ssl.SSLContext:
         """Certificates, tokens and the kubeconfig, all on disk before the server answers."""
-        self.pki, _ = pki.ensure(self.data_dir.pki, self._names(), self.clock())
+        self.pki = self._certificates()
         context = server_context(self.pki, self.config.client_ca_file)
         write_private(self.data_dir.kubeconfig, pki.kubeconfig(self.pki, self.url))
         return context
+
+    def _certificates(self) -> pki.Pki:
+        """What a start needs; says so if kubeconfigs that were handed out before are worth nothing now."""
+        authority = self.data_dir.pki / "ca.crt"
+        before = authority.read_bytes() if authority.is_file() else None
+        known = before is not None or self.data_dir.kubeconfig.exists()
+        found, _ = pki.ensure(self.data_dir.pki, self._names(), self.clock())
+        if known and authority.read_bytes() != before:
+            _log.warning(
+                "the certificate authority was missing, damaged or old: there is a new one, and copies of older "
+                "kubeconfigs do not work any more",
+                path=str(authority),
+            )
+        return found
 
     def _names(self) -> tuple[str, ...]:
         addresses = [str(next(ip_network(cidr).hosts())) for cidr in self.config.service_cidrs]

@@ -80,7 +80,7 @@ def from_file(path: Path, *, context: str | None = None) -> Connection:
     except OSError as error:
         raise KubeconfigError(f"kubeconfig {path}: {error.strerror}") from error
     except yaml.YAMLError as error:
-        raise KubeconfigError(f"kubeconfig {path} is not YAML: {error}") from error
+        raise KubeconfigError(f"kubeconfig {path} is not YAML: {' '.join(str(error).split())}") from error
     except ConfigError as error:
         raise KubeconfigError(f"kubeconfig {path}: {error}") from error
     except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from tests.e2e.running import Plane, spawn, stop
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(900)]
 
 SOURCE = Path(__file__).with_name("clientgo")
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices"

@@ -58,6 +58,11 @@ class Pki:
         return self.folder / "apiserver.key"
 
     @property
+    def token_key_file(self) -> Path:
+        """The key that signs service account tokens (made by ``apiserver.token_keys``)."""
+        return self.folder / "sa.key"
+
+    @property
     def admin_file(self) -> Path:
         return self.folder / "admin.crt"
 

@@ -34,12 +34,14 @@ from sliceplane.shell.apiserver.audit import AuditConfig, AuditLog
 from sliceplane.shell.apiserver.auth import Tokens
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
+from sliceplane.shell.apiserver.issuer import IssuerPages
 from sliceplane.shell.apiserver.limits import Limits
 from sliceplane.shell.apiserver.listener import Listener, bind
 from sliceplane.shell.apiserver.metrics import Metrics
 from sliceplane.shell.apiserver.resources import ResourceHandlers
 from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.apiserver.tls import load_server_certificate, server_context
+from sliceplane.shell.apiserver.token_keys import TokenConfig, TokenKeys
 from sliceplane.shell.apiserver.watch import WatchHandler
 from sliceplane.shell.datadir import DataDir, write_private
 from sliceplane.shell.log import get_logger
@@ -54,6 +56,7 @@ from sliceplane.store.retention import HISTORY_KEEP_S, Retention
 
 DEFAULT_SERVICE_CIDRS = ("10.96.0.0/16", "fd00:10:96::/112")
 DEFAULT_PORT = 6443
+DEFAULT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 #: how long responses in flight may take once a stop has begun
 STOP_GRACE_SECONDS = 5.0
 _RETENTION_TICK_SECONDS = 5.0
@@ -76,6 +79,11 @@ class PlaneConfig:
     advertise_address: str = ""
     token_auth_file: Path | None = None
     client_ca_file: Path | None = None
+    #: who shows no credentials is system:anonymous, not refused
+    anonymous: bool = True
+    tokens: TokenConfig = field(default_factory=lambda: TokenConfig(issuer=DEFAULT_ISSUER))
+    #: where others find the keys of our tokens, if not at this server
+    jwks_url: str = ""
     #: seconds that old revisions are kept for watches and paged lists (see ``Retention``)
     history_keep_s: float = HISTORY_KEEP_S
     limits: Limits = field(default_factory=Limits)
@@ -124,6 +132,7 @@ class Plane:
         self.committer: Committer
         self.registry: Registry
         self.pki: pki.Pki
+        self.tokens: TokenKeys
         #: whoever subscribes at the hub arms it
         self.ticker: HubTicker
         self.listener: Listener
@@ -152,9 +161,10 @@ class Plane:
         self.url = f"https://{_bracketed(host)}:{port}"
         self._open_storage()
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
-        self.registry = Registry(self.store, rng=rng, config=self._registry_config(port))
-        await self._bootstrap()
         context = self._prepare_access()
+        self.tokens = TokenKeys(config.tokens, self.pki.token_key_file, self._tokens().find)
+        self.registry = Registry(self.store, rng=rng, config=self._registry_config(port), tokens=self.tokens)
+        await self._bootstrap()
         app = self._application(f"{_bracketed(host)}:{port}")
         self.listener = Listener(app, connections_max=config.limits.connections_max)
         _raise_file_limit()
@@ -274,7 +284,10 @@ class Plane:
             discovery=Discovery(address, self.config.served),
             health=self.health,
             metrics=self.metrics,
-            tokens=self._tokens(),
+            find_user=lambda token: self.registry.authenticate(token, self.clock()),
+            impersonate=self.registry.impersonate,
+            anonymous=self.config.anonymous,
+            issuer=IssuerPages(self.tokens, f"https://{address}", self.config.jwks_url),
             decide=self.registry.decide,
             limits=self.config.limits,
             emulated=self.config.gates.release,

@@ -28,7 +28,7 @@ from sliceplane.api.scheme import SERVED, Resource
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.config import RegistryConfig, TopologyStorage
 from sliceplane.registry.registry import Registry
-from sliceplane.shell import pki
+from sliceplane.shell import interfaces, log, pki
 from sliceplane.shell.apiserver.app import ApiServer, Services
 from sliceplane.shell.apiserver.audit import AuditConfig, AuditLog
 from sliceplane.shell.apiserver.auth import Tokens
@@ -63,6 +63,10 @@ _RETENTION_TICK_SECONDS = 5.0
 _EXPIRY_TICK_SECONDS = 5.0
 #: often, although certificates live long: a clock that was wrong at the start may be set right by years
 _CERTIFICATE_CHECK_SECONDS = 600.0
+#: what listens on every interface is to be reached by new addresses soon
+_ADDRESS_CHECK_SECONDS = 10.0
+#: a node of a cluster may have thousands, of Services; a certificate must stay small
+INTERFACE_ADDRESSES_MAX = 128
 
 _log = get_logger("plane")
 
@@ -243,7 +247,7 @@ class Plane:
         authority = self.data_dir.pki / "ca.crt"
         before = authority.read_bytes() if authority.is_file() else None
         known = before is not None or self.data_dir.kubeconfig.exists()
-        found, _ = pki.ensure(self.data_dir.pki, self._names(), self.clock())
+        found, _ = pki.ensure(self.data_dir.pki, self.certificate_names(), self.clock())
         if known and authority.read_bytes() != before:
             _log.warning(
                 "the certificate authority was missing, damaged or old: there is a new one, and copies of older "
@@ -252,11 +256,18 @@ class Plane:
             )
         return found
 
-    def _names(self) -> tuple[str, ...]:
+    @property
+    def _on_every_interface(self) -> bool:
+        return ip_address(self.config.bind_address).is_unspecified
+
+    def certificate_names(self) -> tuple[str, ...]:
+        """What clients may dial: the names that the server certificate must have now."""
         addresses = [str(next(ip_network(cidr).hosts())) for cidr in self.config.service_cidrs]
         for address in (self.config.bind_address, self.config.advertise_address):
             if address and not ip_address(address).is_unspecified:
                 addresses += [address]
+        if self._on_every_interface:
+            addresses += interfaces.addresses(ipv6=":" in self.config.bind_address)[:INTERFACE_ADDRESSES_MAX]
         return pki.server_names(tuple(addresses))
 
     def _tokens(self) -> Tokens:
@@ -309,6 +320,7 @@ class Plane:
         gauge(
             "apiserver_unsent_response_bytes", "Of large responses, not taken yet.", lambda: app.in_flight.unsent_bytes
         )
+        gauge("sliceplane_log_lost_lines", "Log lines that stderr did not take in time.", log.lost_lines)
         gauge("apiserver_connections", "Open client connections.", lambda: self.listener.connections)
         return app
 
@@ -346,11 +358,12 @@ class Plane:
                 )
 
     async def _keep_certificates_fresh(self, context: ssl.SSLContext) -> None:
-        """Renew certificates that expire while the process runs; open connections are not touched."""
+        """Renew certificates that expire while the process runs, or that lack a new address of this machine; open
+        connections are not touched."""
         while True:
-            await asyncio.sleep(_CERTIFICATE_CHECK_SECONDS)
+            await asyncio.sleep(_ADDRESS_CHECK_SECONDS if self._on_every_interface else _CERTIFICATE_CHECK_SECONDS)
             try:
-                self.pki, made = pki.ensure(self.data_dir.pki, self._names(), self.clock())
+                self.pki, made = pki.ensure(self.data_dir.pki, self.certificate_names(), self.clock())
                 if made:
                     load_server_certificate(context, self.pki)
                     write_private(self.data_dir.kubeconfig, pki.kubeconfig(self.pki, self.url))

@@ -55,6 +55,9 @@ def test_headers() -> None:
         ("impersonate-uid", "7"),
     ]
     extra = (("acme.com/project", ("x", "y")),)
+    for name in ("a%2", "a%zz"):
+        found = wanted([("impersonate-user", "jane"), (f"impersonate-extra-{name}", "x")])
+        assert found == Impersonation("jane", extra=((name, ("x",)),)), "as Go leaves it"
     assert wanted(headers) == Impersonation("jane", "7", ("b", "a, b"), extra)
 
 

@@ -7,9 +7,9 @@ what was asked for and no rights besides, but for the group that all authenticat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from sliceplane.api.errors import bad_request
 from sliceplane.registry.authentication.bearer import USER_PREFIX, account_groups
@@ -44,7 +44,7 @@ def wanted(headers: Iterable[tuple[str, str]]) -> Impersonation | None:
         if name == "impersonate-group":
             groups.append(value)
         elif name.startswith(_EXTRA):
-            extra.setdefault(unquote(name.removeprefix(_EXTRA)), []).append(value)
+            extra.setdefault(_unescaped(name.removeprefix(_EXTRA)), []).append(value)
         elif name in ("impersonate-user", "impersonate-uid"):
             first.setdefault(name, value)
     found = Impersonation(
@@ -62,6 +62,14 @@ def wanted(headers: Iterable[tuple[str, str]]) -> Impersonation | None:
         shown += [f"{{UID  {found.uid}  {_GROUP}/v1  }}"] if found.uid else []
         raise bad_request(f"requested [{' '.join(shown)}] without impersonating a user")
     return found
+
+
+def _unescaped(key: str) -> str:
+    """A key with its %XX decoded: header names cannot hold a slash.  What is not escaped well stays as it is."""
+    if re.search("%(?![0-9A-Fa-f]{2})", key):
+        return key
+    raw = re.sub(rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found[1].decode()), key.encode())
+    return raw.decode(errors="replace")
 
 
 def impersonate(policy: PolicyIndex, user: User, asked: Impersonation) -> User:

@@ -65,7 +65,7 @@ def command(
     from sliceplane.shell.client.kubeconfig import KubeconfigError, load
     from sliceplane.shell.log import configure
     from sliceplane.shell.nft_runner import NftError, NftRunner
-    from sliceplane.shell.proxy_healthz import HealthPageError
+    from sliceplane.shell.pages import PageError
 
     configure(log_level)
     runner = NftRunner(netns=netns)
@@ -76,7 +76,7 @@ def command(
             return
         connection = load(kubeconfig)
         asyncio.run(_serve(runner, connection, node_name, min_sync_period, healthz_bind_address))
-    except (NftError, KubeconfigError, HealthPageError) as error:
+    except (NftError, KubeconfigError, PageError) as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(1) from error
 
@@ -96,7 +96,8 @@ async def _serve(
     from sliceplane.kit.rng import Rng
     from sliceplane.shell.client.http import HttpClient
     from sliceplane.shell.node_proxy import NodeProxy, available_families
-    from sliceplane.shell.proxy_healthz import serve_health
+    from sliceplane.shell.pages import serve_pages
+    from sliceplane.shell.proxy_healthz import health_pages
     from sliceplane.shell.reflect import loop_clock
 
     await runner.probe()
@@ -113,7 +114,7 @@ async def _serve(
         client = HttpClient(connection)
         stack.push_async_callback(client.close)
         if listen is not None:
-            await stack.enter_async_context(serve_health(proxy.health, *listen))
+            await stack.enter_async_context(serve_pages(health_pages(proxy.health), *listen))
         following = asyncio.create_task(proxy.follow(client, Rng(time.time_ns())))
         saying = asyncio.create_task(_say_ready(proxy, node_name))
         stopping = asyncio.create_task(stop.wait())

@@ -6,35 +6,18 @@ import asyncio
 import socket
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.cli.serving import LOG_LEVELS
-from sliceplane.cli.values import DurationType
+from sliceplane.cli.values import DurationType, ListenType
 
 if TYPE_CHECKING:
     from sliceplane.shell.client.kubeconfig import Connection
     from sliceplane.shell.nft_runner import NftRunner
     from sliceplane.shell.node_proxy import NodeProxy
-
-
-class ListenType(click.ParamType[tuple[str, int]]):
-    """``ADDRESS:PORT``, IPv6 in brackets; an address and a number."""
-
-    name = "ip:port"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        from sliceplane.kit.ip import parse_strict
-
-        host, _, port = str(value).rpartition(":")
-        address = parse_strict(host.removeprefix("[").removesuffix("]"))
-        if address is None or not port.isdecimal() or int(port) > 65535:
-            self.fail(f"{value!r} is not an address and a port (127.0.0.1:10256)", param, ctx)
-        return str(address), int(port)
 
 
 @click.command("proxy")

@@ -38,3 +38,18 @@ class AddressType(click.ParamType[str]):
         if address is None:
             self.fail(f"{value!r} is not an IP address", param, ctx)
         return str(address)
+
+
+class ListenType(click.ParamType[tuple[str, int]]):
+    """``ADDRESS:PORT``, IPv6 in brackets; an address and a number."""
+
+    name = "ip:port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        host, _, port = str(value).rpartition(":")
+        address = parse_strict(host.removeprefix("[").removesuffix("]"))
+        if address is None or not port.isdecimal() or int(port) > 65535:
+            self.fail(f"{value!r} is not an address and a port (127.0.0.1:10256)", param, ctx)
+        return str(address), int(port)

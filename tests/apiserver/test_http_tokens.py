@@ -64,6 +64,18 @@ def test_a_token_without_a_signature_is_none(server: Server) -> None:
     assert shown(server, f"{head}.{claims}.").code == 401
 
 
+def junk(head: Any) -> str:
+    raw = head if isinstance(head, bytes) else json.dumps(head).encode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode() + ".e30.AAAA"
+
+
+@pytest.mark.parametrize(
+    "head", [b"[" * 9000, b"\xff", b"1", [], {}, {"kid": []}, {"kid": None}, {"alg": "ES256"}, {"alg": ["ES256"]}]
+)
+def test_junk_is_no_token_and_no_fault(server: Server, head: Any) -> None:
+    assert shown(server, junk(head)).code == 401
+
+
 def test_refusals_are_upstreams(server: Server) -> None:
     reply = server.request("POST", f"{ACCOUNTS}/nobody/token", {"spec": {}})
     assert (reply.code, reply.json["message"]) == (404, 'serviceaccounts "nobody" not found')
@@ -169,6 +181,8 @@ def test_a_key_that_is_none_fails_the_start(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("junk")
     with pytest.raises(StartError, match="cannot use the service account key"):
         TokenKeys(TokenConfig(issuer="i", signing_key_file=tmp_path / "key"), tmp_path / "own", lambda token: None)
+    with pytest.raises(StartError, match="no private key in PEM"):
+        TokenKeys(TokenConfig(issuer="i"), tmp_path / "key", lambda token: None)
 
 
 def test_tokens_survive_a_restart_and_are_nobodys_business(kept: PlaneConfig) -> None:

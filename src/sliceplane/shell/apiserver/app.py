@@ -250,7 +250,7 @@ class ApiServer:
                 "/openapi/v3",
                 "/readyz",
             ]
-            return Response(200, encode({"paths": [*found, "/version"]}) + b"\n")
+            return Response(200, encode({"paths": sorted([*found, "/version"])}) + b"\n")
         return _page_not_found()
 
 

@@ -120,7 +120,7 @@ class TokenKeys:
             if not any(key.algorithm == head.get("alg") and key.verifies(signed, signature) for key in keys):
                 return None
             claims = json.loads(_unbase64(claims_text))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return None
         return claims if isinstance(claims, dict) else None
 
@@ -201,9 +201,17 @@ class _Key:
 
 
 def _ensure_key(path: Path) -> None:
-    """A P-256 key in *path*, unless there is a file.  Raises ``StartError``."""
-    if path.exists():
-        return
+    """A P-256 key in *path*, unless there is a file; a file that is plainly no key is found out at once.
+
+    Raises ``StartError``.
+    """
+    try:
+        if path.exists():
+            if b"PRIVATE KEY" not in path.read_bytes():
+                raise StartError(f"cannot use the service account key {path}: it is no private key in PEM")
+            return
+    except OSError as error:
+        raise StartError(f"cannot use the service account key {path}: {error}") from error
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 

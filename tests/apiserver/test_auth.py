@@ -57,11 +57,12 @@ def test_bad_token_is_401_and_certificates_win() -> None:
 
 def test_token_file(tmp_path: Path) -> None:
     path = tmp_path / "tokens.csv"
-    path.write_text('t1,alice,u1,"devs,ops"\n\nt2,bob,u2\n')
+    path.write_text('t1,nobody,u0\nt1,alice,u1,"devs,ops"\n\n,ghost,u9\nt2,bob,u2\n')
     tokens = Tokens.load(path)
     assert tokens.find("t1") == User(name="alice", uid="u1", groups=("devs", "ops", AUTHENTICATED))
     assert tokens.find("t2") == User(name="bob", uid="u2", groups=(AUTHENTICATED,))
     assert tokens.find("t3") is None
+    assert tokens.find("") is None
     path.write_text("t1,alice\n")
     with pytest.raises(StartError, match="line 1: expected token,user,uid"):
         Tokens.load(path)

@@ -20,13 +20,18 @@ from sliceplane.api.errors import unauthorized
 from sliceplane.registry.authorization.refusal import refusal
 from sliceplane.registry.authorization.types import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED, Attributes, Decision
 from sliceplane.registry.types import User
+from sliceplane.shell.log import get_logger
 from sliceplane.shell.start_error import StartError
+
+_log = get_logger("auth")
 
 ANONYMOUS = User(name=ANONYMOUS_NAME, groups=(UNAUTHENTICATED,))
 
 
 class Tokens:
     """Static bearer tokens: ``token,user,uid,"group1,group2"`` a line, upstream's ``--token-auth-file``.
+
+    Lines without a token are passed over, and of a token that is there twice the last line counts, as upstream.
 
     Kept as digests, so that looking one up takes the same time however much of it was guessed right.
     """
@@ -43,8 +48,11 @@ class Tokens:
                 for number, row in enumerate(csv.reader(file), 1):
                     if not row:
                         continue
-                    if len(row) < 3 or not row[0]:
+                    if len(row) < 3:
                         raise StartError(f"token file {path}, line {number}: expected token,user,uid[,groups]")
+                    if not row[0]:
+                        _log.warning("a line of the token file has no token", path=str(path), line=number)
+                        continue
                     groups = tuple(group.strip() for group in row[3].split(",") if group.strip()) if row[3:] else ()
                     users[row[0]] = User(name=row[1], uid=row[2], groups=(*groups, AUTHENTICATED))
         except (OSError, UnicodeDecodeError, csv.Error) as error:

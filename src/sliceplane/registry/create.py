@@ -62,6 +62,7 @@ def create_document(
     if options.dry_run:
         return answers.unwritten(resource, document, 201, warnings)
     core.charge(charged)
+    core.claim_addresses(resource, document, ctx.now)
     return answers.stored(core.put(resource, document), 201, warnings)
 
 

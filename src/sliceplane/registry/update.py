@@ -104,6 +104,7 @@ def replace(
     if options.dry_run:
         return answers.unwritten(resource, shaped, 200, warnings)
     core.charge(charged)
+    core.claim_addresses(resource, shaped, ctx.now)
     return answers.stored(core.put(resource, shaped), 200, warnings)
 
 

@@ -12,8 +12,8 @@ from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Resource
 from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
+from sliceplane.registry.admission import pods
 from sliceplane.registry.admission.namespaces import admit_create
-from sliceplane.registry.admission.pods import label_topology
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.decoding import decode_body, must_be_unset_on_create
@@ -44,7 +44,7 @@ def create_document(
     if resource is Namespaces:
         metadata.force_namespace_label(head)
     strategy.prepare_create(core.config.gates, target, document)
-    label_topology(core.store, resource, document)
+    pods.admit_create(core.store, resource, document)
     errors = validation.validate_create(resource, document)
     validation.refuse(resource, head, gated_fields.narrow(core.config.gates, target, errors, document, None))
     check_write(core.policy, ctx.user, resource, document, None)

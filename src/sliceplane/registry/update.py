@@ -11,6 +11,7 @@ from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, i
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces, Pods, Resource
 from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
+from sliceplane.registry.admission import pods
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.authorization.refusal import require
 from sliceplane.registry.authorization.types import Attributes
@@ -81,6 +82,7 @@ def replace(
     strategy.prepare_update(core.config.gates, target, new, old)
     if target.subresource != "status":
         core.services.carry_over(resource, new, old)
+        pods.carry_over(resource, new, old)
     metadata.prepare_update(resource, new, old)
     errors = validation.validate_update(resource, new, old, target.subresource)
     if target.subresource != "status":

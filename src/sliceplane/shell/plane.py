@@ -188,6 +188,7 @@ class Plane:
     def _open_storage(self) -> None:
         """The store as the back end remembers it, and the committer that keeps the two together."""
         database = self.data_dir.database
+        self.data_dir.check_database()
         try:
             backend: Backend = MemoryBackend() if database is None else _sqlite(database)
             self._cleanup.callback(backend.close)

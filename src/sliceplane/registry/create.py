@@ -10,7 +10,8 @@ from __future__ import annotations
 from sliceplane.api import validation
 from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import EndpointSlices, Namespaces, Resource
+from sliceplane.api.scheme import Namespaces, Resource
+from sliceplane.api.validation.warnings import warnings_of
 from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
 from sliceplane.registry.admission import pods
 from sliceplane.registry.admission.namespaces import admit_create
@@ -54,8 +55,7 @@ def create_document(
     if existing is not None:
         raise _taken(resource, head, generated, document_of(existing))
     head.pop("resourceVersion", None)
-    if resource is EndpointSlices and document.get("addressType") == "FQDN":
-        warnings = (*warnings, answers.FQDN_WARNING)
+    warnings = (*warnings, *warnings_of(resource, document, None))
     core.services.admit(resource, document, None, dry_run=options.dry_run)
     charged = core.quotas.admit(resource, document, None)
     document = versions.to_store(core.config, target, document)

@@ -10,6 +10,7 @@ from sliceplane.api import validation
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces, Pods, Resource
+from sliceplane.api.validation.warnings import warnings_of
 from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
 from sliceplane.registry.admission import pods
 from sliceplane.registry.authorization.escalation import check_write
@@ -89,6 +90,8 @@ def replace(
         errors = gated_fields.narrow(core.config.gates, target, errors, new, old)
     validation.refuse(resource, new["metadata"], errors)
     check_write(core.policy, ctx.user, resource, new, old)
+    if not target.subresource:
+        warnings = (*warnings, *warnings_of(resource, new, old))
     if target.subresource != "status":
         core.services.admit(resource, new, old, dry_run=options.dry_run)
     shaped = canonical(resource, versions.to_store(core.config, target, new))

@@ -43,6 +43,7 @@ from sliceplane.api.validation import (
     endpoints,
     events,
     limit_ranges,
+    load_balancers,
     metadata,
     networking,
     nodes,
@@ -97,7 +98,7 @@ _RULES: dict[str, _Rules] = {
 _STATUS_RULES: dict[str, _Update] = {
     Namespaces.key: small.validate_namespace_status,
     Pods.key: pods.validate_status,
-    Services.key: small.validate_service_status,
+    Services.key: load_balancers.validate_service_status,
 }
 
 

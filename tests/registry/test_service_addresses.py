@@ -168,6 +168,19 @@ def test_a_single_stack_cluster_becomes_dual_stack() -> None:
         registry.check()
 
 
+def test_changed_ranges_are_used_beside_the_old_ones(api: Any) -> None:
+    old = json.loads(api.create(Services, service()).body)["spec"]["clusterIP"]
+    config = RegistryConfig(service_cidrs=("10.97.0.0/16", "fd00:10:96::/112"))
+    api.registry = Registry(api.store, rng=Rng(7), config=config)
+    api.registry.bootstrap(api.now)
+    api.commit()
+    assert api.get(ServiceCIDRs, "kubernetes")["spec"]["cidrs"][0] == "10.96.0.0/16", "what is told stays"
+    assert json.loads(api.create(Services, service("t")).body)["spec"]["clusterIP"].startswith("10.97.")
+    assert api.create(Services, service("u", clusterIP="10.96.44.44")).code == 201
+    assert api.get(Services, "s")["spec"]["clusterIP"] == old
+    assert told(api) == []
+
+
 def test_an_address_object_of_somebody_else_keeps_the_address(api: Any) -> None:
     api.create(IPAddresses, address("10.96.0.77", managed=False, resource="gateways", group="x.io"))
     error = api.fails("create", Services, service(clusterIP="10.96.0.77"))

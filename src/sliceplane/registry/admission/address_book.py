@@ -97,14 +97,20 @@ class AddressBook:
         self.ranges_changed = True
 
     def ranges(self, wanted: Family) -> tuple[Range, ...]:
-        """What new addresses come out of: the configured ranges until there are ServiceCIDRs."""
-        networks = [
-            network for name in sorted(self._ranges) if self._ranges[name].usable
+        """What new addresses come out of: the configured ranges first, then what usable ServiceCIDRs tell.
+
+        A configured range counts also where no ServiceCIDR tells of it, and not while the one that does is going.
+        """
+        told = {network for each in self._ranges.values() for network in each.networks}
+        usable = [
+            network
+            for name in sorted(self._ranges)
+            if self._ranges[name].usable
             for network in self._ranges[name].networks
-        ]  # fmt: skip
-        chosen = networks if self._ranges else self._configured
+        ]
+        configured = [network for network in self._configured if network in usable or network not in told]
         version = 4 if wanted == "IPv4" else 6
-        return tuple(dict.fromkeys(_range(network) for network in chosen if network.version == version))
+        return tuple(dict.fromkeys(_range(network) for network in (*configured, *usable) if network.version == version))
 
     def is_needed(self, name: str) -> bool:
         """Whether an address would be in no usable range if the ServiceCIDR went.  O(addresses)."""

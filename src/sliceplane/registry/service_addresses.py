@@ -48,12 +48,20 @@ def tend(core: Core, ctx: Context, *, quiet: bool = False) -> None:
     if core.addresses.ranges_changed:
         _tend_ranges(core, ctx)
     for name in sorted(core.addresses.suspects):
-        if _settle(core, ctx, name, quiet):
+        if _is_fine(core, name) or _settle(core, ctx, name, quiet):
             # A repair made it suspect again; it is as it should be.
             core.addresses.suspects.discard(name)
 
 
 # IPAddresses
+
+
+def _is_fine(core: Core, name: str) -> bool:
+    """The usual case, told from memory."""
+    told = core.addresses.told(name)
+    if told is None or not told.whole or told.service is None:
+        return False
+    return core.services.holder(name) == told.service and core.services.in_range(name)
 
 
 def _settle(core: Core, ctx: Context, name: str, quiet: bool) -> bool:

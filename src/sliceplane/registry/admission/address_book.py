@@ -31,6 +31,8 @@ class Told(NamedTuple):
 
     service: Key | None
     managed: bool
+    #: managed, with its labels as they must be, and not being deleted: fine if its Service has the address
+    whole: bool
 
 
 class ServiceRange(NamedTuple):
@@ -71,8 +73,11 @@ class AddressBook:
         return sorted(self._told)
 
     def on_address(self, name: str, document: Document) -> None:
-        self._told[name] = Told(parent_of(document), is_managed(document))
-        self.numbers[family_of(name)].add(_number(name))
+        head, managed, wanted = document["metadata"], is_managed(document), family_of(name)
+        whole = managed and head["labels"].get(FAMILY_LABEL) == wanted and "deletionTimestamp" not in head
+        if name not in self._told:
+            self.numbers[wanted].add(_number(name))
+        self._told[name] = Told(parent_of(document), managed, whole)
         self.suspects.add(name)
 
     def on_address_removed(self, name: str) -> None:

@@ -57,6 +57,11 @@ def test_a_pod_gets_defaults_and_is_told(api: Any) -> None:
     assert created["status"]["qosClass"] == "Burstable"
 
 
+def test_the_class_of_service_is_told_of_what_the_pod_ends_up_with(api: Any) -> None:
+    api.create(LimitRanges, limits({"type": "Container", "default": {"cpu": "1", "memory": "1Gi"}}))
+    assert json.loads(api.create(Pods, pod({})).body)["status"]["qosClass"] == "Guaranteed"
+
+
 CPU = "Container"
 
 

@@ -44,8 +44,9 @@ def create_document(
     generated = _settle_name(core, resource, head)
     if resource is Namespaces:
         metadata.force_namespace_label(head)
-    strategy.prepare_create(core.config.gates, target, document)
+    # Before the strategy, which tells the class of service from what a Pod asks for.
     pods.admit_create(core.store, resource, document)
+    strategy.prepare_create(core.config.gates, target, document)
     errors = validation.validate_create(resource, document)
     validation.refuse(resource, head, gated_fields.narrow(core.config.gates, target, errors, document, None))
     check_write(core.policy, ctx.user, resource, document, None)

@@ -340,16 +340,21 @@ class Plane:
 
     async def _keep_up(self, step: Callable[[float], int], period_s: float) -> None:
         """Have the registry do *step* again and again.  What could not be stored is due again next time."""
+        told = ""
         while True:
             await asyncio.sleep(period_s)
             try:
                 revision = step(self.clock())
                 if revision:
                     await self.committer.durable(revision)
+                told = ""
             except Exception as error:  # a fault here must not end the keeping for good
-                expected = isinstance(error, StatusError)
-                _log.error("what the server keeps itself is not kept", step=step.__name__, error=str(error),
-                           exc_info=None if expected else error)  # fmt: skip
+                if str(error) != told:
+                    told = str(error)
+                    cause = None if isinstance(error, StatusError) else error
+                    _log.error(
+                        "what the server keeps itself is not kept", step=step.__name__, error=told, exc_info=cause
+                    )
 
     async def _leave(self) -> None:
         """Nobody shall be sent here any more."""

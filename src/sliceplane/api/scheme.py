@@ -227,6 +227,14 @@ ResourceQuotas = Resource(
     subresources=("status",),
     delete_reply="object",
 )
+LimitRanges = Resource(
+    group="",
+    version="v1",
+    kind="LimitRange",
+    plural="limitranges",
+    singular="limitrange",
+    short_names=("limits",),
+)
 Secrets = Resource(
     group="",
     version="v1",
@@ -363,6 +371,7 @@ RESOURCES: tuple[Resource, ...] = (
     ConfigMaps,
     EndpointsObjects,
     Events,
+    LimitRanges,
     Namespaces,
     Nodes,
     Pods,

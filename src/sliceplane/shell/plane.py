@@ -26,6 +26,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import SERVED, Resource
 from sliceplane.kit.rng import Rng
+from sliceplane.registry.api_service import INTERVAL_S
 from sliceplane.registry.config import RegistryConfig, TopologyStorage
 from sliceplane.registry.registry import Registry
 from sliceplane.shell import interfaces, log, pki
@@ -61,6 +62,7 @@ DEFAULT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 STOP_GRACE_SECONDS = 5.0
 _RETENTION_TICK_SECONDS = 5.0
 _EXPIRY_TICK_SECONDS = 5.0
+_TEND_SECONDS = 1.0
 #: often, although certificates live long: a clock that was wrong at the start may be set right by years
 _CERTIFICATE_CHECK_SECONDS = 600.0
 #: what listens on every interface is to be reached by new addresses soon
@@ -176,9 +178,12 @@ class Plane:
         self._cleanup.push_async_callback(
             self.listener.stop, grace_s=STOP_GRACE_SECONDS, end_watches=self.hub.close_all
         )
+        self._cleanup.push_async_callback(self._leave)
         self._spawn(self._keep_certificates_fresh(context), "certificates")
         self._spawn(self._tell_committer_the_time(), "retention")
         self._spawn(self._forget_events(), "expiry")
+        self._spawn(self._keep_up(self.registry.tend, _TEND_SECONDS), "addresses")
+        self._spawn(self._keep_up(self.registry.keep_api_service, INTERVAL_S), "api-service")
         for service in self._services:
             self._started.append(service)
             await service.start(self)
@@ -197,6 +202,7 @@ class Plane:
     def _open_storage(self) -> None:
         """The store as the back end remembers it, and the committer that keeps the two together."""
         database = self.data_dir.database
+        self.data_dir.check_database()
         try:
             backend: Backend = MemoryBackend() if database is None else _sqlite(database)
             self._cleanup.callback(backend.close)
@@ -356,6 +362,31 @@ class Plane:
                 self.metrics.count(
                     "sliceplane_expired_events", "Events removed because their time was over.", len(gone)
                 )
+
+    async def _keep_up(self, step: Callable[[float], int], period_s: float) -> None:
+        """Have the registry do *step* again and again.  What could not be stored is due again next time."""
+        told = ""
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                revision = step(self.clock())
+                if revision:
+                    await self.committer.durable(revision)
+                told = ""
+            except Exception as error:  # a fault here must not end the keeping for good
+                if str(error) != told:
+                    told = str(error)
+                    cause = None if isinstance(error, StatusError) else error
+                    _log.error(
+                        "what the server keeps itself is not kept", step=step.__name__, error=told, exc_info=cause
+                    )
+
+    async def _leave(self) -> None:
+        """Nobody shall be sent here any more."""
+        try:
+            await self.committer.durable(self.registry.leave_api_service(self.clock()))
+        except StatusError as error:
+            _log.error("this server is still an endpoint of default/kubernetes", error=str(error))
 
     async def _keep_certificates_fresh(self, context: ssl.SSLContext) -> None:
         """Renew certificates that expire while the process runs, or that lack a new address of this machine; open

@@ -27,6 +27,7 @@ from sliceplane.slices.members import Members
 from sliceplane.slices.packer import Packer
 from sliceplane.slices.ports import PortResolver
 from sliceplane.slices.shape import ServiceShape
+from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.trigger import parse_nanoseconds
 from sliceplane.slices.writes import SlicePlan, SliceWrite, create_slice, delete_slice, update_slice
 
@@ -52,11 +53,12 @@ def _newer(seen: ObjectMeta, known: ObjectMeta) -> bool:
 
 
 class ServiceState:
-    """Owned by ``SliceEngine``, which alone calls it.  ``nodes`` is the engine's, read here."""
+    """Owned by ``SliceEngine``, which alone calls it.  ``nodes`` and ``zones`` are the engine's, read here."""
 
-    def __init__(self, key: str, nodes: Mapping[str, NodeFacts], max_endpoints: int) -> None:
+    def __init__(self, key: str, nodes: Mapping[str, NodeFacts], zones: ZoneShares, max_endpoints: int) -> None:
         self.key: Final = key
         self._nodes = nodes
+        self._zones = zones
         self._max = max_endpoints
         self.shape: ServiceShape | None = None
         self.members: Members | None = None
@@ -97,7 +99,7 @@ class ServiceState:
         ports = PortResolver(shape.ports)
         self._order = list(shape.families)
         self._packers = {family: Packer(ports, self._max) for family in shape.families}
-        self.members = Members(shape, ports, self._packers, self._nodes, earlier)
+        self.members = Members(shape, ports, self._packers, self._nodes, zones=self._zones, earlier=earlier)
         for facts in pods:
             self.members.set(facts)
         for stored in self.slices.values():
@@ -175,12 +177,13 @@ class ServiceState:
             self._behind = {name: patience - 1 for name, patience in self._behind.items() if patience}
             return SlicePlan(stale=True)
         self._note_trigger_time(self.members)
+        self.members.settle_hints(now)
         writes = [write for family in self._order for write in self._family_writes(self.shape, family)]
         writes.extend(delete_slice(self._doomed[name]) for name in sorted(self._doomed))
         self.in_flight = bool(writes)
         if not writes:
             self._trigger = 0
-        return SlicePlan(tuple(writes), self.members.take_problems())
+        return SlicePlan(tuple(writes), self.members.take_problems(), notices=self.members.take_notices())
 
     def _family_writes(self, shape: ServiceShape, family: Family) -> list[SliceWrite]:
         """Creates before updates before deletes, so that an endpoint that moves is never missing.

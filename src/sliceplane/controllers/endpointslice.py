@@ -21,11 +21,14 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
+from sliceplane.controllers.slice_samples import Result, SliceSamples
 from sliceplane.informer.changes import Change
+from sliceplane.kit.samples import Family
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine, Touched
 from sliceplane.slices.hints import Notice
 from sliceplane.slices.writes import SlicePlan, SliceWrite
 from sliceplane.workqueue.queue import WorkQueue
+from sliceplane.workqueue.samples import queue_families
 
 MAX_RETRIES: Final = 15
 SLICE_DELAY_MIN_S: Final = 1.0
@@ -65,6 +68,7 @@ class EndpointSliceController:
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._queue: WorkQueue[str] = WorkQueue()
         self._notes: list[EventNote] = []
+        self._samples = SliceSamples()
         self._synced = False
         self._info = ControllerInfo(
             name="endpointslice-controller",
@@ -131,12 +135,14 @@ class EndpointSliceController:
             if key is None:
                 break
             plan = self._engine.plan(key, now)
+            self._samples.planned(plan.families)
             for problem in plan.problems:
                 self._warn(key, problem)
             if plan.writes:
                 jobs.append(Job(key=key, writes=tuple(map(_to_write, plan.writes)), token=plan))
             else:
                 self._tell(key, plan.notices)
+                self._measure(key, plan, "stale" if plan.stale else "success")
                 self._end(key, failed=plan.stale, now=now)
         notes, self._notes = tuple(self._notes), []
         return Work(jobs=tuple(jobs), notes=notes)
@@ -147,11 +153,23 @@ class EndpointSliceController:
         error = done.error
         if error is not None and plan.writes[len(done.results)].verb == "create" and is_namespace_terminating(error):
             error = None  # its namespace is going, and so will it
+        self._samples.performed(plan.writes[: len(done.results)])
+        self._measure(done.job.key, plan, "success" if error is None else "error")
         if error is not None:
             self._report(done.job.key, plan.writes[len(done.results)], error)
         self._tell(done.job.key, plan.notices)
         self._engine.finish(done.job.key, plan, done.results, error, now)
         self._end(done.job.key, failed=error is not None, now=now)
+
+    def _measure(self, key: str, plan: SlicePlan, result: Result) -> None:
+        self._samples.synced(result)
+        shape = self._engine.shape(key)
+        if result == "success" and shape is not None:
+            self._samples.succeeded(shape, plan.families)
+
+    def samples(self, now: float) -> tuple[Family, ...]:
+        queue = queue_families("endpoint_slice", self._queue, now)
+        return (*self._samples.families(self._engine.totals, self._engine.distributions), *queue)
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
         """A sync is over.  After 15 failures in a row the next event starts afresh (reference 1.2)."""
@@ -161,7 +179,7 @@ class EndpointSliceController:
             self._queue.add_rate_limited(key, now)
         else:
             self._queue.forget(key)
-        self._queue.done(key)
+        self._queue.done(key, now)
         deadline = self._engine.deadline(key)
         if deadline is not None:
             self._queue.add_after(key, deadline - now, now)

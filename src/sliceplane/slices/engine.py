@@ -10,7 +10,7 @@ Cost of a pod's change: its labels, plus one endpoint for each service that sele
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from sliceplane.api.core import Node, Pod, Service
@@ -20,7 +20,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.index import PodIndex, SelectorIndex
 from sliceplane.slices.members import Effect, Members
-from sliceplane.slices.service import ServiceState
+from sliceplane.slices.service import ServiceState, Totals
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
 from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.writes import SlicePlan
@@ -61,6 +61,8 @@ class SliceEngine:
         self._zones_changed = False
         #: services with topology-mode Auto; in the order in which they were seen
         self._auto: dict[str, ServiceState] = {}
+        self._totals = Totals()
+        self._distributions: dict[str, int] = {}
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -123,6 +125,7 @@ class SliceEngine:
         before = service.shape
         if before == shape:
             return (shape.key,)
+        self._count_distribution(before, shape)
         if before is not None and before.same_endpoints(shape):
             service.set_labels(shape)
         else:
@@ -134,19 +137,36 @@ class SliceEngine:
         service = self._services.get(f"{namespace}/{name}")
         if service is not None and service.shape is not None:
             self._unfile(namespace, name)
-            service.set_shape(None, ())
+            self._count_distribution(service.shape, None)
+            self._reset(service, None)
             self._drop_if_empty(service)
 
     def _reshape(self, service: ServiceState, shape: ServiceShape) -> None:
         self._unfile(shape.namespace, shape.name)
         if not shape.active:
-            service.set_shape(shape, ())
+            self._reset(service, shape)
             return
         pair = self._selectors.add(shape.namespace, shape.name, shape.selector, service)
         self._selecting[shape.namespace] = self._selecting.get(shape.namespace, 0) + 1
         service.set_shape(shape, self._pods.selected(shape.namespace, pair, shape.selector))
         if shape.hints is HintMode.AUTO:
             self._auto[shape.key] = service
+
+    def _reset(self, service: ServiceState, shape: ServiceShape | None) -> None:
+        """*service* is not ours, or not there."""
+        before = service.totals
+        service.set_shape(shape, ())
+        self._count(before, service.totals)
+
+    def _count(self, before: Totals, after: Totals) -> None:
+        if before != after:
+            self._totals = Totals(*(t + a - b for t, b, a in zip(self._totals, before, after, strict=True)))
+
+    def _count_distribution(self, before: ServiceShape | None, after: ServiceShape | None) -> None:
+        """A value that nobody has any more stays, at 0."""
+        for shape, step in ((before, -1), (after, 1)):
+            if shape is not None and shape.active and shape.distribution:
+                self._distributions[shape.distribution] = self._distributions.get(shape.distribution, 0) + step
 
     def _unfile(self, namespace: str, name: str) -> None:
         service = self._services.get(f"{namespace}/{name}")
@@ -186,7 +206,9 @@ class SliceEngine:
         service = self._services.get(key)
         if service is None:
             return SlicePlan()
+        before = service.totals
         plan = service.plan(now)
+        self._count(before, service.totals)
         self._drop_if_empty(service)
         return plan
 
@@ -207,6 +229,18 @@ class SliceEngine:
         service = self._services.get(key)
         return None if service is None else service.deadline()
 
+    # -- for metrics ------------------------------------------------------------------------------------
+
+    @property
+    def totals(self) -> Totals:
+        """Of all services, each as of its last plan."""
+        return self._totals
+
+    @property
+    def distributions(self) -> Mapping[str, int]:
+        """How many services each value of ``spec.trafficDistribution`` is in effect for."""
+        return self._distributions
+
     # -- helpers ----------------------------------------------------------------------------------------
 
     def _service(self, key: str) -> ServiceState:
@@ -221,12 +255,16 @@ class SliceEngine:
 
     def check(self) -> None:
         self._pods.check()
+        self._selectors.check()
         auto = {
             k
             for k, s in self._services.items()
             if s.members is not None and s.shape is not None and s.shape.hints is HintMode.AUTO
         }
         assert self._auto.keys() == auto, f"{self._auto.keys() ^ auto} are filed wrongly as having hints"
+        parts = [service.totals for service in self._services.values()]
+        totals = Totals(*(sum(part[i] for part in parts) for i in range(3)))
+        assert self._totals == totals, f"totals {self._totals} should be {totals}"
         fresh = ZoneShares()
         for facts in self._nodes.values():
             fresh.replace(None, facts)

@@ -50,6 +50,9 @@ class PackPlan(NamedTuple):
     creates: list[Creation]
     updates: list[Update]
     deletes: list[SliceState]
+    #: endpoints
+    added: int
+    removed: int
 
 
 _Rooms = SortedDict[tuple[int, str], SliceState]
@@ -257,6 +260,8 @@ class Packer:
 
     def plan(self, labels: dict[str, str]) -> PackPlan:
         """What must be written so that the server holds what is desired, in slices with exactly *labels*."""
+        removed = sum(len(each.server) - len(each.want) for each in self._touched.values())
+        added = sum(map(len, self._unplaced.values()))
         updates, deletes = self._review(labels)
         creates: list[Creation] = []
         for group in sorted(self._unplaced, key=lambda each: [port.order for port in each.ports]):
@@ -268,7 +273,7 @@ class Packer:
             Update(state, creation.group, creation.content)
             for creation, state in zip(creates[:recycled], deletes[:recycled], strict=True)
         ]
-        return PackPlan(creates[recycled:], [*updates.values(), *rewritten], deletes[recycled:])
+        return PackPlan(creates[recycled:], [*updates.values(), *rewritten], deletes[recycled:], added, removed)
 
     def _review(self, labels: dict[str, str]) -> tuple[dict[str, Update], list[SliceState]]:
         """Step 1a and 2: what becomes of touched slices; those found in order are touched no more."""

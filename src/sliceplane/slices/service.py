@@ -29,12 +29,20 @@ from sliceplane.slices.ports import PortResolver
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.trigger import parse_nanoseconds
-from sliceplane.slices.writes import SlicePlan, SliceWrite, create_slice, delete_slice, update_slice
+from sliceplane.slices.writes import FamilyChanges, SlicePlan, SliceWrite, create_slice, delete_slice, update_slice
 
 #: how long an own write may stay unseen by the cache before we stop believing in it
 UNSEEN_TIMEOUT_S: Final = 300.0
 #: how many plans in a row wait for the cache after a conflict, before the write is tried once more as it is
 STALE_PLANS: Final = 3
+
+
+class Totals(NamedTuple):
+    """For metrics: endpoints desired, slices that exist once the last plan was carried out, and the fewest possible."""
+
+    endpoints: int = 0
+    slices: int = 0
+    fewest_slices: int = 0
 
 
 class _Unseen(NamedTuple):
@@ -79,6 +87,8 @@ class ServiceState:
         #: uids that went while a plan was under way: an answer that comes late must not revive them
         self._gone: set[str] = set()
         self.in_flight = False
+        #: as of the last plan
+        self.totals = Totals()
 
     @property
     def empty(self) -> bool:
@@ -95,6 +105,7 @@ class ServiceState:
         self.shape = shape
         self._packers, self._order, self._doomed, self.members = {}, [], {}, None
         if shape is None or not shape.active:
+            self.totals = Totals()
             return
         ports = PortResolver(shape.ports)
         self._order = list(shape.families)
@@ -178,14 +189,26 @@ class ServiceState:
             return SlicePlan(stale=True)
         self._note_trigger_time(self.members)
         self.members.settle_hints(now)
-        writes = [write for family in self._order for write in self._family_writes(self.shape, family)]
+        writes: list[SliceWrite] = []
+        families = [self._plan_family(self.shape, family, writes) for family in self._order]
+        made = sum(write.verb == "create" for write in writes) - sum(write.verb == "delete" for write in writes)
+        self.totals = Totals(
+            sum(packer.endpoints for packer in self._packers.values()),
+            sum(len(packer.slices) for packer in self._packers.values()) + made,
+            sum(max(packer.fewest_slices, 1) for packer in self._packers.values()),
+        )
         writes.extend(delete_slice(self._doomed[name]) for name in sorted(self._doomed))
         self.in_flight = bool(writes)
         if not writes:
             self._trigger = 0
-        return SlicePlan(tuple(writes), self.members.take_problems(), notices=self.members.take_notices())
+        return SlicePlan(
+            tuple(writes),
+            self.members.take_problems(),
+            notices=self.members.take_notices(),
+            families=tuple(families),
+        )
 
-    def _family_writes(self, shape: ServiceShape, family: Family) -> list[SliceWrite]:
+    def _plan_family(self, shape: ServiceShape, family: Family, writes: list[SliceWrite]) -> FamilyChanges:
         """Creates before updates before deletes, so that an endpoint that moves is never missing.
 
         After a refused create the updates go first: a quota must not hold back that a pod is not ready.
@@ -198,7 +221,8 @@ class ServiceState:
         deletes = [delete_slice(each.stored) for each in plan.deletes]
         if shape.terminating:
             creates = []
-        return [*updates, *creates, *deletes] if self._creates_last else [*creates, *updates, *deletes]
+        writes += [*updates, *creates, *deletes] if self._creates_last else [*creates, *updates, *deletes]
+        return FamilyChanges(plan.added, plan.removed, len(creates) + len(updates) + len(deletes))
 
     def _note_trigger_time(self, members: Members) -> None:
         """Earliest change since the last plan; kept until it is written, so a retry still tells it."""

@@ -38,11 +38,16 @@ class Touched(NamedTuple):
     urgent: Keys = ()
 
 
+_UNTOUCHED: Final = Touched()
+
+
 def _touched(effects: dict[str, Effect]) -> Touched:
-    return Touched(
-        tuple(key for key, effect in effects.items() if effect is Effect.CHANGE),
-        tuple(key for key, effect in effects.items() if effect is Effect.REMOVAL),
-    )
+    later: list[str] = []
+    urgent: list[str] = []
+    for key, effect in effects.items():
+        if effect is not Effect.NONE:
+            (urgent if effect is Effect.REMOVAL else later).append(key)
+    return Touched(tuple(later), tuple(urgent)) if later or urgent else _UNTOUCHED
 
 
 class SliceEngine:
@@ -62,6 +67,9 @@ class SliceEngine:
         #: services with topology-mode Auto; in the order in which they were seen
         self._auto: dict[str, ServiceState] = {}
         self._totals = Totals()
+        #: what each service has in ``_totals``, and the services whose part has to be counted anew
+        self._counted: dict[str, Totals] = {}
+        self._uncounted: dict[str, None] = {}
         self._distributions: dict[str, int] = {}
 
     # -- events -----------------------------------------------------------------------------------------
@@ -72,7 +80,7 @@ class SliceEngine:
             return self._drop_pod(old.metadata.namespace, old.metadata.name)
         meta = new.metadata
         if old is not None and old.metadata.resource_version == meta.resource_version:
-            return Touched()
+            return _UNTOUCHED
         known = self._pods.get(meta.namespace, meta.name)
         facts = PodFacts(new)
         self._pods.put(facts)
@@ -87,7 +95,7 @@ class SliceEngine:
     def _drop_pod(self, namespace: str, name: str) -> Touched:
         known = self._pods.get(namespace, name)
         if known is None:
-            return Touched()
+            return _UNTOUCHED
         self._pods.remove(namespace, name)
         services = self._selectors.matching(namespace, known.labels)
         return _touched({service.key: _members(service).drop(name) for service in services.values()})
@@ -103,7 +111,7 @@ class SliceEngine:
             self._nodes[name] = facts
         self._zones_changed |= self._zones.replace(known, facts)
         if known is not None and facts is not None and known.zone == facts.zone:
-            return Touched()
+            return _UNTOUCHED
         effects: dict[str, Effect] = {}
         for pod in self._pods.on_node(name):
             for service in self._selectors.matching(pod.namespace, pod.labels).values():
@@ -138,29 +146,21 @@ class SliceEngine:
         if service is not None and service.shape is not None:
             self._unfile(namespace, name)
             self._count_distribution(service.shape, None)
-            self._reset(service, None)
+            service.set_shape(None, ())
+            self._uncounted[service.key] = None
             self._drop_if_empty(service)
 
     def _reshape(self, service: ServiceState, shape: ServiceShape) -> None:
         self._unfile(shape.namespace, shape.name)
         if not shape.active:
-            self._reset(service, shape)
+            service.set_shape(shape, ())
+            self._uncounted[service.key] = None
             return
         pair = self._selectors.add(shape.namespace, shape.name, shape.selector, service)
         self._selecting[shape.namespace] = self._selecting.get(shape.namespace, 0) + 1
         service.set_shape(shape, self._pods.selected(shape.namespace, pair, shape.selector))
         if shape.hints is HintMode.AUTO:
             self._auto[shape.key] = service
-
-    def _reset(self, service: ServiceState, shape: ServiceShape | None) -> None:
-        """*service* is not ours, or not there."""
-        before = service.totals
-        service.set_shape(shape, ())
-        self._count(before, service.totals)
-
-    def _count(self, before: Totals, after: Totals) -> None:
-        if before != after:
-            self._totals = Totals(*(t + a - b for t, b, a in zip(self._totals, before, after, strict=True)))
 
     def _count_distribution(self, before: ServiceShape | None, after: ServiceShape | None) -> None:
         """A value that nobody has any more stays, at 0."""
@@ -206,9 +206,8 @@ class SliceEngine:
         service = self._services.get(key)
         if service is None:
             return SlicePlan()
-        before = service.totals
         plan = service.plan(now)
-        self._count(before, service.totals)
+        self._uncounted[key] = None
         self._drop_if_empty(service)
         return plan
 
@@ -233,7 +232,15 @@ class SliceEngine:
 
     @property
     def totals(self) -> Totals:
-        """Of all services, each as of its last plan."""
+        """Of all services.  Costs O(services with a plan since the last call)."""
+        for key in self._uncounted:
+            before = self._counted.pop(key, Totals())
+            service = self._services.get(key)
+            after = Totals() if service is None else service.totals
+            if after != Totals():
+                self._counted[key] = after
+            self._totals = Totals(*(t + a - b for t, b, a in zip(self._totals, before, after, strict=True)))
+        self._uncounted.clear()
         return self._totals
 
     @property
@@ -262,7 +269,7 @@ class SliceEngine:
             if s.members is not None and s.shape is not None and s.shape.hints is HintMode.AUTO
         }
         assert self._auto.keys() == auto, f"{self._auto.keys() ^ auto} are filed wrongly as having hints"
-        parts = [service.totals for service in self._services.values()]
+        parts = list(self._counted.values())
         totals = Totals(*(sum(part[i] for part in parts) for i in range(3)))
         assert self._totals == totals, f"totals {self._totals} should be {totals}"
         fresh = ZoneShares()

@@ -101,9 +101,12 @@ class Members:
         if self._tracking:
             self._changed.setdefault(name, old)
         self._pods[name] = facts
+        was_left_out = name in self._skipped
         if not self._place(facts):
             return Effect.NONE
-        return Effect.REMOVAL if old is not None and self._loses(old, facts) else Effect.CHANGE
+        if old is None or was_left_out:
+            return Effect.CHANGE
+        return Effect.REMOVAL if name in self._skipped or self._loses(old, facts) else Effect.CHANGE
 
     def _loses(self, old: PodFacts, new: PodFacts) -> bool:
         """Traffic that went to *old* must not go to *new*: it is not there, not ready, or somewhere else."""

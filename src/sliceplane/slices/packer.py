@@ -260,8 +260,11 @@ class Packer:
 
     def plan(self, labels: dict[str, str]) -> PackPlan:
         """What must be written so that the server holds what is desired, in slices with exactly *labels*."""
-        removed = sum(len(each.server) - len(each.want) for each in self._touched.values())
-        added = sum(map(len, self._unplaced.values()))
+        added = removed = 0
+        for each in self._touched.values():
+            removed += len(each.server) - len(each.want)
+        for waiting in self._unplaced.values():
+            added += len(waiting)
         updates, deletes = self._review(labels)
         creates: list[Creation] = []
         for group in sorted(self._unplaced, key=lambda each: [port.order for port in each.ports]):

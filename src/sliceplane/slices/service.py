@@ -38,7 +38,7 @@ STALE_PLANS: Final = 3
 
 
 class Totals(NamedTuple):
-    """For metrics: endpoints desired, slices that exist once the last plan was carried out, and the fewest possible."""
+    """For metrics: endpoints desired, slices that exist once a plan under way was carried out, the fewest possible."""
 
     endpoints: int = 0
     slices: int = 0
@@ -87,8 +87,18 @@ class ServiceState:
         #: uids that went while a plan was under way: an answer that comes late must not revive them
         self._gone: set[str] = set()
         self.in_flight = False
-        #: as of the last plan
-        self.totals = Totals()
+        #: by how many slices there are more once the plan under way is carried out
+        self._made = 0
+
+    @property
+    def totals(self) -> Totals:
+        """Costs O(groups of ports)."""
+        packers = self._packers.values()
+        return Totals(
+            sum(packer.endpoints for packer in packers),
+            len(self.slices) + (self._made if self.in_flight else 0) if packers else 0,
+            sum(max(packer.fewest_slices, 1) for packer in packers),
+        )
 
     @property
     def empty(self) -> bool:
@@ -105,7 +115,6 @@ class ServiceState:
         self.shape = shape
         self._packers, self._order, self._doomed, self.members = {}, [], {}, None
         if shape is None or not shape.active:
-            self.totals = Totals()
             return
         ports = PortResolver(shape.ports)
         self._order = list(shape.families)
@@ -191,14 +200,11 @@ class ServiceState:
         self.members.settle_hints(now)
         writes: list[SliceWrite] = []
         families = [self._plan_family(self.shape, family, writes) for family in self._order]
-        made = sum(write.verb == "create" for write in writes) - sum(write.verb == "delete" for write in writes)
-        self.totals = Totals(
-            sum(packer.endpoints for packer in self._packers.values()),
-            sum(len(packer.slices) for packer in self._packers.values()) + made,
-            sum(max(packer.fewest_slices, 1) for packer in self._packers.values()),
-        )
         writes.extend(delete_slice(self._doomed[name]) for name in sorted(self._doomed))
         self.in_flight = bool(writes)
+        self._made = 0
+        for write in writes:
+            self._made += (write.verb == "create") - (write.verb == "delete")
         if not writes:
             self._trigger = 0
         return SlicePlan(

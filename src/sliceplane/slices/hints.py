@@ -101,7 +101,7 @@ class ZoneHints:
         allocation = allocate(len(self._own), self._zones.shares)
         problem = allocation.problem or (NO_ZONE if self._zoneless else "")
         if problem or not self.active:
-            return problem == self.problem and not self.active
+            return bool(problem) and problem == self.problem and not self.active
         return holds(self._counts, allocation.minimum)
 
     def switch(self, packer: Packer) -> tuple[str, ...]:

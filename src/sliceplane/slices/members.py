@@ -218,6 +218,9 @@ class Members:
         """Make hints what they should be; before every plan."""
         for family, packer in self._packers if self._zone_hints else ():
             hints = self._zone_hints[family]
+            if hints.settled:
+                self._notices.extend(hints.take_notices(now))
+                continue
             for pod in hints.switch(packer):
                 self.refresh(pod)
             for pod in hints.rebalance(packer):

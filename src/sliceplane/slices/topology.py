@@ -83,15 +83,18 @@ def allocate(total: int, shares: Shares) -> Allocation:
     """For *total* ready endpoints.  Problems in upstream's words, without the address type."""
     if not shares:
         return Allocation({}, NO_NODE_INFORMATION)
-    size = f"({total} endpoints, {len(shares)} zones)"
     if len(shares) > total:
-        return Allocation({}, f"Insufficient number of endpoints {size}")
+        return Allocation({}, f"Insufficient number of endpoints {_size(total, shares)}")
     part, whole = _ENOUGH[0] * total, _ENOUGH[1] * sum(shares.values())
     minimum = {zone: -(-part * cpu // whole) for zone, cpu in shares.items()}
     if sum(minimum.values()) > total:
         reason = "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold"
-        return Allocation({}, f"{reason} {size}")
+        return Allocation({}, f"{reason} {_size(total, shares)}")
     return Allocation(minimum)
+
+
+def _size(total: int, shares: Shares) -> str:
+    return f"({total} endpoints, {len(shares)} zones)"
 
 
 def holds(counts: Mapping[str, int], minimum: Mapping[str, int]) -> bool:
@@ -99,9 +102,10 @@ def holds(counts: Mapping[str, int], minimum: Mapping[str, int]) -> bool:
 
     Each having enough bounds each from above, too: what the others need at the least is not there for one.
     """
-    return all(counts.get(zone, 0) >= least for zone, least in minimum.items()) and all(
-        zone in minimum for zone, count in counts.items() if count
-    )
+    for zone, least in minimum.items():
+        if counts.get(zone, 0) < least:
+            return False
+    return all(zone in minimum or not count for zone, count in counts.items())
 
 
 def transfers(counts: Mapping[str, int], minimum: Mapping[str, int], shares: Shares) -> tuple[dict[str, int], ...]:

@@ -213,12 +213,12 @@ def test_labels_are_the_services_and_reserved_ones_are_ours() -> None:
 
 
 def test_a_slice_that_comes_under_our_label_is_ours_from_then_on() -> None:
-    """Unlabelled ones, or those that a set-up labelled for itself, are left alone until somebody labels them."""
+    """Those without a manager, or of another one, are left alone until somebody gives them our label."""
     plane = Plane(make_pod("p-1"))
     plane.settle()
     own = plane.slice()
     ours = own.metadata.labels or {}
-    for number, manager in enumerate((None, "managed-by-setup")):
+    for number, manager in enumerate((None, "somebody-else")):
         labels = {"kubernetes.io/service-name": "web"}
         if manager:
             labels["endpointslice.kubernetes.io/managed-by"] = manager

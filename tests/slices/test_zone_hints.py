@@ -167,6 +167,7 @@ def test_shares_by_differences_are_those_of_a_count(history: list[tuple[int, Nod
         if facts is not None:
             nodes[which] = facts
         assert changed or kept.shares == before
+        assert kept.allocation(7) == allocate(7, kept.shares)
         counted = [each for each in nodes.values() if each.counted]
         cpu: Counter[str] = Counter()
         for each in counted:

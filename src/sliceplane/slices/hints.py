@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from sliceplane.slices.packer import Packer
-from sliceplane.slices.topology import DISABLED, ENABLED, NO_ZONE, ZoneShares, allocate, holds, transfers
+from sliceplane.slices.topology import DISABLED, ENABLED, NO_ZONE, ZoneShares, holds, transfers
 
 REASON_ENABLED: Final = "TopologyAwareHintsEnabled"
 REASON_DISABLED: Final = "TopologyAwareHintsDisabled"
@@ -98,7 +98,7 @@ class ZoneHints:
     @property
     def settled(self) -> bool:
         """What is given may stay as it is.  Costs O(zones)."""
-        allocation = allocate(len(self._own), self._zones.shares)
+        allocation = self._zones.allocation(len(self._own))
         problem = allocation.problem or (NO_ZONE if self._zoneless else "")
         if problem or not self.active:
             return bool(problem) and problem == self.problem and not self.active
@@ -106,7 +106,7 @@ class ZoneHints:
 
     def switch(self, packer: Packer) -> tuple[str, ...]:
         """Begin or cease to give hints, if that has to change; gives the pods concerned."""
-        allocation = allocate(len(self._own), self._zones.shares)
+        allocation = self._zones.allocation(len(self._own))
         self.problem = allocation.problem or (NO_ZONE if self._zoneless else "")
         if self.active is not bool(self.problem):
             return ()
@@ -123,7 +123,7 @@ class ZoneHints:
     def rebalance(self, packer: Packer) -> tuple[str, ...]:
         """Move hints if a zone falls short; gives the pods concerned.  Costs O(endpoints) then, O(zones) else."""
         shares = self._zones.shares
-        minimum = allocate(len(self._own), shares).minimum if self.active else {}
+        minimum = self._zones.allocation(len(self._own)).minimum if self.active else {}
         if not self.active or holds(self._counts, minimum):
             return ()
         giving, getting = transfers(self._counts, minimum, shares)

@@ -18,6 +18,8 @@ from sliceplane.slices.facts import NodeFacts
 #: a zone may get this much more traffic per endpoint than an even spread would give it: 0.2, as a fraction.
 #: Enough for n endpoints of a share is therefore ceil(n * share / 1.2) = ceil(5 * n * share / 6).
 _ENOUGH: Final = (5, 6)
+#: allocations that are remembered
+_ALLOCATIONS_MAX: Final = 4096
 
 NO_NODE_INFORMATION: Final = "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
 NO_ZONE: Final = "One or more endpoints do not have a zone specified"
@@ -40,6 +42,8 @@ class ZoneShares:
         self._nodes: dict[str, int] = {}
         self._unclear = 0
         self._shares: Shares | None = None
+        #: allocations of the present shares by number of endpoints: services flip between a few numbers
+        self._allocations: dict[int, Allocation] = {}
 
     def replace(self, old: NodeFacts | None, new: NodeFacts | None) -> bool:
         """A node came, changed or went.  False: that changes nothing here."""
@@ -51,6 +55,7 @@ class ZoneShares:
         if node is None or not node.counted:
             return False
         self._shares = None
+        self._allocations.clear()
         if not node.zone or not node.cpu_milli:
             self._unclear += step
             return True
@@ -69,6 +74,15 @@ class ZoneShares:
             known = not self._unclear and len(self._cpu) > 1
             self._shares = dict(sorted(self._cpu.items())) if known else {}
         return self._shares
+
+    def allocation(self, total: int) -> Allocation:
+        """``allocate`` for the present shares."""
+        found = self._allocations.get(total)
+        if found is None:
+            if len(self._allocations) >= _ALLOCATIONS_MAX:
+                self._allocations.clear()
+            found = self._allocations[total] = allocate(total, self.shares)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

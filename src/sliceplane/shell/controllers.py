@@ -84,6 +84,7 @@ class ControllerService:
         host.start()
         plane.health.add_readiness("controllers", lambda: complaint(host))
         gauge = plane.metrics.gauge
+        plane.metrics.source(host.samples)
         gauge("sliceplane_informer_staleness_seconds", "Age of the stalest cache.", lambda: host.status().staleness_s)
 
     async def stop(self) -> None:

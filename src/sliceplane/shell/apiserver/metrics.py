@@ -6,11 +6,17 @@ renders.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sliceplane.kit.samples import Distribution, Family
+
 _SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+#: the library wants every counter's name to end in _total; some of upstream's do not, and pass through as untyped
+_BARE_COUNTER = re.compile(rb"(# TYPE \w+) untyped")
 
 RequestKey = tuple[str, str, str]  # verb, resource, subresource
 
@@ -23,6 +29,7 @@ class Metrics:
         self._latencies: dict[RequestKey, tuple[list[int], list[float]]] = {}
         self._counters: dict[str, tuple[str, int]] = {}
         self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        self._sources: list[Callable[[], tuple[Family, ...]]] = []
 
     def observe(self, key: RequestKey, code: int, seconds: float) -> None:
         """Count one answered request; long-running ones (watches) call it when they end."""
@@ -43,13 +50,17 @@ class Metrics:
     def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         self._gauges[name] = (help_text, read)
 
+    def source(self, read: Callable[[], tuple[Family, ...]]) -> None:
+        """*read* gives figures that somebody else counts; their names must be nobody else's."""
+        self._sources.append(read)
+
     def render(self) -> bytes:
         """The text exposition format."""
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry()
         registry.register(self)
-        return generate_latest(registry)
+        return _BARE_COUNTER.sub(rb"\1 counter", generate_latest(registry))
 
     def collect(self) -> Iterator[Any]:
         """``prometheus_client``'s collector protocol; sorted, so that equal states render equally."""
@@ -79,3 +90,32 @@ class Metrics:
             yield CounterMetricFamily(name, help_text, value=number)
         for name, (help_text, read) in sorted(self._gauges.items()):
             yield GaugeMetricFamily(name, help_text, value=read())
+        for source in self._sources:
+            for family in source():
+                yield _rendered(family)
+
+
+def _rendered(family: Family) -> Any:
+    """A family in the library's terms."""
+    from prometheus_client.core import HistogramMetricFamily, Metric
+
+    if family.kind != "histogram":
+        whole = family.kind != "counter" or family.name.endswith("_total")
+        metric = Metric(
+            family.name.removesuffix("_total") if whole else family.name,
+            family.help,
+            family.kind if whole else "untyped",
+        )
+        for sample in family.samples:
+            assert not isinstance(sample.value, Distribution), f"{family.name} is a {family.kind}"
+            metric.add_sample(family.name, dict(zip(family.labels, sample.labels, strict=True)), sample.value)
+        return metric
+    histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+    for sample in family.samples:
+        assert isinstance(sample.value, Distribution), f"{family.name} is a histogram"
+        rows, running = [], 0
+        for bound, count in zip((*map(repr, sample.value.bounds), "+Inf"), sample.value.counts, strict=True):
+            running += count
+            rows.append((bound, running))
+        histogram.add_metric(sample.labels, rows, sample.value.total)
+    return histogram

@@ -48,6 +48,8 @@ WRITE_SECONDS_MAX = 34.0
 
 _READ_VERBS = ("get", "list")
 _HEALTH_ROOTS = ("healthz", "livez", "readyz")
+#: first segments of every page that is no resource
+_ROOTS = (*_HEALTH_ROOTS, "", "api", "apis", "metrics", "openapi", "version")
 _METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 _log = get_logger("apiserver")
@@ -198,15 +200,17 @@ class ApiServer:
             return None
 
     async def _answer_other(self, request: Request) -> Response:
-        root = request.path[1:].partition("/")[0]
+        root, _, rest = request.path[1:].partition("/")
         if request.method not in ("GET", "HEAD"):
-            raise method_not_allowed()
+            if root in _ROOTS:
+                raise method_not_allowed(("GET", "HEAD"))
+            return _page_not_found()
         services = self._services
         if root in _HEALTH_ROOTS:
             return services.health.respond(request.path, request.query)
-        if root == "version":
+        if root == "version" and not rest:
             return version.respond(services.emulated)
-        if root == "metrics":
+        if request.path == "/metrics":
             return Response(200, services.metrics.render(), _METRICS_TYPE)
         if root in ("api", "apis"):
             return services.discovery.respond(request) or _page_not_found()
@@ -216,7 +220,7 @@ class ApiServer:
                 await openapi.respond(request, services.discovery.served, now=now, started=self._started)
                 or _page_not_found()
             )
-        if root == "":
+        if request.path == "/":
             found = [
                 *services.discovery.paths(),
                 "/healthz",
@@ -287,6 +291,8 @@ def _status_response(request: Request, error: StatusError) -> Response:
     headers = [NO_CACHE]
     if error.code == 403:
         headers.append(NOSNIFF)
+    if error.allowed_methods:
+        headers.append((b"allow", ", ".join(error.allowed_methods).encode()))
     if error.retry_after_s is not None:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
     path = parse(request.path)

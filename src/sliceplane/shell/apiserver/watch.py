@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from sliceplane.api.errors import StatusError
+from sliceplane.api.errors import StatusError, expired
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Target, WatchPlan
 from sliceplane.shell.apiserver.encoders import AnyEncoder, TableEncoder, encoder_for
@@ -41,6 +41,8 @@ DEFAULT_SECONDS_MIN = 1800.0
 SEND_BYTES = 32 * 1024
 #: streams that write in one turn of the loop: what they write should fit into the processor's cache
 STREAMS_PER_TURN = 16
+#: what upstream's storage says, where no cache stands before it
+_TOO_OLD_IN_STORAGE = "The resourceVersion for the provided watch is too old."
 
 
 class Turns:
@@ -202,7 +204,7 @@ class WatchHandler:
         context = self._resources.context(request)
         plan = self._registry.watch_plan(context, replace(target, name=""), options)
         encoder = encoder_for(target.resource, representation, included, self._resources.clock)
-        late = await self._future_error(plan)
+        late = await self._future_error(target, plan)
         watcher = None if late else self._subscribe(plan, encoder)
         try:
             await send(_head(target, representation, on_head(), self._resources.clock()))
@@ -216,12 +218,12 @@ class WatchHandler:
             if watcher is not None:
                 self._hub.unsubscribe(watcher)
 
-    async def _future_error(self, plan: WatchPlan) -> StatusError | None:
+    async def _future_error(self, target: Target, plan: WatchPlan) -> StatusError | None:
         """A state at a version from the future is waited for a little; then it is an ERROR event (reference B4)."""
         if plan.wait_for is None:
             return None
         try:
-            await self._resources.wait_for(str(plan.wait_for))
+            await self._resources.wait_for(target, str(plan.wait_for))
         except StatusError as error:
             return error
         return None
@@ -241,6 +243,8 @@ class WatchHandler:
         watcher = self._hub.subscribe(
             interest, now=now, since=plan.since, initial=plan.initial, bookmarks=plan.bookmarks, ends_at=now + seconds
         )
+        if watcher.error is not None and plan.resource.uncached:
+            watcher.error = expired(_TOO_OLD_IN_STORAGE)
         self._ticker.arm()
         return watcher
 

@@ -25,6 +25,7 @@ from sliceplane.shell.apiserver.audit import AuditEntry, AuditLog
 from sliceplane.shell.apiserver.auth import ANONYMOUS, Tokens, authenticate, authorize
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
+from sliceplane.shell.apiserver.labels import page_key, resource_key
 from sliceplane.shell.apiserver.limits import InFlight, Limits, TooMany, too_many_requests
 from sliceplane.shell.apiserver.metrics import Metrics, RequestKey
 from sliceplane.shell.apiserver.params import request_timeout_s
@@ -50,7 +51,6 @@ _READ_VERBS = ("get", "list")
 _HEALTH_ROOTS = ("healthz", "livez", "readyz")
 #: first segments of every page that is no resource
 _ROOTS = (*_HEALTH_ROOTS, "", "api", "apis", "metrics", "openapi", "version")
-_METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 _log = get_logger("apiserver")
 
@@ -81,7 +81,7 @@ class _Exchange:
         given = request.header(b"audit-id")
         self.audit_id = given if given and given.isascii() and len(given) <= 64 else _new_audit_id()
         self.started = started
-        self.key: RequestKey = (request.method.lower(), "", "")
+        self.key = RequestKey("other")
         self.streaming = False
         self.error: StatusError | None = None
         #: ``None``: there is no audit log
@@ -126,7 +126,10 @@ class ApiServer:
             exchange.settle(code if exchange.streaming else 400, request.user)
             return
         exchange.settle(code, request.user)
-        services.metrics.observe(exchange.key, code, time.perf_counter() - exchange.started)
+        seconds = time.perf_counter() - exchange.started
+        services.metrics.observe(exchange.key, code, seconds)
+        if _log.writes("debug"):
+            _tell(request, exchange, code, seconds)
 
     async def _respond(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
         """The response, or ``None`` if a stream was sent and has ended.  Raises ``ConnectionAbortedError``."""
@@ -156,17 +159,20 @@ class ApiServer:
             return _status_response(request, exchange.error)
 
     async def _answer(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
+        path = parse(request.path)
+        if path is None:
+            exchange.key = page_key(request.method, request.path)
         authorization = request.headers.get(b"authorization", b"")
         user = authenticate(request.certificate_user, authorization, self._services.tokens)
         request.user = user
         _refuse_impersonation(request, user)
-        path = parse(request.path)
         if path is None:
             self._authorize(user, Attributes(verb=request.method.lower(), path=request.path), None, exchange)
             return await self._answer_other(request)
         verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
-        exchange.key = (verb, path.plural, path.subresource)
-        self._authorize(user, _attributes(request, verb, path), path, exchange)
+        wanted = _attributes(request, verb, path)
+        exchange.key = self._key_of(request, verb, path, wanted.name)
+        self._authorize(user, wanted, path, exchange)
         if verb == "watch":
             return await self._watch(request, path, exchange, send)
         reading = verb in _READ_VERBS
@@ -175,6 +181,11 @@ class ApiServer:
             limit_s = READ_SECONDS_MAX if reading else WRITE_SECONDS_MAX
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
                 return await self._services.resources.respond(request, route)
+
+    def _key_of(self, request: Request, verb: str, path: ResourcePath, name: str) -> RequestKey:
+        served = self._services.discovery.served
+        dry_run = "dryRun" in request.query
+        return resource_key(verb, path, name, served, dry_run=dry_run, content_type=request.header(b"content-type"))
 
     def _authorize(self, user: User, wanted: Attributes, path: ResourcePath | None, exchange: _Exchange) -> None:
         """Raises the 403 ``StatusError``; the audit log learns of the question before and of the decision after."""
@@ -188,6 +199,7 @@ class ApiServer:
 
     async def _watch(self, request: Request, path: ResourcePath, exchange: _Exchange, send: Send) -> Response | None:
         route = resolve(path, "watch", self._services.discovery.served)
+        metrics, key = self._services.metrics, exchange.key
         with self.in_flight.admit("watch"):
 
             def on_head() -> str:
@@ -196,7 +208,12 @@ class ApiServer:
                     exchange.audit.started()
                 return exchange.audit_id
 
-            await self._services.watches.respond(request, route, send, on_head)
+            traffic = metrics.traffic(key.group, key.version, key.resource)
+            metrics.on_stream(key, +1)
+            try:
+                await self._services.watches.respond(request, route, send, on_head, traffic)
+            finally:
+                metrics.on_stream(key, -1)
             return None
 
     async def _answer_other(self, request: Request) -> Response:
@@ -211,7 +228,7 @@ class ApiServer:
         if root == "version" and not rest:
             return version.respond(services.emulated)
         if request.path == "/metrics":
-            return Response(200, services.metrics.render(), _METRICS_TYPE)
+            return Response(200, *services.metrics.render(request.header(b"accept")))
         if root in ("api", "apis"):
             return services.discovery.respond(request) or _page_not_found()
         if root == "openapi":
@@ -232,6 +249,21 @@ class ApiServer:
             ]
             return Response(200, encode({"paths": [*found, "/version"]}) + b"\n")
         return _page_not_found()
+
+
+def _tell(request: Request, exchange: _Exchange, code: int, seconds: float) -> None:
+    """A line for each request, found by its audit id: for who asked for debug lines only."""
+    _log.debug(
+        "request",
+        audit_id=exchange.audit_id,
+        verb=exchange.key.verb,
+        uri=request.uri,
+        code=code,
+        milliseconds=round(seconds * 1000, 3),
+        user=request.user.name if request.user is not None else "",
+        agent=request.header(b"user-agent"),
+        source=request.client_address,
+    )
 
 
 def _refuse_impersonation(request: Request, user: User) -> None:

@@ -15,6 +15,7 @@ MEDIA = (
     "application/json, application/yaml, application/vnd.kubernetes.protobuf"
 )
 POLICY = f'{INVALID}propagationPolicy: Unsupported value: "Foo": supported values: "Foreground", "Background", '
+DRY_RUN = f"{INVALID}dryRun: Unsupported value: "
 BOTH = (
     f'{INVALID}propagationPolicy: Invalid value: "Orphan": orphanDependents and deletionPropagation cannot be both set'
 )

@@ -78,7 +78,7 @@ class ControllerService:
         self._host = host
         host.start()
         plane.health.add_readiness("informer-sync", lambda: _unsynced(host))
-        plane.health.add_readiness("controllers", lambda: _complaint(host))
+        plane.health.add_readiness("controllers", lambda: complaint(host))
         gauge = plane.metrics.gauge
         gauge("sliceplane_informer_staleness_seconds", "Age of the stalest cache.", lambda: host.status().staleness_s)
 
@@ -87,7 +87,7 @@ class ControllerService:
             await self._host.close()
 
 
-def _complaint(host: ControllerHost) -> str:
+def complaint(host: ControllerHost) -> str:
     """Why the controllers are not ready; "" if they are."""
     status = host.status()
     unsynced = _unsynced(host)

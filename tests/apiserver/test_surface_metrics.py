@@ -46,7 +46,7 @@ def test_labels_of_requests_are_upstreams(server: Server) -> None:
     server.get(f"{CONFIG_MAPS}?fieldSelector=metadata.name%3Dmeasured")
     server.get("/api/v1/nodes/x/status")
     server.get("/readyz")
-    server.get(SLICES, Authorization="Bearer nonsense")
+    server.request("GET", SLICES, certificate=False, Authorization="Bearer nonsense")
     for verb, scope, code, more in [
         ("POST", "resource", "201", {}),
         ("GET", "resource", "200", {}),
@@ -57,6 +57,7 @@ def test_labels_of_requests_are_upstreams(server: Server) -> None:
         ("LIST", "resource", "200", {}),
         ("GET", "resource", "404", {"resource": "nodes", "subresource": "status"}),
         ("GET", "", "200", {"resource": "", "version": "", "subresource": "/readyz"}),
+        ("LIST", "namespace", "401", {"resource": "endpointslices", "group": "discovery.k8s.io"}),
     ]:
         assert counted(server, **{**MAPS, "verb": verb, "scope": scope, "code": code, **more}) >= 1
 

@@ -161,18 +161,20 @@ class ApiServer:
     async def _answer(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
         path = parse(request.path)
         if path is None:
+            verb = request.method.lower()
+            wanted = Attributes(verb=verb, path=request.path)
             exchange.key = page_key(request.method, request.path)
+        else:
+            verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
+            wanted = _attributes(request, verb, path)
+            exchange.key = self._key_of(request, verb, path, wanted.name)
         authorization = request.headers.get(b"authorization", b"")
         user = authenticate(request.certificate_user, authorization, self._services.tokens)
         request.user = user
         _refuse_impersonation(request, user)
-        if path is None:
-            self._authorize(user, Attributes(verb=request.method.lower(), path=request.path), None, exchange)
-            return await self._answer_other(request)
-        verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
-        wanted = _attributes(request, verb, path)
-        exchange.key = self._key_of(request, verb, path, wanted.name)
         self._authorize(user, wanted, path, exchange)
+        if path is None:
+            return await self._answer_other(request)
         if verb == "watch":
             return await self._watch(request, path, exchange, send)
         reading = verb in _READ_VERBS

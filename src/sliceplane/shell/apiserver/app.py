@@ -15,16 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from sliceplane.api.codec import encode
-from sliceplane.api.errors import StatusError, bad_request, forbidden, internal, method_not_allowed
+from sliceplane.api.errors import StatusError, internal, method_not_allowed
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.api.selectors.fields import selected_name
+from sliceplane.registry.authentication import impersonation
 from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.types import User
 from sliceplane.shell.apiserver import openapi, version
 from sliceplane.shell.apiserver.audit import AuditEntry, AuditLog
-from sliceplane.shell.apiserver.auth import ANONYMOUS, Tokens, authenticate, authorize
+from sliceplane.shell.apiserver.auth import ANONYMOUS, authenticate, authorize
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
+from sliceplane.shell.apiserver.issuer import IssuerPages
 from sliceplane.shell.apiserver.labels import page_key, resource_key
 from sliceplane.shell.apiserver.limits import InFlight, Limits, TooMany, too_many_requests
 from sliceplane.shell.apiserver.metrics import Metrics, RequestKey
@@ -64,11 +66,17 @@ class Services:
     discovery: Discovery
     health: HealthChecks
     metrics: Metrics
-    tokens: Tokens
+    #: who shows a bearer token
+    find_user: Callable[[str], User | None]
+    impersonate: Callable[[User, impersonation.Impersonation], User]
     decide: Callable[[User, Attributes], Decision]
     limits: Limits
     emulated: Release = NEWEST
     audit: AuditLog | None = None
+    #: who shows nothing may be ``system:anonymous``
+    anonymous: bool = True
+    #: keys that verify tokens, for whoever else has to
+    issuer: IssuerPages | None = None
     clock: Callable[[], float] = time.time
 
 
@@ -159,6 +167,7 @@ class ApiServer:
             return _status_response(request, exchange.error)
 
     async def _answer(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
+        services = self._services
         path = parse(request.path)
         if path is None:
             verb = request.method.lower()
@@ -169,10 +178,10 @@ class ApiServer:
             wanted = _attributes(request, verb, path)
             exchange.key = self._key_of(request, verb, path, wanted.name)
         authorization = request.headers.get(b"authorization", b"")
-        user = authenticate(request.certificate_user, authorization, self._services.tokens)
-        request.user = user
-        _refuse_impersonation(request, user)
-        self._authorize(user, wanted, path, exchange)
+        request.user = user = authenticate(
+            request.certificate_user, authorization, services.find_user, anonymous=services.anonymous
+        )
+        self._admit(request, user, wanted, path, exchange)
         if path is None:
             return await self._answer_other(request)
         if verb == "watch":
@@ -189,11 +198,21 @@ class ApiServer:
         dry_run = "dryRun" in request.query
         return resource_key(verb, path, name, served, dry_run=dry_run, content_type=request.header(b"content-type"))
 
-    def _authorize(self, user: User, wanted: Attributes, path: ResourcePath | None, exchange: _Exchange) -> None:
-        """Raises the 403 ``StatusError``; the audit log learns of the question before and of the decision after."""
+    def _admit(
+        self, request: Request, user: User, wanted: Attributes, path: ResourcePath | None, exchange: _Exchange
+    ) -> None:
+        """*user* may do what is *wanted*, or the user whom they act as, who is the request's user from here on.
+
+        Raises the 400 or 403 ``StatusError``; the audit log learns of the question before and of the decision after.
+        """
         audit = exchange.audit
         if audit is not None:
             audit.received(user, wanted, path)
+        asked = impersonation.wanted(request.headers_of(b"impersonate-"))
+        if asked is not None:
+            request.user = user = self._services.impersonate(user, asked)
+            if audit is not None:
+                audit.impersonated(user)
         decision = self._services.decide(user, wanted)
         if audit is not None:
             audit.decided(decision)
@@ -239,8 +258,13 @@ class ApiServer:
                 await openapi.respond(request, services.discovery.served, now=now, started=self._started)
                 or _page_not_found()
             )
+        if services.issuer is not None:
+            page = services.issuer.respond(request.path)
+            if page is not None:
+                return page
         if request.path == "/":
             found = [
+                *(services.issuer.paths if services.issuer else ()),
                 *services.discovery.paths(),
                 "/healthz",
                 "/livez",
@@ -249,7 +273,7 @@ class ApiServer:
                 "/openapi/v3",
                 "/readyz",
             ]
-            return Response(200, encode({"paths": [*found, "/version"]}) + b"\n")
+            return Response(200, encode({"paths": sorted([*found, "/version"])}) + b"\n")
         return _page_not_found()
 
 
@@ -266,21 +290,6 @@ def _tell(request: Request, exchange: _Exchange, code: int, seconds: float) -> N
         agent=request.header(b"user-agent"),
         source=request.client_address,
     )
-
-
-def _refuse_impersonation(request: Request, user: User) -> None:
-    """Nobody may act as somebody else here yet; to pass over the wish would act with the wrong rights.
-
-    Raises the 403 ``StatusError`` that upstream gives to who is not allowed to, or its 400 (reference B17).
-    """
-    wanted = next((name for name in request.headers if name.startswith(b"impersonate-")), None)
-    if wanted is None:
-        return
-    impersonated = request.header(b"impersonate-user")
-    if not impersonated:
-        raise bad_request(f"requested [{wanted.decode('latin-1')}] without impersonating a user")
-    why = f'User "{user.name}" cannot impersonate resource "users" in API group "" at the cluster scope'
-    raise forbidden("users", "", impersonated, why)
 
 
 def _attributes(request: Request, verb: str, path: ResourcePath) -> Attributes:

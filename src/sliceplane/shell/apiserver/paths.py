@@ -28,6 +28,7 @@ _VERB_METHODS = {
 #: verbs of the subresources that are served, beyond reading (reference B1)
 _SUBRESOURCE_VERBS = {
     "binding": ("create",),
+    "token": ("create",),
     "status": ("get", "patch", "update"),
     "scale": ("get", "patch", "update"),
     "finalize": ("update",),

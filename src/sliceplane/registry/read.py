@@ -28,7 +28,7 @@ def get(core: Core, target: Target, resource_version: str | None) -> Record:
     version that is not a number.
     """
     wanted = read_version(resource_version)
-    _not_beyond(core, wanted)
+    _not_beyond(core, target, wanted)
     record = core.store.get(key_of(target))
     if record is None:
         raise missing(target.resource, target.name)
@@ -45,9 +45,9 @@ def list_records(core: Core, target: Target, options: ListOptions) -> ListOutcom
         if version:
             raise bad_request("specifying resource version is not allowed when using continue")
         return _continue(core, target, selection, limit, options.continue_token)
-    _not_beyond(core, version)
+    _not_beyond(core, target, version)
     match = options.resource_version_match
-    if version == 0:
+    if version == 0 and not target.resource.uncached:
         limit = 0
     exact = match == EXACT or (not match and bool(version) and limit > 0)
     revision = version if exact and version else core.store.revision
@@ -83,9 +83,9 @@ def watch_plan(core: Core, target: Target, options: WatchOptions) -> WatchPlan:
     )
 
 
-def _not_beyond(core: Core, wanted: int | None) -> None:
+def _not_beyond(core: Core, target: Target, wanted: int | None) -> None:
     if wanted is not None and wanted > core.store.revision:
-        raise too_large_resource_version(wanted, core.store.revision)
+        raise too_large_resource_version(wanted, core.store.revision, retry=not target.resource.uncached)
 
 
 def _continue(core: Core, target: Target, selection: Selection, limit: int, token: str) -> ListOutcome:

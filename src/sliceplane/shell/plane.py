@@ -38,13 +38,14 @@ from sliceplane.shell.apiserver.health import HealthChecks
 from sliceplane.shell.apiserver.issuer import IssuerPages
 from sliceplane.shell.apiserver.limits import Limits
 from sliceplane.shell.apiserver.listener import Listener, bind
-from sliceplane.shell.apiserver.metrics import Metrics
+from sliceplane.shell.apiserver.metrics import FSYNC_SECONDS_BUCKETS, Metrics
 from sliceplane.shell.apiserver.resources import ResourceHandlers
 from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.apiserver.tls import load_server_certificate, server_context
 from sliceplane.shell.apiserver.token_keys import TokenConfig, TokenKeys
 from sliceplane.shell.apiserver.watch import WatchHandler
 from sliceplane.shell.datadir import DataDir, write_private
+from sliceplane.shell.gauges import add_gauges
 from sliceplane.shell.log import get_logger
 from sliceplane.shell.start_error import StartError
 from sliceplane.shell.storage.committer import Committer
@@ -217,6 +218,11 @@ class Plane:
             backend,
             report=lambda sentence: _log.error("storage", problem=sentence),
             retention=Retention(keep_s=self.config.history_keep_s),
+            on_batch=self.metrics.histogram(
+                "sliceplane_storage_commit_duration_seconds",
+                "Time to make a batch of commits durable, its fsync included.",
+                FSYNC_SECONDS_BUCKETS,
+            ).observe,
             on_aborted=lambda: self.registry.on_aborted(),  # noqa: PLW0108  # the registry is made later
         )
         self.committer.start()
@@ -312,22 +318,14 @@ class Plane:
             clock=self.clock,
         )
         app = ApiServer(services)
-        # The name that monitoring of Kubernetes knows storage by.
+        # Names and order are those that monitoring of Kubernetes knows.
+        self.health.add("log", lambda: "")
         self.health.add("etcd", lambda: self.committer.failing or "")
+        # Whoever has informers in this process says more here.
+        self.health.add_readiness("informer-sync", lambda: "")
         self.health.add_readiness("shutdown", lambda: "the process is stopping" if self._stopping else "")
-        gauge = self.metrics.gauge
-        gauge("apiserver_registered_watchers", "Open watches.", lambda: len(self.hub))
-        gauge("apiserver_storage_revision", "The newest durable revision.", lambda: self.store.revision)
-        gauge("apiserver_current_inflight_reads", "Reads being answered.", lambda: app.in_flight.current["read"])
-        gauge("apiserver_current_inflight_writes", "Writes being answered.", lambda: app.in_flight.current["write"])
-        gauge(
-            "apiserver_longrunning_requests", "Watch requests being answered.", lambda: app.in_flight.current["watch"]
-        )
-        gauge(
-            "apiserver_unsent_response_bytes", "Of large responses, not taken yet.", lambda: app.in_flight.unsent_bytes
-        )
-        gauge("sliceplane_log_lost_lines", "Log lines that stderr did not take in time.", log.lost_lines)
-        gauge("apiserver_connections", "Open client connections.", lambda: self.listener.connections)
+        add_gauges(self, app)
+        self.metrics.gauge("sliceplane_log_lost_lines", "Log lines that stderr did not take in time.", log.lost_lines)
         return app
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:

@@ -16,6 +16,7 @@ META: Final = "k8s.io.apimachinery.pkg.apis.meta.v1"
 #: API group to the middle of the package's name
 _GROUPS: Final = {
     "": "core",
+    "apidiscovery.k8s.io": "apidiscovery",
     "apps": "apps",
     "authentication.k8s.io": "authentication",
     "authorization.k8s.io": "authorization",

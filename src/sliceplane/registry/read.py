@@ -12,6 +12,8 @@ from sliceplane.store.mvcc import Compacted
 from sliceplane.store.types import Key, Record
 
 _CHUNK_RECORDS = 500
+#: clients ask for up to 2^63 - 1; whatever is not more than this is all there is
+_LIMIT_MAX = 1 << 31
 _TOKEN_EXPIRED = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
     "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
@@ -39,7 +41,7 @@ def list_records(core: Core, target: Target, options: ListOptions) -> ListOutcom
     """A page.  Raises StatusError: 400, 410, 422, 504 (as for ``get``)."""
     check_list(options)
     selection = select(target.resource, options.label_selector, options.field_selector)
-    limit = max(options.limit, 0)
+    limit = min(max(options.limit, 0), _LIMIT_MAX)
     version = list_version(options.resource_version)
     if options.continue_token:
         if version:

@@ -172,7 +172,11 @@ class Informer:
         self._watch_ended(request, error)
 
     def _watch_ended(self, request: int, error: StatusError | None) -> None:
-        self._answered(request, lambda: self.reflector.on_watch_ended(self._agenda.now, error))
+        def end() -> None:
+            self._request += 1  # what is still under way in the stream is lost
+            self.reflector.on_watch_ended(self._agenda.now, error)
+
+        self._answered(request, end)
 
     def _close(self) -> None:
         if self._stream is not None:
@@ -182,9 +186,9 @@ class Informer:
     def cut(self) -> None:
         """The connection of the watch breaks now, if there is one."""
         if self._stream is not None:
-            request = self._request
+            self._request += 1
             self._close()
-            self._watch_ended(request, unreachable("connection reset by peer"))
+            self._watch_ended(self._request, unreachable("connection reset by peer"))
 
 
 class _Stream:
@@ -231,8 +235,14 @@ class _Stream:
 
     def _message(self, kind: str, data: bytes) -> None:
         owner = self._owner
-        if owner._stream is self or self.watcher.closed:
-            owner._answered(self._request, lambda: owner.reflector.on_watch_event(kind, data, owner._agenda.now))
+        request = self._request
+
+        def read() -> None:
+            if kind == "ERROR":
+                owner._request += 1
+            owner.reflector.on_watch_event(kind, data, owner._agenda.now)
+
+        owner._answered(request, read)
 
     def _end(self) -> None:
         owner, error = self._owner, self.watcher.error

@@ -21,8 +21,12 @@ class Agenda:
 
     def after(self, delay_s: float, deed: Deed) -> None:
         assert delay_s >= 0, f"{delay_s} s ago"
+        self.at(self.now + delay_s, deed)
+
+    def at(self, when: float, deed: Deed) -> None:
+        """At *when* exactly (what has passed: next), so that deeds for one moment keep their order."""
         self._asked += 1
-        heapq.heappush(self._deeds, (self.now + delay_s, self._asked, deed))
+        heapq.heappush(self._deeds, (when, self._asked, deed))
 
     def run_until(self, moment: float) -> None:
         """Do everything that is due up to *moment*, which is then."""

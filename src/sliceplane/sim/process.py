@@ -7,6 +7,7 @@ takes all that it knew with it; its requests that are under way are not called b
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from sliceplane.api.errors import StatusError
@@ -59,6 +60,7 @@ class Process:
         self._turn_asked = False
         self._armed: float | None = None
         self._stands_until = 0.0
+        self._put_off: deque[Deed] = deque()
         self._informers = [
             Informer(
                 watched,
@@ -88,11 +90,13 @@ class Process:
 
     def pause(self, seconds: float) -> None:
         """Stand still: nothing that comes is looked at before the end."""
-        self._stands_until = max(self._stands_until, self._agenda.now + seconds)
+        until = self._stands_until = max(self._stands_until, self._agenda.now + seconds)
+        self._agenda.at(until, self._go_on)
 
     def wake(self) -> None:
-        """Stand still no longer than now; what was put off comes at its time all the same."""
+        """Stand still no longer than now."""
         self._stands_until = self._agenda.now
+        self._go_on()
 
     def cut_watches(self) -> None:
         for informer in self._informers:
@@ -118,10 +122,15 @@ class Process:
     def _receive(self, deed: Deed) -> None:
         if not self.alive:
             return
-        if self._agenda.now < self._stands_until:
-            self._agenda.after(self._stands_until - self._agenda.now, lambda: self._receive(deed))
-            return
-        deed()
+        if self._put_off or self._agenda.now < self._stands_until:
+            self._put_off.append(deed)
+        else:
+            deed()
+
+    def _go_on(self) -> None:
+        """Look at what came while the process stood still, in its order."""
+        while self.alive and self._put_off and self._agenda.now >= self._stands_until:
+            self._put_off.popleft()()
 
     def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
         for change in changes:
@@ -161,7 +170,7 @@ class Process:
     def _arm(self, due: float) -> None:
         if self._armed is None or due < self._armed:
             self._armed = due
-            self._agenda.after(due - self._agenda.now, lambda: self._receive(lambda: self._ring(due)))
+            self._agenda.at(due, lambda: self._receive(lambda: self._ring(due)))
 
     def _ring(self, armed_for: float) -> None:
         if self._armed == armed_for:

@@ -95,7 +95,7 @@ class Informer:
         due = self.reflector.next_deadline()
         if due is not None and (self._armed is None or due < self._armed):
             self._armed = due
-            self._agenda.after(max(due - self._agenda.now, 0.0), lambda: self._receive(lambda: self._tick(due)))
+            self._agenda.at(due, lambda: self._receive(lambda: self._tick(due)))
 
     def _tick(self, armed_for: float) -> None:
         if self._armed != armed_for or self.reflector.phase is Phase.STOPPED:
@@ -230,7 +230,7 @@ class _Stream:
         lag = self._lag_s if faults.active else 0.0
         self._last = max(self._last, agenda.now + owner._network.latency() + lag + late)
         kind, data = item.type, item.data
-        agenda.after(self._last - agenda.now, lambda: self._message(kind, data))
+        agenda.at(self._last, lambda: self._message(kind, data))
         return True
 
     def _message(self, kind: str, data: bytes) -> None:
@@ -248,9 +248,9 @@ class _Stream:
         owner, error = self._owner, self.watcher.error
         if self._silent:
             return
-        delay = max(self._last - owner._agenda.now, 0.0)
+        after_all = max(self._last, owner._agenda.now)
         if error is not None:
             body = encode(error.status())
-            owner._agenda.after(delay, lambda: self._message("ERROR", body))
+            owner._agenda.at(after_all, lambda: self._message("ERROR", body))
             return
-        owner._agenda.after(delay, lambda: owner._watch_ended(self._request, None))
+        owner._agenda.at(after_all, lambda: owner._watch_ended(self._request, None))

@@ -14,6 +14,7 @@ import click
 COMMANDS: dict[str, tuple[str, str]] = {
     "apiserver": ("sliceplane.cli.apiserver", "Run the API server alone."),
     "proxy": ("sliceplane.cli.proxy", "Run the node proxy: nftables rules for Services."),
+    "simulate": ("sliceplane.cli.simulate", "Run the control plane on virtual time, under faults, from one seed."),
     "up": ("sliceplane.cli.up", "Run the whole plane in one process."),
 }
 

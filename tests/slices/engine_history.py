@@ -4,8 +4,9 @@ Two Services select overlapping Pods.  A step changes one thing (a Pod, a Node, 
 brings a fault (a write refused, an answer lost, a late echo, a restart); then the engine syncs until it has nothing to
 write, and what the server holds must be what the oracle says, in slices that are well packed.
 
-Beside the engine runs ``Upstream``, the packing of reference 1.10 with slices of its own.  It is told of each sync and
-must never have written less.  After what the text does not cover (a foreign edit, a fault) it adopts the server's slices.
+``Upstream``, the packing of reference 1.10, is told of each sync twice: over the very slices that the server holds,
+where it must never write less, and with slices of its own through the whole history, for the totals.  After what the
+text does not cover (a foreign edit, a fault) the latter adopts the server's slices.
 """
 
 from __future__ import annotations
@@ -223,10 +224,12 @@ class History:
                 self.put_slice(name, replace(found, endpoints=(found.endpoints or ())[1:]))
             case 1:
                 number = self.revision % 250 + 1
-                stray = Endpoint(addresses=(f"10.9.9.{number}" if found.address_type == "IPv4" else f"fd99::{number:x}",))
+                stray = Endpoint(
+                    addresses=(f"10.9.9.{number}" if found.address_type == "IPv4" else f"fd99::{number:x}",)
+                )
                 self.put_slice(name, replace(found, endpoints=(*(found.endpoints or ()), stray)))
             case 2:
-                self.put_slice(name, replace(found, metadata=replace(found.metadata, labels=LABELS_TAKEN(found))))
+                self.put_slice(name, replace(found, metadata=replace(found.metadata, labels=labels_taken(found))))
             case 3:
                 self.put_slice(name, replace(found, metadata=replace(found.metadata, owner_references=None)))
             case 4:
@@ -431,7 +434,7 @@ class History:
         assert shown == expected, f"{key} shows {shown}, should {expected}"
 
 
-def LABELS_TAKEN(found: EndpointSlice) -> dict[str, str]:  # noqa: N802
+def labels_taken(found: EndpointSlice) -> dict[str, str]:
     return {**(found.metadata.labels or {}), "taken": "yes"}
 
 

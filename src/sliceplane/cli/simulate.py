@@ -107,8 +107,8 @@ def command(
 ) -> None:
     """Run the production store, informers and controllers on virtual time, under faults, from one seed.
 
-    The same seed makes the same run, byte for byte: the digest of its trace is printed. Exit code 0: every invariant held;
-    1: one was broken, and the output ends with the line that replays it; 2: the command line is wrong.
+    The same seed makes the same run, byte for byte: the digest of its trace is printed. Exit code 0: every invariant
+    held; 1: one was broken, and the output ends with the line that replays it; 2: the command line is wrong.
     """
     if list_faults:
         _list_faults()

@@ -56,7 +56,7 @@ def service_edit(app: str, rng: Rng) -> Document:
         {"spec": {"selector": {"app": app}}},
         {"spec": {"selector": {"app": app, "tier": "front"}}},
         {"spec": {"selector": None}},
-        {"spec": {"type": "ExternalName", "externalName": "db.example.com", "clusterIP": None, "clusterIPs": None}},
+        {"spec": {"type": "ExternalName", "externalName": "db.example.com"}},
         {"spec": {"type": "ClusterIP", "externalName": None}},
         {"spec": {"type": "NodePort"}},
         {"metadata": {"labels": {"team": f"t{rng.below(3)}"}}},

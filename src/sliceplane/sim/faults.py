@@ -1,8 +1,8 @@
 """What may go wrong, how often, and by whose word.
 
-A plan gives each kind of fault a *weight*: the probability that it strikes at one opportunity (a request, a message of a
-watch, a step of the workload).  Each kind draws from a generator of its own, so that leaving one kind out leaves the
-others where they were as far as that is possible.
+A plan gives each kind of fault a *weight*: the probability that it strikes at one opportunity (a request, a message
+of a watch, a step of the workload).  Each kind draws from a generator of its own, so that leaving one kind out leaves
+the others where they were as far as that is possible.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ class Kind:
 
 
 KINDS: Final[Mapping[str, Kind]] = {
-    "watch-delay": Kind(weight=0.3, per="watch", what="a stream lags by up to 5 s, so that order across watches differs"),
+    "watch-delay": Kind(
+        weight=0.3, per="watch", what="a stream lags by up to 5 s, so that order across watches differs"
+    ),
     "watch-burst": Kind(weight=0.01, per="message", what="a stream stalls for up to 20 s, then all comes at once"),
     "watch-cut": Kind(weight=0.01, per="message", what="a stream breaks; what was under way in it is lost"),
     "watch-silence": Kind(weight=0.0005, per="message", what="a stream is half open: nothing comes, no end is told"),

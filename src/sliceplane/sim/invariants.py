@@ -36,6 +36,10 @@ class Checked(Protocol):
         """What its caches show otherwise than the server; "" if nothing."""
 
 
+#: writes of controllers between two quiet points, without anything happening and for each thing that does
+WRITES_BASE, WRITES_PER_INPUT = 500, 10
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """At a quiet point.  ``inputs`` and ``writes``: since the one before."""
@@ -86,7 +90,7 @@ def _maximum(world: World) -> None:
 
 def _bounded_writes(world: World) -> None:
     """Generous: a namespace's end alone is a write for each object.  What it finds is a loop that ends by luck."""
-    most = 500 + 60 * world.inputs
+    most = WRITES_BASE + WRITES_PER_INPUT * world.inputs
     if world.writes > most:
         raise Broken("bounded-writes", "", f"{world.writes} writes after {world.inputs} changes and faults")
 
@@ -138,10 +142,35 @@ def _replicas(world: World) -> None:
         found: ReplicaSet = decode(record.body, ReplicaSet)
         if found.metadata.deletion_timestamp is None and found.metadata.namespace in view.namespaces:
             mine = [each for each in view.pods.get(found.metadata.namespace, ()) if _runs_for(each, found)]
-            if len(mine) != found.spec.replicas:
+            full = len(mine) < (found.spec.replicas or 0) and _is_full(view, found.metadata.namespace)
+            if len(mine) != found.spec.replicas and not full:
                 raise Broken(
                     "replicas", found.metadata.name, f"{found.metadata.key} has {len(mine)} of {found.spec.replicas}"
                 )
+
+
+def _is_full(view: View, namespace: str) -> bool:
+    """A quota lets no further Pod in."""
+    return any(
+        amount((quota.status.used or {}).get("pods", 0)) >= amount((quota.spec.hard or {})["pods"])
+        for quota in view.quotas
+        if quota.metadata.namespace == namespace and "pods" in (quota.spec.hard or {})
+    )
+
+
+def _addresses(world: World) -> None:
+    """Bare Pods take over addresses of failed ones on purpose."""
+    if "kubelet" not in world.controllers:
+        return
+    owners: dict[str, str] = {}
+    for pods in world.view.pods.values():
+        for pod in pods:
+            if pod.status.phase in ("Succeeded", "Failed") or pod.spec.node_name.startswith("bare-"):
+                continue
+            for each in pod.status.pod_ips or ():
+                other = owners.setdefault(each.ip, pod.metadata.key)
+                if other != pod.metadata.key:
+                    raise Broken("one-address-one-pod", pod.metadata.name, f"{other} and {pod.metadata.key}: {each.ip}")
 
 
 def _runs_for(pod: Pod, owner: Object) -> bool:
@@ -189,6 +218,7 @@ INVARIANTS: Final[dict[str, tuple[str, Callable[[World], None]]]] = {
     "deleted-services-leave-nothing": ("no slice is left of a Service that is gone", _deleted_services),
     "namespaces-end": ("a deleted namespace goes, with all that was in it", _namespaces),
     "quotas-true": ("a quota's status counts what there is", _quotas),
+    "one-address-one-pod": ("no two running Pods have one address", _addresses),
     "replicas": ("a ReplicaSet has the Pods that it asks for", _replicas),
 }
 #: checked where they happen

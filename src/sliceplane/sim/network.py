@@ -51,7 +51,7 @@ class Network:
         elif faults.strikes("request-late"):
             late = WRITE_TIMEOUT_S + faults.draw("request-late", 0.0, 60.0)
             self._trace.note(agenda.now, actor, write.verb, named(write), "request-late")
-            agenda.after(late, lambda: self._perform(actor, write))
+            agenda.after(late, lambda: self._perform_late(actor, write))
             agenda.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
         else:
             agenda.after(self.latency(), lambda: self._arrive(actor, write, answer))
@@ -83,6 +83,10 @@ class Network:
             return StatusError(429, "TooManyRequests", message, details, retry_after_s=seconds)
         return None
 
+    def _perform_late(self, actor: str, write: Write) -> None:
+        """Nobody waits for the answer any more."""
+        self._perform(actor, write)
+
     def _perform(self, actor: str, write: Write) -> bytes | StatusError:
         self.writes += 1
         try:
@@ -93,7 +97,9 @@ class Network:
         name = write.name
         if write.verb == "create" and not write.subresource:
             name = decode(answer, Object).metadata.name
-        self._trace.note(self._agenda.now, actor, write.verb, named(write, name), "ok", self._server.store.revision)
+        self._trace.note(
+            self._agenda.now, actor, write.verb, named(write, name), "ok", revision=self._server.store.revision
+        )
         return answer
 
 

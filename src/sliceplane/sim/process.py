@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
+from sliceplane.api.scheme import Resource
 from sliceplane.controllers.base import Controller, Done, Job
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
@@ -97,6 +98,12 @@ class Process:
         """Stand still no longer than now."""
         self._stands_until = self._agenda.now
         self._go_on()
+
+    def silence(self, resource: Resource) -> None:
+        """The watch of *resource* is half open from now on: nothing comes, no end is told."""
+        for informer in self._informers:
+            if informer.watched.resource is resource:
+                informer.silence()
 
     def cut_watches(self) -> None:
         for informer in self._informers:

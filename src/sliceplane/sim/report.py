@@ -45,8 +45,8 @@ def report(verdict: Verdict) -> str:
     options, violation = verdict.options, verdict.violation
     lines = [
         f"seed {options.seed}: {verdict.steps} steps of {', '.join(options.controllers)}",
-        f"  {verdict.virtual_s:.1f} virtual seconds, {verdict.deeds} deeds, {verdict.writes} writes of controllers, "
-        f"{verdict.commits} commits",
+        f"  {verdict.virtual_s:.1f} virtual seconds, {verdict.deeds} deeds, {verdict.commits} commits",
+        f"  {verdict.writes} writes of controllers reached the server",
         f"  slowest rest {verdict.slowest_rest_s:.1f} s after faults and changes ended",
         f"  trace {verdict.lines} lines, digest {verdict.digest}",
         "faults: " + (", ".join(f"{name} {count}" for name, count in verdict.faults.items()) or "none"),

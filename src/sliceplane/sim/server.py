@@ -116,7 +116,7 @@ class Server:
 
     # -- reads ------------------------------------------------------------------------------------------
 
-    def list(self, watched: Watched, limit: int, continue_token: str) -> ListOutcome:
+    def page(self, watched: Watched, limit: int, continue_token: str) -> ListOutcome:
         """Raises ``StatusError``."""
         options = ListOptions(
             label_selector=watched.label_selector,

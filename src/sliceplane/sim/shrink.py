@@ -1,8 +1,8 @@
 """The shortest history that still fails.
 
-The history of the first k steps does not depend on how many follow, so a failing run is cut to the step at which it failed,
-and then to the least k whose own quiet point already shows a violation: by halving first, then one by one, as fewer steps
-do not always fail when more do.
+The history of the first k steps does not depend on how many follow, so a failing run is cut to the step at which it
+failed, and then to the least k whose own quiet point already shows a violation: by halving first, then one by one, as
+fewer steps do not always fail when more do.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@
 
     step step step ... quiet point | step step step ... quiet point | ...
 
-A step is one action of the workload, perhaps some faults, and a little time.  At a quiet point faults stop, processes that
-stand still go on, and time passes until nobody has written for ``QUIET_S``; if that takes longer than ``CONVERGE_MAX_S``
-something runs in a circle.  Then every invariant is checked.
+A step is one action of the workload, perhaps some faults, and a little time.  At a quiet point faults stop, processes
+that stand still go on, and time passes until nobody has written for ``QUIET_S``; if that takes longer than
+``CONVERGE_MAX_S`` something runs in a circle.  Then every invariant is checked.
 
-Everything that draws has a generator of its own, forked from the seed in a fixed order; the history of the first k steps is
-the same however many follow, which is what shrinking relies on.
+Everything that draws has a generator of its own, forked from the seed in a fixed order; the history of the first k
+steps is the same however many follow, which is what shrinking relies on.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ class Simulation:
     # -- processes --------------------------------------------------------------------------------------
 
     def start(self, name: str) -> Process:
+        """A new instance, which takes the place of the one that has this name."""
         self._lives += 1
         process = Process(
             f"{name}#{self._lives}",
@@ -243,7 +244,7 @@ class Simulation:
     def quiet_point(self) -> None:
         rest = self.settle()
         self.check()
-        self.trace.note(self.agenda.now, "sim", "quiet", f"{rest:.6f}", "ok", self.server.store.revision)
+        self.trace.note(self.agenda.now, "sim", "quiet", f"{rest:.6f}", "ok", revision=self.server.store.revision)
 
     # -- the whole --------------------------------------------------------------------------------------
 

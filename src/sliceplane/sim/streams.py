@@ -128,7 +128,7 @@ class Informer:
         error = self._network.refusal()
         if error is None:
             try:
-                found = self._server.list(self.watched, action.limit, action.continue_token)
+                found = self._server.page(self.watched, action.limit, action.continue_token)
             except StatusError as refused:
                 error = refused
             else:
@@ -183,6 +183,11 @@ class Informer:
             self._server.hub.unsubscribe(self._stream.watcher)
             self._stream = None
 
+    def silence(self) -> None:
+        """The connection of the watch is half open from now on."""
+        if self._stream is not None:
+            self._stream.silent = True
+
     def cut(self) -> None:
         """The connection of the watch breaks now, if there is one."""
         if self._stream is not None:
@@ -201,7 +206,7 @@ class _Stream:
         self._lag_s = lag_s
         #: when the message before this one arrives
         self._last = 0.0
-        self._silent = False
+        self.silent = False
         watcher.notify = self.pump
 
     def pump(self) -> None:
@@ -221,10 +226,10 @@ class _Stream:
         owner, faults, agenda = self._owner, self._owner._faults, self._owner._agenda
         if faults.strikes("watch-cut"):
             agenda.after(0.0, lambda: owner.cut() if owner._stream is self else None)
-            self._silent = True
+            self.silent = True
             return False
-        if self._silent or faults.strikes("watch-silence"):
-            self._silent = True
+        if self.silent or faults.strikes("watch-silence"):
+            self.silent = True
             return True
         late = faults.draw("watch-burst", 0.0, BURST_MAX_S) if faults.strikes("watch-burst") else 0.0
         lag = self._lag_s if faults.active else 0.0
@@ -246,7 +251,7 @@ class _Stream:
 
     def _end(self) -> None:
         owner, error = self._owner, self.watcher.error
-        if self._silent:
+        if self.silent:
             return
         after_all = max(self._last, owner._agenda.now)
         if error is not None:

@@ -23,7 +23,7 @@ class Trace:
         self._kept: deque[str] = deque(maxlen=KEPT_LINES_MAX)
         self.lines = 0
 
-    def note(self, now: float, actor: str, verb: str, what: str, result: str = "", revision: int = 0) -> None:
+    def note(self, now: float, actor: str, verb: str, what: str, result: str = "", *, revision: int = 0) -> None:
         at = f"{now - self._began:12.6f}"
         line = f"{at} {actor} {verb} {what} {result or '-'} {revision or '-'}"
         self.lines += 1

@@ -39,6 +39,7 @@ from sliceplane.sim.trace import Trace
 from sliceplane.store.types import EventType, StoreEvent
 
 NAMESPACES: Final = ("default", "shop", "lab")
+POLICIES: Final = ("Background", "Foreground", "Orphan")
 APPS: Final = ("web", "db")
 BARE_NODES: Final = 3
 BARE_PODS_MAX: Final = 24
@@ -64,15 +65,15 @@ class Workload:
     def begin(self) -> None:
         self.server.listeners.append(self._finish_terminating)
         for which in range(BARE_NODES):
-            self._write("create", Nodes, "", documents.node(f"bare-{which}", ZONES[which % len(ZONES)]))
+            self.write("create", Nodes, "", documents.node(f"bare-{which}", ZONES[which % len(ZONES)]))
         for name in NAMESPACES[1:]:
             self._open_namespace(name)
         for name in NAMESPACES:
-            self._write("create", Services, name, documents.service("web", "web", self.rng))
+            self.write("create", Services, name, documents.service("web", "web", self.rng))
             for _ in range(4):
                 self._new_pod(name)
             if self.deployments:
-                self._write("create", Deployments, name, documents.deployment("web", "web", 3, "image:1"))
+                self.write("create", Deployments, name, documents.deployment("web", "web", 3, "image:1"))
 
     def step(self) -> None:
         self.steps += 1
@@ -86,8 +87,8 @@ class Workload:
 
     # -- writing ----------------------------------------------------------------------------------------
 
-    def _write(
-        self, verb: Verb, resource: Resource, namespace: str, body: Document, name: str = "", subresource: str = ""
+    def write(
+        self, verb: Verb, resource: Resource, namespace: str, body: Document, name: str = "", *, subresource: str = ""
     ) -> bool:
         write = Write(
             verb=verb,
@@ -105,7 +106,7 @@ class Workload:
         except StatusError as error:
             self.trace.note(self.agenda.now, "user", verb, shown, described(error))
             return False
-        self.trace.note(self.agenda.now, "user", verb, shown, "ok", self.server.store.revision)
+        self.trace.note(self.agenda.now, "user", verb, shown, "ok", revision=self.server.store.revision)
         return True
 
     def _pick(self, resource: Resource, namespace: str = "") -> Document | None:
@@ -116,13 +117,13 @@ class Workload:
         if found is None:
             return False
         meta = found["metadata"]
-        return self._write("patch", resource, meta.get("namespace", ""), change, meta["name"], subresource)
+        return self.write("patch", resource, meta.get("namespace", ""), change, meta["name"], subresource=subresource)
 
     def _delete(self, resource: Resource, found: Document | None, **options: object) -> bool:
         if found is None:
             return False
         meta = found["metadata"]
-        return self._write("delete", resource, meta.get("namespace", ""), options, meta["name"])
+        return self.write("delete", resource, meta.get("namespace", ""), options, meta["name"])
 
     def _somewhere(self) -> str:
         return NAMESPACES[self.rng.below(len(NAMESPACES))]
@@ -138,9 +139,9 @@ class Workload:
         name = f"bare-{self.made}"
         app = APPS[0 if self.rng.below(3) else 1]
         body = documents.bare_pod(name, app, f"bare-{self.rng.below(BARE_NODES)}", self.rng)
-        if self._write("create", Pods, namespace, body):
+        if self.write("create", Pods, namespace, body):
             status = documents.pod_status(self._addresses(), ready=self.rng.below(4) > 0)
-            self._write("patch", Pods, namespace, status, name, "status")
+            self.write("patch", Pods, namespace, status, name, subresource="status")
 
     def _addresses(self) -> list[str]:
         if self.freed and self.rng.below(3) == 0:
@@ -188,21 +189,20 @@ class Workload:
         ):
             options = {"gracePeriodSeconds": 0, "preconditions": {"uid": event.record.uid}}
             delay = self.rng.uniform(_FINISH_MIN_S, _FINISH_MAX_S)
-            self.agenda.after(delay, lambda: void(self._write("delete", Pods, key.namespace, options, key.name)))
+            self.agenda.after(delay, lambda: void(self.write("delete", Pods, key.namespace, options, key.name)))
 
     # -- Services, Deployments, namespaces, nodes, others -----------------------------------------------
 
     def service_comes(self) -> None:
         app = APPS[self.rng.below(2)]
         name = f"{app}{('', '-2')[self.rng.below(2)]}"
-        self._write("create", Services, self._somewhere(), documents.service(name, app, self.rng))
+        self.write("create", Services, self._somewhere(), documents.service(name, app, self.rng))
 
     def service_changes(self) -> None:
         self._patch(Services, self._users_service(), documents.service_edit(APPS[self.rng.below(2)], self.rng))
 
     def service_goes(self) -> None:
-        options = {"propagationPolicy": ("Background", "Foreground")[self.rng.below(2)]}
-        self._delete(Services, self._users_service(), **options)
+        self._delete(Services, self._users_service(), propagationPolicy=POLICIES[self.rng.below(3)])
 
     def _users_service(self) -> Document | None:
         found = [each for each in self.server.documents(Services) if each["metadata"]["name"] != "kubernetes"]
@@ -211,7 +211,7 @@ class Workload:
     def deployment_comes(self) -> None:
         app = APPS[self.rng.below(2)]
         body = documents.deployment(app, app, 1 + self.rng.below(REPLICAS_MAX), "image:1")
-        self._write("create", Deployments, self._somewhere(), body)
+        self.write("create", Deployments, self._somewhere(), body)
 
     def deployment_scales(self) -> None:
         self._patch(Deployments, self._pick(Deployments), {"spec": {"replicas": self.rng.below(REPLICAS_MAX + 1)}})
@@ -221,12 +221,12 @@ class Workload:
         self._patch(Deployments, self._pick(Deployments), documents.image_change(image))
 
     def deployment_goes(self) -> None:
-        self._delete(Deployments, self._pick(Deployments), propagationPolicy="Background")
+        self._delete(Deployments, self._pick(Deployments), propagationPolicy=POLICIES[self.rng.below(3)])
 
     def _open_namespace(self, name: str) -> None:
-        if self._write("create", Namespaces, "", documents.namespace(name)) and name == "shop":
-            hard = {"pods": "100", "services": "20", "count/endpointslices.discovery.k8s.io": "200"}
-            self._write("create", ResourceQuotas, name, documents.quota(hard))
+        if self.write("create", Namespaces, "", documents.namespace(name)) and name == "shop":
+            hard = {"pods": "12", "services": "20", "count/endpointslices.discovery.k8s.io": "200"}
+            self.write("create", ResourceQuotas, name, documents.quota(hard))
 
     def namespace_comes_or_goes(self) -> None:
         name = NAMESPACES[1 + self.rng.below(len(NAMESPACES) - 1)]
@@ -249,7 +249,7 @@ class Workload:
             body = node_document(make_nodes(EMULATED_NODES, ZONES)[which - BARE_NODES])
         found = self.server.find(Nodes, "", body["metadata"]["name"])
         if found is None:
-            self._write("create", Nodes, "", {key: body[key] for key in body if key not in ("apiVersion", "kind")})
+            self.write("create", Nodes, "", {key: body[key] for key in body if key not in ("apiVersion", "kind")})
         else:
             self._delete(Nodes, found)
 
@@ -261,7 +261,7 @@ class Workload:
         service, which = self._users_service(), 1 + self.rng.below(3)
         if service is not None:
             meta = service["metadata"]
-            self._write("create", EndpointSlices, meta["namespace"], documents.foreign_slice(meta["name"], which))
+            self.write("create", EndpointSlices, meta["namespace"], documents.foreign_slice(meta["name"], which))
 
     # -- as a fault -------------------------------------------------------------------------------------
 

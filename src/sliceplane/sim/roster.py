@@ -18,6 +18,7 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.controllers.service_account import ServiceAccountController
 
 ZONES: Final = ("zone-a", "zone-b", "zone-c")
 EMULATED_NODES: Final = 4
@@ -47,6 +48,7 @@ ROSTER: Final[Mapping[str, Entry]] = {
     "garbage-collector": Entry(GarbageCollector),
     "namespace": Entry(NamespaceController),
     "resourcequota": Entry(ResourceQuotaController),
+    "serviceaccount": Entry(ServiceAccountController),
     "deployment": Entry(DeploymentController),
     "replicaset": Entry(ReplicaSetController),
     "kubelet": Entry(_kubelet, agent=True),

@@ -17,7 +17,7 @@ from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Servi
 from sliceplane.sim.server import Server
 from sliceplane.sim.view import View, service_of
 from sliceplane.slices import oracle
-from sliceplane.store.types import Key, StoreEvent
+from sliceplane.store.types import EventType, Record, StoreEvent
 
 
 class Broken(Exception):
@@ -35,6 +35,10 @@ class Published(NamedTuple):
     uid: str
     address_type: str
     ports: oracle.PortSet
+
+
+def _spec(record: Record | None) -> object:
+    return None if record is None else decode(record.body, Service).spec
 
 
 class Steady:
@@ -90,13 +94,22 @@ class Steady:
         if key.resource == EndpointSlices.storage_key:
             self._on_slice(event)
         elif key.resource in (Pods.storage_key, Services.storage_key, Nodes.storage_key, Namespaces.storage_key):
-            self._restrict(key)
+            self._restrict(event)
 
-    def _restrict(self, changed: Key) -> None:
+    def _restrict(self, event: StoreEvent) -> None:
         """Something that endpoints are made of changed."""
         if not self._steady:
             return
+        changed = event.record.key
         view = View(self._server)
+        if changed.resource == Services.storage_key and _spec(event.previous) != _spec(event.record):
+            self._steady.pop(changed.path, None)
+        if changed.resource == Nodes.storage_key and event.type is not EventType.MODIFIED:
+            # Gone and back again, or the other way round: with publishNotReadyAddresses no endpoint shows it (40136).
+            there = {each.metadata.uid for pods in view.pods.values() for each in pods}
+            there -= {e.metadata.uid for pods in view.pods.values() for e in pods if e.spec.node_name == changed.name}
+            for name, steady in self._steady.items():
+                self._steady[name] = {each for each in steady if each.uid in there}
         by_key = {each.metadata.key: each for each in view.lasting_services()}
         for name in sorted(self._steady):
             if changed.namespace and changed.namespace != name.partition("/")[0]:

@@ -30,9 +30,7 @@ def kubectl_path() -> str:
     return str(Path(sys.executable).with_name("kubectl"))
 
 
-def spawn(
-    folder: Path, *flags: str, data_dir: str = "", command: str = "up", prefix: tuple[str, ...] = ()
-) -> Plane:
+def spawn(folder: Path, *flags: str, data_dir: str = "", command: str = "up", prefix: tuple[str, ...] = ()) -> Plane:
     """Start ``sliceplane up`` (or another command) on a free port and wait for its ready line.
 
     *prefix* is a program that runs a program, such as ``ip netns exec NAME``.

@@ -100,7 +100,9 @@ def started(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     try:
         yield process
-        assert process.poll() in (None, -signal.SIGKILL), f"{command[0]} ended with {process.returncode}\n{log.read_text()[-4000:]}"
+        assert process.poll() in (None, -signal.SIGKILL), (
+            f"{command[0]} ended with {process.returncode}\n{log.read_text()[-4000:]}"
+        )
     finally:
         process.terminate()
         try:

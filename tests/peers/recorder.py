@@ -1,8 +1,8 @@
 """A recorder between a client and an API server: it speaks plain HTTP/1.1 to the one and TLS to the other.
 
-Run as a program, ``recorder.py KUBECONFIG OUT``: prints the address it listens on, 127.0.0.1, and ends with its standard
-input.  Then it writes to OUT what clients sent, a JSON array of connections, each the base64 of its bytes.  What they send is
-passed on as it is, under the certificate of the kubeconfig's user.  ``requests_of`` reads such a file.
+Run as a program, ``recorder.py KUBECONFIG OUT``: prints its URL and ends with its standard input.  Then it writes to OUT
+what clients sent: a JSON array of connections, each the base64 of its bytes.  What they send is passed on as it is,
+under the certificate of the kubeconfig's user.  ``requests_of`` reads such a file.
 """
 
 from __future__ import annotations

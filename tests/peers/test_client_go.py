@@ -4,9 +4,9 @@ Followers (``follow``) hold the informers of a node proxy over protobuf and over
 one with it off.  A writer (``churn``) changes slices through protobuf bodies.
 
 A restart in place keeps the history, so no follower may be told that its place in it is gone.  Twice followers are cut
-off: they are held with SIGSTOP while the server goes on at another port, where objects change and the history is compacted
-past what they have seen, and comes back to the port that they know.  Each of their informers must then be told Expired
-once and begin anew once; a visitor, which was connected to the other port all the time, must not be told at all.
+off: they are held with SIGSTOP while the server goes on at another port, where objects change and the history is
+compacted past what they have seen, and comes back to the port that they know.  Each of their informers must then be
+told Expired once and begin anew once; a visitor, connected to the other port all the time, must not be told at all.
 """
 
 from __future__ import annotations
@@ -217,7 +217,10 @@ def _cut_off(peer: str, server: Server, followers: list[Follower], seed: int, sl
         one.process.send_signal(signal.SIGCONT)
     deadline = time.monotonic() + SETTLE_S
     for one, (expired, begun) in zip(followers, earlier, strict=True):
-        wanted = {name: count + 1 for name, count in expired.items()}, {name: count + 1 for name, count in begun.items()}
+        wanted = (
+            {name: count + 1 for name, count in expired.items()},
+            {name: count + 1 for name, count in begun.items()},
+        )
         while (found := (one.totals("expired"), one.totals("begun"))) != wanted:
             assert time.monotonic() < deadline, (one.watch_list, wanted, found)
             time.sleep(0.1)

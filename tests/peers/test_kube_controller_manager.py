@@ -95,9 +95,7 @@ def pod(number: int, *, ready: bool = True) -> dict[str, Any]:
 
 def start(manager: str, plane: Plane, folder: Path, name: str, kubeconfig: str = "") -> Any:
     """A manager whose log is *name*, as a context."""
-    return kubernetes.started(
-        folder / f"{name}.log", manager, f"--kubeconfig={kubeconfig or plane.kubeconfig}", *FLAGS
-    )
+    return kubernetes.started(folder / f"{name}.log", manager, f"--kubeconfig={kubeconfig or plane.kubeconfig}", *FLAGS)
 
 
 def holder(plane: Plane) -> str:
@@ -157,10 +155,7 @@ def _slices(plane: Plane) -> None:
     def changed() -> bool:
         slices = managed_by(plane, "endpointslice-controller.k8s.io", "web")
         unready = [
-            each["targetRef"]["name"]
-            for one in slices
-            for each in one["endpoints"]
-            if not each["conditions"]["ready"]
+            each["targetRef"]["name"] for one in slices for each in one["endpoints"] if not each["conditions"]["ready"]
         ]
         assert unready == ["web-7"], unready
         same = [one for one in slices if before.get(one["metadata"]["name"]) == one["metadata"]["resourceVersion"]]
@@ -173,9 +168,7 @@ def _slices(plane: Plane) -> None:
 def _statuses(plane: Plane, numbers: Any, *, ready: bool = True) -> None:
     documents = [pod(number, ready=ready) for number in numbers]
     listed = {"apiVersion": "v1", "kind": "List", "items": documents}
-    kubectl(
-        plane, "apply", "--server-side", "--force-conflicts", "--subresource=status", "-f", "-", document=listed
-    )
+    kubectl(plane, "apply", "--server-side", "--force-conflicts", "--subresource=status", "-f", "-", document=listed)
 
 
 def _mirror(plane: Plane) -> None:

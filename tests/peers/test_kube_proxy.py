@@ -119,7 +119,7 @@ def refused(node: Host) -> bool:
 
 def test_kube_proxy_serves_what_the_api_says(kube_proxy: str, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.csv"
-    tokens.write_text(f'{TOKEN},system:kube-proxy,proxy-1\n')
+    tokens.write_text(f"{TOKEN},system:kube-proxy,proxy-1\n")
     with Net("kp") as net:
         node = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
         one, two = (net.add_host(f"b{n}", ip4=f"10.10.1.{n}/16", ip6=f"fd10::1:{n}/64") for n in (1, 2))
@@ -156,7 +156,9 @@ def _record(kube_proxy: str, folder: Path, node: Host, plane: Plane) -> None:
         with kubernetes.started(folder / "recorded.log", *prefix, kube_proxy, "--config", config):
             reached(node, {"b1"})
             kubernetes.eventually(lambda: "Starting" in kubectl(node, plane, "get", "events"))
-        kubernetes.compare("kube-proxy.json", f"kube-proxy {dependency(kubernetes.MODULE, 'k8s.io/kubernetes')}", heard.requests())
+        kubernetes.compare(
+            "kube-proxy.json", f"kube-proxy {dependency(kubernetes.MODULE, 'k8s.io/kubernetes')}", heard.requests()
+        )
     table = rules(node)
     assert "10.96.0.100 . tcp . 80" in table, table
     assert "demo/web" in table, table
@@ -178,4 +180,3 @@ def _follow(node: Host, plane: Plane, one: Host, two: Host) -> None:
     kubectl(node, plane, "create", "-f", "-", document=a_slice((one, True)))
     took["created"] = reached(node, {"b1"})
     print("kube-proxy, s until packets follow:", {name: round(seconds, 2) for name, seconds in took.items()})
-

@@ -1,8 +1,8 @@
-"""What Kubernetes' own kube-proxy and kube-controller-manager ask for, replayed: every answer decodes, streams keep going.
+"""What Kubernetes' own kube-proxy and kube-controller-manager ask for, replayed: answers decode, streams keep going.
 
-``data/*.json`` holds the requests of the real programs, recorded and compared by the tests that run them (``make peers``).
-Here they are sent again, with the same query strings and Accept headers, and the answers are read as those programs read
-them: a stream of protobuf frames that ends its first part with the bookmark that closes the initial events.
+``data/*.json`` holds the requests of the real programs, recorded, and later compared, by the tests that run them (``make
+peers``).  Here they are sent again, with the same query strings and Accept headers, and the answers are read as those
+programs do: a stream of protobuf frames that ends its first part with the bookmark that closes the initial events.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A recorder between a client and an API server: it speaks plain HTTP/1.1 to the one and TLS to the other.
 
-Run as a program, ``recorder.py KUBECONFIG OUT``: prints its URL and ends with its standard input.  Then it writes to OUT
-what clients sent: a JSON array of connections, each the base64 of its bytes.  What they send is passed on as it is,
+Run as a program, ``recorder.py KUBECONFIG OUT``: prints its URL and ends with its standard input.  Then it writes to
+OUT what clients sent: a JSON array of connections, each the base64 of its bytes.  What they send is passed on as it is,
 under the certificate of the kubeconfig's user.  ``requests_of`` reads such a file.
 """
 
@@ -87,11 +87,11 @@ async def _record(kubeconfig: dict[str, Any]) -> list[bytearray]:
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(copy := bytearray())
-        with contextlib.suppress(OSError):
+        # A server that is away, a connection that is reset, the end of this program: the client sees its own end.
+        with contextlib.suppress(OSError, asyncio.CancelledError), contextlib.closing(writer):
             above, below = await asyncio.open_connection(server.hostname, server.port, ssl=context)
-            async with asyncio.TaskGroup() as group:
-                group.create_task(_pump(reader, below, copy))
-                group.create_task(_pump(above, writer, None))
+            both = _pump(reader, below, copy), _pump(above, writer, None)
+            await asyncio.gather(*both, return_exceptions=True)
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0)
     print("http://{}:{}".format(*listener.sockets[0].getsockname()), flush=True)

@@ -1,8 +1,8 @@
 """What Kubernetes' own kube-proxy and kube-controller-manager ask for, replayed: answers decode, streams keep going.
 
-``data/*.json`` holds the requests of the real programs, recorded, and later compared, by the tests that run them (``make
-peers``).  Here they are sent again, with the same query strings and Accept headers, and the answers are read as those
-programs do: a stream of protobuf frames that ends its first part with the bookmark that closes the initial events.
+``data/*.json`` holds the requests of the real programs, recorded, and later compared, by the tests that run them
+(``make peers``).  Here they are sent again, with the same query strings and Accept headers, and the answers are read as
+those programs do: a stream of protobuf frames whose first part ends with the bookmark that closes the initial events.
 """
 
 from __future__ import annotations
@@ -146,8 +146,10 @@ def test_reads_decode(server: Server, asked: Asked) -> None:
     assert response.status == 200, body
     if response.headers["Content-Type"].startswith(PROTOBUF):
         assert protobuf.decode(body)["kind"]
+    elif response.headers["Content-Type"].startswith("application/json"):
+        assert json.loads(body)["kind"]
     else:
-        assert json.loads(body)
+        assert body == b"ok"
 
 
 def test_the_recordings_are_whole() -> None:

@@ -31,7 +31,7 @@ def kubectl_path() -> str:
 
 
 def spawn(folder: Path, *flags: str, data_dir: str = "", command: str = "up", prefix: tuple[str, ...] = ()) -> Plane:
-    """Start ``sliceplane up`` (or another command) on a free port and wait for its ready line.
+    """Start ``sliceplane up`` (or ``apiserver``) on a free port and wait for its ready line.
 
     *prefix* is a program that runs a program, such as ``ip netns exec NAME``.
     """
@@ -75,8 +75,8 @@ def stop(plane: Plane) -> int:
 
 
 @contextlib.contextmanager
-def running_plane(folder: Path, *flags: str, data_dir: str = "") -> Iterator[Plane]:
-    plane = spawn(folder, *flags, data_dir=data_dir)
+def running_plane(folder: Path, *flags: str, data_dir: str = "", command: str = "up") -> Iterator[Plane]:
+    plane = spawn(folder, *flags, data_dir=data_dir, command=command)
     try:
         yield plane
     finally:

@@ -26,3 +26,20 @@ class DurationType(click.ParamType[float]):
         if not _DURATION.fullmatch(text):
             self.fail(f"{text!r} is not a duration (1s, 500ms, 1m30s, 0)", param, ctx)
         return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
+
+
+class ListenType(click.ParamType[tuple[str, int]]):
+    """``ADDRESS:PORT``, IPv6 in brackets; an address and a number."""
+
+    name = "ip:port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        from sliceplane.kit.ip import parse_strict
+
+        host, _, port = str(value).rpartition(":")
+        address = parse_strict(host.removeprefix("[").removesuffix("]"))
+        if address is None or not port.isdecimal() or int(port) > 65535:
+            self.fail(f"{value!r} is not an address and a port (127.0.0.1:10256)", param, ctx)
+        return str(address), int(port)

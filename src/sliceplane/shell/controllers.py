@@ -77,7 +77,7 @@ class ControllerService:
             host.add(entry.make, max_in_flight=entry.max_in_flight)
         self._host = host
         host.start()
-        plane.health.add_readiness("controllers", lambda: _complaint(host))
+        plane.health.add_readiness("controllers", lambda: complaint(host))
         gauge = plane.metrics.gauge
         gauge("sliceplane_informer_staleness_seconds", "Age of the stalest cache.", lambda: host.status().staleness_s)
 
@@ -86,7 +86,7 @@ class ControllerService:
             await self._host.close()
 
 
-def _complaint(host: ControllerHost) -> str:
+def complaint(host: ControllerHost) -> str:
     """Why the controllers are not ready; "" if they are."""
     status = host.status()
     behind = sorted(controller.name for controller in status.controllers if not controller.synced)

@@ -19,8 +19,8 @@ BUILT = Path(__file__).parent.parent / "results" / "peers"
 BUILD_TIMEOUT_S = 900
 
 
-def build(name: str) -> Path | None:
-    """The program of the folder ``peers/<name>``; ``None``, after a note, if it cannot be built here."""
+def build(name: str, module: Path | None = None, package: str = ".") -> Path | None:
+    """The program of a module, by default ``peers/<name>``; ``None``, after a note, if it cannot be built here."""
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if go is None:
         note(f"no Go on this machine: {name} is compared with recorded figures")
@@ -28,8 +28,8 @@ def build(name: str) -> Path | None:
     program = BUILT / name
     program.parent.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        [go, "build", "-o", str(program), "."],
-        cwd=PEERS / name,
+        [go, "build", "-o", str(program), package],
+        cwd=module or PEERS / name,
         check=False,
         capture_output=True,
         text=True,

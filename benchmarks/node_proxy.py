@@ -1,7 +1,8 @@
 """The node proxy: from lists to rules in the kernel, its memory, and one endpoint changed until the kernel has it.
 
 Real ``nft`` and kernel, in a network namespace made for it and removed again; needs root.  The API server is replaced
-by its bytes (see ``tools/proxied.py``), so a first sync is decoding, tracking, rules, nft and the kernel.
+by its bytes (see ``tools/proxied.py``), so a first sync is decoding, tracking, rules, nft and the kernel.  Kubernetes'
+own kube-proxy is measured beside it, at the largest size, once, as its syncs take seconds (``tools/kube_proxy.py``).
 
 When the kernel has a change, it says so itself (its notice of a new generation).  ``nft`` ends some 10 ms later:
 closing its socket waits until the kernel has freed what the transaction replaced.  Packets do not wait for that, the
@@ -17,6 +18,7 @@ import statistics
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,35 +84,44 @@ def many(sizes: str, runs: int, changes: int) -> list[Result]:
     ]
 
 
-def kube_proxy() -> tuple[str, float, float, float]:
-    """Whose figures: first sync in s, memory in MiB, one change in ms.  Measured in this run if it can be built here."""
+@dataclass(frozen=True)
+class Peer:
+    name: str
+    first_sync_s: float
+    rss_mib: float
+    change_ms: float
+
+
+def kube_proxy() -> Peer:
+    """Upstream's proxy at the largest size, measured in this run if it can be built here."""
     program = build("kube-proxy", KUBERNETES, "./kube-proxy")
     if program is None:
-        return UPSTREAM, 4.26, 616.0, 2650.0
+        return Peer(UPSTREAM, 4.26, 616.0, 2650.0)
     one = measure("benchmarks.tools.kube_proxy", str(program), HUGE, str(PEER_CHANGES))
     note(f"kube-proxy's first sync with its lists, which our server serves: {one['listed_and_synced_s']:.2f} s")
-    return "kube-proxy 1.36.2 (this run)", one["first_sync_s"], one["rss_mib"], statistics.median(one["change_s"]) * 1e3
+    change_ms = statistics.median(one["change_s"]) * 1e3
+    return Peer("kube-proxy 1.36.2 (this run)", one["first_sync_s"], one["rss_mib"], change_ms)
 
 
 def huge() -> list[Result]:
     measured = [measure(PROXIED, HUGE, str(CHANGES)) for _ in range(RUNS)]
-    peer, peer_sync, peer_memory, peer_change = kube_proxy()
+    peer = kube_proxy()
     times = [time for one in measured for time in one["change_s"]]
     rows = (
-        ("first sync", statistics.median(one["first_sync_s"] for one in measured), "s", 2.5, peer_sync),
-        ("  memory after it", statistics.median(one["rss_mib"] for one in measured), "MiB", 300.0, peer_memory),
+        ("first sync", statistics.median(one["first_sync_s"] for one in measured), "s", 2.5, peer.first_sync_s),
+        ("  memory after it", statistics.median(one["rss_mib"] for one in measured), "MiB", 300.0, peer.rss_mib),
         (
             "one endpoint changes, until the kernel has it, median",
             statistics.median(times) * 1e3,
             "ms",
             20.0,
-            peer_change,
+            peer.change_ms,
         ),
     )
     size = _size(measured[0])
     results = [
-        Result(name=name, size=size, value=value, unit=unit, budget=budget, peer=peer, peer_value=peers)
-        for name, value, unit, budget, peers in rows
+        Result(name=name, size=size, value=value, unit=unit, budget=budget, peer=peer.name, peer_value=theirs)
+        for name, value, unit, budget, theirs in rows
     ]
     ends = [time for one in measured for time in one["nft_s"]]
     return [

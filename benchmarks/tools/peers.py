@@ -6,6 +6,7 @@ Without Go, or without a module proxy, there is no peer: the caller falls back o
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -28,8 +29,9 @@ def build(name: str, module: Path | None = None, package: str = ".") -> Path | N
     program = BUILT / name
     program.parent.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        [go, "build", "-o", str(program), package],
+        [go, "build", "-trimpath", "-ldflags=-s -w", "-o", str(program), package],
         cwd=module or PEERS / name,
+        env={**os.environ, "CGO_ENABLED": "0"},  # and flags as the tests have them: Go's cache serves both
         check=False,
         capture_output=True,
         text=True,

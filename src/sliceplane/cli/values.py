@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from sliceplane.kit.ip import parse_strict
+
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
@@ -28,6 +30,16 @@ class DurationType(click.ParamType[float]):
         return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
 
 
+class AddressType(click.ParamType[str]):
+    name = "ip"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        address = parse_strict(str(value))
+        if address is None:
+            self.fail(f"{value!r} is not an IP address", param, ctx)
+        return str(address)
+
+
 class ListenType(click.ParamType[tuple[str, int]]):
     """``ADDRESS:PORT``, IPv6 in brackets; an address and a number."""
 
@@ -36,8 +48,6 @@ class ListenType(click.ParamType[tuple[str, int]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
         if isinstance(value, tuple):
             return value
-        from sliceplane.kit.ip import parse_strict
-
         host, _, port = str(value).rpartition(":")
         address = parse_strict(host.removeprefix("[").removesuffix("]"))
         if address is None or not port.isdecimal() or int(port) > 65535:

@@ -1,6 +1,7 @@
 """Kubernetes' own kube-controller-manager, unmodified, with our API server: leases, slices, mirrors, events, garbage.
 
-The server has no controllers of its own here (``sliceplane apiserver``).  Whatever is written is the manager's.
+The server has no controllers of its own here (``sliceplane apiserver``): what is written is the manager's.  It is the
+user ``system:kube-controller-manager``, and each of its controllers a ServiceAccount with a token that it asks for.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ FLAGS = (
     "--leader-elect-retry-period=1s",
 )
 SLICES = "endpointslices.discovery.k8s.io"
+TOKEN = "manager-of-a-test"
 PODS = 150
 OUTERMOST = (("Namespace", "demo"), ("Node", "node-1"))
 #: printed at every start of a manager, whatever the server
@@ -49,7 +51,9 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def plane(tmp_path: Path) -> Iterator[Plane]:
-    running = spawn(tmp_path, command="apiserver")
+    tokens = tmp_path / "tokens.csv"
+    tokens.write_text(f"{TOKEN},system:kube-controller-manager,manager-1\n")
+    running = spawn(tmp_path, "--token-auth-file", str(tokens), command="apiserver")
     yield running
     assert stop(running) == 0
 
@@ -98,9 +102,11 @@ def pod(number: int, *, ready: bool = True) -> dict[str, Any]:
     }
 
 
-def start(manager: str, plane: Plane, folder: Path, name: str, kubeconfig: str = "") -> Any:
-    """A manager whose log is *name*, as a context."""
-    return kubernetes.started(folder / f"{name}.log", manager, f"--kubeconfig={kubeconfig or plane.kubeconfig}", *FLAGS)
+def start(manager: str, plane: Plane, folder: Path, name: str) -> Any:
+    """A manager whose log is *name*, as a context.  It has no rights but those of its roles."""
+    kubeconfig = kubernetes.kubeconfig_for(plane.kubeconfig, folder / f"{name}.kubeconfig", token=TOKEN)
+    flags = (f"--kubeconfig={kubeconfig}", "--use-service-account-credentials", *FLAGS)
+    return kubernetes.started(folder / f"{name}.log", manager, *flags)
 
 
 def holder(plane: Plane) -> str:
@@ -253,7 +259,7 @@ def test_what_the_manager_asks_for(manager: str, plane: Plane, tmp_path: Path) -
     with kubernetes.recorder(plane.kubeconfig, tmp_path / "heard.json") as heard:
         kubeconfig = kubernetes.kubeconfig_for(plane.kubeconfig, tmp_path / "plain.kubeconfig", server=heard.url)
         log = tmp_path / "recorded.log"
-        with start(manager, plane, tmp_path, "recorded", kubeconfig):
+        with kubernetes.started(log, manager, f"--kubeconfig={kubeconfig}", *FLAGS):
             eventually(lambda: "Proceeding to collect garbage" in log.read_text())
         reads = [each for each in heard.requests() if each.method == "GET" and "/leases/" not in each.path]
     version = dependency(kubernetes.MODULE, "k8s.io/kubernetes")

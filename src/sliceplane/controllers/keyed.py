@@ -19,7 +19,9 @@ from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Wo
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.samples import Family
 from sliceplane.workqueue.queue import WorkQueue
+from sliceplane.workqueue.samples import queue_families
 
 #: a laptop's controllers should not brood for a quarter of an hour over a passing error
 RETRY_BACKOFF = Backoff(base_s=0.1, cap_s=30.0)
@@ -74,7 +76,7 @@ class KeyedController(ABC):
                 jobs.append(Job(key=key, writes=writes))
             else:
                 self._queue.forget(key)
-                self._queue.done(key)
+                self._queue.done(key, now)
         notes, self._notes = tuple(self._notes), []
         return Work(jobs=tuple(jobs), notes=notes)
 
@@ -82,9 +84,9 @@ class KeyedController(ABC):
         self.finished(done, now)
         if done.error is None or is_namespace_terminating(done.error):
             self._queue.forget(done.job.key)
-            self._queue.done(done.job.key)
+            self._queue.done(done.job.key, now)
         else:
-            self._queue.done(done.job.key)
+            self._queue.done(done.job.key, now)
             self._queue.add_rate_limited(done.job.key, now)
 
     def next_deadline(self) -> float | None:
@@ -103,6 +105,10 @@ class KeyedController(ABC):
             else:
                 version = int(answer.metadata.resource_version or 0)
                 expectations.expect(done.job.key, write.resource.key, answer.metadata.uid, version, now)
+
+    def samples(self, now: float) -> tuple[Family, ...]:
+        name = self._info.queue or self._info.name.removesuffix("-controller").replace("-", "_")
+        return queue_families(name, self._queue, now)
 
     def check(self) -> None:
         self._queue.check()

@@ -62,6 +62,9 @@ FAULTS = st.sampled_from((None, None, None, "refused", "conflict", "lost answer"
 
 
 class Plane(RuleBasedStateMachine):
+    #: of Services that ask for none; "": the feature is off
+    subsetting = ""
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
@@ -83,8 +86,11 @@ class Plane(RuleBasedStateMachine):
         self.begin()
 
     def begin(self) -> None:
-        self.controller = EndpointSliceController(EndpointSliceConfig(max_endpoints_per_slice=MAX))
+        self.controller = EndpointSliceController(self.config())
         self.cluster.start(self.controller, self.now)
+
+    def config(self) -> EndpointSliceConfig:
+        return EndpointSliceConfig(max_endpoints_per_slice=MAX)
 
     # -- the world --------------------------------------------------------------------------------------
 
@@ -232,7 +238,10 @@ class Plane(RuleBasedStateMachine):
             return  # own creates that others deleted while the watch was broken: no event tells (UNSEEN_TIMEOUT_S)
         service = self.cluster.objects["services", "shop", job.key.partition("/")[2]]
         assert isinstance(service, Service), f"{service!r}"
-        baseline = oracle.baseline_writes(service, self.pods(), self.nodes(), self.cluster.slices(), MAX)
+        if oracle.approach_of(service, self.subsetting) not in ("", "Original"):
+            return
+        slices = self.cluster.slices()
+        baseline = oracle.baseline_writes(service, self.pods(), self.nodes(), slices, MAX, subsetting=self.subsetting)
         assert len(job.writes) <= baseline.total, f"{len(job.writes)} writes, packing makes {baseline}"
         creates = sum(write.verb == "create" for write in job.writes)
         assert creates <= baseline.creates, f"{creates} creates, packing makes {baseline}"
@@ -273,7 +282,9 @@ class Plane(RuleBasedStateMachine):
         self.now, _ = self.cluster.settle(self.controller, self.now)
         for each in list(self.cluster.objects.values()):
             if isinstance(each, Service) and oracle.is_active(each):
-                oracle.check_converged(each, self.pods(), self.nodes(), self.cluster.slices(), MAX)
+                oracle.check_converged(
+                    each, self.pods(), self.nodes(), self.cluster.slices(), MAX, subsetting=self.subsetting
+                )
         assert self.cluster.objects["endpointslices.discovery.k8s.io", "shop", "theirs"] == self.foreign
         # a restart with everything in place writes nothing
         self.begin()

@@ -12,6 +12,7 @@ import click
 
 from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
+from sliceplane.cli.slices import check_slice_options, slice_options, slice_policy
 from sliceplane.cli.values import DurationType, ListenType
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ LEASE_NAME = "sliceplane-controllers"
     help="Services whose slices are written side by side.")  # fmt: skip
 @click.option("--endpointslice-updates-batch-period", type=DurationType(), default="0s", show_default=True,
     help="How long changes of Pods are gathered before slices are written.")  # fmt: skip
+@slice_options
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off.")
 @click.option("--healthz-bind-address", type=ListenType(), default=None,
     help="Serve /healthz, /livez and /readyz there.  [default: off]")  # fmt: skip
@@ -118,11 +120,14 @@ def _entries(chosen: str, flags: dict[str, Any]) -> tuple[Entry, ...]:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.shell.controllers import default_controllers
 
+    gates = gates_of(flags["feature_gates"], "")
+    check_slice_options(flags, gates)
     slices = EndpointSliceConfig(
         max_endpoints_per_slice=flags["max_endpoints_per_slice"],
         concurrent_service_endpoint_syncs=flags["concurrent_service_endpoint_syncs"],
         endpointslice_updates_batch_period_s=flags["endpointslice_updates_batch_period"],
-        gates=gates_of(flags["feature_gates"], ""),
+        gates=gates,
+        **slice_policy(flags),
     )
     known: dict[str, Entry] = {}
     names: dict[str, str] = {}

@@ -12,6 +12,7 @@ from sliceplane.api.gates import ENDPOINT_SLICE_PROXYING
 from sliceplane.cli.access import with_access
 from sliceplane.cli.emulation import emulation_config, emulation_options
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
+from sliceplane.cli.slices import check_slice_options, slice_options, slice_policy
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="How long changes of Pods are gathered before slices are written.",
 )
+@slice_options
 @click.option("--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft).")
 @click.option(
     "--hostname-override", default="", metavar="NODE", help="The node that --proxy is for.  [default: the host name]"
@@ -72,6 +74,7 @@ def command(
         raise click.UsageError("--hostname-override and --netns say where to write rules; add --proxy")
     emulated = emulation_config(grouped)
     gates = gates_of(feature_gates, emulated_version)
+    check_slice_options(grouped, gates)
     if proxy and not gates.enabled(ENDPOINT_SLICE_PROXYING):
         raise click.UsageError("--proxy reads EndpointSlices alone and needs the feature gate EndpointSliceProxying")
 
@@ -99,6 +102,7 @@ def command(
             max_endpoints_per_slice=max_endpoints_per_slice,
             endpointslice_updates_batch_period_s=endpointslice_updates_batch_period,
             gates=gates,
+            **slice_policy(grouped),
         )
         entries = default_controllers(slices)
         if emulated is not None:

@@ -17,7 +17,7 @@ from typing import Final
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError, is_namespace_terminating
-from sliceplane.api.gates import Gates
+from sliceplane.api.gates import TOPOLOGY_AWARE_SUBSETTING, Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
@@ -26,6 +26,7 @@ from sliceplane.informer.changes import Change
 from sliceplane.kit.samples import Family
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine, Touched
 from sliceplane.slices.hints import Notice
+from sliceplane.slices.subsets import Subsetting
 from sliceplane.slices.writes import SlicePlan, SliceWrite
 from sliceplane.workqueue.queue import WorkQueue
 from sliceplane.workqueue.samples import queue_families
@@ -40,15 +41,17 @@ EVENT_COMPONENT: Final = "endpoint-slice-controller"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSliceConfig:
-    """kube-controller-manager's flags of the same names, and its feature gates.
+    """kube-controller-manager's flags of the same names, its feature gates, and what we have beyond.
 
-    Raises ``ValueError`` for what upstream refuses.
+    ``subsetting``: for Services without the annotation; ``None`` is not to say.  The feature is on if it is said, or
+    if the gate is on.  Raises ``ValueError`` for what upstream refuses, and for contradictions.
     """
 
     max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT
     concurrent_service_endpoint_syncs: int = 5
     endpointslice_updates_batch_period_s: float = 0.0
     gates: Gates = field(default_factory=Gates)
+    subsetting: Subsetting | None = None
 
     def __post_init__(self) -> None:
         for name, value, limit in (
@@ -57,6 +60,14 @@ class EndpointSliceConfig:
         ):
             if not 1 <= value <= limit:
                 raise ValueError(f"{name} must be between 1 and {limit}, not {value}")
+        if self.subsetting is not None and self.gates.chosen.get(TOPOLOGY_AWARE_SUBSETTING) is False:
+            raise ValueError(f"--subsetting contradicts the feature gate {TOPOLOGY_AWARE_SUBSETTING}=false")
+
+    @property
+    def approach(self) -> Subsetting:
+        if self.subsetting is not None:
+            return self.subsetting
+        return Subsetting.ORIGINAL if self.gates.enabled(TOPOLOGY_AWARE_SUBSETTING) else Subsetting.OFF
 
 
 class EndpointSliceController:
@@ -64,7 +75,7 @@ class EndpointSliceController:
 
     def __init__(self, config: EndpointSliceConfig | None = None) -> None:
         self._config = config or EndpointSliceConfig()
-        self._engine = SliceEngine(self._config.max_endpoints_per_slice, self._config.gates)
+        self._engine = SliceEngine(self._config.max_endpoints_per_slice, self._config.gates, self._config.approach)
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._queue: WorkQueue[str] = WorkQueue()
         self._notes: list[EventNote] = []

@@ -22,6 +22,7 @@ from sliceplane.slices.index import PodIndex, SelectorIndex
 from sliceplane.slices.members import Effect, Members
 from sliceplane.slices.service import ServiceState, Totals
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
+from sliceplane.slices.subsets import NodeZones, Subsetting
 from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.writes import SlicePlan
 
@@ -53,10 +54,17 @@ def _touched(effects: dict[str, Effect]) -> Touched:
 class SliceEngine:
     """Owns all state of the EndpointSlice policy.  One caller at a time; nothing in here waits."""
 
-    def __init__(self, max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT, gates: Gates | None = None) -> None:
+    def __init__(
+        self,
+        max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT,
+        gates: Gates | None = None,
+        subsetting: Subsetting = Subsetting.OFF,
+    ) -> None:
+        """*subsetting* is for services that ask for nothing; ``OFF``: for none."""
         assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, f"max endpoints {max_endpoints_per_slice}"
         self._max = max_endpoints_per_slice
         self._gates = gates or Gates()
+        self._subsetting = subsetting
         self._services: dict[str, ServiceState] = {}
         self._selectors: SelectorIndex[ServiceState] = SelectorIndex()
         self._selecting: dict[str, int] = {}
@@ -64,6 +72,10 @@ class SliceEngine:
         self._nodes: dict[str, NodeFacts] = {}
         self._zones = ZoneShares()
         self._zones_changed = False
+        self._node_zones = NodeZones()
+        self._node_zones_changed = False
+        #: services that prefer subsets; in the order in which they were seen
+        self._preferring: dict[str, ServiceState] = {}
         #: services with topology-mode Auto; in the order in which they were seen
         self._auto: dict[str, ServiceState] = {}
         self._totals = Totals()
@@ -110,6 +122,7 @@ class SliceEngine:
         else:
             self._nodes[name] = facts
         self._zones_changed |= self._zones.replace(known, facts)
+        self._node_zones_changed |= self._node_zones.replace(known, facts)
         if known is not None and facts is not None and known.zone == facts.zone:
             return _UNTOUCHED
         effects: dict[str, Effect] = {}
@@ -120,15 +133,21 @@ class SliceEngine:
         return _touched(effects)
 
     def take_unsettled(self) -> Keys:
-        """Services whose hints no longer fit the zones' shares of CPU.  O(services with hints), after a change of
-        these shares; else O(1)."""
-        if not self._zones_changed:
-            return ()
-        self._zones_changed = False
-        return tuple(key for key, service in self._auto.items() if not _members(service).hints_settled)
+        """Services whose hints no longer fit the zones' shares of CPU, or whose subsets no longer fit the zones.
+        O(services with hints), after a change of these shares; O(services that prefer subsets), after a change of
+        which zones there are; else O(1)."""
+        found: Keys = ()
+        if self._zones_changed:
+            self._zones_changed = False
+            found = tuple(key for key, service in self._auto.items() if not _members(service).hints_settled)
+        if self._node_zones_changed:
+            self._node_zones_changed = False
+            services = self._preferring.items()
+            found += tuple(key for key, service in services if not _members(service).subsets_settled)
+        return found
 
     def on_service(self, new: Service) -> Keys:
-        shape = shape_of(new, self._gates)
+        shape = shape_of(new, self._gates, self._subsetting)
         service = self._service(shape.key)
         before = service.shape
         if before == shape:
@@ -161,6 +180,8 @@ class SliceEngine:
         service.set_shape(shape, self._pods.selected(shape.namespace, pair, shape.selector))
         if shape.hints is HintMode.AUTO:
             self._auto[shape.key] = service
+        if shape.subsetting is Subsetting.PREFER_ZONE:
+            self._preferring[shape.key] = service
 
     def _count_distribution(self, before: ServiceShape | None, after: ServiceShape | None) -> None:
         """A value that nobody has any more stays, at 0."""
@@ -173,6 +194,7 @@ class SliceEngine:
         if service is None or service.members is None:
             return
         self._auto.pop(service.key, None)
+        self._preferring.pop(service.key, None)
         self._selectors.remove(namespace, name)
         self._selecting[namespace] -= 1
         if not self._selecting[namespace]:
@@ -253,7 +275,7 @@ class SliceEngine:
     def _service(self, key: str) -> ServiceState:
         service = self._services.get(key)
         if service is None:
-            service = self._services[key] = ServiceState(key, self._nodes, self._zones, self._max)
+            service = self._services[key] = ServiceState(*(key, self._nodes, self._zones, self._node_zones, self._max))
         return service
 
     def _drop_if_empty(self, service: ServiceState) -> None:

@@ -15,6 +15,7 @@ from sliceplane.slices.hints import Notice, ZoneHints
 from sliceplane.slices.packer import Desired, Packer
 from sliceplane.slices.ports import PortResolver
 from sliceplane.slices.shape import HintMode, ServiceShape
+from sliceplane.slices.subsets import NodeZones, ZoneSubsets
 from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.trigger import earliest_change
 
@@ -51,6 +52,7 @@ class Members:
         nodes: Mapping[str, NodeFacts],
         *,
         zones: ZoneShares,
+        node_zones: NodeZones,
         earlier: Members | None,
     ) -> None:
         self._shape = shape
@@ -64,6 +66,10 @@ class Members:
         self._zone_hints: dict[Family, ZoneHints] = {}
         if shape.hints is HintMode.AUTO:
             self._zone_hints = {f: ZoneHints(f, zones, was_active=told.get(f, False)) for f in packers}
+        #: of approaches by zone; empty in every other
+        self._subsets: dict[Family, ZoneSubsets] = {}
+        if shape.subsetting.by_zone:
+            self._subsets = {family: ZoneSubsets(shape.subsetting, node_zones) for family in packers}
         self._pieces: dict[str, bytes] = {}
         self._notices: list[Notice] = []
         self._node_names = shape.node_names
@@ -161,13 +167,18 @@ class Members:
         for family, packer in self._packers:
             addresses = facts.addresses.get(family)
             if addresses is None:
-                wanted = Desired(group, "", b"")
                 self._forget_zone(name, family)
-            elif facts.hostname and facts.subdomain == self._shape.name:
+                changed = packer.want(name, Desired(group, "", b"")) or changed
+                continue
+            own = group
+            if self._subsets:
+                subset = self._subsets[family].set(name, "" if node is None else node.zone)
+                own = self._ports.intern(group.ports, subset)
+            if facts.hostname and facts.subdomain == self._shape.name:
                 body = self._endpoint(facts, family, addresses, node, b',"hostname":' + encode(facts.hostname))
-                wanted = Desired(group, f"{addresses.identity} {facts.hostname}", body)
+                wanted = Desired(own, f"{addresses.identity} {facts.hostname}", body)
             else:
-                wanted = Desired(group, addresses.identity, self._endpoint(facts, family, addresses, node, b""))
+                wanted = Desired(own, addresses.identity, self._endpoint(facts, family, addresses, node, b""))
             changed = packer.want(name, wanted) or changed
         return changed
 
@@ -181,6 +192,8 @@ class Members:
     def _forget_zone(self, pod: str, family: Family) -> None:
         if self._zone_hints:
             self._zone_hints[family].set(pod, None)
+        if self._subsets:
+            self._subsets[family].set(pod, None)
 
     def _endpoint(
         self, facts: PodFacts, family: Family, addresses: Addresses, node: NodeFacts | None, hostname: bytes
@@ -206,6 +219,19 @@ class Members:
         if piece is None:
             piece = self._pieces[zone] = zone_hint(zone)
         return piece
+
+    # -- subsets ----------------------------------------------------------------------------------------
+
+    @property
+    def subsets_settled(self) -> bool:
+        """No endpoint has to change its subset for what is known of zones.  Costs O(zones)."""
+        return all(subsets.settled for subsets in self._subsets.values())
+
+    def settle_subsets(self) -> None:
+        """Make subsets what they should be; before every plan."""
+        for family, packer in self._packers if self._subsets else ():
+            for pod in self._subsets[family].switch(shown=packer.shows_subsets):
+                self.refresh(pod)
 
     # -- hints by zone ----------------------------------------------------------------------------------
 
@@ -258,5 +284,7 @@ class Members:
             assert set(packer.desired) == expected, f"{self._shape.key}: {set(packer.desired) ^ expected} differ"
         for hints in self._zone_hints.values():
             hints.check()
+        for subsets in self._subsets.values():
+            subsets.check()
         for name in self._pods:
             assert not self.refresh(name), f"{self._shape.key}: the endpoint of {name} was out of date"

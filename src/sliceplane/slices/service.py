@@ -23,10 +23,13 @@ from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.kit.ip import Family
 from sliceplane.slices.content import Stored, read_slice
 from sliceplane.slices.facts import NodeFacts, PodFacts
+from sliceplane.slices.hints import Notice
 from sliceplane.slices.members import Members
 from sliceplane.slices.packer import Packer
+from sliceplane.slices.packplan import Update, hold_back
 from sliceplane.slices.ports import PortResolver
 from sliceplane.slices.shape import ServiceShape
+from sliceplane.slices.subsets import REASON_DISABLED, REASON_INVALID, NodeZones, Subsetting
 from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.trigger import parse_nanoseconds
 from sliceplane.slices.writes import FamilyChanges, SlicePlan, SliceWrite, create_slice, delete_slice, update_slice
@@ -61,12 +64,15 @@ def _newer(seen: ObjectMeta, known: ObjectMeta) -> bool:
 
 
 class ServiceState:
-    """Owned by ``SliceEngine``, which alone calls it.  ``nodes`` and ``zones`` are the engine's, read here."""
+    """Owned by ``SliceEngine``, which alone calls it.  ``nodes`` and the two of zones are the engine's, read here."""
 
-    def __init__(self, key: str, nodes: Mapping[str, NodeFacts], zones: ZoneShares, max_endpoints: int) -> None:
+    def __init__(
+        self, key: str, nodes: Mapping[str, NodeFacts], zones: ZoneShares, node_zones: NodeZones, max_endpoints: int
+    ) -> None:
         self.key: Final = key
         self._nodes = nodes
         self._zones = zones
+        self._node_zones = node_zones
         self._max = max_endpoints
         self.shape: ServiceShape | None = None
         self.members: Members | None = None
@@ -89,6 +95,10 @@ class ServiceState:
         self.in_flight = False
         #: by how many slices there are more once the plan under way is carried out
         self._made = 0
+        #: the plan under way leaves something to the next one
+        self._again = False
+        #: the problem with the annotation for subsetting that was told last
+        self._told = ""
 
     @property
     def totals(self) -> Totals:
@@ -118,8 +128,14 @@ class ServiceState:
             return
         ports = PortResolver(shape.ports)
         self._order = list(shape.families)
-        self._packers = {family: Packer(ports, self._max) for family in shape.families}
-        self.members = Members(shape, ports, self._packers, self._nodes, zones=self._zones, earlier=earlier)
+        subsets = shape.subsetting is not Subsetting.OFF
+        self._packers = {family: Packer(ports, self._max, subsets=subsets) for family in shape.families}
+        self.members = Members(
+            *(shape, ports, self._packers, self._nodes),
+            zones=self._zones,
+            node_zones=self._node_zones,
+            earlier=earlier,
+        )
         for facts in pods:
             self.members.set(facts)
         for stored in self.slices.values():
@@ -191,12 +207,14 @@ class ServiceState:
         """The writes that are due; ``in_flight`` until their end is told, if there are any."""
         assert not self.in_flight, f"{self.key} has a plan under way"
         self._drop_unseen(now)
+        self._again = False
         if self.shape is None or self.members is None:
             return SlicePlan()
         if self._behind:
             self._behind = {name: patience - 1 for name, patience in self._behind.items() if patience}
             return SlicePlan(stale=True)
         self._note_trigger_time(self.members)
+        self.members.settle_subsets()
         self.members.settle_hints(now)
         writes: list[SliceWrite] = []
         families = [self._plan_family(self.shape, family, writes) for family in self._order]
@@ -210,25 +228,43 @@ class ServiceState:
         return SlicePlan(
             tuple(writes),
             self.members.take_problems(),
-            notices=self.members.take_notices(),
+            notices=(*self.members.take_notices(), *self._take_notices(self.shape)),
             families=tuple(families),
         )
 
     def _plan_family(self, shape: ServiceShape, family: Family, writes: list[SliceWrite]) -> FamilyChanges:
         """Creates before updates before deletes, so that an endpoint that moves is never missing.
 
-        After a refused create the updates go first: a quota must not hold back that a pod is not ready.
+        After a refused create the updates go first: a quota must not hold back that a pod is not ready.  Those that
+        take out an endpoint which is to move do only the rest of their work then.
         """
         plan = self._packers[family].plan(shape.labels)
         creates = [create_slice(shape, family, each.group, each.content, self._trigger) for each in plan.creates]
-        updates = [
-            update_slice(shape, each.slice.stored, each.group, each.content, self._trigger) for each in plan.updates
-        ]
+        updates = [self._update(shape, each) for each in plan.updates]
+        dependents = [self._update(shape, each) for each in plan.dependents]
         deletes = [delete_slice(each.stored) for each in plan.deletes]
-        if shape.terminating:
-            creates = []
-        writes += [*updates, *creates, *deletes] if self._creates_last else [*creates, *updates, *deletes]
-        return FamilyChanges(plan.added, plan.removed, len(creates) + len(updates) + len(deletes))
+        if self._creates_last and dependents:
+            parts = [hold_back(each, plan.moving) for each in plan.dependents]
+            dependents = [each for each, part in zip(dependents, parts, strict=True) if part is None]
+            updates += [self._update(shape, part) for part in parts if part is not None]
+            self._again |= len(dependents) < len(parts)
+        if shape.terminating and creates:
+            creates, dependents = [], []
+        writes += [*updates, *creates] if self._creates_last else [*creates, *updates]
+        writes += [*dependents, *deletes]
+        return FamilyChanges(plan.added, plan.removed, len(creates) + len(updates) + len(dependents) + len(deletes))
+
+    def _update(self, shape: ServiceShape, update: Update) -> SliceWrite:
+        return update_slice(shape, update.slice.stored, update.group, update.content, self._trigger)
+
+    def _take_notices(self, shape: ServiceShape) -> tuple[Notice, ...]:
+        """Why the annotation for subsetting is not followed; told once."""
+        problem = shape.subsetting_problem
+        if problem == self._told:
+            return ()
+        self._told = problem
+        reason = REASON_DISABLED if shape.subsetting is Subsetting.OFF else REASON_INVALID
+        return (Notice(True, reason, problem),) if problem else ()
 
     def _note_trigger_time(self, members: Members) -> None:
         """Earliest change since the last plan; kept until it is written, so a retry still tells it."""
@@ -249,7 +285,9 @@ class ServiceState:
                 self._forget(unseen.name)
 
     def deadline(self) -> float | None:
-        """When an own write that the cache never showed is given up."""
+        """When an own write that the cache never showed is given up; at once (0) for what the last plan left."""
+        if self._again:
+            return 0.0
         return next((unseen.deadline for unseen in self._unseen.values()), None)
 
     def succeeded(self, write: SliceWrite, answer: bytes, now: float) -> None:
@@ -292,6 +330,7 @@ class ServiceState:
         """No write of the plan is under way any more."""
         self.in_flight = False
         self._gone.clear()
+        self._again &= well  # after a failure the retry has its own time
         if well:
             self._trigger = 0
             self._creates_last = False

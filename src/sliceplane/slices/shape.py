@@ -12,6 +12,8 @@ from enum import Enum
 
 from sliceplane.api.core import Service, ServicePort
 from sliceplane.api.discovery import (
+    LABEL_FOR_REGION,
+    LABEL_FOR_ZONE,
     LABEL_HEADLESS,
     LABEL_MANAGED_BY,
     LABEL_SERVICE_NAME,
@@ -28,6 +30,7 @@ from sliceplane.api.gates import (
 from sliceplane.api.meta import OwnerReference
 from sliceplane.kit.ip import Family, family, parse_lenient
 from sliceplane.slices.facts import FAMILIES
+from sliceplane.slices.subsets import ANNOTATION_SUBSETTING, APPROACHES, Subsetting
 
 ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
 #: deprecated, and stronger than the newer one where both are set
@@ -35,6 +38,7 @@ ANNOTATION_TOPOLOGY_AWARE_HINTS = "service.kubernetes.io/topology-aware-hints"
 
 _NEWEST = Gates()
 _RESERVED_LABELS = (LABEL_SERVICE_NAME, LABEL_MANAGED_BY, LABEL_HEADLESS)
+_SUBSET_LABELS = (LABEL_FOR_ZONE, LABEL_FOR_REGION)
 
 
 class HintMode(Enum):
@@ -60,9 +64,9 @@ class ServiceShape:
     ``node_names`` and ``all_conditions`` are False where a feature gate keeps ``nodeName``, or ``serving`` and
     ``terminating``, out of slices; in the second case pods that terminate are no endpoints (KEP-1672).
 
-    ``families`` are in the order of the spec.  ``labels`` are those of the slices, ``distribution``
-    the value of ``spec.trafficDistribution`` that is in effect.  ``terminating`` forbids
-    creating, nothing else.
+    ``families`` are in the order of the spec.  ``labels`` are those of the slices but for the label of their subset,
+    ``distribution`` the value of ``spec.trafficDistribution`` that is in effect.  ``terminating`` forbids
+    creating, nothing else.  ``subsetting_problem`` says why the annotation for subsetting is not followed.
     """
 
     namespace: str
@@ -80,6 +84,8 @@ class ServiceShape:
     distribution: str = ""
     node_names: bool = True
     all_conditions: bool = True
+    subsetting: Subsetting = Subsetting.OFF
+    subsetting_problem: str = ""
 
     @property
     def key(self) -> str:
@@ -100,15 +106,17 @@ class ServiceShape:
     def endpoint_inputs(self) -> tuple[object, ...]:
         return (
             *(self.uid, self.active, self.selector, self.families, self.ports),
-            *(self.publish_not_ready, self.hints),
+            *(self.publish_not_ready, self.hints, self.subsetting),
         )
 
     def owns(self, owners: tuple[OwnerReference, ...] | None) -> bool:
         return any(o.uid == self.uid and o.kind == "Service" and o.api_version == "v1" for o in owners or ())
 
 
-def shape_of(service: Service, gates: Gates = _NEWEST) -> ServiceShape:
+def shape_of(service: Service, gates: Gates = _NEWEST, subsetting: Subsetting = Subsetting.OFF) -> ServiceShape:
+    """*subsetting* is what services have that ask for nothing."""
     spec = service.spec
+    approach, problem = subsetting_of(service, subsetting)
     return ServiceShape(
         namespace=service.metadata.namespace,
         name=service.metadata.name,
@@ -122,11 +130,26 @@ def shape_of(service: Service, gates: Gates = _NEWEST) -> ServiceShape:
         ports=spec.ports or (),
         publish_not_ready=spec.publish_not_ready_addresses,
         hints=hint_mode(service, gates),
-        labels=slice_labels(service),
+        labels=slice_labels(service, subsets=approach is not Subsetting.OFF),
         distribution=traffic_distribution(service, gates),
         node_names=gates.enabled(ENDPOINT_SLICE_NODE_NAME),
         all_conditions=gates.enabled(ENDPOINT_SLICE_TERMINATING_CONDITION),
+        subsetting=approach,
+        subsetting_problem=problem,
     )
+
+
+def subsetting_of(service: Service, default: Subsetting) -> tuple[Subsetting, str]:
+    """The approach, and why it is not what the annotation says ("" where it is)."""
+    asked = (service.metadata.annotations or {}).get(ANNOTATION_SUBSETTING)
+    if asked is None:
+        return default, ""
+    if default is Subsetting.OFF:
+        return default, f"{ANNOTATION_SUBSETTING}={asked} is ignored: subsetting is switched off"
+    if asked in APPROACHES:
+        return APPROACHES[asked], ""
+    words = ", ".join(APPROACHES)
+    return Subsetting.ORIGINAL, f"{ANNOTATION_SUBSETTING}={asked} counts as Original: must be one of {words}"
 
 
 def families_of(service: Service) -> tuple[Family, ...]:
@@ -143,9 +166,14 @@ def is_headless(service: Service) -> bool:
     return service.spec.cluster_ip in ("", "None")
 
 
-def slice_labels(service: Service) -> dict[str, str]:
-    """The service's labels but for reserved ones, and those that slices are found by; sorted by key."""
+def slice_labels(service: Service, *, subsets: bool = False) -> dict[str, str]:
+    """The service's labels but for reserved ones, and those that slices are found by; sorted by key.
+
+    *subsets*: labels of subsets are reserved, too.
+    """
     labels = {k: v for k, v in (service.metadata.labels or {}).items() if k not in _RESERVED_LABELS}
+    if subsets:
+        labels = {k: v for k, v in labels.items() if k not in _SUBSET_LABELS}
     labels[LABEL_SERVICE_NAME] = service.metadata.name
     labels[LABEL_MANAGED_BY] = MANAGED_BY_CONTROLLER
     if is_headless(service):

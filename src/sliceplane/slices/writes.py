@@ -18,6 +18,7 @@ from sliceplane.slices.content import Content, Stored
 from sliceplane.slices.hints import Notice
 from sliceplane.slices.ports import PortGroup, Ports
 from sliceplane.slices.shape import ServiceShape
+from sliceplane.slices.subsets import with_subset
 from sliceplane.slices.trigger import format_trigger
 
 
@@ -71,7 +72,7 @@ def create_slice(
     meta = ObjectMeta(
         generate_name=f"{shape.name}-",
         namespace=shape.namespace,
-        labels=shape.labels,
+        labels=with_subset(shape.labels, group.subset),
         annotations=_annotations({}, trigger),
         owner_references=(shape.owner,),
     )
@@ -87,9 +88,10 @@ def create_slice(
 
 
 def update_slice(shape: ServiceShape, stored: Stored, group: PortGroup, content: Content, trigger: int) -> SliceWrite:
-    """Labels become the service's; other metadata stays as it is, owners and foreign annotations included."""
+    """Labels become the service's and the subset's; other metadata stays as it is, owners and other annotations too."""
     annotations = _annotations(stored.meta.annotations or {}, trigger)
-    meta = msgspec.structs.replace(stored.meta, labels=shape.labels, annotations=annotations)
+    labels = with_subset(shape.labels, group.subset)
+    meta = msgspec.structs.replace(stored.meta, labels=labels, annotations=annotations)
     return SliceWrite(
         verb="update",
         namespace=meta.namespace,

@@ -1,0 +1,40 @@
+"""Flags of the EndpointSlice controller that go beyond upstream's: which nodes slices are for, and merging them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import click
+
+from sliceplane.api.gates import TOPOLOGY_AWARE_SUBSETTING, Gates
+
+if TYPE_CHECKING:
+    from sliceplane.slices.subsets import Subsetting
+
+
+class SlicePolicy(TypedDict):
+    """Arguments of ``controllers.endpointslice.EndpointSliceConfig``."""
+
+    subsetting: Subsetting | None
+
+
+def slice_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--subsetting",
+        type=click.Choice(("Original", "PreferZone", "RequireZone")),
+        help="Slices for the nodes of one zone, where the Service does not say.  [default: Original]",
+    )(command)
+
+
+def check_slice_options(flags: dict[str, Any], gates: Gates) -> None:
+    """Raises ``click.UsageError`` for flags that contradict each other."""
+    if flags["subsetting"] is not None and gates.chosen.get(TOPOLOGY_AWARE_SUBSETTING) is False:
+        raise click.UsageError(f"--subsetting contradicts --feature-gates {TOPOLOGY_AWARE_SUBSETTING}=false")
+
+
+def slice_policy(flags: dict[str, Any]) -> SlicePolicy:
+    """What the flags say."""
+    from sliceplane.slices.subsets import APPROACHES
+
+    return SlicePolicy(subsetting=None if flags["subsetting"] is None else APPROACHES[flags["subsetting"]])

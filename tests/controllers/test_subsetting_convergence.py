@@ -8,13 +8,14 @@ from hypothesis.stateful import precondition, rule
 from tests.controllers.test_endpointslice_convergence import MAX, Plane
 from tests.slices.fake_cluster import make_node, make_pod, replace
 
-from sliceplane.api.codec import decode
+from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, EndpointSlice
 from sliceplane.controllers.base import Job
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.slices import oracle
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING, APPROACHES
+from sliceplane.slices.writes import SlicePlan
 
 Shown = set[tuple[oracle.PortSet, tuple[str, ...], str]]
 
@@ -31,15 +32,25 @@ def shown(observed: EndpointSlice) -> Shown:
 class SubsetPlane(Plane):
     def __init__(self) -> None:
         self.subsetting = "Original"
+        self.defragment = False
         super().__init__()
 
     def config(self) -> EndpointSliceConfig:
-        return EndpointSliceConfig(max_endpoints_per_slice=MAX, subsetting=APPROACHES[self.subsetting])
+        return EndpointSliceConfig(
+            max_endpoints_per_slice=MAX,
+            subsetting=APPROACHES[self.subsetting],
+            defragment=self.defragment,
+            defragment_writes_per_minute=3,
+        )
 
-    @rule(approach=st.sampled_from(sorted(APPROACHES)))
-    def another_flag(self, approach: str) -> None:
-        self.subsetting = approach
+    @rule(approach=st.sampled_from(sorted(APPROACHES)), defragment=st.booleans())
+    def other_flags(self, approach: str, defragment: bool) -> None:
+        self.subsetting, self.defragment = approach, defragment
         self.restart()
+
+    @rule()
+    def quiet_for_a_while(self) -> None:
+        self.now += 60.0
 
     @rule(name=st.sampled_from(("web", "api")), approach=st.sampled_from((*sorted(APPROACHES), None, "Odd")))
     def annotate(self, name: str, approach: str | None) -> None:
@@ -74,9 +85,27 @@ class SubsetPlane(Plane):
         self.cluster.put(replace(each, metadata=replace(each.metadata, labels=labels)))
 
     def compare_with_baseline(self, job: Job) -> None:
-        super().compare_with_baseline(job)
+        assert isinstance(job.token, SlicePlan), f"{job.token!r}"
+        if not job.token.saves:  # packing alone would have nothing to write then
+            super().compare_with_baseline(job)
         if not self.cluster.pending:
             self.nothing_is_missing_between(job)
+
+    def teardown(self) -> None:
+        super().teardown()
+        if self.defragment:
+            self.no_slice_is_one_too_many()
+
+    def no_slice_is_one_too_many(self) -> None:
+        groups: dict[bytes, list[int]] = {}
+        for each in self.ours():
+            labels = sorted((each.metadata.labels or {}).items())
+            key = encode([labels, each.address_type, sorted(oracle.port_set(each.ports or ()))])
+            groups.setdefault(key, []).append(len(each.endpoints or ()))
+        for key, fills in groups.items():
+            service = self.cluster.objects.get(("services", "shop", "web"))
+            if isinstance(service, Service) and oracle.is_active(service) and b'"web"' in key:
+                assert len(fills) == max(-(-sum(fills) // MAX), 1), f"{key!r} has slices of {fills}"
 
     def nothing_is_missing_between(self, job: Job) -> None:
         """What is shown before all writes and after all of them is shown after each."""

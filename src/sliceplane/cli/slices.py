@@ -17,14 +17,28 @@ class SlicePolicy(TypedDict):
     """Arguments of ``controllers.endpointslice.EndpointSliceConfig``."""
 
     subsetting: Subsetting | None
+    defragment: bool
+    defragment_writes_per_minute: int
 
 
 def slice_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--subsetting",
-        type=click.Choice(("Original", "PreferZone", "RequireZone")),
-        help="Slices for the nodes of one zone, where the Service does not say.  [default: Original]",
-    )(command)
+    for option in reversed(
+        (
+            click.option(
+                "--subsetting",
+                type=click.Choice(("Original", "PreferZone", "RequireZone")),
+                help="Slices for the nodes of one zone, where the Service does not say.  [default: Original]",
+            ),
+            click.option("--defragment", is_flag=True, help="Merge under-filled slices while their Service is quiet."),
+            click.option(
+                "--defragment-writes-per-minute",
+                type=click.IntRange(min=1),
+                help="How much --defragment writes at most.  [default: 10]",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
 
 
 def check_slice_options(flags: dict[str, Any], gates: Gates) -> None:
@@ -32,9 +46,17 @@ def check_slice_options(flags: dict[str, Any], gates: Gates) -> None:
     if flags["subsetting"] is not None and gates.chosen.get(TOPOLOGY_AWARE_SUBSETTING) is False:
         raise click.UsageError(f"--subsetting contradicts --feature-gates {TOPOLOGY_AWARE_SUBSETTING}=false")
 
+    if flags["defragment_writes_per_minute"] is not None and not flags["defragment"]:
+        raise click.UsageError("--defragment-writes-per-minute bounds --defragment; add it")
+
 
 def slice_policy(flags: dict[str, Any]) -> SlicePolicy:
     """What the flags say."""
+    from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT
     from sliceplane.slices.subsets import APPROACHES
 
-    return SlicePolicy(subsetting=None if flags["subsetting"] is None else APPROACHES[flags["subsetting"]])
+    return SlicePolicy(
+        subsetting=None if flags["subsetting"] is None else APPROACHES[flags["subsetting"]],
+        defragment=flags["defragment"],
+        defragment_writes_per_minute=flags["defragment_writes_per_minute"] or WRITES_PER_MINUTE_DEFAULT,
+    )

@@ -75,6 +75,12 @@ class SliceSamples:
         )
 
 
+def slices_saved(count: int) -> Family:
+    """Ours alone: there is no merging upstream."""
+    name = "sliceplane_endpoint_slices_saved_total"
+    return Family(name, "counter", "Slices that merging under-filled ones has saved.", (), (Sample((), count),))
+
+
 def _gauge(name: str, help_text: str, value: float) -> Family:
     return Family(PREFIX + name, "gauge", help_text, (), (Sample((), value),))
 

@@ -233,6 +233,19 @@ class SliceEngine:
         self._drop_if_empty(service)
         return plan
 
+    def surplus(self, key: str) -> int:
+        """How many slices of *key* merging can save now.  Costs O(groups of ports)."""
+        service = self._services.get(key)
+        return 0 if service is None else service.surplus
+
+    def merge(self, key: str, max_writes: int, *, at_least_one: bool) -> SlicePlan:
+        """Instead of a ``plan`` without writes: one that merges slices.  *at_least_one* step, whatever it costs."""
+        service = self._services.get(key)
+        if service is None:
+            return SlicePlan()
+        self._uncounted[key] = None
+        return service.merge(max_writes, at_least_one=at_least_one)
+
     def finish(
         self, key: str, plan: SlicePlan, answers: Sequence[bytes], error: StatusError | None, now: float
     ) -> None:

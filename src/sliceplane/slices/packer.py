@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from sliceplane.kit.ordered import SortedDict
 from sliceplane.slices.content import Content, SliceState, Stored
+from sliceplane.slices.defragment import merge
 from sliceplane.slices.facts import pod_of
 from sliceplane.slices.packplan import Creation, PackPlan, Update, settle_order
 from sliceplane.slices.ports import PortGroup, PortResolver
@@ -246,6 +247,31 @@ class Packer:
     def fewest_slices(self) -> int:
         """How many slices the endpoints would fill, packed anew."""
         return sum(-(-size // self._max) for size in self._sizes.values())
+
+    # -- merging ----------------------------------------------------------------------------------------
+
+    @property
+    def surplus(self) -> int:
+        """How many slices merging can save.  Costs O(groups)."""
+        return sum(len(self._rooms[group]) - -(-size // self._max) for group, size in self._mergeable())
+
+    def _mergeable(self) -> list[tuple[PortGroup, int]]:
+        if self._touched or self._unplaced:
+            return []
+        sizes = self._sizes.items()
+        return [(group, size) for group, size in sizes if len(self._rooms[group]) > -(-size // self._max)]
+
+    def merge(self, max_writes: int, *, at_least_one: bool) -> PackPlan:
+        """Fewer slices for the same endpoints; nothing unless all is at rest."""
+        updates: list[Update] = []
+        deletes: list[SliceState] = []
+        for group, _ in sorted(self._mergeable(), key=lambda each: each[0].order):
+            left = max_writes - len(updates) - len(deletes)
+            first = at_least_one and not deletes
+            plan = merge(self._rooms[group].values(), self._max, left, at_least_one=first)
+            updates += plan.updates
+            deletes += plan.deletes
+        return PackPlan([], updates, deletes, 0, 0)
 
     # -- the plan ---------------------------------------------------------------------------------------
 

@@ -232,6 +232,28 @@ class ServiceState:
             families=tuple(families),
         )
 
+    @property
+    def surplus(self) -> int:
+        """How many slices merging can save; 0 while there is something to plan."""
+        if self.in_flight or self._behind or self._doomed or self.shape is None or self.shape.terminating:
+            return 0
+        return sum(packer.surplus for packer in self._packers.values())
+
+    def merge(self, max_writes: int, *, at_least_one: bool) -> SlicePlan:
+        """Merge slices with at most *max_writes* (or one step); like ``plan``, and only where that finds nothing."""
+        if self.shape is None or self._unseen or not self.surplus:
+            return SlicePlan()
+        updates: list[SliceWrite] = []
+        deletes: list[SliceWrite] = []
+        for family in self._order:
+            left = max_writes - len(updates) - len(deletes)
+            plan = self._packers[family].merge(left, at_least_one=at_least_one and not deletes)
+            updates += [self._update(self.shape, each) for each in plan.updates]
+            deletes += [delete_slice(each.stored) for each in plan.deletes]
+        self.in_flight = bool(deletes)
+        self._made = -len(deletes)
+        return SlicePlan((*updates, *deletes), saves=len(deletes))
+
     def _plan_family(self, shape: ServiceShape, family: Family, writes: list[SliceWrite]) -> FamilyChanges:
         """Creates before updates before deletes, so that an endpoint that moves is never missing.
 

@@ -56,7 +56,8 @@ class SlicePlan:
 
     ``problems``: sentences about endpoints that were left out, each told once.  ``notices``: what became of
     hints, to be told when the writes were tried.  ``families``: for metrics, in no order.  ``stale``: the cache has not
-    caught up with a conflict; nothing may be planned before it has.
+    caught up with a conflict; nothing may be planned before it has.  ``saves``: by how many slices there are fewer for
+    the same endpoints, if this is a merge.
     """
 
     writes: tuple[SliceWrite, ...] = ()
@@ -64,6 +65,7 @@ class SlicePlan:
     stale: bool = False
     notices: tuple[Notice, ...] = ()
     families: tuple[FamilyChanges, ...] = ()
+    saves: int = 0
 
 
 def create_slice(

@@ -17,7 +17,7 @@ nothing to undo, and a plan is always what full packing over the server's slices
 from __future__ import annotations
 
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sliceplane.kit.ordered import SortedDict
 from sliceplane.slices.content import Content, SliceState, Stored
@@ -35,6 +35,9 @@ class Desired(NamedTuple):
     identity: str
     body: bytes
 
+
+#: how many equally full slices are compared in bytes
+ROOMY_LOOKS: Final = 4
 
 _Rooms = SortedDict[tuple[int, str], SliceState]
 
@@ -319,7 +322,9 @@ class Packer:
             same = state.want == state.server
             if state.group not in self._wanting or not (same or state.want):
                 deletes.append(state)
-            elif same and (state.stored.meta.labels or {}) == with_subset(labels, state.group.subset):
+            elif same and (state.stored.meta.labels or {}) == (
+                with_subset(labels, state.group.subset) if self._subsets else labels
+            ):
                 state.want = state.server
                 del self._touched[name]
             else:
@@ -395,12 +400,24 @@ class Packer:
             left -= min(left, self._max)
 
     def _roomy(self, group: PortGroup, count: int) -> SliceState | None:
-        """The fullest unchanged slice with room for *count* more; the greatest name among equals."""
+        """The fullest unchanged slice with room for *count* more; among equals (of which it looks at four) the one that
+        costs the fewest bytes to write, then the greatest name."""
         rooms = self._rooms.get(group)
         if rooms is None:
             return None
         fullest_first = rooms.irange(maximum=(self._max - count + 1, ""), reverse=True)
-        return next((rooms[key] for key in fullest_first if key[1] not in self._touched), None)
+        best: SliceState | None = None
+        least = looked = 0
+        for fill, name in fullest_first:
+            if best is not None and (fill != len(best.server) or looked == ROOMY_LOOKS):
+                break
+            if name not in self._touched:
+                looked += 1
+                state = rooms[fill, name]
+                size = sum(map(len, state.server.values()))
+                if best is None or size < least:
+                    best, least = state, size
+        return best
 
     def _keep_placeholder(self, labels: dict[str, str], creates: list[Creation], deletes: list[SliceState]) -> None:
         """Step 3: where no slice would be left, one without ports and endpoints stays or is made."""

@@ -228,7 +228,7 @@ class ServiceState:
         return SlicePlan(
             tuple(writes),
             self.members.take_problems(),
-            notices=(*self.members.take_notices(), *self._take_notices(self.shape)),
+            notices=self._take_notices(self.shape, self.members.take_notices()),
             families=tuple(families),
         )
 
@@ -263,7 +263,7 @@ class ServiceState:
         plan = self._packers[family].plan(shape.labels)
         creates = [create_slice(shape, family, each.group, each.content, self._trigger) for each in plan.creates]
         updates = [self._update(shape, each) for each in plan.updates]
-        dependents = [self._update(shape, each) for each in plan.dependents]
+        dependents = [self._update(shape, each) for each in plan.dependents] if plan.dependents else []
         deletes = [delete_slice(each.stored) for each in plan.deletes]
         if self._creates_last and dependents:
             parts = [hold_back(each, plan.moving) for each in plan.dependents]
@@ -279,14 +279,14 @@ class ServiceState:
     def _update(self, shape: ServiceShape, update: Update) -> SliceWrite:
         return update_slice(shape, update.slice.stored, update.group, update.content, self._trigger)
 
-    def _take_notices(self, shape: ServiceShape) -> tuple[Notice, ...]:
-        """Why the annotation for subsetting is not followed; told once."""
+    def _take_notices(self, shape: ServiceShape, notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
+        """*notices*, and why the annotation for subsetting is not followed; told once."""
         problem = shape.subsetting_problem
         if problem == self._told:
-            return ()
+            return notices
         self._told = problem
         reason = REASON_DISABLED if shape.subsetting is Subsetting.OFF else REASON_INVALID
-        return (Notice(True, reason, problem),) if problem else ()
+        return (*notices, Notice(True, reason, problem)) if problem else notices
 
     def _note_trigger_time(self, members: Members) -> None:
         """Earliest change since the last plan; kept until it is written, so a retry still tells it."""

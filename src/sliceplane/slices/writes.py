@@ -92,7 +92,7 @@ def create_slice(
 def update_slice(shape: ServiceShape, stored: Stored, group: PortGroup, content: Content, trigger: int) -> SliceWrite:
     """Labels become the service's and the subset's; other metadata stays as it is, owners and other annotations too."""
     annotations = _annotations(stored.meta.annotations or {}, trigger)
-    labels = with_subset(shape.labels, group.subset)
+    labels = with_subset(shape.labels, group.subset) if group.subset else shape.labels
     meta = msgspec.structs.replace(stored.meta, labels=labels, annotations=annotations)
     return SliceWrite(
         verb="update",

@@ -17,6 +17,7 @@ class SlicePolicy(TypedDict):
     """Arguments of ``controllers.endpointslice.EndpointSliceConfig``."""
 
     subsetting: Subsetting | None
+    claim_unlabelled_slices: bool
     defragment: bool
     defragment_writes_per_minute: int
 
@@ -34,6 +35,11 @@ def slice_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--defragment-writes-per-minute",
                 type=click.IntRange(min=1),
                 help="How much --defragment writes at most.  [default: 10]",
+            ),
+            click.option(
+                "--claim-unlabelled-slices",
+                is_flag=True,
+                help="Take over slices of 1.16, which no label says who manages.",
             ),
         )
     ):
@@ -57,6 +63,7 @@ def slice_policy(flags: dict[str, Any]) -> SlicePolicy:
 
     return SlicePolicy(
         subsetting=None if flags["subsetting"] is None else APPROACHES[flags["subsetting"]],
+        claim_unlabelled_slices=flags["claim_unlabelled_slices"],
         defragment=flags["defragment"],
         defragment_writes_per_minute=flags["defragment_writes_per_minute"] or WRITES_PER_MINUTE_DEFAULT,
     )

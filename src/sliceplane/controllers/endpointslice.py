@@ -54,6 +54,7 @@ class EndpointSliceConfig:
     endpointslice_updates_batch_period_s: float = 0.0
     gates: Gates = field(default_factory=Gates)
     subsetting: Subsetting | None = None
+    claim_unlabelled_slices: bool = False
     defragment: bool = False
     defragment_writes_per_minute: int = WRITES_PER_MINUTE_DEFAULT
 
@@ -81,7 +82,10 @@ class EndpointSliceController:
 
     def __init__(self, config: EndpointSliceConfig | None = None) -> None:
         self._config = config or EndpointSliceConfig()
-        self._engine = SliceEngine(self._config.max_endpoints_per_slice, self._config.gates, self._config.approach)
+        self._engine = SliceEngine(
+            *(self._config.max_endpoints_per_slice, self._config.gates, self._config.approach),
+            claim_unlabelled=self._config.claim_unlabelled_slices,
+        )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._queue: WorkQueue[str] = WorkQueue()
         self._notes: list[EventNote] = []

@@ -59,12 +59,16 @@ class SliceEngine:
         max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT,
         gates: Gates | None = None,
         subsetting: Subsetting = Subsetting.OFF,
+        *,
+        claim_unlabelled: bool = False,
     ) -> None:
-        """*subsetting* is for services that ask for nothing; ``OFF``: for none."""
+        """*subsetting* is for services that ask for nothing; ``OFF``: for none.  *claim_unlabelled*: slices that no
+        label says who manages are ours if a Service controls them (KEP-0752 as of 2019, upgrade from 1.16)."""
         assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, f"max endpoints {max_endpoints_per_slice}"
         self._max = max_endpoints_per_slice
         self._gates = gates or Gates()
         self._subsetting = subsetting
+        self._claim_unlabelled = claim_unlabelled
         self._services: dict[str, ServiceState] = {}
         self._selectors: SelectorIndex[ServiceState] = SelectorIndex()
         self._selecting: dict[str, int] = {}
@@ -203,7 +207,7 @@ class SliceEngine:
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Keys:
         """Slices that others manage are passed over; a slice can come to us and leave us by its labels."""
-        before, after = _service_of(old), _service_of(new)
+        before, after = self._service_of(old), self._service_of(new)
         touched: dict[str, None] = {}
         if old is not None and before and before != after:
             service = self._services.get(before)
@@ -285,6 +289,19 @@ class SliceEngine:
 
     # -- helpers ----------------------------------------------------------------------------------------
 
+    def _service_of(self, observed: EndpointSlice | None) -> str:
+        """The key of the service that a slice of ours belongs to; "" for a slice that is not ours."""
+        labels = {} if observed is None else observed.metadata.labels or {}
+        name = labels.get(LABEL_SERVICE_NAME)
+        if observed is None or not name:
+            return ""
+        managed_by = labels.get(LABEL_MANAGED_BY)
+        ours = managed_by == MANAGED_BY_CONTROLLER
+        if managed_by is None and self._claim_unlabelled:
+            owners = observed.metadata.owner_references or ()
+            ours = any((o.kind, o.api_version, o.name, o.controller) == ("Service", "v1", name, True) for o in owners)
+        return f"{observed.metadata.namespace}/{name}" if ours else ""
+
     def _service(self, key: str) -> ServiceState:
         service = self._services.get(key)
         if service is None:
@@ -320,12 +337,3 @@ class SliceEngine:
 def _members(service: ServiceState) -> Members:
     assert service.members is not None, f"{service.key} is filed under a selector and has no members"
     return service.members
-
-
-def _service_of(observed: EndpointSlice | None) -> str:
-    """The key of the service that a slice of ours belongs to; "" for a slice that is not ours."""
-    labels = {} if observed is None else observed.metadata.labels or {}
-    name = labels.get(LABEL_SERVICE_NAME)
-    if observed is None or not name or labels.get(LABEL_MANAGED_BY) != MANAGED_BY_CONTROLLER:
-        return ""
-    return f"{observed.metadata.namespace}/{name}"

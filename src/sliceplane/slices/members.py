@@ -173,7 +173,7 @@ class Members:
             own = group
             if self._subsets:
                 subset = self._subsets[family].set(name, "" if node is None else node.zone)
-                own = self._ports.intern(group.ports, subset)
+                own = self._ports.part(group, subset)
             if facts.hostname and facts.subdomain == self._shape.name:
                 body = self._endpoint(facts, family, addresses, node, b',"hostname":' + encode(facts.hostname))
                 wanted = Desired(own, f"{addresses.identity} {facts.hostname}", body)

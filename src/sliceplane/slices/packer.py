@@ -302,7 +302,8 @@ class Packer:
             for creation, state in zip(creates[:recycled], deletes[:recycled], strict=True)
         ]
         plan = PackPlan(creates[recycled:], [*updates.values(), *rewritten], deletes[recycled:], added, removed)
-        return settle_order(plan, self._moving()) if self._subsets else plan
+        moving = self._moving() if self._subsets and self._unplaced else frozenset()
+        return settle_order(plan, moving) if moving else plan
 
     def _moving(self) -> frozenset[str]:
         """Endpoints that no slice shows where they belong, but one of the same ports elsewhere."""

@@ -39,11 +39,13 @@ class PortGroup:
     ``subset`` is the zone that its slices are for; "": all zones.
     """
 
-    __slots__ = ("body", "ports", "subset")
+    __slots__ = ("body", "parts", "ports", "subset")
 
     def __init__(self, ports: Ports, subset: str = "") -> None:
         self.ports: Final = ports
         self.subset: Final = subset
+        #: groups of the same ports, by subset, as far as they were asked for
+        self.parts: Final[dict[str, PortGroup]] = {}
         self.body: Final = encode(
             [EndpointPort(name=p.name, protocol=p.protocol, port=p.port, app_protocol=p.app_protocol) for p in ports]
         )
@@ -79,6 +81,13 @@ class PortResolver:
         if group is None:
             group = self._groups[ports, subset] = PortGroup(ports, subset)
         return group
+
+    def part(self, group: PortGroup, subset: str) -> PortGroup:
+        """The group with the ports of *group* for *subset*."""
+        found = group.parts.get(subset)
+        if found is None:
+            found = group.parts[subset] = self.intern(group.ports, subset)
+        return found
 
     def group_of(self, facts: PodFacts) -> PortGroup:
         if self._fixed is not None:

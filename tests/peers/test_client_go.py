@@ -222,7 +222,7 @@ def _cut_off(peer: str, server: Server, followers: list[Follower], seed: int, sl
             {name: count + 1 for name, count in begun.items()},
         )
         while (found := (one.totals("expired"), one.totals("begun"))) != wanted:
-            assert time.monotonic() < deadline, (one.watch_list, wanted, found)
+            assert time.monotonic() < deadline, f"{one.watch_list}: wanted {wanted}, found {found}"
             time.sleep(0.1)
     settle(server.plane, followers)
 

@@ -15,7 +15,7 @@ from sliceplane.registry.authorization.bootstrap import ensure_policy
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.create import create
 from sliceplane.registry.documents import document_of
-from sliceplane.registry.types import Body, Context, Target, User, WriteOptions
+from sliceplane.registry.types import BY_THE_SERVER, Body, Context, Target, User
 from sliceplane.registry.update import update
 
 SYSTEM_USER = User(name="system:apiserver", groups=("system:masters",))
@@ -81,7 +81,7 @@ def _ensure(core: Core, ctx: Context, resource: Resource, wanted: Document, foll
         core.remove(record)
         record = None
     if record is None:
-        create(core, ctx, Target(resource=resource, namespace=namespace), Body(document=wanted), WriteOptions())
+        create(core, ctx, Target(resource=resource, namespace=namespace), Body(document=wanted), BY_THE_SERVER)
     elif follow:
         document = {**document_of(record), **{member: wanted[member] for member in follow}}
-        update(core, ctx, target, Body(document=document), WriteOptions())
+        update(core, ctx, target, Body(document=document), BY_THE_SERVER)

@@ -57,6 +57,7 @@ def decoded(resource: Resource, document: Document) -> Document:
         if mismatch is not None:
             raise Undecodable(str(mismatch))
         unknown = schema.unknown_fields(resource.schema_key, document)
+    document, managed = _set_aside(document)
     try:
         document = normalised(document)
     except ValueError as error:
@@ -64,8 +65,7 @@ def decoded(resource: Resource, document: Document) -> Document:
     for problem in unknown:
         _drop_unknown(document, problem)
     metadata = document.setdefault("metadata", {})
-    # Field ownership is not tracked, and selfLink is history.
-    metadata.pop("managedFields", None)
+    # History.
     metadata.pop("selfLink", None)
     for name in ("creationTimestamp", "deletionTimestamp"):
         if name in metadata:
@@ -76,9 +76,20 @@ def decoded(resource: Resource, document: Document) -> Document:
         msgspec.convert(document, codec.projection_of(resource.key))
     except msgspec.ValidationError as error:
         raise Undecodable(f"json: {error}") from error
+    if managed is not None:
+        metadata["managedFields"] = managed
     document = views.to_stored(resource, document)
     defaults.apply(stored_form(resource), document)
     return document if resource.hub is None else conversion.to_hub(document)
+
+
+def _set_aside(document: Document) -> tuple[Document, Any]:
+    """The document without metadata.managedFields, and those, as sent: there, an empty list is not nothing."""
+    metadata = document.get("metadata")
+    if not metadata or "managedFields" not in metadata:
+        return document, None
+    bare = {name: value for name, value in metadata.items() if name != "managedFields"}
+    return {**document, "metadata": bare}, metadata["managedFields"]
 
 
 def _drop_unknown(document: Document, problem: str) -> None:

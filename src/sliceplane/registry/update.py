@@ -10,7 +10,7 @@ from sliceplane.api import validation
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces, Pods, Resource
-from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
+from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, versions
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.authorization.refusal import require
 from sliceplane.registry.authorization.types import Attributes
@@ -73,11 +73,19 @@ def replace(
     *,
     options: WriteOptions,
     warnings: tuple[str, ...],
+    tracked: bool = False,
 ) -> Outcome:
-    """Make *new* (decoded and defaulted; changed here) the next version of *record*."""
+    """Make *new* (decoded and defaulted; changed here) the next version of *record*.
+
+    *tracked*: its managedFields are those to store.
+    """
     resource = target.resource
     stored = document_of(record)
     old = versions.comparable(target, stored)
+    if not tracked:
+        if resource is Namespaces:
+            metadata.force_namespace_label(new["metadata"])
+        managed_fields.on_update(ctx, target, new, old, options)
     strategy.prepare_update(core.config.gates, target, new, old)
     if target.subresource != "status":
         core.services.carry_over(resource, new, old)
@@ -90,7 +98,7 @@ def replace(
     if target.subresource != "status":
         core.services.admit(resource, new, old, dry_run=options.dry_run)
     shaped = canonical(resource, versions.to_store(core.config, target, new))
-    if shaped == stored:
+    if shaped == stored or managed_fields.only_times_differ(shaped, stored):
         return answers.unchanged(core, record, warnings)
     if _ends_now(resource, shaped):
         # Watchers see DELETED alone; the reply is the object as this request left it, with its former version.

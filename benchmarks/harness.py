@@ -32,7 +32,7 @@ class Result:
         return None if self.budget is None else self.value <= self.budget
 
     def row(self) -> dict[str, object]:
-        ratio = round(self.value / self.peer_value, 4) if self.peer_value else None
+        ratio = float(f"{self.value / self.peer_value:.3g}") if self.peer_value else None
         return {
             "name": self.name,
             "size": self.size,
@@ -71,6 +71,8 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "NO"
     if isinstance(value, float):
+        if 0 < value < 0.01:
+            return f"1/{1 / value:,.0f}"  # only ratios are that small
         return f"{value:,.3f}".rstrip("0").rstrip(".")
     return str(value)
 

@@ -39,29 +39,30 @@ def test_certificate_subject_becomes_user_and_groups() -> None:
 
 @pytest.mark.parametrize("header", [b"Bearer s3cret", b"bearer s3cret", b"Bearer  s3cret "])
 def test_good_token(header: bytes) -> None:
-    assert authenticate(None, header, TOKENS) == ALICE
+    assert authenticate(None, header, TOKENS.find) == ALICE
 
 
 @pytest.mark.parametrize("header", [b"", b"Basic czM=", b"Bearer", b"Bearer "])
 def test_no_token_is_anonymous(header: bytes) -> None:
-    assert authenticate(None, header, TOKENS) == ANONYMOUS
+    assert authenticate(None, header, TOKENS.find) == ANONYMOUS
 
 
 def test_bad_token_is_401_and_certificates_win() -> None:
     with pytest.raises(StatusError) as caught:
-        authenticate(None, b"Bearer nope", TOKENS)
+        authenticate(None, b"Bearer nope", TOKENS.find)
     assert caught.value.code == 401
     assert caught.value.status()["message"] == "Unauthorized"
-    assert authenticate(ADMIN, b"Bearer nope", TOKENS) == ADMIN
+    assert authenticate(ADMIN, b"Bearer nope", TOKENS.find) == ADMIN
 
 
 def test_token_file(tmp_path: Path) -> None:
     path = tmp_path / "tokens.csv"
-    path.write_text('t1,alice,u1,"devs,ops"\n\nt2,bob,u2\n')
+    path.write_text('t1,nobody,u0\nt1,alice,u1,"devs,ops"\n\n,ghost,u9\nt2,bob,u2\n')
     tokens = Tokens.load(path)
     assert tokens.find("t1") == User(name="alice", uid="u1", groups=("devs", "ops", AUTHENTICATED))
     assert tokens.find("t2") == User(name="bob", uid="u2", groups=(AUTHENTICATED,))
     assert tokens.find("t3") is None
+    assert tokens.find("") is None
     path.write_text("t1,alice\n")
     with pytest.raises(StartError, match="line 1: expected token,user,uid"):
         Tokens.load(path)

@@ -108,8 +108,10 @@ def test_reviews_are_created_and_nothing_else(guarded: Server) -> None:
     assert guarded.request("POST", path, {}, certificate=False).code == 403
     listed = guarded.get("/apis/authorization.k8s.io/v1").json["resources"]
     assert {entry["name"]: entry["verbs"] for entry in listed} == {
+        "localsubjectaccessreviews": ["create"],
         "selfsubjectaccessreviews": ["create"],
         "selfsubjectrulesreviews": ["create"],
+        "subjectaccessreviews": ["create"],
     }
 
 

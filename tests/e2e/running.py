@@ -30,14 +30,14 @@ def kubectl_path() -> str:
     return str(Path(sys.executable).with_name("kubectl"))
 
 
-def spawn(folder: Path, *flags: str, data_dir: str = "") -> Plane:
-    """Start ``sliceplane up`` on a free port and wait for its ready line."""
+def spawn(folder: Path, *flags: str, data_dir: str = "", command: str = "up") -> Plane:
+    """Start ``sliceplane up`` (or ``apiserver``) on a free port and wait for its ready line."""
     log = folder / "up.log"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     with log.open("ab") as errors:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "sliceplane", "up", "--secure-port", "0"),
+                *(sys.executable, "-m", "sliceplane", command, "--secure-port", "0"),
                 *("--data-dir", data_dir or str(folder / "data"), *flags),
             ],
             stdin=subprocess.DEVNULL,
@@ -52,7 +52,7 @@ def spawn(folder: Path, *flags: str, data_dir: str = "") -> Plane:
     if not line.startswith("ready https://"):
         process.kill()
         process.communicate()
-        raise AssertionError(f"sliceplane up said {line!r}\n{log.read_text()}")
+        raise AssertionError(f"sliceplane {command} said {line!r}\n{log.read_text()}")
     kubeconfig = line.strip().partition("kubeconfig=")[2]
     own = {"KUBECONFIG": kubeconfig, "HOME": str(folder), "KUBECACHEDIR": str(folder / "cache")}
     return Plane(process, line.split()[1], kubeconfig, kubectl_path(), own, log)
@@ -72,8 +72,8 @@ def stop(plane: Plane) -> int:
 
 
 @contextlib.contextmanager
-def running_plane(folder: Path, *flags: str, data_dir: str = "") -> Iterator[Plane]:
-    plane = spawn(folder, *flags, data_dir=data_dir)
+def running_plane(folder: Path, *flags: str, data_dir: str = "", command: str = "up") -> Iterator[Plane]:
+    plane = spawn(folder, *flags, data_dir=data_dir, command=command)
     try:
         yield plane
     finally:

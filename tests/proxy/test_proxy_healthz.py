@@ -9,7 +9,8 @@ import pytest
 
 from sliceplane.proxy.schedule import Freshness
 from sliceplane.shell.node_proxy import ProxyHealth
-from sliceplane.shell.proxy_healthz import serve_health
+from sliceplane.shell.pages import serve_pages
+from sliceplane.shell.proxy_healthz import health_pages
 
 GOOD = ProxyHealth(True, True, (("IPv4", Freshness(1000.0, None, None, 0)), ("IPv6", Freshness(None, None, 1100.0, 0))))
 BAD = ProxyHealth(False, True, (("IPv4", Freshness(1000.0, 1099.0, 1010.0, 7)),))
@@ -19,7 +20,7 @@ BAD = ProxyHealth(False, True, (("IPv4", Freshness(1000.0, 1099.0, 1010.0, 7)),)
 async def test_page(path: str) -> None:
     health = GOOD
     async with (
-        serve_health(lambda: health, "127.0.0.1", 0, clock=lambda: 1100.5) as port,
+        serve_pages(health_pages(lambda: health, lambda: 1100.5), "127.0.0.1", 0) as port,
         aiohttp.ClientSession() as session,
     ):
         async with session.get(f"http://127.0.0.1:{port}/{path}") as response:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from sliceplane.api.apps import Deployment, ReplicaSet
-from sliceplane.api.core import Endpoints, Event, Lease, Namespace, Node, Pod, ResourceQuota, Service
+from sliceplane.api.core import ConfigMap, Endpoints, Event, Lease, Namespace, Node, Pod, ResourceQuota, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Document, Object
 
@@ -22,6 +22,7 @@ _document_decoder = msgspec.json.Decoder(dict[str, Any])
 
 #: the projection of each resource, by ``Resource.key``; everything else is read as ``Object``
 PROJECTIONS: dict[str, type[Object]] = {
+    "configmaps": ConfigMap,
     "deployments.apps": Deployment,
     "endpoints": Endpoints,
     "endpointslices.discovery.k8s.io": EndpointSlice,

@@ -161,6 +161,16 @@ class Namespace(Object, frozen=True, kw_only=True):
     status: NamespaceStatus = NamespaceStatus()
 
 
+class ConfigMapData(Projection, frozen=True, kw_only=True):
+    """The one member that anybody here reads; the rest of a ConfigMap stays out of caches."""
+
+    ca_crt: str = msgspec.field(name="ca.crt", default="")
+
+
+class ConfigMap(Object, frozen=True, kw_only=True):
+    data: ConfigMapData | None = None
+
+
 class LeaseSpec(Projection, frozen=True, kw_only=True):
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

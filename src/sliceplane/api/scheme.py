@@ -32,7 +32,7 @@ class Resource:
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
-    #: "status", "scale", "finalize": only these are routed
+    #: "status", "scale", "finalize", "token", ...: only these are routed
     subresources: tuple[str, ...] = ()
     #: resources that are two views of one stored object share this (core and events.k8s.io Events)
     storage: str = ""
@@ -242,6 +242,7 @@ ServiceAccounts = Resource(
     plural="serviceaccounts",
     singular="serviceaccount",
     short_names=("sa",),
+    subresources=("token",),
     delete_reply="object",
 )
 IPAddresses = Resource(
@@ -336,7 +337,7 @@ ClusterRoleBindings = Resource(
 )
 
 
-def _review(group: str, kind: str) -> Resource:
+def _review(group: str, kind: str, *, namespaced: bool = False) -> Resource:
     """A question that is POSTed and answered, and never stored."""
     singular = kind.lower()
     return Resource(
@@ -345,7 +346,7 @@ def _review(group: str, kind: str) -> Resource:
         kind=kind,
         plural=f"{singular}s",
         singular=singular,
-        namespaced=False,
+        namespaced=namespaced,
         verbs=("create",),
     )
 
@@ -353,6 +354,9 @@ def _review(group: str, kind: str) -> Resource:
 SelfSubjectReviews = _review("authentication.k8s.io", "SelfSubjectReview")
 SelfSubjectAccessReviews = _review("authorization.k8s.io", "SelfSubjectAccessReview")
 SelfSubjectRulesReviews = _review("authorization.k8s.io", "SelfSubjectRulesReview")
+TokenReviews = _review("authentication.k8s.io", "TokenReview")
+SubjectAccessReviews = _review("authorization.k8s.io", "SubjectAccessReview")
+LocalSubjectAccessReviews = _review("authorization.k8s.io", "LocalSubjectAccessReview", namespaced=True)
 
 #: what is stored
 RESOURCES: tuple[Resource, ...] = (
@@ -379,7 +383,14 @@ RESOURCES: tuple[Resource, ...] = (
     ServiceCIDRs,
 )
 #: what is asked: create is their only verb
-REVIEWS: tuple[Resource, ...] = (SelfSubjectReviews, SelfSubjectAccessReviews, SelfSubjectRulesReviews)
+REVIEWS: tuple[Resource, ...] = (
+    SelfSubjectReviews,
+    TokenReviews,
+    LocalSubjectAccessReviews,
+    SelfSubjectAccessReviews,
+    SelfSubjectRulesReviews,
+    SubjectAccessReviews,
+)
 #: everything that has a path unless something else is asked for
 SERVED: tuple[Resource, ...] = (*RESOURCES, *REVIEWS)
 #: what ``--runtime-config`` can switch on

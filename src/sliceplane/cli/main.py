@@ -13,6 +13,8 @@ import click
 #: command -> (module, one line of help); each module has a click command named ``command``
 COMMANDS: dict[str, tuple[str, str]] = {
     "apiserver": ("sliceplane.cli.apiserver", "Run the API server alone."),
+    "controllers": ("sliceplane.cli.controllers", "Run the controllers against any API server."),
+    "estimate": ("sliceplane.cli.estimate", "Estimate what a Service costs in writes, events and bytes."),
     "proxy": ("sliceplane.cli.proxy", "Run the node proxy: nftables rules for Services."),
     "up": ("sliceplane.cli.up", "Run the whole plane in one process."),
 }

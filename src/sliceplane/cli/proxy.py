@@ -6,35 +6,18 @@ import asyncio
 import socket
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.cli.serving import LOG_LEVELS
-from sliceplane.cli.values import DurationType
+from sliceplane.cli.values import DurationType, ListenType
 
 if TYPE_CHECKING:
     from sliceplane.shell.client.kubeconfig import Connection
     from sliceplane.shell.nft_runner import NftRunner
     from sliceplane.shell.node_proxy import NodeProxy
-
-
-class ListenType(click.ParamType[tuple[str, int]]):
-    """``ADDRESS:PORT``, IPv6 in brackets; an address and a number."""
-
-    name = "ip:port"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        from sliceplane.kit.ip import parse_strict
-
-        host, _, port = str(value).rpartition(":")
-        address = parse_strict(host.removeprefix("[").removesuffix("]"))
-        if address is None or not port.isdecimal() or int(port) > 65535:
-            self.fail(f"{value!r} is not an address and a port (127.0.0.1:10256)", param, ctx)
-        return str(address), int(port)
 
 
 @click.command("proxy")
@@ -65,7 +48,7 @@ def command(
     from sliceplane.shell.client.kubeconfig import KubeconfigError, load
     from sliceplane.shell.log import configure
     from sliceplane.shell.nft_runner import NftError, NftRunner
-    from sliceplane.shell.proxy_healthz import HealthPageError
+    from sliceplane.shell.pages import PageError
 
     configure(log_level)
     runner = NftRunner(netns=netns)
@@ -76,7 +59,7 @@ def command(
             return
         connection = load(kubeconfig)
         asyncio.run(_serve(runner, connection, node_name, min_sync_period, healthz_bind_address))
-    except (NftError, KubeconfigError, HealthPageError) as error:
+    except (NftError, KubeconfigError, PageError) as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(1) from error
 
@@ -96,7 +79,8 @@ async def _serve(
     from sliceplane.kit.rng import Rng
     from sliceplane.shell.client.http import HttpClient
     from sliceplane.shell.node_proxy import NodeProxy, available_families
-    from sliceplane.shell.proxy_healthz import serve_health
+    from sliceplane.shell.pages import serve_pages
+    from sliceplane.shell.proxy_healthz import health_pages
     from sliceplane.shell.reflect import loop_clock
 
     await runner.probe()
@@ -113,7 +97,7 @@ async def _serve(
         client = HttpClient(connection)
         stack.push_async_callback(client.close)
         if listen is not None:
-            await stack.enter_async_context(serve_health(proxy.health, *listen))
+            await stack.enter_async_context(serve_pages(health_pages(proxy.health), *listen))
         following = asyncio.create_task(proxy.follow(client, Rng(time.time_ns())))
         saying = asyncio.create_task(_say_ready(proxy, node_name))
         stopping = asyncio.create_task(stop.wait())

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.access import access_options
 from sliceplane.cli.process import on_stop_signal, say
-from sliceplane.cli.values import DurationType
-from sliceplane.kit.ip import parse_strict
+from sliceplane.cli.values import AddressType, DurationType
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 #: net new containers after which the garbage collector looks at the young ones
 GC_YOUNG_OBJECTS = 50_000
 LOG_LEVELS = ("debug", "info", "warning", "error")
-
-
-class AddressType(click.ParamType[str]):
-    name = "ip"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        address = parse_strict(str(value))
-        if address is None:
-            self.fail(f"{value!r} is not an IP address", param, ctx)
-        return str(address)
 
 
 class ServiceRangeType(click.ParamType[tuple[str, ...]]):
@@ -89,7 +79,8 @@ def gates_of(feature_gates: str, emulated_version: str) -> Gates:
 
 
 def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The flags that every command with an API server has."""
+    """The flags that every command with an API server has; those of ``access_options`` come after the others."""
+    command = access_options(command)
     options = [
         click.option(
             "--bind-address", type=AddressType(), default="127.0.0.1", show_default=True, help="IP to listen on."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.api.gates import ENDPOINT_SLICE_PROXYING
+from sliceplane.cli.access import with_access
 from sliceplane.cli.emulation import emulation_config, emulation_options
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
 from sliceplane.cli.values import DurationType
@@ -61,7 +62,7 @@ def command(
     proxy: bool,
     hostname_override: str,
     netns: str,
-    **emulation: Any,
+    **grouped: Any,
 ) -> None:
     """Run the whole plane in one process: API server, controllers, with --emulate workloads, with --proxy rules.
 
@@ -69,7 +70,7 @@ def command(
     """
     if (hostname_override or netns) and not proxy:
         raise click.UsageError("--hostname-override and --netns say where to write rules; add --proxy")
-    emulated = emulation_config(emulation)
+    emulated = emulation_config(grouped)
     gates = gates_of(feature_gates, emulated_version)
     if proxy and not gates.enabled(ENDPOINT_SLICE_PROXYING):
         raise click.UsageError("--proxy reads EndpointSlices alone and needs the feature gate EndpointSliceProxying")
@@ -77,7 +78,7 @@ def command(
     def config() -> PlaneConfig:
         from sliceplane.shell.plane import PlaneConfig
 
-        return PlaneConfig(
+        plane = PlaneConfig(
             bind_address=bind_address,
             secure_port=secure_port,
             data_dir=data_dir,
@@ -88,6 +89,7 @@ def command(
             topology_storage=topology_storage,
             gates=gates,
         )
+        return with_access(plane, grouped)
 
     def services() -> tuple[Service, ...]:
         from sliceplane.controllers.endpointslice import EndpointSliceConfig

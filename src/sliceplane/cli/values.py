@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from sliceplane.kit.ip import parse_strict
+
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
@@ -26,3 +28,28 @@ class DurationType(click.ParamType[float]):
         if not _DURATION.fullmatch(text):
             self.fail(f"{text!r} is not a duration (1s, 500ms, 1m30s, 0)", param, ctx)
         return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
+
+
+class AddressType(click.ParamType[str]):
+    name = "ip"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        address = parse_strict(str(value))
+        if address is None:
+            self.fail(f"{value!r} is not an IP address", param, ctx)
+        return str(address)
+
+
+class ListenType(click.ParamType[tuple[str, int]]):
+    """``ADDRESS:PORT``, IPv6 in brackets; an address and a number."""
+
+    name = "ip:port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        host, _, port = str(value).rpartition(":")
+        address = parse_strict(host.removeprefix("[").removesuffix("]"))
+        if address is None or not port.isdecimal() or int(port) > 65535:
+            self.fail(f"{value!r} is not an address and a port (127.0.0.1:10256)", param, ctx)
+        return str(address), int(port)

@@ -6,14 +6,16 @@ objects hold.  Owned by ``Registry``; one caller at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sliceplane.api.errors import StatusError, not_found
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Events, Resource, ResourceQuotas, Services
+from sliceplane.api.scheme import ClusterRoles, Events, Resource, ResourceQuotas, Services
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.admission.quotas import QuotaIndex
 from sliceplane.registry.admission.services import ServiceLedgers
+from sliceplane.registry.authentication.types import NoTokens, TokenService
+from sliceplane.registry.authorization.aggregation import Aggregation, Followers, fill
 from sliceplane.registry.authorization.index import RESOURCES as POLICY_RESOURCES
 from sliceplane.registry.authorization.index import PolicyIndex
 from sliceplane.registry.config import RegistryConfig
@@ -28,12 +30,14 @@ from sliceplane.store.types import Key, Record
 class Core:
     """The mutable heart of a registry.  Verbs read ``store`` freely and write through the methods."""
 
-    def __init__(self, store: Store, rng: Rng, config: RegistryConfig) -> None:
+    def __init__(self, store: Store, rng: Rng, config: RegistryConfig, tokens: TokenService | None = None) -> None:
         self.store = store
         self.rng = rng
         self.config = config
+        self.tokens = tokens or NoTokens()
         self.services = ServiceLedgers(config, rng)
         self.policy = PolicyIndex()
+        self.aggregation = Aggregation()
         self.quotas = QuotaIndex(store)
         self.expiry = Expiry()
         self.rebuild()
@@ -44,8 +48,11 @@ class Core:
         for record in self.store.iter_latest(Services.storage_key):
             self.services.on_stored(record.key, document_of(record))
         self.policy.reset()
+        self.aggregation.reset()
         for key, document in self._policy_objects():
             self.policy.on_stored(key, document)
+            if key.resource == ClusterRoles.storage_key:
+                self.aggregation.on_stored(key, document)
         self.quotas.reset()
         for record in self.store.iter_latest(ResourceQuotas.storage_key):
             self.quotas.on_stored(record.key)
@@ -59,6 +66,7 @@ class Core:
         stored = [(record.key, document_of(record)) for record in self.store.iter_latest(Services.storage_key)]
         self.services.check(stored)
         self.policy.check(self._policy_objects())
+        self.aggregation.check(each for each in self._policy_objects() if each[0].resource == ClusterRoles.storage_key)
 
     def _policy_objects(self) -> Iterator[tuple[Key, Document]]:
         for resource in sorted(POLICY_RESOURCES):
@@ -75,6 +83,14 @@ class Core:
     def put(self, resource: Resource, document: Document) -> Record:
         """Stage the object; the new record's body is the answer to the client."""
         metadata = document["metadata"]
+        before = self.store.latest(Key(resource.storage_key, metadata.get("namespace", ""), metadata["name"]))
+        record = self._put(resource, document)
+        if resource is ClusterRoles:
+            self.gather(self.aggregation.gathering(record.key, record.labels, before.labels if before else {}))
+        return record
+
+    def _put(self, resource: Resource, document: Document) -> Record:
+        metadata = document["metadata"]
         key = Key(resource.storage_key, metadata.get("namespace", ""), metadata["name"])
         before = self.store.latest(key)
         shaped = canonical(resource, document)
@@ -88,7 +104,23 @@ class Core:
             self.expiry.on_stored(key)
         if resource is ResourceQuotas:
             self.quotas.on_stored(key)
+        if resource is ClusterRoles:
+            self.aggregation.on_stored(key, shaped)
         return record
+
+    def gather(self, keys: Iterable[Key]) -> None:
+        """Stage the aggregated ClusterRoles among *keys*, and those that gather them, whose rules are not what they
+        gather."""
+        followers = Followers(self.aggregation, keys)
+        for key in followers:
+            record = self.store.latest(key)
+            assert record is not None, f"{key} gathers and does not exist"
+            document = document_of(record)
+            before = document.get("rules")
+            fill(self.store, document)
+            if document.get("rules") != before:
+                self._put(ClusterRoles, document)
+                followers.changed(key, record.labels)
 
     def charge(self, quotas: tuple[Document, ...]) -> None:
         """Stage what ``QuotaIndex.admit`` returned.  Required order: before the object that it is for."""
@@ -101,6 +133,9 @@ class Core:
         if record.key.resource == Services.storage_key:
             self.services.on_removed(record.key)
         self.policy.on_removed(record.key)
+        if record.key.resource == ClusterRoles.storage_key:
+            self.aggregation.on_removed(record.key)
+            self.gather(self.aggregation.gathering(record.key, record.labels))
         if record.key.resource == Events.storage_key:
             self.expiry.on_removed(record.key)
         if record.key.resource == ResourceQuotas.storage_key:

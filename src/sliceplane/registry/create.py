@@ -10,10 +10,11 @@ from __future__ import annotations
 from sliceplane.api import validation
 from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import EndpointSlices, Namespaces, Resource
+from sliceplane.api.scheme import ClusterRoles, EndpointSlices, Namespaces, Resource
 from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, versions
 from sliceplane.registry.admission.namespaces import admit_create
 from sliceplane.registry.admission.pods import label_topology
+from sliceplane.registry.authorization.aggregation import fill
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.decoding import decode_body, must_be_unset_on_create
@@ -56,6 +57,8 @@ def create_document(
     if resource is Namespaces:
         metadata.force_namespace_label(head)
     strategy.prepare_create(core.config.gates, target, document)
+    if resource is ClusterRoles:
+        fill(core.store, document)
     label_topology(core.store, resource, document)
     errors = validation.validate_create(resource, document)
     validation.refuse(resource, head, gated_fields.narrow(core.config.gates, target, errors, document, None))

@@ -19,6 +19,8 @@ from sliceplane.registry import delete_collection as deleting_collection
 from sliceplane.registry import patch as patching
 from sliceplane.registry import scale as scaling
 from sliceplane.registry import update as updating
+from sliceplane.registry.authentication import bearer, impersonation, token_request
+from sliceplane.registry.authentication.types import TokenService
 from sliceplane.registry.authorization import reviews
 from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.config import RegistryConfig
@@ -44,8 +46,10 @@ from sliceplane.store.types import Record
 class Registry:
     """REST semantics over one store.  One caller at a time; all methods raise ``api.errors.StatusError``."""
 
-    def __init__(self, store: Store, *, rng: Rng, config: RegistryConfig | None = None) -> None:
-        self._core = Core(store, rng, config or RegistryConfig())
+    def __init__(
+        self, store: Store, *, rng: Rng, config: RegistryConfig | None = None, tokens: TokenService | None = None
+    ) -> None:
+        self._core = Core(store, rng, config or RegistryConfig(), tokens)
 
     # Reading.  Here and below, a target of an older version is turned around at once: see ``versions``.
 
@@ -66,8 +70,10 @@ class Registry:
     def create(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
         if target.subresource == "binding":
             return binding.bind(self._core, ctx, target, body, options)
+        if target.subresource == "token":
+            return token_request.grant(self._core, ctx, target, body, options)
         if target.resource in REVIEWS:
-            return reviews.answer(self._core.policy, ctx, target, body, options)
+            return reviews.answer(self._core, ctx, target, body, options)
         target = versions.at_hub(target)
         return versions.shown(target, creating.create(self._core, ctx, target, body, options))
 
@@ -105,6 +111,15 @@ class Registry:
     def decide(self, user: User, wanted: Attributes) -> Decision:
         """May *user* do that?  Never raises; nothing else of the registry asks, so every caller has to."""
         return self._core.policy.decide(user, wanted)
+
+    def authenticate(self, token: str, now: float) -> User | None:
+        """Who shows this bearer token; ``None``: it is worth nothing here."""
+        found = bearer.authenticate(self._core, token, (), now)
+        return found.user if found else None
+
+    def impersonate(self, user: User, asked: impersonation.Impersonation) -> User:
+        """Whom *user* acts as.  Raises the 403 ``StatusError``."""
+        return impersonation.impersonate(self._core.policy, user, asked)
 
     # Life
 

@@ -38,6 +38,8 @@ class User:
     name: str
     groups: tuple[str, ...] = ()
     uid: str = ""
+    #: (name, values), sorted by name
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from sliceplane.api import validation
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Namespaces, Pods, Resource
+from sliceplane.api.scheme import ClusterRoles, Namespaces, Pods, Resource
 from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, versions
+from sliceplane.registry.authorization.aggregation import fill
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.authorization.refusal import require
 from sliceplane.registry.authorization.types import Attributes
@@ -90,6 +91,8 @@ def replace(
     if target.subresource != "status":
         core.services.carry_over(resource, new, old)
     metadata.prepare_update(resource, new, old)
+    if resource is ClusterRoles:
+        fill(core.store, new)
     errors = validation.validate_update(resource, new, old, target.subresource)
     if target.subresource != "status":
         errors = gated_fields.narrow(core.config.gates, target, errors, new, old)

@@ -18,6 +18,8 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.controllers.root_ca_publisher import RootCaPublisher
+from sliceplane.controllers.service_account import ServiceAccountController
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
@@ -46,6 +48,7 @@ class Entry:
 def default_controllers(slices: EndpointSliceConfig) -> tuple[Entry, ...]:
     """What every plane runs; without the feature gate EndpointSlice, slices stay as they are (KEP-0752)."""
     entries = [Entry(GarbageCollector, 20), Entry(NamespaceController), Entry(ResourceQuotaController)]
+    entries.append(Entry(ServiceAccountController))
     if slices.gates.enabled(ENDPOINT_SLICE):
         entries.insert(0, Entry(lambda: EndpointSliceController(slices), slices.concurrent_service_endpoint_syncs))
     return tuple(entries)
@@ -83,9 +86,11 @@ class ControllerService:
         host = ControllerHost(client, rng=Rng(int.from_bytes(os.urandom(8), "big")))
         for entry in self._entries:
             host.add(entry.make, max_in_flight=entry.max_in_flight)
+        authority = plane.pki.ca_file.read_text()
+        host.add(lambda: RootCaPublisher(authority))
         self._host = host
         host.start()
-        plane.health.add_readiness("controllers", lambda: _complaint(host))
+        plane.health.add_readiness("controllers", lambda: complaint(host))
         gauge = plane.metrics.gauge
         gauge("sliceplane_informer_staleness_seconds", "Age of the stalest cache.", lambda: host.status().staleness_s)
 
@@ -94,7 +99,7 @@ class ControllerService:
             await self._host.close()
 
 
-def _complaint(host: ControllerHost) -> str:
+def complaint(host: ControllerHost) -> str:
     """Why the controllers are not ready; "" if they are."""
     status = host.status()
     behind = sorted(controller.name for controller in status.controllers if not controller.synced)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 ADMIN_NAME = "sliceplane-admin"
 ADMIN_GROUP = "system:masters"
 
+#: of a certificate, former names included; addresses of a machine come and go
+NAMES_MAX = 256
+
 _DAY_S = 86_400
 _CA_LIFE_S = 3650 * _DAY_S
 _LEAF_LIFE_S = 365 * _DAY_S
@@ -56,6 +59,11 @@ class Pki:
     @property
     def server_key_file(self) -> Path:
         return self.folder / "apiserver.key"
+
+    @property
+    def token_key_file(self) -> Path:
+        """The key that signs service account tokens (made by ``apiserver.token_keys``)."""
+        return self.folder / "sa.key"
 
     @property
     def admin_file(self) -> Path:
@@ -100,7 +108,8 @@ def ensure(folder: Path, names: tuple[str, ...], now: float) -> tuple[Pki, bool]
     if not wanted["apiserver"]:
         # Names that an earlier start was asked for stay valid: nobody who dials them is cut off.
         old = tuple(manifest.get("apiserver", {}).get("names", ()))
-        maker.make_server(names + tuple(name for name in old if name not in names))
+        kept = tuple(name for name in old if name not in names)
+        maker.make_server(names + kept[: max(0, NAMES_MAX - len(names))])
     if not wanted["admin"]:
         maker.make_admin()
     # The manifest comes last: a crash before this line makes the next start do it again.

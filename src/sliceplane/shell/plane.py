@@ -28,18 +28,20 @@ from sliceplane.api.scheme import SERVED, Resource
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.config import RegistryConfig, TopologyStorage
 from sliceplane.registry.registry import Registry
-from sliceplane.shell import pki
+from sliceplane.shell import interfaces, log, pki
 from sliceplane.shell.apiserver.app import ApiServer, Services
 from sliceplane.shell.apiserver.audit import AuditConfig, AuditLog
 from sliceplane.shell.apiserver.auth import Tokens
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
+from sliceplane.shell.apiserver.issuer import IssuerPages
 from sliceplane.shell.apiserver.limits import Limits
 from sliceplane.shell.apiserver.listener import Listener, bind
 from sliceplane.shell.apiserver.metrics import Metrics
 from sliceplane.shell.apiserver.resources import ResourceHandlers
 from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.apiserver.tls import load_server_certificate, server_context
+from sliceplane.shell.apiserver.token_keys import TokenConfig, TokenKeys
 from sliceplane.shell.apiserver.watch import WatchHandler
 from sliceplane.shell.datadir import DataDir, write_private
 from sliceplane.shell.log import get_logger
@@ -54,12 +56,17 @@ from sliceplane.store.retention import HISTORY_KEEP_S, Retention
 
 DEFAULT_SERVICE_CIDRS = ("10.96.0.0/16", "fd00:10:96::/112")
 DEFAULT_PORT = 6443
+DEFAULT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 #: how long responses in flight may take once a stop has begun
 STOP_GRACE_SECONDS = 5.0
 _RETENTION_TICK_SECONDS = 5.0
 _EXPIRY_TICK_SECONDS = 5.0
 #: often, although certificates live long: a clock that was wrong at the start may be set right by years
 _CERTIFICATE_CHECK_SECONDS = 600.0
+#: what listens on every interface is to be reached by new addresses soon
+_ADDRESS_CHECK_SECONDS = 10.0
+#: a node of a cluster may have thousands, of Services; a certificate must stay small
+INTERFACE_ADDRESSES_MAX = 128
 
 _log = get_logger("plane")
 
@@ -76,6 +83,11 @@ class PlaneConfig:
     advertise_address: str = ""
     token_auth_file: Path | None = None
     client_ca_file: Path | None = None
+    #: who shows no credentials is system:anonymous, not refused
+    anonymous: bool = True
+    tokens: TokenConfig = field(default_factory=lambda: TokenConfig(issuer=DEFAULT_ISSUER))
+    #: where others find the keys of our tokens, if not at this server
+    jwks_url: str = ""
     #: seconds that old revisions are kept for watches and paged lists (see ``Retention``)
     history_keep_s: float = HISTORY_KEEP_S
     limits: Limits = field(default_factory=Limits)
@@ -124,6 +136,7 @@ class Plane:
         self.committer: Committer
         self.registry: Registry
         self.pki: pki.Pki
+        self.tokens: TokenKeys
         #: whoever subscribes at the hub arms it
         self.ticker: HubTicker
         self.listener: Listener
@@ -152,9 +165,10 @@ class Plane:
         self.url = f"https://{_bracketed(host)}:{port}"
         self._open_storage()
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
-        self.registry = Registry(self.store, rng=rng, config=self._registry_config(port))
-        await self._bootstrap()
         context = self._prepare_access()
+        self.tokens = TokenKeys(config.tokens, self.pki.token_key_file, self._tokens().find)
+        self.registry = Registry(self.store, rng=rng, config=self._registry_config(port), tokens=self.tokens)
+        await self._bootstrap()
         app = self._application(f"{_bracketed(host)}:{port}")
         self.listener = Listener(app, connections_max=config.limits.connections_max)
         _raise_file_limit()
@@ -233,7 +247,7 @@ class Plane:
         authority = self.data_dir.pki / "ca.crt"
         before = authority.read_bytes() if authority.is_file() else None
         known = before is not None or self.data_dir.kubeconfig.exists()
-        found, _ = pki.ensure(self.data_dir.pki, self._names(), self.clock())
+        found, _ = pki.ensure(self.data_dir.pki, self.certificate_names(), self.clock())
         if known and authority.read_bytes() != before:
             _log.warning(
                 "the certificate authority was missing, damaged or old: there is a new one, and copies of older "
@@ -242,11 +256,18 @@ class Plane:
             )
         return found
 
-    def _names(self) -> tuple[str, ...]:
+    @property
+    def _on_every_interface(self) -> bool:
+        return ip_address(self.config.bind_address).is_unspecified
+
+    def certificate_names(self) -> tuple[str, ...]:
+        """What clients may dial: the names that the server certificate must have now."""
         addresses = [str(next(ip_network(cidr).hosts())) for cidr in self.config.service_cidrs]
         for address in (self.config.bind_address, self.config.advertise_address):
             if address and not ip_address(address).is_unspecified:
                 addresses += [address]
+        if self._on_every_interface:
+            addresses += interfaces.addresses(ipv6=":" in self.config.bind_address)[:INTERFACE_ADDRESSES_MAX]
         return pki.server_names(tuple(addresses))
 
     def _tokens(self) -> Tokens:
@@ -274,7 +295,10 @@ class Plane:
             discovery=Discovery(address, self.config.served),
             health=self.health,
             metrics=self.metrics,
-            tokens=self._tokens(),
+            find_user=lambda token: self.registry.authenticate(token, self.clock()),
+            impersonate=self.registry.impersonate,
+            anonymous=self.config.anonymous,
+            issuer=IssuerPages(self.tokens, f"https://{address}", self.config.jwks_url),
             decide=self.registry.decide,
             limits=self.config.limits,
             emulated=self.config.gates.release,
@@ -296,6 +320,7 @@ class Plane:
         gauge(
             "apiserver_unsent_response_bytes", "Of large responses, not taken yet.", lambda: app.in_flight.unsent_bytes
         )
+        gauge("sliceplane_log_lost_lines", "Log lines that stderr did not take in time.", log.lost_lines)
         gauge("apiserver_connections", "Open client connections.", lambda: self.listener.connections)
         return app
 
@@ -333,11 +358,12 @@ class Plane:
                 )
 
     async def _keep_certificates_fresh(self, context: ssl.SSLContext) -> None:
-        """Renew certificates that expire while the process runs; open connections are not touched."""
+        """Renew certificates that expire while the process runs, or that lack a new address of this machine; open
+        connections are not touched."""
         while True:
-            await asyncio.sleep(_CERTIFICATE_CHECK_SECONDS)
+            await asyncio.sleep(_ADDRESS_CHECK_SECONDS if self._on_every_interface else _CERTIFICATE_CHECK_SECONDS)
             try:
-                self.pki, made = pki.ensure(self.data_dir.pki, self._names(), self.clock())
+                self.pki, made = pki.ensure(self.data_dir.pki, self.certificate_names(), self.clock())
                 if made:
                     load_server_certificate(context, self.pki)
                     write_private(self.data_dir.kubeconfig, pki.kubeconfig(self.pki, self.url))

@@ -9,20 +9,15 @@ traffic to stale endpoints.
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
 from sliceplane.api.codec import encode
 from sliceplane.kit.times import format_micro_time
 from sliceplane.proxy.schedule import Freshness
 from sliceplane.shell.node_proxy import HEALTH_TIMEOUT_S, ProxyHealth
-
-
-class HealthPageError(Exception):
-    """The page cannot be served; the text is a sentence for a person."""
+from sliceplane.shell.pages import Page
 
 
 def health_document(health: ProxyHealth, now: float) -> dict[str, Any]:
@@ -56,35 +51,13 @@ def _time(moment: float | None) -> str | None:
     return None if moment is None else format_micro_time(moment)
 
 
-@asynccontextmanager
-async def serve_health(
-    health: Callable[[], ProxyHealth], address: str, port: int, *, clock: Callable[[], float] = time.time
-) -> AsyncIterator[int]:
-    """Serves the page while the context lasts; yields the port (0 picks a free one).  Raises ``HealthPageError``."""
-    from aiohttp import web  # here: half of all starts do not want the page
+def health_pages(
+    health: Callable[[], ProxyHealth], clock: Callable[[], float] = time.time
+) -> dict[str, Callable[[], Page]]:
+    """For ``shell.pages.serve_pages``."""
 
-    async def answer(_request: web.Request) -> web.Response:
+    def page() -> Page:
         found = health()
-        return web.Response(
-            status=200 if found.healthy else 503,
-            body=encode(health_document(found, clock())) + b"\n",
-            content_type="application/json",
-            headers={"X-Content-Type-Options": "nosniff"},
-        )
+        return Page(encode(health_document(found, clock())) + b"\n", found.healthy, "application/json")
 
-    app = web.Application()
-    app.router.add_get("/healthz", answer)
-    app.router.add_get("/livez", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, address, port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise HealthPageError(
-                f"cannot serve /healthz on {address} port {port}: {os.strerror(error.errno or 0)}"
-            ) from error
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    return {"/healthz": page, "/livez": page}

@@ -73,6 +73,13 @@ _NAMESPACE: Final = {
 }
 
 
+#: subresources that are POSTed, and the kinds of what is
+_POSTED: Final = {
+    "binding": ("", "v1", "Binding"),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
+}
+
+
 def paths_of(resource: Resource, components: Components) -> dict[str, Any]:
     """Path items by path template."""
     writer = _Paths(resource, components)
@@ -155,6 +162,15 @@ class _Paths:
             scale = self.components.kind("autoscaling/v1", "Scale")
             kind = {"group": "autoscaling", "version": "v1", "kind": "Scale"}
             return {**self._get_put_patch(scale, suffix=suffix, kind=kind), "parameters": parameters}
+        if subresource in _POSTED:
+            group, version, name = _POSTED[subresource]
+            shape = self.components.kind(f"{group}/{version}" if group else version, name)
+            kind = {"group": group, "version": version, "kind": name}
+            answers = {"200": shape, "201": shape, "202": shape}
+            posted = self._operation(
+                "create", "post", suffix=suffix, kind=kind, body=_body(("*/*",), shape), answers=answers
+            )
+            return {"post": posted, "parameters": parameters}
         operations = self._get_put_patch(self.object, suffix=suffix)
         if subresource == "finalize":
             operations = {"put": operations["put"]}

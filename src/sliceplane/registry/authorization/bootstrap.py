@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ClusterRoles, Resource
-from sliceplane.registry.authorization.policy import AUTOUPDATE, objects
+from sliceplane.registry.authorization.policy import AUTOUPDATE, SOURCES, gathered_rules, objects
 from sliceplane.registry.authorization.rules import document_of_rule, rules_of, uncovered
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.create import create
@@ -22,6 +22,7 @@ def ensure_policy(core: Core, ctx: Context) -> None:
         target = Target(resource=resource, name=wanted["metadata"]["name"])
         record = core.store.latest(key_of(target))
         if record is None:
+            _keep_additions(core, wanted)
             create(core, ctx, Target(resource=resource), Body(document=wanted), BY_THE_SERVER)
             continue
         document = document_of(record)
@@ -29,11 +30,38 @@ def ensure_policy(core: Core, ctx: Context) -> None:
             resource, document, wanted
         ):
             update(core, ctx, target, Body(document=document), BY_THE_SERVER)
+    # A crash may have come between a role and those that gather it.
+    core.gather(core.aggregation.all())
+
+
+def _keep_additions(core: Core, wanted: Document) -> None:
+    """``system:aggregate-to-edit`` is about to be made, and there is an ``edit`` that does not gather: rules that an
+    administrator gave to that one stay, in what it is going to gather."""
+    gathering = SOURCES.get(wanted["metadata"]["name"])
+    record = core.store.latest(key_of(Target(resource=ClusterRoles, name=gathering))) if gathering else None
+    if record is None:
+        return
+    before = document_of(record)
+    if "aggregationRule" not in before:
+        assert gathering is not None, "there is a role"
+        missing = uncovered(gathered_rules(gathering), rules_of(before))
+        wanted["rules"] = [*wanted["rules"], *(document_of_rule(rule) for rule in missing)]
+
+
+def _made_aggregated(document: Document, wanted: Document) -> bool:
+    """A role of the time before aggregation gathers from now on; who removed a label since has decided so."""
+    if "aggregationRule" in document:
+        return False
+    document["aggregationRule"] = wanted["aggregationRule"]
+    document["metadata"]["labels"] = {**document["metadata"].get("labels", {}), **wanted["metadata"]["labels"]}
+    return True
 
 
 def _complete(resource: Resource, document: Document, wanted: Document) -> bool:
     """Add what *document* lacks of *wanted*; returns whether that was anything."""
     if resource is ClusterRoles:
+        if "aggregationRule" in wanted:
+            return _made_aggregated(document, wanted)
         missing = [document_of_rule(rule) for rule in uncovered(rules_of(document), rules_of(wanted))]
         document["rules"] = [*document.get("rules", ()), *missing]
         return bool(missing)

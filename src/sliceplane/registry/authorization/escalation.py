@@ -1,7 +1,8 @@
 """Nobody hands out more than they have: the check on every write of a role or binding (reference B17).
 
-Writing a role takes its rules in one's own hands, or the verb ``escalate`` on it; writing a binding takes the rules
-of the role that it leads to, or the verb ``bind`` on that role.  ``system:masters`` may do anything.
+Writing a role takes its rules in one's own hands (one that gathers others: all rules that there are), or the verb
+``escalate`` on it; writing a binding takes the rules of the role that it leads to, or the verb ``bind`` on that role.
+``system:masters`` may do anything.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from sliceplane.api.errors import forbidden, not_found
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoles, Resource, Roles
 from sliceplane.registry.authorization.index import RESOURCES, PolicyIndex, role_key
-from sliceplane.registry.authorization.rules import Rule, go_list, rules_of, uncovered
+from sliceplane.registry.authorization.rules import ALL, Rule, go_list, rules_of, uncovered
 from sliceplane.registry.authorization.types import MASTERS, Attributes
 from sliceplane.registry.types import User
+
+_EVERYTHING = (Rule(verbs=(ALL,), groups=(ALL,), resources=(ALL,)), Rule(verbs=(ALL,), urls=(ALL,)))
 
 
 def check_write(policy: PolicyIndex, user: User, resource: Resource, new: Document, old: Document | None) -> None:
@@ -23,9 +26,11 @@ def check_write(policy: PolicyIndex, user: User, resource: Resource, new: Docume
     if resource.storage_key not in RESOURCES or MASTERS in user.groups:
         return
     head = new["metadata"]
+    gathers = False
     name, namespace = head["name"], head.get("namespace", "")
     if resource in (Roles, ClusterRoles):
-        if old is not None and new.get("rules") == old.get("rules"):
+        gathers = "aggregationRule" in new or (old is not None and "aggregationRule" in old)
+        if old is not None and new.get("rules") == old.get("rules") and not gathers:
             return
         wanted = rules_of(new)
         lifted = Attributes(verb="escalate", group=RBAC_GROUP, resource=resource.plural, namespace=namespace, name=name)
@@ -44,6 +49,10 @@ def check_write(policy: PolicyIndex, user: User, resource: Resource, new: Docume
     missing = uncovered(policy.rules_for(user, namespace), wanted)
     if missing:
         raise forbidden(resource.plural, resource.group, name, _why(user, missing))
+    if gathers and uncovered(policy.rules_for(user, ""), _EVERYTHING):
+        # What it gathers later is not known now, and what it stops gathering somebody may have meant to keep.
+        why = "must have cluster-admin privileges to use the aggregationRule"
+        raise forbidden(resource.plural, resource.group, name, why)
 
 
 def _why(user: User, missing: tuple[Rule, ...]) -> str:

@@ -36,22 +36,34 @@ def _get(*urls: str) -> Rule:
 _EVENTS = _on(("", "events.k8s.io"), "events", "create", "patch", "update")
 _SLICES_READ = _on(_DISCOVERY, "endpointslices", *_READ)
 _VIEW = (
-    _on("", ("configmaps", "endpoints", "events", "namespaces", "pods", "pods/status", "services"), *_READ),
-    _on("", ("services/status",), *_READ),
+    _on("", ("configmaps", "endpoints", "events", "namespaces", "namespaces/status", "pods", "pods/status"), *_READ),
+    _on("", ("resourcequotas", "resourcequotas/status", "serviceaccounts", "services", "services/status"), *_READ),
     _on("apps", _WORKLOADS, *_READ),
     _SLICES_READ,
 )
 _EDIT = (
-    *_VIEW,
-    _on("", ("configmaps", "events", "pods", "services"), *_WRITE),
+    _on("", "secrets", *_READ),
+    _on("", "serviceaccounts", "impersonate"),
+    _on("", ("configmaps", "events", "pods", "secrets", "serviceaccounts", "services"), *_WRITE),
+    _on("", "serviceaccounts/token", "create"),
     _on("apps", _WORKLOADS, *_WRITE),
     _on("coordination.k8s.io", "leases", *_READ, *_WRITE),
 )
 
 ROLES: dict[str, tuple[Rule, ...]] = {
-    "admin": (*_EDIT, _on(RBAC_GROUP, ("rolebindings", "roles"), *_READ, *_WRITE)),
+    "admin": (),
     "cluster-admin": (_on(ALL, ALL, ALL), Rule(verbs=(ALL,), urls=(ALL,))),
-    "edit": _EDIT,
+    "edit": (),
+    "system:aggregate-to-admin": (
+        _on("authorization.k8s.io", "localsubjectaccessreviews", "create"),
+        _on(RBAC_GROUP, ("rolebindings", "roles"), *_READ, *_WRITE),
+    ),
+    "system:aggregate-to-edit": _EDIT,
+    "system:aggregate-to-view": _VIEW,
+    "system:auth-delegator": (
+        _on("authentication.k8s.io", "tokenreviews", "create"),
+        _on("authorization.k8s.io", "subjectaccessreviews", "create"),
+    ),
     "system:basic-user": (
         _on("authorization.k8s.io", ("selfsubjectaccessreviews", "selfsubjectrulesreviews"), "create"),
         _on("authentication.k8s.io", "selfsubjectreviews", "create"),
@@ -98,6 +110,13 @@ ROLES: dict[str, tuple[Rule, ...]] = {
         _on("", "pods", "create", "delete", "get", "list", "patch", "watch"),
         _EVENTS,
     ),
+    "system:controller:resourcequota-controller": (
+        _on(ALL, ALL, "list", "watch"),
+        _on("", "resourcequotas/status", "update"),
+        _EVENTS,
+    ),
+    "system:controller:root-ca-cert-publisher": (_on("", "configmaps", "create", "update"), _EVENTS),
+    "system:controller:service-account-controller": (_on("", "serviceaccounts", "create"), _EVENTS),
     "system:discovery": (
         _get(
             "/api",
@@ -118,6 +137,9 @@ ROLES: dict[str, tuple[Rule, ...]] = {
         _on("coordination.k8s.io", "leases", "create", "get", "update"),
         _on(ALL, ALL, "list", "watch"),
         _on("", ("endpoints", "namespaces", "serviceaccounts"), "get"),
+        _on("", ("serviceaccounts", "serviceaccounts/token"), "create"),
+        _on("authentication.k8s.io", "tokenreviews", "create"),
+        _on("authorization.k8s.io", "subjectaccessreviews", "create"),
     ),
     "system:monitoring": (
         _get("/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/metrics/slis", "/readyz", "/readyz/*"),
@@ -140,8 +162,23 @@ ROLES: dict[str, tuple[Rule, ...]] = {
         _EVENTS,
     ),
     "system:public-info-viewer": (_get("/healthz", "/livez", "/readyz", "/version", "/version/"),),
-    "view": _VIEW,
+    "system:service-account-issuer-discovery": (
+        _get(
+            "/.well-known/openid-configuration",
+            "/.well-known/openid-configuration/",
+            "/openid/v1/jwks",
+            "/openid/v1/jwks/",
+        ),
+    ),
+    "view": (),
 }
+#: what a role is gathered by, and for what
+_AGGREGATE_TO = "rbac.authorization.k8s.io/aggregate-to-"
+#: roles that gather others, and those by which they are gathered in turn
+AGGREGATED = {"admin": "", "edit": "admin", "view": "edit"}
+#: roles of the time before aggregation, and where rules that were added to them are kept
+SOURCES = {f"system:aggregate-to-{name}": name for name in AGGREGATED}
+_GATHERED = {"admin": ("admin", "edit", "view"), "edit": ("edit", "view"), "view": ("view",)}
 
 _GROUPS = {
     "cluster-admin": (MASTERS,),
@@ -150,6 +187,7 @@ _GROUPS = {
     "system:monitoring": ("system:monitoring",),
     "system:node": ("system:nodes",),
     "system:public-info-viewer": (AUTHENTICATED, UNAUTHENTICATED),
+    "system:service-account-issuer-discovery": ("system:serviceaccounts",),
 }
 _USERS = {
     "system:kube-controller-manager": "system:kube-controller-manager",
@@ -160,13 +198,28 @@ _CONTROLLER = "system:controller:"
 
 def objects() -> Iterator[tuple[Resource, Document]]:
     """Every bootstrap role and binding, roles first."""
-    for name, rules in ROLES.items():
-        yield ClusterRoles, {"metadata": _head(name), "rules": [document_of_rule(rule) for rule in rules]}
+    # What is gathered comes before what gathers.
+    for name, rules in sorted(ROLES.items(), key=lambda role: (role[0] not in SOURCES, role[0])):
+        role: Document = {"metadata": _head(name)}
+        gathered_by = AGGREGATED.get(name, SOURCES.get(name, ""))
+        if gathered_by:
+            role["metadata"]["labels"][f"{_AGGREGATE_TO}{gathered_by}"] = "true"
+        if name in AGGREGATED:
+            selector = {"matchLabels": {f"{_AGGREGATE_TO}{name}": "true"}}
+            role["aggregationRule"] = {"clusterRoleSelectors": [selector]}
+        else:
+            role["rules"] = [document_of_rule(rule) for rule in rules]
+        yield ClusterRoles, role
     for name in ROLES:
         subjects = _subjects(name)
         if subjects:
-            role = {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": name}
-            yield ClusterRoleBindings, {"metadata": _head(name), "subjects": subjects, "roleRef": role}
+            reference = {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": name}
+            yield ClusterRoleBindings, {"metadata": _head(name), "subjects": subjects, "roleRef": reference}
+
+
+def gathered_rules(name: str) -> tuple[Rule, ...]:
+    """What the bootstrap role *name* of ``AGGREGATED`` gathers at a first start."""
+    return tuple(rule for source in _GATHERED[name] for rule in ROLES[f"system:aggregate-to-{source}"])
 
 
 def _head(name: str) -> Document:

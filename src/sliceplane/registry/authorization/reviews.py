@@ -1,23 +1,38 @@
-"""Questions that are POSTed like objects and never stored: may I, what may I, who am I (reference B17).
+"""Questions that are POSTed like objects and never stored: may I, may they, what may I, who am I, whose token is this
+(reference B17).
 
-Served so that ``kubectl auth can-i`` and ``kubectl auth whoami`` work; the answer is the question with a status.
+Served so that ``kubectl auth can-i`` and ``kubectl auth whoami`` work, and whoever asks this server about its own
+clients; the answer is the question with a status.
 """
 
 from __future__ import annotations
 
 from sliceplane.api import codec
-from sliceplane.api.errors import bad_request, invalid, invalid_value
+from sliceplane.api.errors import FieldError, bad_request, invalid, invalid_value
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import SelfSubjectAccessReviews, SelfSubjectReviews
+from sliceplane.api.scheme import (
+    LocalSubjectAccessReviews,
+    SelfSubjectAccessReviews,
+    SelfSubjectReviews,
+    SelfSubjectRulesReviews,
+    SubjectAccessReviews,
+    TokenReviews,
+)
 from sliceplane.kit.times import format_time
+from sliceplane.registry import metadata
+from sliceplane.registry.authentication import token_review
+from sliceplane.registry.authentication.user_info import user_info
 from sliceplane.registry.authorization.index import PolicyIndex
 from sliceplane.registry.authorization.rules import Rule, document_of_rule
 from sliceplane.registry.authorization.types import Attributes
+from sliceplane.registry.core import Core
 from sliceplane.registry.decoding import decode_body
 from sliceplane.registry.types import Body, Context, Outcome, Target, User, WriteOptions
 
+_MAY = (SelfSubjectAccessReviews, SubjectAccessReviews, LocalSubjectAccessReviews)
 
-def answer(policy: PolicyIndex, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
+
+def answer(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
     """201 with the answered review.  Raises StatusError: 400, 422."""
     resource = target.resource
     document, warnings = decode_body(resource, body, options)
@@ -27,45 +42,70 @@ def answer(policy: PolicyIndex, ctx: Context, target: Target, body: Body, option
     if resource is SelfSubjectReviews:
         head["creationTimestamp"] = format_time(ctx.now)
         answered["status"] = {"userInfo": user_info(ctx.user)}
-    elif resource is SelfSubjectAccessReviews:
-        decision = policy.decide(ctx.user, _wanted(spec))
+    elif resource is TokenReviews:
         answered["spec"] = spec
-        answered["status"] = {"allowed": decision.allowed}
-        if decision.reason:
-            answered["status"]["reason"] = decision.reason
+        answered["status"] = token_review.status(core, spec, ctx.now)
+    elif resource in _MAY:
+        if resource is LocalSubjectAccessReviews:
+            metadata.match_namespace(target, document["metadata"])
+            head["namespace"] = target.namespace
+        answered["spec"] = spec
+        answered["status"] = _may(core.policy, ctx.user, target, spec)
     else:
+        assert resource is SelfSubjectRulesReviews, f"{resource.key} is no review"
         namespace = spec.get("namespace", "")
         if not namespace:
             raise bad_request("no namespace on request")
         answered["spec"] = {}
-        answered["status"] = _rules_status(policy.rules_for(ctx.user, namespace))
+        answered["status"] = _rules_status(core.policy.rules_for(ctx.user, namespace))
     return Outcome(code=201, body=codec.encode(answered), warnings=warnings)
 
 
-def user_info(user: User) -> Document:
-    """A UserInfo without empty members."""
-    members = {"username": user.name, "uid": user.uid, "groups": list(user.groups)}
-    return {name: value for name, value in members.items() if value}
+def _may(policy: PolicyIndex, asking: User, target: Target, spec: Document) -> Document:
+    """The status of an access review, about the user of *spec* or, where it names none, about who asks."""
+    of_others = target.resource is not SelfSubjectAccessReviews
+    errors = _problems(target, spec, of_others=of_others)
+    if errors:
+        raise invalid(target.resource.kind, target.resource.group, "", errors)
+    user = asking
+    if of_others:
+        extra = tuple((name, tuple(values)) for name, values in sorted(spec.get("extra", {}).items()))
+        groups = tuple(spec.get("groups", ()))
+        user = User(name=spec.get("user", ""), uid=spec.get("uid", ""), groups=groups, extra=extra)
+    decision = policy.decide(user, _wanted(spec))
+    status: Document = {"allowed": decision.allowed}
+    if decision.reason:
+        status["reason"] = decision.reason
+    return status
+
+
+def _problems(target: Target, spec: Document, *, of_others: bool) -> list[FieldError]:
+    on_resource, on_path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
+    errors = []
+    if on_resource is not None and on_path is not None:
+        detail = "cannot be specified in combination with resourceAttributes"
+        errors.append(invalid_value("spec.nonResourceAttributes", on_path, detail))
+    if on_resource is None and on_path is None:
+        detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        errors.append(invalid_value("spec.resourceAttributes", None, detail))
+    if of_others and not spec.get("user") and not spec.get("groups"):
+        errors.append(invalid_value("spec.user", "", "at least one of user or group must be specified"))
+    if target.resource is LocalSubjectAccessReviews:
+        inside = (on_resource or {}).get("namespace", "")
+        if on_resource is not None and inside != target.namespace:
+            path = "spec.resourceAttributes.namespace"
+            errors.append(invalid_value(path, inside, "must match metadata.namespace"))
+        if on_path is not None:
+            errors.append(invalid_value("spec.nonResourceAttributes", on_path, "disallowed on this kind of request"))
+    return errors
 
 
 def _wanted(spec: Document) -> Attributes:
-    on_resource, on_path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
-    if on_resource is None and on_path is None:
-        detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-        raise _invalid("spec.resourceAttributes", None, detail)
-    if on_resource is not None and on_path is not None:
-        detail = "cannot be specified in combination with resourceAttributes"
-        raise _invalid("spec.nonResourceAttributes", on_path, detail)
+    on_path = spec.get("nonResourceAttributes")
     if on_path is not None:
         return Attributes(verb=on_path.get("verb", ""), path=on_path.get("path", ""))
-    assert on_resource is not None, "one of the two is given"
     members = ("verb", "group", "resource", "subresource", "namespace", "name")
-    return Attributes(**{member: on_resource.get(member, "") for member in members})
-
-
-def _invalid(path: str, value: Document | None, detail: str) -> Exception:
-    review = SelfSubjectAccessReviews
-    return invalid(review.kind, review.group, "", [invalid_value(path, value, detail)])
+    return Attributes(**{member: spec["resourceAttributes"].get(member, "") for member in members})
 
 
 def _rules_status(rules: tuple[Rule, ...]) -> Document:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 MASTERS = "system:masters"
 AUTHENTICATED = "system:authenticated"
 UNAUTHENTICATED = "system:unauthenticated"
+#: who has shown nothing
+ANONYMOUS_NAME = "system:anonymous"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

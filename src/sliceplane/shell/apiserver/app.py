@@ -15,16 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from sliceplane.api.codec import encode
-from sliceplane.api.errors import StatusError, bad_request, forbidden, internal, method_not_allowed
+from sliceplane.api.errors import StatusError, internal, method_not_allowed
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.api.selectors.fields import selected_name
+from sliceplane.registry.authentication import impersonation
 from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.types import User
 from sliceplane.shell.apiserver import openapi, version
 from sliceplane.shell.apiserver.audit import AuditEntry, AuditLog
-from sliceplane.shell.apiserver.auth import ANONYMOUS, Tokens, authenticate, authorize
+from sliceplane.shell.apiserver.auth import ANONYMOUS, authenticate, authorize
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
+from sliceplane.shell.apiserver.issuer import IssuerPages
 from sliceplane.shell.apiserver.limits import InFlight, Limits, TooMany, too_many_requests
 from sliceplane.shell.apiserver.metrics import Metrics, RequestKey
 from sliceplane.shell.apiserver.params import request_timeout_s
@@ -62,11 +64,17 @@ class Services:
     discovery: Discovery
     health: HealthChecks
     metrics: Metrics
-    tokens: Tokens
+    #: who shows a bearer token
+    find_user: Callable[[str], User | None]
+    impersonate: Callable[[User, impersonation.Impersonation], User]
     decide: Callable[[User, Attributes], Decision]
     limits: Limits
     emulated: Release = NEWEST
     audit: AuditLog | None = None
+    #: who shows nothing may be ``system:anonymous``
+    anonymous: bool = True
+    #: keys that verify tokens, for whoever else has to
+    issuer: IssuerPages | None = None
     clock: Callable[[], float] = time.time
 
 
@@ -154,17 +162,18 @@ class ApiServer:
             return _status_response(request, exchange.error)
 
     async def _answer(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
+        services = self._services
         authorization = request.headers.get(b"authorization", b"")
-        user = authenticate(request.certificate_user, authorization, self._services.tokens)
-        request.user = user
-        _refuse_impersonation(request, user)
+        request.user = user = authenticate(
+            request.certificate_user, authorization, services.find_user, anonymous=services.anonymous
+        )
         path = parse(request.path)
         if path is None:
-            self._authorize(user, Attributes(verb=request.method.lower(), path=request.path), None, exchange)
+            self._admit(request, user, Attributes(verb=request.method.lower(), path=request.path), None, exchange)
             return await self._answer_other(request)
         verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
         exchange.key = (verb, path.plural, path.subresource)
-        self._authorize(user, _attributes(request, verb, path), path, exchange)
+        self._admit(request, user, _attributes(request, verb, path), path, exchange)
         if verb == "watch":
             return await self._watch(request, path, exchange, send)
         reading = verb in _READ_VERBS
@@ -174,11 +183,21 @@ class ApiServer:
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
                 return await self._services.resources.respond(request, route)
 
-    def _authorize(self, user: User, wanted: Attributes, path: ResourcePath | None, exchange: _Exchange) -> None:
-        """Raises the 403 ``StatusError``; the audit log learns of the question before and of the decision after."""
+    def _admit(
+        self, request: Request, user: User, wanted: Attributes, path: ResourcePath | None, exchange: _Exchange
+    ) -> None:
+        """*user* may do what is *wanted*, or the user whom they act as, who is the request's user from here on.
+
+        Raises the 400 or 403 ``StatusError``; the audit log learns of the question before and of the decision after.
+        """
         audit = exchange.audit
         if audit is not None:
             audit.received(user, wanted, path)
+        asked = impersonation.wanted(request.headers_of(b"impersonate-"))
+        if asked is not None:
+            request.user = user = self._services.impersonate(user, asked)
+            if audit is not None:
+                audit.impersonated(user)
         decision = self._services.decide(user, wanted)
         if audit is not None:
             audit.decided(decision)
@@ -216,8 +235,13 @@ class ApiServer:
                 await openapi.respond(request, services.discovery.served, now=now, started=self._started)
                 or _page_not_found()
             )
+        if services.issuer is not None:
+            page = services.issuer.respond(request.path)
+            if page is not None:
+                return page
         if root == "":
             found = [
+                *(services.issuer.paths if services.issuer else ()),
                 *services.discovery.paths(),
                 "/healthz",
                 "/livez",
@@ -226,23 +250,8 @@ class ApiServer:
                 "/openapi/v3",
                 "/readyz",
             ]
-            return Response(200, encode({"paths": [*found, "/version"]}) + b"\n")
+            return Response(200, encode({"paths": sorted([*found, "/version"])}) + b"\n")
         return _page_not_found()
-
-
-def _refuse_impersonation(request: Request, user: User) -> None:
-    """Nobody may act as somebody else here yet; to pass over the wish would act with the wrong rights.
-
-    Raises the 403 ``StatusError`` that upstream gives to who is not allowed to, or its 400 (reference B17).
-    """
-    wanted = next((name for name in request.headers if name.startswith(b"impersonate-")), None)
-    if wanted is None:
-        return
-    impersonated = request.header(b"impersonate-user")
-    if not impersonated:
-        raise bad_request(f"requested [{wanted.decode('latin-1')}] without impersonating a user")
-    why = f'User "{user.name}" cannot impersonate resource "users" in API group "" at the cluster scope'
-    raise forbidden("users", "", impersonated, why)
 
 
 def _attributes(request: Request, verb: str, path: ResourcePath) -> Attributes:

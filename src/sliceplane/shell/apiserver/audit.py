@@ -22,7 +22,7 @@ from typing import Any
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.kit.times import format_micro_time
-from sliceplane.registry.authorization.reviews import user_info
+from sliceplane.registry.authentication.user_info import user_info
 from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.types import User
 from sliceplane.shell.apiserver.paths import ResourcePath
@@ -204,6 +204,10 @@ class AuditEntry:
             self._event["objectRef"] = {name: value for name, value in members.items() if value}
         self._tell("RequestReceived")
 
+    def impersonated(self, user: User) -> None:
+        """Whom the request acts as; its own user stays who was authenticated."""
+        self._event["impersonatedUser"] = user_info(user)
+
     def decided(self, decision: Decision) -> None:
         self._annotations = {
             "authorization.k8s.io/decision": "allow" if decision.allowed else "forbid",
@@ -244,6 +248,7 @@ _ORDER = (
     "requestURI",
     "verb",
     "user",
+    "impersonatedUser",
     "sourceIPs",
     "userAgent",
     "objectRef",

@@ -1,7 +1,7 @@
 """Who asks, and may they: the two questions that come before every other (reference B17).
 
-Authentication: a client certificate of our authority (CN = user, O = groups), else a bearer token of the
-static token file, else nobody in particular (``system:anonymous``).  A bad token is a 401 even where
+Authentication: a client certificate of our authority (CN = user, O = groups), else a bearer token (of the static token
+file, or of a service account), else nobody in particular (``system:anonymous``).  A bad token is a 401 even where
 anonymous users may read.
 
 Authorisation is the registry's decision (``registry.authorization``); here a refusal becomes the 403 that names what
@@ -12,21 +12,26 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sliceplane.api.errors import unauthorized
 from sliceplane.registry.authorization.refusal import refusal
-from sliceplane.registry.authorization.types import AUTHENTICATED, UNAUTHENTICATED, Attributes, Decision
+from sliceplane.registry.authorization.types import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED, Attributes, Decision
 from sliceplane.registry.types import User
+from sliceplane.shell.log import get_logger
 from sliceplane.shell.start_error import StartError
 
-ANONYMOUS = User(name="system:anonymous", groups=(UNAUTHENTICATED,))
+_log = get_logger("auth")
+
+ANONYMOUS = User(name=ANONYMOUS_NAME, groups=(UNAUTHENTICATED,))
 
 
 class Tokens:
     """Static bearer tokens: ``token,user,uid,"group1,group2"`` a line, upstream's ``--token-auth-file``.
+
+    Lines without a token are passed over, and of a token that is there twice the last line counts, as upstream.
 
     Kept as digests, so that looking one up takes the same time however much of it was guessed right.
     """
@@ -43,8 +48,11 @@ class Tokens:
                 for number, row in enumerate(csv.reader(file), 1):
                     if not row:
                         continue
-                    if len(row) < 3 or not row[0]:
+                    if len(row) < 3:
                         raise StartError(f"token file {path}, line {number}: expected token,user,uid[,groups]")
+                    if not row[0]:
+                        _log.warning("a line of the token file has no token", path=str(path), line=number)
+                        continue
                     groups = tuple(group.strip() for group in row[3].split(",") if group.strip()) if row[3:] else ()
                     users[row[0]] = User(name=row[1], uid=row[2], groups=(*groups, AUTHENTICATED))
         except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -73,15 +81,27 @@ def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
     return User(name=name, groups=(*groups, AUTHENTICATED)) if name else None
 
 
-def authenticate(certificate_user: User | None, authorization: bytes, tokens: Tokens) -> User:
-    """The user of a request.  Raises the 401 ``StatusError`` for a bearer token that we do not know."""
+def authenticate(
+    certificate_user: User | None,
+    authorization: bytes,
+    find_user: Callable[[str], User | None],
+    *,
+    anonymous: bool = True,
+) -> User:
+    """The user of a request.
+
+    Raises the 401 ``StatusError`` for a bearer token that *find_user* does not know, and for no credentials at all
+    where nobody may be *anonymous*.
+    """
     if certificate_user is not None:
         return certificate_user
     scheme, _, token = authorization.decode("latin-1").partition(" ")
     token = token.strip()
     if scheme.lower() != "bearer" or not token:
+        if not anonymous:
+            raise unauthorized()
         return ANONYMOUS
-    user = tokens.find(token)
+    user = find_user(token)
     if user is None:
         raise unauthorized()
     return user

@@ -23,7 +23,11 @@ _PATCH_TYPES: dict[str, PatchType] = {
     "application/apply-patch+yaml": "apply",
 }
 #: objects of subresources that are not the resource's own kind: version and kind
-_SUBRESOURCE_KINDS = {"binding": ("v1", "Binding"), "scale": ("autoscaling/v1", "Scale")}
+_SUBRESOURCE_KINDS = {
+    "binding": ("v1", "Binding"),
+    "scale": ("autoscaling/v1", "Scale"),
+    "token": ("authentication.k8s.io/v1", "TokenRequest"),
+}
 _DELETE_OPTIONS_VERSIONS = ("v1", "meta.k8s.io/v1")
 
 

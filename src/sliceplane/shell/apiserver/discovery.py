@@ -23,8 +23,18 @@ from sliceplane.shell.apiserver.response import NO_CACHE, Response
 _AGGREGATED_TYPE = b"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 _VARY = (b"vary", b"Accept")
 #: subresources whose objects are of another kind: (group, version, kind); "" for the enclosing ones
-_FOREIGN_KINDS = {"binding": ("", "", "Binding"), "scale": ("autoscaling", "v1", "Scale")}
-_SUBRESOURCE_VERBS = {"binding": ("create",), "finalize": ("update",), "scale": STATUS_VERBS, "status": STATUS_VERBS}
+_FOREIGN_KINDS = {
+    "binding": ("", "", "Binding"),
+    "scale": ("autoscaling", "v1", "Scale"),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
+}
+_SUBRESOURCE_VERBS = {
+    "binding": ("create",),
+    "finalize": ("update",),
+    "scale": STATUS_VERBS,
+    "status": STATUS_VERBS,
+    "token": ("create",),
+}
 
 
 class Discovery:

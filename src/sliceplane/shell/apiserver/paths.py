@@ -18,6 +18,7 @@ _METHOD_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 #: verbs of the subresources that are served, beyond reading (reference B1)
 _SUBRESOURCE_VERBS = {
     "binding": ("create",),
+    "token": ("create",),
     "status": ("get", "patch", "update"),
     "scale": ("get", "patch", "update"),
     "finalize": ("update",),

@@ -117,6 +117,13 @@ class Request:
         """A header by its lower-case name; "" if absent."""
         return self.headers.get(name, b"").decode("latin-1")
 
+    def headers_of(self, prefix: bytes) -> tuple[tuple[str, str], ...]:
+        """Every header whose lower-case name begins with *prefix*, in the order in which they came."""
+        if not any(name.startswith(prefix) for name in self.headers):
+            return ()
+        found = ((name, value) for name, value in self._scope["headers"] if name.startswith(prefix))
+        return tuple((name.decode("latin-1"), value.decode(errors="replace")) for name, value in found)
+
     @property
     def pretty(self) -> bool:
         """Whether query or user agent ask for indented JSON; the query wins (reference B3)."""

@@ -239,8 +239,8 @@ class InProcessClient:
 def _decode(resource: Resource, body: bytes, subresource: str) -> Body:
     from sliceplane.api.strict import read_body
 
-    if subresource in ("binding", "scale"):
-        # An object of another kind (Binding, autoscaling/v1 Scale), which the registry checks.
+    if subresource in ("binding", "scale", "token"):
+        # An object of another kind (Binding, autoscaling/v1 Scale, TokenRequest), which the registry checks.
         return Body(document=_document(body))
     decoded = read_body(resource, body)
     return Body(document=decoded.document, problems=decoded.problems)

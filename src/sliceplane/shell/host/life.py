@@ -86,6 +86,11 @@ class Life:
     def in_flight(self) -> int:
         return len(self._jobs)
 
+    @property
+    def due(self) -> float | None:
+        """When the core may have work without a further event; ``None``: not before one."""
+        return self._controller.next_deadline() if self.synced else None
+
     async def run(self, informers: list[Informer[Object]]) -> None:
         """Until cancelled, or until the core raises."""
         self._informers = informers

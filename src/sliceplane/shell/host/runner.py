@@ -27,7 +27,10 @@ _log = get_logger("host")
 
 @dataclass(frozen=True, slots=True)
 class ControllerStatus:
-    """``alive``: a core is running, not waiting to be started again after a fault."""
+    """``alive``: a core is running, not waiting to be started again after a fault.
+
+    ``due_s``: in how many seconds it may have work although nothing happens; ``None``: never.
+    """
 
     name: str
     alive: bool
@@ -36,6 +39,7 @@ class ControllerStatus:
     in_flight: int
     tally: Tally
     fault: str
+    due_s: float | None = None
 
 
 class Runner:
@@ -69,6 +73,7 @@ class Runner:
 
     def status(self) -> ControllerStatus:
         life = self._life
+        due = None if life is None else life.due
         return ControllerStatus(
             self.info.name,
             life is not None,
@@ -77,6 +82,7 @@ class Runner:
             life.in_flight if life is not None else 0,
             self._tally,
             self._fault,
+            None if due is None else max(0.0, due - self._clock()),
         )
 
     async def run(self) -> None:

@@ -1,0 +1,95 @@
+"""The flags of authentication and of limits, with upstream's names, and what they mean."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.values import AddressType
+
+if TYPE_CHECKING:
+    from sliceplane.shell.plane import PlaneConfig
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """They reach the command as members of one dictionary, for ``with_access``."""
+    options = [
+        click.option("--advertise-address", type=AddressType(), help="IP that default/kubernetes leads to."),
+        click.option(
+            "--token-auth-file", type=_FILE, help="Static tokens (CSV: token,user,uid,groups) instead of our own."
+        ),
+        click.option(
+            "--client-ca-file", type=_FILE, help="Further authorities (PEM) whose client certificates are trusted."
+        ),
+        click.option(
+            "--anonymous-auth",
+            type=click.BOOL,
+            default=True,
+            show_default=True,
+            help="Requests without credentials are those of system:anonymous; false refuses them (401).",
+        ),
+        click.option(
+            "--service-account-issuer",
+            default="https://kubernetes.default.svc.cluster.local",
+            show_default=True,
+            metavar="URL",
+            help="What service account tokens name as their issuer.",
+        ),
+        click.option(
+            "--service-account-signing-key-file",
+            type=_FILE,
+            help="Private key (PEM; RSA or P-256, P-384, P-521) that signs them.  [default: one of our own]",
+        ),
+        click.option(
+            "--service-account-key-file",
+            type=_FILE,
+            multiple=True,
+            help="Further keys (PEM) whose tokens are accepted; may be given several times.",
+        ),
+        click.option(
+            "--service-account-jwks-uri",
+            default="",
+            metavar="URL",
+            help="Where others find our keys.  [default: /openid/v1/jwks of this server]",
+        ),
+        click.option(
+            "--api-audiences",
+            default="",
+            metavar="NAME,...",
+            help="Whom tokens for this server are for.  [default: the issuer]",
+        ),
+        click.option("--max-requests-inflight", type=click.IntRange(1), default=400, show_default=True),
+        click.option("--max-mutating-requests-inflight", type=click.IntRange(1), default=200, show_default=True),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def with_access(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
+    """*config* with what *flags* (among others the values of ``access_options``) ask for."""
+    from sliceplane.shell.apiserver.limits import Limits
+    from sliceplane.shell.apiserver.token_keys import TokenConfig
+
+    tokens = TokenConfig(
+        issuer=flags["service_account_issuer"],
+        audiences=tuple(each.strip() for each in flags["api_audiences"].split(",") if each.strip()),
+        signing_key_file=flags["service_account_signing_key_file"],
+        key_files=flags["service_account_key_file"],
+    )
+    return dataclasses.replace(
+        config,
+        advertise_address=flags["advertise_address"] or "",
+        token_auth_file=flags["token_auth_file"],
+        client_ca_file=flags["client_ca_file"],
+        anonymous=flags["anonymous_auth"],
+        tokens=tokens,
+        jwks_url=flags["service_account_jwks_uri"],
+        limits=Limits(reads_max=flags["max_requests_inflight"], writes_max=flags["max_mutating_requests_inflight"]),
+    )

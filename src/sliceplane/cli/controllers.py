@@ -1,0 +1,227 @@
+"""``sliceplane controllers``: the controllers alone, against any API server, with upstream's flag names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.process import on_stop_signal, say
+from sliceplane.cli.serving import LOG_LEVELS, gates_of
+from sliceplane.cli.values import DurationType, ListenType
+
+if TYPE_CHECKING:
+    from sliceplane.controllers.election import ElectionConfig
+    from sliceplane.shell.client.kubeconfig import Connection
+    from sliceplane.shell.controllers import Entry
+    from sliceplane.shell.standalone import OnceSummary
+
+#: what KEP-0752 describes; the others are for an API server that runs without controllers
+DEFAULT_CONTROLLERS = ("endpointslice-controller",)
+LEASE_NAME = "sliceplane-controllers"
+
+
+@click.command("controllers")
+@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="How to reach the API server.")
+@click.option(
+    "--controllers",
+    "chosen",
+    default="*",
+    show_default=True,
+    metavar="NAME,...",
+    help="Which to run: '*' those that are on by default, 'foo' foo too, '-foo' not foo.",
+)
+@click.option("--once", is_flag=True, help="Reconcile everything, print a summary, exit.")
+@click.option("--once-timeout", type=DurationType(), default="5m", show_default=True, help="When --once gives up.")
+@click.option("--leader-elect", type=bool, is_flag=False, flag_value=True, default=True, show_default=True,
+    help="Work only while leading; false: work at once.")  # fmt: skip
+@click.option("--leader-elect-lease-duration", type=DurationType(), default="15s", show_default=True,
+    help="How long others look at an unchanged Lease before they take it.")  # fmt: skip
+@click.option("--leader-elect-renew-deadline", type=DurationType(), default="10s", show_default=True,
+    help="How long the leader works on without having renewed.")  # fmt: skip
+@click.option("--leader-elect-retry-period", type=DurationType(), default="2s", show_default=True,
+    help="Between two looks at the Lease.")  # fmt: skip
+@click.option("--leader-elect-resource-namespace", default="kube-system", show_default=True, metavar="NAMESPACE",
+    help="Where the Lease is.")  # fmt: skip
+@click.option("--leader-elect-resource-name", default=LEASE_NAME, show_default=True, metavar="NAME",
+    help="The Lease's name.")  # fmt: skip
+@click.option("--max-endpoints-per-slice", type=click.IntRange(1, 1000), default=100, show_default=True,
+    help="Endpoints that are put into one slice.")  # fmt: skip
+@click.option("--concurrent-service-endpoint-syncs", type=click.IntRange(1, 50), default=5, show_default=True,
+    help="Services whose slices are written side by side.")  # fmt: skip
+@click.option("--endpointslice-updates-batch-period", type=DurationType(), default="0s", show_default=True,
+    help="How long changes of Pods are gathered before slices are written.")  # fmt: skip
+@click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off.")
+@click.option("--healthz-bind-address", type=ListenType(), default=None,
+    help="Serve /healthz, /livez and /readyz there.  [default: off]")  # fmt: skip
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+def command(
+    *,
+    kubeconfig: Path | None,
+    chosen: str,
+    once: bool,
+    once_timeout: float,
+    healthz_bind_address: tuple[str, int] | None,
+    log_level: str,
+    **flags: Any,
+) -> None:
+    """Run the controllers against any API server.
+
+    Beside a cluster's own kube-controller-manager, switch its controller off first
+    (--controllers=*,-endpointslice-controller): two writers of one set of slices undo each other's work.
+
+    Prints one line, "ready leading" or "ready standby leader=ID"; with --once a summary.  Stops on SIGINT and
+    SIGTERM, and gives the Lease back.
+    """
+    from sliceplane.shell.client.kubeconfig import KubeconfigError, load
+    from sliceplane.shell.log import configure
+    from sliceplane.shell.pages import PageError
+
+    configure(log_level)
+    entries = _entries(chosen, flags)
+    election = _election(flags)
+    try:
+        connection = load(kubeconfig)
+        if once:
+            raise SystemExit(asyncio.run(_once(connection, entries, once_timeout)))
+        asyncio.run(_serve(connection, entries, election, healthz_bind_address))
+    except (KubeconfigError, PageError) as error:
+        click.echo(f"Error: {error}", err=True)
+        raise SystemExit(1) from error
+
+
+def _election(flags: dict[str, Any]) -> ElectionConfig | None:
+    """Raises ``click.UsageError`` for times that cannot work."""
+    if not flags["leader_elect"]:
+        return None
+    from sliceplane.controllers.election import ElectionConfig
+
+    try:
+        return ElectionConfig(
+            identity=f"{socket.gethostname()}_{os.urandom(8).hex()}",
+            name=flags["leader_elect_resource_name"],
+            namespace=flags["leader_elect_resource_namespace"],
+            lease_duration_s=flags["leader_elect_lease_duration"],
+            renew_deadline_s=flags["leader_elect_renew_deadline"],
+            retry_period_s=flags["leader_elect_retry_period"],
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _entries(chosen: str, flags: dict[str, Any]) -> tuple[Entry, ...]:
+    """The controllers of the flags.  Raises ``click.BadParameter`` for a name that none has."""
+    from sliceplane.controllers.endpointslice import EndpointSliceConfig
+    from sliceplane.shell.controllers import default_controllers
+
+    slices = EndpointSliceConfig(
+        max_endpoints_per_slice=flags["max_endpoints_per_slice"],
+        concurrent_service_endpoint_syncs=flags["concurrent_service_endpoint_syncs"],
+        endpointslice_updates_batch_period_s=flags["endpointslice_updates_batch_period"],
+        gates=gates_of(flags["feature_gates"], ""),
+    )
+    known: dict[str, Entry] = {}
+    names: dict[str, str] = {}
+    for entry in default_controllers(slices):
+        info = entry.make().info
+        known[info.name] = entry
+        names.update(dict.fromkeys((info.name, *info.aliases), info.name))
+    wanted: dict[str, bool] = {}
+    for part in chosen.split(","):
+        name = part.strip()
+        if name == "*":
+            wanted |= {default: wanted.get(default, True) for default in DEFAULT_CONTROLLERS if default in known}
+            continue
+        found = names.get(name.removeprefix("-"))
+        if found is None:
+            raise click.BadParameter(
+                f"there is no controller {name.removeprefix('-')!r}, only {', '.join(sorted(known))}",
+                param_hint="'--controllers'",
+            )
+        wanted[found] = not name.startswith("-")
+    running = tuple(entry for name, entry in known.items() if wanted.get(name, False))
+    if not running:
+        raise click.BadParameter("none is left to run", param_hint="'--controllers'")
+    return running
+
+
+async def _serve(
+    connection: Connection,
+    entries: tuple[Entry, ...],
+    election: ElectionConfig | None,
+    listen: tuple[str, int] | None,
+) -> None:
+    """Until a signal."""
+    from contextlib import AsyncExitStack
+
+    from sliceplane.shell.client.http import HttpClient
+    from sliceplane.shell.pages import serve_pages
+    from sliceplane.shell.standalone import Standalone
+
+    stop = asyncio.Event()
+    on_stop_signal(stop.set)
+    async with AsyncExitStack() as stack:
+        client = HttpClient(connection, field_manager="sliceplane-controllers")
+        stack.push_async_callback(client.close)
+        controllers = Standalone(client, entries, election)
+        if listen is not None:
+            await stack.enter_async_context(serve_pages(controllers.pages(), *listen))
+        running = asyncio.create_task(controllers.run())
+        saying = asyncio.create_task(_say_ready(controllers.wait_ready()))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                await running  # it ends only by a fault of ours, which shall be seen
+        finally:
+            for task in (running, saying, stopping):
+                task.cancel()
+            await asyncio.gather(running, saying, stopping, return_exceptions=True)
+
+
+async def _say_ready(waiting: Any) -> None:
+    say(f"ready {await waiting}")
+
+
+async def _once(connection: Connection, entries: tuple[Entry, ...], timeout_s: float) -> int:
+    """The exit code: 0 if everything is as it should be."""
+    from sliceplane.shell.client.http import HttpClient
+    from sliceplane.shell.standalone import reconcile_once
+
+    stop = asyncio.Event()
+    on_stop_signal(stop.set)
+    client = HttpClient(connection, field_manager="sliceplane-controllers")
+    reconciling = asyncio.create_task(reconcile_once(client, entries, timeout_s=timeout_s))
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({reconciling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not reconciling.done():
+            click.echo("Error: interrupted before everything was reconciled", err=True)
+            return 1
+        summary = reconciling.result()
+        say(summary_text(summary))
+        return 1 if summary.unfinished else 0
+    finally:
+        for task in (reconciling, stopping):
+            task.cancel()
+        await asyncio.gather(reconciling, stopping, return_exceptions=True)
+        await client.close()
+
+
+def summary_text(summary: OnceSummary) -> str:
+    """What ``--once`` prints."""
+    read = ", ".join(f"{each.objects} {each.watched.resource.plural}" for each in summary.status.informers)
+    lines = [f"read {read}"]
+    for each in summary.status.controllers:
+        tally = each.tally
+        lines.append(f"{each.name}: {tally.jobs} jobs, {tally.writes} writes, {tally.failed_jobs} failed")
+    writes = sum(each.tally.writes for each in summary.status.controllers)
+    if summary.unfinished:
+        lines.append(f"NOT reconciled after {summary.seconds:.1f} s: {', '.join(summary.unfinished)} would go on")
+    else:
+        lines.append(f"reconciled in {summary.seconds:.1f} s with {writes} writes")
+    return "\n".join(lines)

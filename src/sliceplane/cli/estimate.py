@@ -1,0 +1,56 @@
+"""``sliceplane estimate``: KEP-0752's estimation for any cluster, with the real sizes of our objects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command("estimate")
+@click.option("--pods", type=click.IntRange(1, 10_000_000), metavar="P", help="Endpoints of the Service.")
+@click.option("--nodes", type=click.IntRange(1, 1_000_000), metavar="N", help="Nodes, each of which watches.")
+@click.option(
+    "--endpoints-per-slice", type=click.IntRange(1, 1000), default=100, show_default=True, metavar="B",
+    help="Endpoints that one EndpointSlice holds.",
+)  # fmt: skip
+@click.option("--hints", is_flag=True, help="Our objects carry a zone hint for every endpoint.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of tables.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Also draw the bytes on the wire into FILE (.png, .svg or .pdf; needs matplotlib).",
+)  # fmt: skip
+def command(
+    *, pods: int | None, nodes: int | None, endpoints_per_slice: int, hints: bool, as_json: bool, plot: Path | None
+) -> None:
+    """Estimate what creating, updating and rolling a Service costs: writes, object sizes, watch events, bytes.
+
+    With --pods and --nodes for that Service; without them for the two sample cases of KEP-0752, as the KEP has
+    them.  Under the KEP's figures stand those of the objects that Sliceplane really writes.
+
+    \b
+    sliceplane estimate
+    sliceplane estimate --pods 3000 --nodes 200 --plot bytes.png
+    """
+    from sliceplane.estimate import kep, report
+    from sliceplane.estimate.scale import Case
+
+    if (pods is None) != (nodes is None):
+        raise click.UsageError("--pods and --nodes go together; leave out both for the KEP's sample cases")
+    if pods is None or nodes is None:
+        if endpoints_per_slice != 100:
+            raise click.UsageError("the KEP's sample cases have 100 endpoints per slice; add --pods and --nodes")
+        cases = [sample.case for sample in kep.SAMPLES]
+        text = report.kep_samples(hints=hints)
+    else:
+        cases = [Case(pods=pods, nodes=nodes, per_slice=endpoints_per_slice)]
+        text = report.custom(cases[0], hints=hints)
+    if as_json:
+        text = json.dumps([report.as_document(case, hints=hints) for case in cases], indent=2)
+    click.echo(text)
+    if plot is not None:
+        from sliceplane.cli.estimate_plot import draw
+
+        draw(cases[0], plot, hints=hints)
+        click.echo(f"picture: {plot}", err=True)

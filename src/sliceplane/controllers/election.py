@@ -1,0 +1,241 @@
+"""Who of several instances does the work: leader election over one Lease, sans-IO.
+
+The Lease says who leads and when they last renewed.  Clocks of machines differ, so nobody compares the Lease's times
+with its own clock: an instance notes *when it saw the record change* and takes over only after it has looked at one
+unchanged record for the lease's whole duration.  The leader in turn stops leading ``renew_deadline_s`` after the
+*beginning* of its last successful renewal, which is earlier, as long as clocks run equally fast:
+
+    leader     renewal begins .... renew_deadline ..... (stops its work)
+    others            sees it change ............................ lease_duration .... takes over
+
+Every write carries the resourceVersion that it builds on, so of two who try at once one gets a Conflict.  A renewal
+whose answer was lost is not believed, but may have happened; the next look at the Lease tells.
+
+The owner performs ``take_request`` and tells how it ended, then looks at ``leading``.  Names, defaults and the record
+are those of client-go, so that instances of both kinds can share a Lease.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Final, Literal
+
+import msgspec
+
+from sliceplane.api.codec import decode_document, encode
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Document
+from sliceplane.kit.rng import Rng
+from sliceplane.kit.times import format_micro_time
+
+JITTER_FACTOR: Final = 1.2
+#: what a Lease is left with by who releases it, so that the next can take it at once
+RELEASED_DURATION_S: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionConfig:
+    """kube-controller-manager's ``--leader-elect-*`` flags.  Raises ``ValueError`` for times that cannot work."""
+
+    identity: str
+    name: str
+    namespace: str = "kube-system"
+    lease_duration_s: float = 15.0
+    renew_deadline_s: float = 10.0
+    retry_period_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.lease_duration_s < 1:
+            raise ValueError(f"the lease duration must be at least a second, not {self.lease_duration_s:g} s")
+        if self.lease_duration_s <= self.renew_deadline_s:
+            raise ValueError(
+                f"the lease duration ({self.lease_duration_s:g} s) must be greater than the renew deadline"
+                f" ({self.renew_deadline_s:g} s)"
+            )
+        if self.renew_deadline_s <= self.retry_period_s * JITTER_FACTOR:
+            raise ValueError(
+                f"the renew deadline ({self.renew_deadline_s:g} s) must be greater than {JITTER_FACTOR} times the retry"
+                f" period ({self.retry_period_s:g} s)"
+            )
+        if self.retry_period_s <= 0:
+            raise ValueError(f"the retry period must be positive, not {self.retry_period_s:g} s")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """A request for the Lease.  ``body`` is its JSON for create and update."""
+
+    verb: Literal["get", "create", "update"]
+    body: bytes = b""
+
+
+class Election:
+    """One instance's part.  Owned by one loop; at most one request is under way."""
+
+    def __init__(self, config: ElectionConfig, rng: Rng) -> None:
+        self._config = config
+        self._rng = rng
+        self._lease: Document | None = None
+        #: when the record was first seen as it is
+        self._seen_at = 0.0
+        #: what to do next, and not before when
+        self._next: Literal["get", "create", "update", "release"] = "get"
+        self._due = 0.0
+        self._asked: LeaseRequest | None = None
+        self._asked_at = 0.0
+        self._until: float | None = None
+        self._stopping = False
+
+    # -- what the owner wants to know -------------------------------------------------------------------
+
+    @property
+    def holder(self) -> str:
+        """Who leads, as the Lease was last seen; "" for nobody."""
+        return str(_spec(self._lease).get("holderIdentity") or "")
+
+    def leading(self, now: float) -> bool:
+        """This instance may work.  Turns false by the clock alone, too."""
+        return self._until is not None and now < self._until
+
+    @property
+    def ended(self) -> bool:
+        """``stop`` was called and nothing is left to be said to the server."""
+        return self._stopping and self._asked is None and self._next != "release"
+
+    def next_deadline(self) -> float | None:
+        """When ``take_request`` or ``leading`` may change without an answer."""
+        if self._asked is not None or self.ended:
+            return self._until
+        return self._due if self._until is None else min(self._due, self._until)
+
+    # -- requests ---------------------------------------------------------------------------------------
+
+    def take_request(self, now: float) -> LeaseRequest | None:
+        if self._asked is not None or self.ended or now < self._due:
+            return None
+        self._asked_at = now
+        if self._next == "get":
+            self._asked = LeaseRequest("get")
+        elif self._next == "release":
+            self._asked = LeaseRequest("update", encode(self._released(now)))
+        else:
+            self._asked = LeaseRequest(self._next, encode(self._record(now)))
+        return self._asked
+
+    def on_answer(self, body: bytes, now: float) -> None:
+        """The server performed the request; *body* is the Lease."""
+        asked, self._asked = self._asked, None
+        assert asked is not None, "an answer to nothing"
+        try:
+            lease = decode_document(body)
+        except (msgspec.DecodeError, StatusError):
+            self._retry(now)
+            return
+        self._see(lease, now)
+        if self._stopping:
+            self._end(released=asked.verb == "update" and not self.holder)
+        elif asked.verb == "get":
+            self._weigh(now)
+        else:
+            self._until = self._asked_at + self._config.renew_deadline_s
+            self._next, self._due = "update", now + self._config.retry_period_s
+
+    def on_error(self, error: StatusError, now: float) -> None:
+        """The request failed; after "no answer" a write may have happened all the same."""
+        asked, self._asked = self._asked, None
+        assert asked is not None, "an error for nothing"
+        if self._stopping:
+            self._end(released=True)  # who has no time to look again; the record runs out by itself
+        elif asked.verb == "get" and error.reason == "NotFound":
+            self._lease, self._next, self._due = None, "create", now
+        elif asked.verb != "get" and error.reason in ("Conflict", "AlreadyExists", "NotFound"):
+            # Somebody else was first, or our own write with a lost answer: the Lease tells which.  No hurry for
+            # who does not lead.
+            self._next = "get"
+            self._due = now if self.leading(now) and asked.verb == "update" else self._pause(now)
+        else:
+            self._retry(now)
+
+    def stop(self) -> None:
+        """Lead no more; if we lead, the next request releases the Lease.  Call it when the work has ended."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if self._until is not None and self.holder == self._config.identity:
+            self._next, self._due = "release", 0.0
+        else:
+            self._next = "get"
+        self._until = None
+
+    # -- helpers ----------------------------------------------------------------------------------------
+
+    def _end(self, *, released: bool) -> None:
+        if released or self.holder != self._config.identity:
+            self._next = "get"
+        else:
+            self._next, self._due = "release", 0.0  # a renewal was under way when the end came
+
+    def _see(self, lease: Document, now: float) -> None:
+        if self._lease is None or _spec(self._lease) != _spec(lease):
+            self._seen_at = now
+        self._lease = lease
+
+    def _weigh(self, now: float) -> None:
+        """The Lease was looked at: is it ours to take?"""
+        spec = _spec(self._lease)
+        holder = self.holder
+        lasts_s = float(spec.get("leaseDurationSeconds") or self._config.lease_duration_s)
+        if not holder or holder == self._config.identity or self._seen_at + lasts_s <= now:
+            self._next, self._due = "update", now
+        else:
+            self._until = None  # it is said plainly that another leads
+            self._next, self._due = "get", self._pause(now)
+
+    def _retry(self, now: float) -> None:
+        self._next, self._due = "get", self._pause(now)
+
+    def _pause(self, now: float) -> float:
+        """The next try; candidates spread theirs, the leader is regular."""
+        period = self._config.retry_period_s
+        return now + (period if self.leading(now) else period * self._rng.uniform(1.0, 1.0 + JITTER_FACTOR))
+
+    def _record(self, now: float) -> Document:
+        old = _spec(self._lease)
+        moment = format_micro_time(now)
+        spec = {
+            **old,
+            "holderIdentity": self._config.identity,
+            "leaseDurationSeconds": ceil(self._config.lease_duration_s),
+            "renewTime": moment,
+        }
+        if old.get("holderIdentity") != self._config.identity:
+            spec["acquireTime"] = moment
+            spec["leaseTransitions"] = 0 if self._lease is None else int(old.get("leaseTransitions") or 0) + 1
+        return self._with_spec(spec)
+
+    def _released(self, now: float) -> Document:
+        moment = format_micro_time(now)
+        spec = {
+            **_spec(self._lease),
+            "holderIdentity": "",
+            "leaseDurationSeconds": RELEASED_DURATION_S,
+            "renewTime": moment,
+            "acquireTime": moment,
+        }
+        return self._with_spec(spec)
+
+    def _with_spec(self, spec: Document) -> Document:
+        if self._lease is not None:
+            return {**self._lease, "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}
+        metadata = {"name": self._config.name, "namespace": self._config.namespace}
+        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+
+    def check(self) -> None:
+        assert self._until is None or not self._stopping, f"{self._config.identity} leads and has stopped"
+        assert self._next == "get" or self._lease is not None or self._next == "create", f"{self._next} of no Lease"
+
+
+def _spec(lease: Document | None) -> Document:
+    spec = {} if lease is None else lease.get("spec")
+    return spec if isinstance(spec, dict) else {}

@@ -1,0 +1,91 @@
+"""One object of a fixed name in every namespace that is not going: what two controllers have in common.
+
+Level-driven: what is missing is made, what was removed or spoiled comes back, and where all is well nothing is asked of
+the server.  A namespace that is going is left alone; one whose end is not known here yet refuses the new object
+(NamespaceTerminating), which ends the attempt.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from sliceplane.api.core import Namespace
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import Namespaces, Resource
+from sliceplane.controllers.base import ControllerInfo, Done, Watched, Write
+from sliceplane.controllers.keyed import KeyedController
+from sliceplane.informer.changes import Change
+
+
+class PerNamespaceController(KeyedController):
+    """Jobs are keyed by the namespace."""
+
+    def __init__(self, name: str, alias: str, resource: Resource, object_name: str) -> None:
+        watches = (Watched(Namespaces), Watched(resource, field_selector=f"metadata.name={object_name}"))
+        super().__init__(ControllerInfo(name=name, aliases=(alias,), watches=watches))
+        self._resource = resource
+        self._object_name = object_name
+        #: those that are not going
+        self._namespaces: set[str] = set()
+        #: by namespace
+        self._objects: dict[str, Object] = {}
+
+    @abstractmethod
+    def wanted(self) -> bytes:
+        """The object as JSON, without a namespace."""
+
+    def repair(self, found: Object) -> bytes:
+        """The JSON patch (RFC 6902) that makes *found* what it must be; empty if it is."""
+        return b""
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        metadata = change.object.metadata
+        if change.resource == Namespaces.key:
+            namespace, found = metadata.name, change.new
+            assert found is None or isinstance(found, Namespace), f"{namespace} came as {type(found).__name__}"
+            going = found is None or found.metadata.deletion_timestamp or found.status.phase == "Terminating"
+            (self._namespaces.discard if going else self._namespaces.add)(namespace)
+        elif metadata.name == self._object_name:
+            namespace = metadata.namespace
+            if change.new is None:
+                self._objects.pop(namespace, None)
+            else:
+                self._objects[namespace] = change.new
+        else:
+            # A host may have one informer for all objects of the kind.
+            return
+        self.enqueue(namespace, now)
+
+    def plan(self, key: str, now: float) -> tuple[Write, ...]:
+        if key not in self._namespaces:
+            return ()
+        found = self._objects.get(key)
+        if found is None:
+            # AlreadyExists: the cache is behind and will show it; NotFound: so will the end of the namespace.
+            tolerated = ("AlreadyExists", "NotFound")
+            return (
+                Write(verb="create", resource=self._resource, namespace=key, body=self.wanted(), tolerate=tolerated),
+            )
+        patch = b"" if found.metadata.deletion_timestamp else self.repair(found)
+        if not patch:
+            return ()
+        return (
+            Write(
+                verb="patch",
+                resource=self._resource,
+                namespace=key,
+                name=self._object_name,
+                body=patch,
+                patch_type="json",
+                tolerate=("NotFound",),
+            ),
+        )
+
+    def finished(self, done: Done, now: float) -> None:
+        """Nothing to remember: the watch tells what became of it."""
+
+    def check(self) -> None:
+        super().check()
+        for namespace, found in self._objects.items():
+            key = f"{namespace}/{self._object_name}"
+            assert found.metadata.key == key, f"{found.metadata.key} is kept as {key}"

@@ -1,0 +1,127 @@
+"""Estimates as tables for people and as plain values for programs.
+
+A table has the KEP's five quantities in the KEP's three columns.  Under the two quantities that depend on how large
+an object is, two more lines give what our own objects come to, in JSON and in protobuf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sliceplane.estimate.kep import QUANTITIES, SAMPLES, Cell, Line, Sample
+from sliceplane.estimate.objects import ENDPOINTS_CAPACITY, Encoding, RealSizes
+from sliceplane.estimate.scale import Case, Cost, Design, KepSizes, Scenario, Sizes, cost
+
+ENCODINGS: Final[tuple[Encoding, ...]] = ("json", "protobuf")
+_LABELS: Final = {"json": "  ours, JSON", "protobuf": "  ours, protobuf"}
+_UNITS: Final = ("bytes", "KB", "MB", "GB", "TB", "PB")
+_ORDERS: Final = {sample.case: sample for sample in SAMPLES}[SAMPLES[0].case].tables
+_GAP: Final = "  "
+
+
+def human_bytes(count: float) -> str:
+    """Decimal units, as the KEP's, with three figures."""
+    unit = 0
+    while count >= 999.5 and unit < len(_UNITS) - 1:
+        count /= 1000
+        unit += 1
+    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 or count >= 99.95 else f"{count:.3g} {_UNITS[unit]}"
+
+
+def kep_samples(*, hints: bool = False) -> str:
+    """Both sample cases as the KEP has them, and our real sizes beneath the KEP's."""
+    return "\n\n".join(_case_text(sample.title, sample.case, sample, hints=hints) for sample in SAMPLES)
+
+
+def custom(case: Case, *, hints: bool = False) -> str:
+    """The KEP's formulas for *case*, with the KEP's sizes and with ours."""
+    title = f"{case.pods:,} endpoints, {case.nodes:,} nodes"
+    return _case_text(title, case, None, hints=hints)
+
+
+def as_document(case: Case, *, hints: bool = False) -> dict[str, Any]:
+    """``{"case": ..., "scenarios": {scenario: {design: {"kep" | "json" | "protobuf": costs}}}}``."""
+    sizes: dict[str, Sizes] = {"kep": KepSizes(), **{each: RealSizes(each, hints=hints) for each in ENCODINGS}}
+    return {
+        "case": {"pods": case.pods, "nodes": case.nodes, "endpointsPerSlice": case.per_slice, "hints": hints},
+        "scenarios": {
+            scenario.value: {
+                design.value: {name: _cost_document(cost(case, scenario, design, each)) for name, each in sizes.items()}
+                for design in Design
+            }
+            for scenario in Scenario
+        },
+    }
+
+
+def _cost_document(found: Cost) -> dict[str, int]:
+    return {
+        "writes": found.writes,
+        "objectBytes": found.object_bytes,
+        "watchersPerObject": found.watchers,
+        "watchEvents": found.events,
+        "totalBytes": found.total_bytes,
+    }
+
+
+def _case_text(title: str, case: Case, sample: Sample | None, *, hints: bool) -> str:
+    blocks = [title]
+    for scenario in Scenario:
+        kep = _kep_lines(case, scenario) if sample is None else sample.tables[scenario]
+        blocks.append(f"{scenario.value}\n{_table(case, scenario, kep, hints=hints)}")
+    if case.pods > ENDPOINTS_CAPACITY:
+        cut = {each: RealSizes(each).object_bytes(Design.ENDPOINTS, ENDPOINTS_CAPACITY) for each in ENCODINGS}
+        blocks.append(
+            f"The Endpoints object is shown whole.  Since 1.22 it is cut at {ENDPOINTS_CAPACITY:,} addresses:"
+            f" {human_bytes(cut['json'])} in JSON, {human_bytes(cut['protobuf'])} in protobuf."
+        )
+    return "\n\n".join(blocks)
+
+
+def _kep_lines(case: Case, scenario: Scenario) -> tuple[Line, ...]:
+    """The KEP's orders of growth with the figures of *case*."""
+    found = [cost(case, scenario, design, KepSizes()) for design in Design]
+    figures = (
+        [f"{each.writes:,}" for each in found],
+        [f"~{human_bytes(each.object_bytes)}" for each in found],
+        [f"{each.watchers:,}" for each in found],
+        [f"{each.events:,}" for each in found],
+        [f"~{human_bytes(each.total_bytes)}" for each in found],
+    )
+    lines = []
+    for line, values in zip(_ORDERS[scenario], figures, strict=True):
+        first, second, third = (Cell(cell.order, value) for cell, value in zip(line, values, strict=True))
+        lines.append((first, second, third))
+    return tuple(lines)
+
+
+def _table(case: Case, scenario: Scenario, kep: Sequence[Line], *, hints: bool) -> str:
+    columns = ("Endpoints", _column(case.per_slice), _column(1))
+    rows: list[tuple[str, ...]] = [("", *columns)]
+    ours = {
+        each: [cost(case, scenario, design, RealSizes(each, hints=hints)) for design in Design] for each in ENCODINGS
+    }
+    for number, (quantity, line) in enumerate(zip(QUANTITIES, kep, strict=True)):
+        rows.append((quantity, *(f"{cell.order:<8} {cell.figure}" for cell in line)))
+        for encoding in ENCODINGS:
+            indent = " " * 9
+            if number == 1:
+                sizes = (human_bytes(each.object_bytes) for each in ours[encoding])
+                rows.append((_LABELS[encoding], *(indent + size for size in sizes)))
+            elif number == 4:
+                totals = (human_bytes(each.total_bytes) for each in ours[encoding])
+                rows.append((_LABELS[encoding], *(indent + total for total in totals)))
+    return _aligned(rows)
+
+
+def _column(per_slice: int) -> str:
+    return f"{per_slice} {'Endpoint' if per_slice == 1 else 'Endpoints'} per EndpointSlice"
+
+
+def _aligned(rows: Iterable[Sequence[str]]) -> str:
+    lines = list(rows)
+    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
+    return "\n".join(
+        _GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )

@@ -1,0 +1,124 @@
+"""From a bearer token to a user.
+
+The signature is the token service's business.  What is asked here, at every request, costs a few look-ups: is it the
+time of the token, is it meant for us, does its account exist with the uid in the token, and does the object that it is
+bound to.  So an account that was deleted is nobody from the next request on.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from sliceplane.api.scheme import Nodes, Pods, Resource, Secrets, ServiceAccounts
+from sliceplane.kit.times import parse_time
+from sliceplane.registry.authentication.types import Authenticated
+from sliceplane.registry.authorization.types import AUTHENTICATED
+from sliceplane.registry.core import Core
+from sliceplane.registry.documents import document_of
+from sliceplane.registry.types import User
+from sliceplane.store.types import Key
+
+#: clocks differ: a token counts this much longer (and earlier), an object that is being deleted as well
+LEEWAY_S = 60.0
+#: the claim that is all Kubernetes' own
+PRIVATE_CLAIM = "kubernetes.io"
+USER_PREFIX = "system:serviceaccount:"
+ALL_ACCOUNTS = "system:serviceaccounts"
+_EXTRA = "authentication.kubernetes.io/"
+
+
+class _Reference(msgspec.Struct, frozen=True):
+    name: str
+    uid: str = ""
+
+
+class _Private(msgspec.Struct, frozen=True):
+    namespace: str
+    serviceaccount: _Reference
+    secret: _Reference | None = None
+    pod: _Reference | None = None
+    node: _Reference | None = None
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    iss: str
+    sub: str
+    aud: str | tuple[str, ...]
+    exp: float
+    private: _Private = msgspec.field(name=PRIVATE_CLAIM)
+    nbf: float = 0
+    jti: str = ""
+
+
+def authenticate(core: Core, token: str, wanted: tuple[str, ...], now: float) -> Authenticated | None:
+    """Who shows *token*; ``None`` if it is not good for any audience in *wanted* (empty: the server's own)."""
+    own = core.tokens.audiences
+    asked = wanted or own
+    found = core.tokens.read(token)
+    if found is None:
+        return None
+    if isinstance(found, User):
+        # A static token has no audience: it is good for all that are the server's.
+        shared = tuple(each for each in asked if each in own)
+        return Authenticated(found, shared) if shared or not asked else None
+    try:
+        claims = msgspec.convert(found, _Claims)
+    except msgspec.ValidationError:
+        # Of a key that other issuers use too: no token of an account.
+        return None
+    meant = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
+    shared = tuple(each for each in asked if each in meant)
+    in_time = claims.nbf - LEEWAY_S <= now <= claims.exp + LEEWAY_S
+    if claims.iss != core.tokens.issuer or not in_time or not shared:
+        return None
+    user = _account_user(core, claims, now)
+    return Authenticated(user, shared) if user is not None else None
+
+
+def _account_user(core: Core, claims: _Claims, now: float) -> User | None:
+    private = claims.private
+    namespace, account = private.namespace, private.serviceaccount
+    if claims.sub != f"{USER_PREFIX}{namespace}:{account.name}":
+        return None
+    bound: list[tuple[Resource, _Reference | None]] = [
+        (ServiceAccounts, account),
+        (Secrets, private.secret),
+        (Pods, private.pod),
+        # Bound to a Pod: its node is told, not asked for.
+        (Nodes, None if private.pod else private.node),
+    ]
+    for resource, reference in bound:
+        if reference is not None and not _alive(core, resource, namespace, reference, now):
+            return None
+    return account_user(namespace, account.name, account.uid, _extra(claims))
+
+
+def account_user(namespace: str, name: str, uid: str = "", extra: tuple[tuple[str, tuple[str, ...]], ...] = ()) -> User:
+    return User(
+        name=f"{USER_PREFIX}{namespace}:{name}",
+        uid=uid,
+        groups=(*account_groups(namespace), AUTHENTICATED),
+        extra=extra,
+    )
+
+
+def account_groups(namespace: str) -> tuple[str, ...]:
+    return (ALL_ACCOUNTS, f"{ALL_ACCOUNTS}:{namespace}")
+
+
+def _alive(core: Core, resource: Resource, namespace: str, reference: _Reference, now: float) -> bool:
+    """The object exists with the uid of *reference*, and was not given up longer ago than the leeway."""
+    record = core.store.latest(Key(resource.storage_key, namespace if resource.namespaced else "", reference.name))
+    if record is None or record.uid != reference.uid:
+        return False
+    ends = document_of(record)["metadata"].get("deletionTimestamp")
+    return ends is None or parse_time(ends) >= now - LEEWAY_S
+
+
+def _extra(claims: _Claims) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What the user's ``extra`` tells, sorted by name."""
+    told = {"credential-id": f"JTI={claims.jti}" if claims.jti else ""}
+    for member, reference in (("node", claims.private.node), ("pod", claims.private.pod)):
+        if reference is not None:
+            told |= {f"{member}-name": reference.name, f"{member}-uid": reference.uid}
+    return tuple((f"{_EXTRA}{name}", (value,)) for name, value in sorted(told.items()) if value)

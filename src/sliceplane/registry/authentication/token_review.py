@@ -1,0 +1,23 @@
+"""TokenReview: what would this token be worth (reference B17)."""
+
+from __future__ import annotations
+
+from sliceplane.api.errors import bad_request
+from sliceplane.api.meta import Document
+from sliceplane.registry.authentication.bearer import authenticate
+from sliceplane.registry.authentication.user_info import user_info
+from sliceplane.registry.core import Core
+
+
+def status(core: Core, spec: Document, now: float) -> Document:
+    """The status that answers *spec*.  Raises a 400 StatusError."""
+    token = spec.get("token", "")
+    if not token:
+        raise bad_request("token is required for TokenReview in authentication")
+    found = authenticate(core, token, tuple(spec.get("audiences", ())), now)
+    if found is None:
+        return {"user": {}, "error": "invalid bearer token"}
+    answer: Document = {"authenticated": True, "user": user_info(found.user)}
+    if found.audiences:
+        answer["audiences"] = list(found.audiences)
+    return answer

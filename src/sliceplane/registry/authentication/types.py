@@ -1,0 +1,47 @@
+"""The seam between the registry, which knows accounts, and whoever holds the key that signs their tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from sliceplane.api.meta import Document
+from sliceplane.registry.types import User
+
+
+class TokenService(Protocol):
+    """Signs and reads tokens; knows nothing of accounts or of time."""
+
+    @property
+    def issuer(self) -> str: ...
+
+    @property
+    def audiences(self) -> tuple[str, ...]:
+        """Whom tokens are for if a request does not say; one of these must be in a token that is shown to us."""
+
+    def sign(self, claims: Document) -> str:
+        """A JSON Web Token of *claims*."""
+
+    def read(self, token: str) -> Document | User | None:
+        """The claims of a token with a signature of ours, the user of a static token, or ``None``."""
+
+
+class NoTokens:
+    """The ``TokenService`` of a registry that nobody can show tokens to."""
+
+    issuer = ""
+    audiences: tuple[str, ...] = ()
+
+    def sign(self, claims: Document) -> str:
+        raise AssertionError(f"nobody holds a key to sign the token of {claims.get('sub')}")
+
+    def read(self, token: str) -> Document | User | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """Who showed a token, and which of the audiences that were asked for it is good for."""
+
+    user: User
+    audiences: tuple[str, ...]

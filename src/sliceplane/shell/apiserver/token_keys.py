@@ -1,0 +1,255 @@
+"""The keys of service account tokens, and the JSON Web Tokens that they sign (RFC 7515, 7518, 7519).
+
+One private key signs; it and further keys verify, so that a key can be exchanged while old tokens are in use.  ES256,
+ES384, ES512 and RS256, by the kind of key.  A key's id is that of upstream: the SHA-256 of its public form, in
+base64url, so that a cluster which is given our key file knows our tokens.
+
+Loading the cryptography library costs a fifth of a start, so our own key is loaded when the first token is signed or
+shown.  Verifying costs 0.1 ms; the claims of a token whose signature was good once are remembered, since no time and
+no deletion changes that.  What does change (time, accounts) is the registry's question at every request.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sliceplane.api.meta import Document
+from sliceplane.registry.types import User
+from sliceplane.shell.datadir import write_private
+from sliceplane.shell.start_error import StartError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+    PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+    PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+
+#: tokens whose claims are remembered
+VERIFIED_MAX = 4096
+#: a longer token is none
+TOKEN_CHARACTERS_MAX = 16 * 1024
+#: curve to algorithm, bytes of a coordinate and name in a JSON Web Key
+_CURVES = {
+    "secp256r1": ("ES256", 32, "P-256"),
+    "secp384r1": ("ES384", 48, "P-384"),
+    "secp521r1": ("ES512", 66, "P-521"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenConfig:
+    """``signing_key_file``: ``None`` for a key of our own; ``key_files``: further keys that verify (PEM, public or
+    private).  ``issuer`` is what tokens name; ``audiences`` is whom they are for, by default the issuer."""
+
+    issuer: str
+    audiences: tuple[str, ...] = ()
+    signing_key_file: Path | None = None
+    key_files: tuple[Path, ...] = ()
+
+
+class TokenKeys:
+    """A ``registry.authentication.types.TokenService``.  One caller at a time.
+
+    *find_static* answers for the tokens that are no JSON Web Tokens.
+    """
+
+    def __init__(self, config: TokenConfig, own_key_file: Path, find_static: Callable[[str], User | None]) -> None:
+        """Raises ``StartError`` for a key file of *config* that is no key; our own is made if there is none."""
+        self.issuer = config.issuer
+        self.audiences = config.audiences or (config.issuer,)
+        self._signing_file = config.signing_key_file or own_key_file
+        self._key_files = config.key_files
+        self._find_static = find_static
+        self._verified: OrderedDict[bytes, Document] = OrderedDict()
+        if config.signing_key_file is None:
+            _ensure_key(own_key_file)
+        if config.signing_key_file is not None or config.key_files:
+            _ = self._verifiers
+
+    def sign(self, claims: Document) -> str:
+        key = self._signer
+        head = {"alg": key.algorithm, "kid": key.id}
+        signed = f"{_base64(_json(head))}.{_base64(_json(claims))}"
+        return f"{signed}.{_base64(key.sign(signed.encode()))}"
+
+    def read(self, token: str) -> Document | User | None:
+        user = self._find_static(token)
+        if user is not None:
+            return user
+        if token.count(".") != 2 or len(token) > TOKEN_CHARACTERS_MAX:
+            return None
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        claims = self._verified.get(digest)
+        if claims is not None:
+            self._verified.move_to_end(digest)
+            return claims
+        claims = self._verify(token)
+        if claims is not None:
+            self._verified[digest] = claims
+            if len(self._verified) > VERIFIED_MAX:
+                self._verified.popitem(last=False)
+        return claims
+
+    def key_set(self) -> Document:
+        """The JSON Web Key Set with which others verify our tokens."""
+        return {"keys": [key.web_key() for key in self._verifiers.values()]}
+
+    @property
+    def algorithms(self) -> list[str]:
+        return sorted({key.algorithm for key in self._verifiers.values()})
+
+    def _verify(self, token: str) -> Document | None:
+        try:
+            head_text, claims_text, signature_text = token.split(".")
+            head = json.loads(_unbase64(head_text))
+            if not isinstance(head, dict):
+                return None
+            signature = _unbase64(signature_text)
+            # A token without a key's id may be of any key.
+            named = [head["kid"]] if "kid" in head else list(self._verifiers)
+            keys = [self._verifiers[name] for name in named if name in self._verifiers]
+            signed = f"{head_text}.{claims_text}".encode()
+            if not any(key.algorithm == head.get("alg") and key.verifies(signed, signature) for key in keys):
+                return None
+            claims = json.loads(_unbase64(claims_text))
+        except (ValueError, TypeError, RecursionError):
+            return None
+        return claims if isinstance(claims, dict) else None
+
+    @cached_property
+    def _signer(self) -> _Key:
+        return _load(self._signing_file, private=True)
+
+    @cached_property
+    def _verifiers(self) -> dict[str, _Key]:
+        """By id, the signing key first."""
+        keys = [self._signer, *(_load(path, private=False) for path in self._key_files)]
+        return {key.id: key for key in keys}
+
+
+class _Key:
+    """A key pair, or the public half of one."""
+
+    def __init__(self, public: PublicKey, private: PrivateKey | None) -> None:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import rsa
+
+        self._public = public
+        self._private = private
+        form = serialization.PublicFormat.SubjectPublicKeyInfo
+        self.id = _base64(hashlib.sha256(public.public_bytes(serialization.Encoding.DER, form)).digest())
+        self.algorithm, self._size, self._curve = (
+            ("RS256", 0, "") if isinstance(public, rsa.RSAPublicKey) else _CURVES[public.curve.name]
+        )
+
+    @property
+    def _hash(self) -> Any:
+        from cryptography.hazmat.primitives import hashes
+
+        kinds: dict[str, Any] = {"256": hashes.SHA256, "384": hashes.SHA384, "512": hashes.SHA512}
+        return kinds[self.algorithm[2:]]()
+
+    def sign(self, content: bytes) -> bytes:
+        from cryptography.hazmat.primitives.asymmetric import ec, padding
+        from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+        key: Any = self._private
+        if self.algorithm == "RS256":
+            return bytes(key.sign(content, padding.PKCS1v15(), self._hash))
+        # RFC 7518 3.4: the two numbers side by side, not DER.
+        numbers = decode_dss_signature(key.sign(content, ec.ECDSA(self._hash)))
+        return b"".join(number.to_bytes(self._size, "big") for number in numbers)
+
+    def verifies(self, content: bytes, signature: bytes) -> bool:
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric import ec, padding
+        from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+        key: Any = self._public
+        try:
+            if self.algorithm == "RS256":
+                key.verify(signature, content, padding.PKCS1v15(), self._hash)
+                return True
+            if len(signature) != 2 * self._size:
+                return False
+            halves = signature[: self._size], signature[self._size :]
+            der = encode_dss_signature(*(int.from_bytes(half, "big") for half in halves))
+            key.verify(der, content, ec.ECDSA(self._hash))
+        except InvalidSignature:
+            return False
+        return True
+
+    def web_key(self) -> Document:
+        numbers: Any = self._public.public_numbers()
+        common = {"use": "sig", "kid": self.id, "alg": self.algorithm}
+        if self.algorithm == "RS256":
+            parts = {"n": numbers.n, "e": numbers.e}
+            spelled = {
+                name: _base64(each.to_bytes((each.bit_length() + 7) // 8, "big")) for name, each in parts.items()
+            }
+            return {**common, "kty": "RSA", **spelled}
+        spelled = {name: _base64(getattr(numbers, name).to_bytes(self._size, "big")) for name in ("x", "y")}
+        return {**common, "kty": "EC", "crv": self._curve, **spelled}
+
+
+def _ensure_key(path: Path) -> None:
+    """A P-256 key in *path*, unless there is a file; a file that is plainly no key is found out at once.
+
+    Raises ``StartError``.
+    """
+    try:
+        if path.exists():
+            if b"PRIVATE KEY" not in path.read_bytes():
+                raise StartError(f"cannot use the service account key {path}: it is no private key in PEM")
+            return
+    except OSError as error:
+        raise StartError(f"cannot use the service account key {path}: {error}") from error
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key = ec.generate_private_key(ec.SECP256R1())
+    write_private(path, key.private_bytes(serialization.Encoding.PEM, form, plain))
+
+
+def _load(path: Path, *, private: bool) -> _Key:
+    """Raises ``StartError``."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+    try:
+        pem = path.read_bytes()
+        pair: Any = serialization.load_pem_private_key(pem, None) if private or b"PRIVATE KEY" in pem else None
+        public: Any = serialization.load_pem_public_key(pem) if pair is None else pair.public_key()
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise StartError(f"cannot use the service account key {path}: {error}") from error
+    usable = isinstance(public, rsa.RSAPublicKey) or (
+        isinstance(public, ec.EllipticCurvePublicKey) and public.curve.name in _CURVES
+    )
+    if not usable:
+        raise StartError(f"cannot use the service account key {path}: it is neither RSA nor on P-256, P-384 or P-521")
+    return _Key(public, pair)
+
+
+def _json(document: Document) -> bytes:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _base64(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
+
+
+def _unbase64(text: str) -> bytes:
+    """Raises ``ValueError``."""
+    if not text.isascii() or "=" in text or "+" in text or "/" in text:
+        raise ValueError("not base64url")
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,0 +1,65 @@
+"""The flags of authentication and limits: the same for the whole plane and for the API server alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from sliceplane.cli.access import access_options, with_access
+from sliceplane.cli.main import main
+from sliceplane.shell.plane import PlaneConfig
+
+
+def parsed(*arguments: str) -> PlaneConfig:
+    """What the flags make of a configuration."""
+    found: list[PlaneConfig] = []
+
+    @click.command()
+    @access_options
+    def command(**flags: Any) -> None:
+        found.append(with_access(PlaneConfig(), flags))
+
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 0, done.output
+    return found[0]
+
+
+def test_without_flags_nothing_differs() -> None:
+    assert parsed() == PlaneConfig()
+
+
+def test_every_flag_counts(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    config = parsed(
+        "--advertise-address=192.0.2.1",
+        f"--token-auth-file={file}",
+        f"--client-ca-file={file}",
+        "--anonymous-auth=false",
+        "--service-account-issuer=https://i",
+        f"--service-account-signing-key-file={file}",
+        f"--service-account-key-file={file}",
+        "--service-account-jwks-uri=https://k",
+        "--api-audiences=a, b",
+        "--max-requests-inflight=1",
+        "--max-mutating-requests-inflight=2",
+    )
+    assert (config.advertise_address, config.anonymous, config.jwks_url) == ("192.0.2.1", False, "https://k")
+    assert (config.token_auth_file, config.client_ca_file) == (file, file)
+    assert (config.tokens.issuer, config.tokens.audiences) == ("https://i", ("a", "b"))
+    assert (config.tokens.signing_key_file, config.tokens.key_files) == (file, (file,))
+    assert (config.limits.reads_max, config.limits.writes_max) == (1, 2)
+
+
+@pytest.mark.parametrize("command", ["up", "apiserver"])
+def test_both_commands_have_them(command: str) -> None:
+    def flags(of: click.Command) -> set[str]:
+        return {flag for parameter in of.params for flag in parameter.opts}
+
+    found = main.get_command(click.Context(main), command)
+    assert found is not None
+    assert flags(access_options(click.Command("none"))) <= flags(found)

@@ -1,0 +1,84 @@
+"""Every namespace has its default ServiceAccount and the authority's certificate, and gets them back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.scheme import ConfigMaps, Namespaces, ResourceQuotas, ServiceAccounts
+from sliceplane.controllers.namespace import NamespaceController
+from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.controllers.root_ca_publisher import RootCaPublisher
+from sliceplane.controllers.service_account import ServiceAccountController
+from sliceplane.sim.cluster import Cluster
+
+BOOTSTRAP = ("default", "kube-node-lease", "kube-public", "kube-system")
+CA = "kube-root-ca.crt"
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster(ServiceAccountController(), RootCaPublisher("PEM"), NamespaceController(), ResourceQuotaController())
+
+
+def data(cluster: Cluster, namespace: str = "default") -> Any:
+    return cluster.get(ConfigMaps, CA, namespace=namespace).get("data")
+
+
+def check(cluster: Cluster) -> None:
+    for controller in cluster.controllers:
+        controller.check()
+
+
+def test_every_namespace_has_both(cluster: Cluster) -> None:
+    cluster.settle()
+    cluster.create(Namespaces, {"metadata": {"name": "shop"}})
+    cluster.settle()
+    for namespace in (*BOOTSTRAP, "shop"):
+        assert cluster.get(ServiceAccounts, "default", namespace=namespace)
+        assert data(cluster, namespace) == {"ca.crt": "PEM"}
+    writes = len(cluster.writes)
+    cluster.patch(Namespaces, "shop", {"metadata": {"labels": {"a": "b"}}}, namespace="")
+    cluster.settle()
+    assert len(cluster.writes) == writes, "all is there: nothing is asked of the server"
+    check(cluster)
+
+
+def test_what_is_removed_or_spoiled_comes_back(cluster: Cluster) -> None:
+    cluster.settle()
+    uid = cluster.get(ServiceAccounts, "default")["metadata"]["uid"]
+    cluster.delete(ServiceAccounts, "default")
+    cluster.delete(ConfigMaps, CA)
+    cluster.settle()
+    assert cluster.get(ServiceAccounts, "default")["metadata"]["uid"] != uid
+    for spoiled in ({"ca.crt": "other"}, {"ca.crt": None}, None):
+        cluster.patch(ConfigMaps, CA, {"data": spoiled})
+        cluster.settle()
+        assert data(cluster) == {"ca.crt": "PEM"}
+    cluster.patch(ConfigMaps, CA, {"data": {"mine": "x", "ca.crt": "other"}})
+    cluster.settle()
+    assert data(cluster) == {"mine": "x", "ca.crt": "PEM"}
+
+
+def test_a_namespace_can_go(cluster: Cluster) -> None:
+    cluster.create(Namespaces, {"metadata": {"name": "shop"}})
+    cluster.create(ResourceQuotas, {"metadata": {"name": "q"}, "spec": {"hard": {"configmaps": "5"}}}, namespace="shop")
+    cluster.settle()
+    assert cluster.get(ResourceQuotas, "q", namespace="shop")["status"]["used"] == {"configmaps": "1"}
+    cluster.delete(Namespaces, "shop", namespace="")
+    cluster.settle()
+    with pytest.raises(StatusError):
+        cluster.get(Namespaces, "shop", namespace="")
+    check(cluster)
+
+
+def test_other_objects_are_nobodys_business(cluster: Cluster) -> None:
+    cluster.settle()
+    writes = len(cluster.writes)
+    cluster.create(ConfigMaps, {"metadata": {"name": "c"}, "data": {"ca.crt": "mine"}})
+    cluster.create(ServiceAccounts, {"metadata": {"name": "s"}})
+    cluster.settle()
+    assert len(cluster.writes) == writes
+    assert cluster.get(ConfigMaps, "c")["data"] == {"ca.crt": "mine"}

@@ -1,0 +1,223 @@
+"""``sliceplane controllers`` against an API server that runs without controllers: once, and two of them by turns."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.running import ROOT, Plane, running_plane
+from tests.e2e.test_kill9 import Api
+
+NAMESPACE = "/api/v1/namespaces/default"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/sliceplane-controllers"
+PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+#: a leader that was killed is missed after the lease's duration
+TIMES = ("--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms")
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[Plane]:
+    with running_plane(tmp_path, command="apiserver") as running:
+        yield running
+
+
+def command(plane: Plane, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "sliceplane", "controllers", "--kubeconfig", plane.kubeconfig, *flags]
+
+
+def once(plane: Plane, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(plane, "--once", *flags), env=PYTHON, capture_output=True, text=True, check=False)
+
+
+@contextlib.contextmanager
+def instance(plane: Plane, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        command(plane, *TIMES, *flags),
+        env=PYTHON,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ready_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], 20.0)
+    assert readable, "no ready line within 20 s"
+    return process.stdout.readline().strip()
+
+
+def make_service(api: Api, name: str, pods: int) -> None:
+    service = {
+        "metadata": {"name": name},
+        "spec": {"selector": {"app": name}, "ports": [{"port": 80, "targetPort": 8080}]},
+    }
+    assert api.call("POST", f"{NAMESPACE}/services", service)[0] == 201
+    for number in range(pods):
+        add_pod(api, name, number)
+
+
+def add_pod(api: Api, name: str, number: int) -> None:
+    pod = {
+        "metadata": {"name": f"{name}-{number}", "labels": {"app": name}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "main", "image": "x"}]},
+    }
+    assert api.call("POST", f"{NAMESPACE}/pods", pod)[0] == 201
+    code, stored = api.call("GET", f"{NAMESPACE}/pods/{name}-{number}")
+    address = f"10.9.{len(name)}.{number + 1}"
+    stored["status"] = {
+        "phase": "Running",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    code, answer = api.call("PUT", f"{NAMESPACE}/pods/{name}-{number}/status", stored)
+    assert code == 200, answer
+
+
+def endpoints(api: Api, service: str) -> set[str]:
+    _, found = api.call("GET", f"{SLICES}?labelSelector=kubernetes.io/service-name={service}")
+    items: Any = found["items"]
+    return {address for item in items for endpoint in item["endpoints"] for address in endpoint["addresses"]}
+
+
+def until(what: Any, timeout_s: float) -> float:
+    began = time.monotonic()
+    while not what():
+        assert time.monotonic() - began < timeout_s, f"not within {timeout_s} s"
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+
+def holder(api: Api) -> str:
+    code, lease = api.call("GET", LEASE)
+    spec: Any = lease.get("spec", {})
+    return str(spec.get("holderIdentity", "")) if code == 200 else ""
+
+
+def test_once_reconciles_and_then_has_nothing_to_do(plane: Plane) -> None:
+    api = Api(plane)
+    assert api.call("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})[0] == 201
+    make_service(api, "web", 3)
+    first = once(plane)
+    assert first.returncode == 0, first.stderr
+    assert "endpointslice-controller: 1 jobs, 1 writes, 0 failed" in first.stdout
+    assert first.stdout.splitlines()[0].startswith("read 2 services, 3 pods, 1 nodes, 1 endpointslices")
+    assert endpoints(api, "web") == {"10.9.3.1", "10.9.3.2", "10.9.3.3"}
+    again = once(plane)
+    assert again.returncode == 0, again.stderr
+    assert "with 0 writes" in again.stdout.splitlines()[-1]
+    api.close()
+
+
+def test_once_says_what_it_could_not_do(plane: Plane) -> None:
+    api = Api(plane)
+    assert api.call("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})[0] == 201
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/endpointslices.discovery.k8s.io": "0"}}}
+    assert api.call("POST", f"{NAMESPACE}/resourcequotas", quota)[0] == 201
+    quota["status"] = {"hard": quota["spec"]["hard"], "used": {"count/endpointslices.discovery.k8s.io": "0"}}
+    assert api.call("PUT", f"{NAMESPACE}/resourcequotas/none/status", quota)[0] in (200, 201)
+    make_service(api, "web", 1)
+    done = once(plane, "--once-timeout=4s")
+    assert done.returncode == 1
+    assert "NOT reconciled" in done.stdout
+    assert "endpointslice-controller would go on" in done.stdout
+    assert endpoints(api, "web") == set()
+    api.close()
+
+
+def test_the_second_takes_over_when_the_first_goes_or_dies(plane: Plane) -> None:
+    api = Api(plane)
+    assert api.call("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})[0] == 201
+    make_service(api, "web", 1)
+    with instance(plane) as first:
+        assert ready_line(first) == "ready leading"
+        until(lambda: endpoints(api, "web") == {"10.9.3.1"}, 10)
+        leader = holder(api)
+        with instance(plane) as second:
+            assert ready_line(second) == f"ready standby leader={leader}"
+            # a clean end gives the Lease back: nobody waits for its duration
+            first.send_signal(signal.SIGTERM)
+            assert first.wait(15) == 0
+            add_pod(api, "web", 1)
+            until(lambda: endpoints(api, "web") == {"10.9.3.1", "10.9.3.2"}, 10)
+            successor = holder(api)
+            assert successor not in ("", leader)
+            with instance(plane) as third:
+                assert ready_line(third) == f"ready standby leader={successor}"
+                second.kill()
+                second.wait(15)
+                add_pod(api, "web", 2)
+                until(lambda: len(endpoints(api, "web")) == 3, 20)
+                assert holder(api) not in ("", leader, successor)
+    _, lease = api.call("GET", LEASE)
+    spec: Any = lease["spec"]
+    assert spec["leaseTransitions"] == 2
+    api.close()
+
+
+def test_pages_tell_standby_from_leading(plane: Plane) -> None:
+    api = Api(plane)
+    with instance(plane, "--healthz-bind-address=127.0.0.1:18287") as process:
+        assert ready_line(process) == "ready leading"
+        assert page("readyz") == (200, "ok: leading\n")
+        assert page("healthz") == (200, "ok\n")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            page("other")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(15) == 0
+    assert holder(api) == ""
+    api.close()
+
+
+def page(name: str) -> tuple[int, str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:18287/{name}", timeout=5) as answer:
+        return answer.status, answer.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--controllers=typo",), "there is no controller 'typo', only"),
+        (("--controllers=-endpointslice",), "none is left to run"),
+        (("--leader-elect-lease-duration=5s",), "must be greater than the renew deadline"),
+        (("--kubeconfig=/nonexistent",), "kubeconfig /nonexistent: No such file or directory"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_line(flags: tuple[str, ...], text: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sliceplane", "controllers", *flags],
+        env=PYTHON | {"HOME": "/nonexistent", "KUBECONFIG": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert text in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_an_election_it_works_at_once(plane: Plane) -> None:
+    """And leaves no Lease."""
+    api = Api(plane)
+    with instance(plane, "--leader-elect=false") as process:
+        assert ready_line(process) == "ready leading"
+        assert api.call("GET", LEASE)[0] == 404
+    api.close()

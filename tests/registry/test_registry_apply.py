@@ -308,6 +308,15 @@ def test_a_no_op_under_another_name_writes_nothing(api: Any) -> None:
     assert api.patch(ConfigMaps, "c", {"data": {"a": "1"}}, field_manager="two").body == first.body
 
 
+def test_what_the_server_undoes_is_no_write(api: Any) -> None:
+    service = {"metadata": {"name": "w"}, "spec": {"ports": [{"port": 80}], "selector": {"a": "b"}}}
+    first = api.create(Services, service, field_manager="one")
+    made = json.loads(first.body)
+    del made["spec"]["clusterIP"], made["spec"]["clusterIPs"]
+    made["status"] = {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}
+    assert api.update(Services, "w", made, field_manager="two").body == first.body
+
+
 def test_time_moves_only_when_something_was_written(api: Any) -> None:
     api.create(ConfigMaps, config_map({"a": "1"}), field_manager="one")
     api.now += 100

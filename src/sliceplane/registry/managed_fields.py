@@ -52,17 +52,18 @@ def on_create(ctx: Context, target: Target, document: Document, options: WriteOp
     _store(head, fields.updated(_decoded(base, working, ordered=False), change, write), working)
 
 
-def on_update(ctx: Context, target: Target, new: Document, old: Document, options: WriteOptions) -> None:
+def on_update(ctx: Context, target: Target, new: Document, old: Document, options: WriteOptions) -> bool:
     """Put the entries that come of making *new* out of *old* into *new*; both are in stored form.
 
-    ``target.subresource`` says through which endpoint, ``scale`` included.
+    ``target.subresource`` says through which endpoint, ``scale`` included.  Returns whether the stored entries were
+    where it began, so that they differ now by what this write does to the object and by nothing else.
     """
     head, stored = new["metadata"], old["metadata"].get(MEMBER, [])
     sent = head.pop(MEMBER, None)
     base = stored if target.subresource else _base(sent, stored)
     if not base:
         # Nobody was tracked, or should be any more: that lasts until the next apply.
-        return
+        return base is stored
     working = stored_form(target.resource)
     change = fields.compare(_shape(working), _untracked(old), new)
     write = _write(ctx, target, options, "Update")
@@ -72,6 +73,7 @@ def on_update(ctx: Context, target: Target, new: Document, old: Document, option
         head[MEMBER] = stored
     else:
         _store(head, after, working)
+    return base is stored
 
 
 def on_apply(
@@ -109,11 +111,16 @@ def _in_their_words(refused: fields.Conflicts, working: Resource) -> fields.Conf
     return fields.Conflicts(tuple(told))
 
 
-def only_times_differ(new: Document, old: Document) -> bool:
-    """Are two canonical documents the same but for the times of entries?  Such a write is none."""
-    ours, theirs = new["metadata"].get(MEMBER), old["metadata"].get(MEMBER)
-    if not ours or not theirs or not fields.same_but_times(ours, theirs):
-        return False
+def changes_nothing(new: Document, old: Document, *, derived: bool) -> bool:
+    """Is the write that made *new*, canonical as *old* is, none?
+
+    It is if nothing but the times of entries differs.  An update that the server undid is none either, whatever its
+    writer would own: that is where the entries are *derived* from it (see ``on_update``).
+    """
+    if not derived:
+        ours, theirs = new["metadata"].get(MEMBER), old["metadata"].get(MEMBER)
+        if ours != theirs and not (ours and theirs and fields.same_but_times(ours, theirs)):
+            return False
     return _untracked(new) == _untracked(old)
 
 

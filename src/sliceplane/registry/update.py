@@ -83,10 +83,11 @@ def replace(
     resource = target.resource
     stored = document_of(record)
     old = versions.comparable(target, stored)
+    derived = False
     if not tracked:
         if resource is Namespaces:
             metadata.force_namespace_label(new["metadata"])
-        managed_fields.on_update(ctx, target, new, old, options)
+        derived = managed_fields.on_update(ctx, target, new, old, options)
     strategy.prepare_update(core.config.gates, target, new, old)
     if target.subresource != "status":
         core.services.carry_over(resource, new, old)
@@ -101,7 +102,7 @@ def replace(
     if target.subresource != "status":
         core.services.admit(resource, new, old, dry_run=options.dry_run)
     shaped = canonical(resource, versions.to_store(core.config, target, new))
-    if shaped == stored or managed_fields.only_times_differ(shaped, stored):
+    if managed_fields.changes_nothing(shaped, stored, derived=derived):
         return answers.unchanged(core, record, warnings)
     if _ends_now(resource, shaped):
         # Watchers see DELETED alone; the reply is the object as this request left it, with its former version.

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.api import fields
-from sliceplane.api.fields import objects, sets
-from sliceplane.api.schema import lookup
+from sliceplane.api.fields import objects, sets, shape
+from sliceplane.api.schema import lookup, struct
 
 SERVICE = fields.shape_of("services")
 NOW = "2026-11-21T10:00:00Z"
@@ -77,8 +77,8 @@ def test_a_created_object_as_upstream_records_it() -> None:
             },
         },
     }
-    shape = fields.shape_of("deployments.apps")
-    managers = fields.updated({}, fields.compare(shape, {}, document), write("kubectl-create", "Update"))
+    kind = fields.shape_of("deployments.apps")
+    managers = fields.updated({}, fields.compare(kind, {}, document), write("kubectl-create", "Update"))
     (entry,) = fields.encode(managers, lambda found, _: found)
     container = {".": {}, "f:image": {}, "f:name": {}, "f:resources": {}}
     assert entry["fieldsV1"] == {
@@ -97,6 +97,12 @@ def test_a_created_object_as_upstream_records_it() -> None:
             },
         },
     }
+
+
+def test_what_is_said_of_fields_is_said_of_fields_that_there_are() -> None:
+    for path in (*sorted(shape._PLAIN), *shape._KEY_DEFAULTS):
+        owner, _, name = path.rpartition(".")
+        assert name in struct(owner).fields, path
 
 
 # --- merging lists ---

@@ -6,7 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from sliceplane.api.errors import StatusError
+from sliceplane.api.fields import sets
 from sliceplane.api.scheme import (
     ConfigMaps,
     Deployments,
@@ -426,6 +430,22 @@ def test_entries_of_a_client_count_when_they_can_be_read(api: Any) -> None:
     assert list(owners(made)) == [("next", "Update", "")]
 
 
+@pytest.mark.parametrize(
+    ("member", "value", "problem"),
+    [
+        ("manager", "m" * 129, "manager: Too long: may not be more than 128 bytes"),
+        ("manager", "a\nb", 'manager: Invalid value: "a\\nb": invalid character U+000A (at position 1)'),
+        ("subresource", "s" * 257, "subresource: Too long: may not be more than 256 bytes"),
+    ],
+)
+def test_entries_of_a_client_with_impossible_names(api: Any, member: str, value: str, problem: str) -> None:
+    api.create(ConfigMaps, config_map({"a": "1"}), field_manager="one")
+    made = api.get(ConfigMaps, "c")
+    made["metadata"]["managedFields"][0][member] = value
+    error = api.fails("update", ConfigMaps, "c", made)
+    assert error.message == f'ConfigMap "c" is invalid: metadata.managedFields[0].{problem}'
+
+
 def test_kubectl_takes_over_what_it_applied_from_the_clients_side(api: Any) -> None:
     document = config_map({"a": "1", "b": "1"})
     document["metadata"]["annotations"] = {LAST_APPLIED: json.dumps(config_map({"a": "1", "b": "1"}))}
@@ -502,3 +522,53 @@ def test_a_list_of_keyed_elements_is_shared_element_by_element(api: Any) -> None
     made = apply(api, Services, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "w"}}, "two")
     assert [port["name"] for port in made["spec"]["ports"]] == ["http"]
     assert list(owners(made)) == [("one", "Apply", "")]
+
+
+# --- any input ---
+
+_SCALARS = (
+    st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(["", "a", "v1", "x.io/y", "2026-01-01T00:00:00Z"])
+)
+_NAMES = st.sampled_from(
+    ["name", "labels", "annotations", "finalizers", "ports", "port", "protocol", "selector", "data", "f:a", "k:{}", "."]
+)
+_JUNK = st.recursive(
+    _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=3), max_leaves=8
+)
+_ENTRIES = _JUNK | st.lists(
+    st.fixed_dictionaries(
+        {"operation": st.sampled_from(["Apply", "Update", "x"]), "apiVersion": st.sampled_from(["v1", "v9", "a/b/c"])},
+        optional={"manager": _SCALARS, "fieldsType": st.just("FieldsV1"), "fieldsV1": _JUNK, "time": _SCALARS},
+    ),
+    max_size=3,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(head=_JUNK, spec=_JUNK, other=_JUNK, entries=_ENTRIES)
+def test_any_configuration_is_refused_or_stored(make_api: Any, head: Any, spec: Any, other: Any, entries: Any) -> None:
+    api = make_api()
+    api.create(Services, {"metadata": {"name": "w"}, "spec": {"ports": [{"port": 80}]}}, field_manager="maker")
+    head = {**head, "name": "w"} if isinstance(head, dict) else head
+    config = {"apiVersion": "v1", "kind": "Service", "metadata": head, "spec": spec, "status": other}
+    stored = api.get(Services, "w")
+    updated = {**stored, "metadata": {**stored["metadata"], "managedFields": entries, "labels": {"new": "one"}}}
+    for call in (
+        lambda: api.patch(Services, "w", json.dumps(config).encode(), "apply", field_manager="one", force=True),
+        lambda: api.update(Services, "w", updated, field_manager="two"),
+        lambda: api.patch(Services, "w", {"metadata": {"labels": {"next": "two"}}}, field_manager="three"),
+        lambda: api.patch(Services, "w", json.dumps(config).encode(), "apply", field_manager="one"),
+    ):
+        problem: StatusError | None = None
+        body: Any = {"metadata": {}}
+        try:
+            body = json.loads(call().body)
+        except StatusError as error:
+            problem = error
+        if problem is not None:
+            assert problem.code in (400, 409, 422, 500), problem
+            assert problem.code != 500 or problem.message.startswith("failed to create typed patch object"), problem
+        for entry in body["metadata"].get("managedFields", []):
+            assert entry["fieldsV1"], "an entry owns nothing"
+            assert sets.ordered(sets.from_wire(entry["fieldsV1"])) == entry["fieldsV1"]
+    api.registry.check()

@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any, Final
 
 from sliceplane.api.fields import elements
-from sliceplane.api.meta import Document
 from sliceplane.api.schema.model import Field, Struct, Type, lookup
 from sliceplane.api.schema.model import struct as definition
 
@@ -203,7 +202,3 @@ def member_shape(shape: Shape, element: str) -> Shape | None:
         case SetShape():
             return LEAF
     return None
-
-
-def is_empty(value: Document | list[Any] | None) -> bool:
-    return value is None or len(value) == 0

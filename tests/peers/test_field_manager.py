@@ -193,3 +193,24 @@ def test_histories_end_alike(peer: str) -> None:
             said = f"seed {seed} step {number}\n{json.dumps(history['steps'][: number + 1], indent=1)}"
             assert comparable(mine) == comparable(other), f"{said}\nours   {mine}\ntheirs {other}"
     assert refused > HISTORIES / 10, "too few conflicts to prove anything"
+
+
+def test_older_updaters_become_one_alike(peer: str) -> None:
+    labels: dict[str, str] = {}
+    steps = []
+    for number in range(15):
+        labels[f"l{number:02d}"] = "x"
+        document = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "o", "labels": dict(labels)},
+            "spec": {},
+        }
+        steps.append({"apply": False, "manager": f"u{number:02d}", "object": document})
+    history = {"apiVersion": "v1", "kind": "Service", "steps": steps}
+    done = subprocess.run([peer], input=json.dumps(history), capture_output=True, text=True, check=True, timeout=60)
+    theirs = [result["managers"] for result in json.loads(done.stdout)]
+    mine = [result["managers"] for result in ours(history)]
+    assert mine[:11] == theirs[:11]
+    assert "ancient-changes Update" in theirs[-1]
+    assert mine == theirs

@@ -173,6 +173,14 @@ def test_a_first_apply_that_changes_nothing_has_no_time(api: Any) -> None:
         (config_map({}, managedFields=[]), 400, "metadata.managedFields must be nil"),
         (b"a: [", 400, None),
         (
+            b"- a",
+            400,
+            (
+                "error decoding YAML: error unmarshaling JSON: while decoding JSON: "
+                "json: cannot unmarshal array into Go value of type map[string]interface {}"
+            ),
+        ),
+        (
             {**config_map({}), "dat": {}},
             500,
             "failed to create typed patch object (/c; /v1, Kind=ConfigMap): .dat: field not declared in schema",
@@ -210,7 +218,9 @@ def test_bad_configurations(api: Any, document: Any, code: int, message: str | N
     error = refused(api, ConfigMaps, "c", document)
     assert error.code == code
     assert message is None or error.message == message
-    assert message is not None or error.message.startswith("error decoding YAML: ")
+    assert message is not None or error.message.startswith(
+        "error decoding YAML: error converting YAML to JSON: yaml: line "
+    )
 
 
 def test_of_a_missing_object(api: Any) -> None:
@@ -247,11 +257,13 @@ def test_only_the_first_yaml_document_counts_and_repeated_members_are_told(api: 
     text = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata:\n  a: one\n  a: two\n---\nkind: Nonsense\n"
     warned = api.patch(ConfigMaps, "c", text, "apply", field_manager="one")
     assert json.loads(warned.body)["data"] == {"a": "two"}
-    assert len(warned.warnings) == 1
-    assert 'key "a" already set in map' in warned.warnings[0]
+    assert warned.warnings == ('line 6: key "a" already set in map',)
     error = refused(api, ConfigMaps, "c", text, field_validation="Strict")
     assert error.code == 400
-    assert error.message.startswith("error strict decoding YAML: ")
+    assert error.message == (
+        "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n"
+        '  line 6: key "a" already set in map'
+    )
     assert api.patch(ConfigMaps, "c", text, "apply", field_manager="one", field_validation="Ignore").warnings == ()
 
 

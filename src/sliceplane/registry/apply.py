@@ -7,6 +7,7 @@ or of a create if there is none.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from sliceplane.api import codec, fields, strict
@@ -26,6 +27,8 @@ from sliceplane.registry.types import Context, Outcome, Target, WriteOptions
 from sliceplane.registry.update import check_version, replace
 
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_YAML_ERRORS: Final = "yaml: unmarshal errors:\n"
+_NO_OBJECT: Final = re.compile("json: cannot unmarshal [a-z]+ into Go value")
 #: the one manager that keeps the annotation, and that may take what it applied from the client's side before
 KUBECTL: Final = "kubectl"
 
@@ -41,8 +44,6 @@ def apply(core: Core, ctx: Context, target: Target, body: bytes, options: WriteO
     check_configuration(lookup(resource.schema_key), config)
     live = {} if record is None else versions.shown_document(resource, document_of(record))
     merged = _merged(ctx, target, live, config, options)
-    if options.field_validation == "Strict" and warnings:
-        raise bad_request(f"error strict decoding YAML: {warnings[0]}")
     if record is None and merged["metadata"].get("uid"):
         uid = merged["metadata"]["uid"]
         why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
@@ -67,7 +68,10 @@ def apply(core: Core, ctx: Context, target: Target, body: bytes, options: WriteO
 
 
 def decode_configuration(body: bytes, options: WriteOptions) -> tuple[Document, tuple[str, ...]]:
-    """The first YAML document (JSON is YAML), without nulls, and what is wrong with it short of being unreadable."""
+    """The first YAML document (JSON is YAML), without nulls, and the warnings that it earns.
+
+    Raises the 400 ``StatusError`` for what cannot be read or, with ``Strict``, has a member twice.
+    """
     try:
         if body.lstrip()[:1] == b"{":
             # kubectl sends JSON, which need not be read as slowly as YAML unless a member is there twice.
@@ -80,9 +84,21 @@ def decode_configuration(body: bytes, options: WriteOptions) -> tuple[Document, 
         else:
             found = strict.decode_yaml(body)
     except strict.MalformedBody as error:
-        raise bad_request(f"error decoding YAML: {error}") from error
-    problems = () if options.field_validation == "Ignore" else found.problems
-    return drop_nulls(found.document), problems
+        raise bad_request(f"error decoding YAML: {_complaint(str(error))}") from error
+    if options.field_validation == "Ignore" or not found.problems:
+        return drop_nulls(found.document), ()
+    if options.field_validation == "Strict":
+        raise bad_request(f"error strict decoding YAML: {_complaint(found.problems[0])}")
+    lines = (line.strip() for problem in found.problems for line in problem.removeprefix(_YAML_ERRORS).split("\n"))
+    return drop_nulls(found.document), tuple(lines)
+
+
+def _complaint(text: str) -> str:
+    """A complaint of reading YAML, as it reads where only an object will do."""
+    found = _NO_OBJECT.match(text)
+    if found:
+        return f"error unmarshaling JSON: while decoding JSON: {found[0]} of type map[string]interface {{}}"
+    return f"error converting YAML to JSON: {text}"
 
 
 def check_type(config: Document, api_version: str, kind: str) -> None:

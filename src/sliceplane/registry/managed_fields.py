@@ -22,7 +22,7 @@ from typing import Any, Final
 from sliceplane.api import fields, views
 from sliceplane.api.fields import FieldSet, Managers
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Deployments, Namespaces, Pods, Resource, ServiceCIDRs, by_kind, stored_form
+from sliceplane.api.scheme import Deployments, Pods, Resource, ServiceCIDRs, by_kind, stored_form
 from sliceplane.kit.times import format_time
 from sliceplane.registry.types import Context, Target, WriteOptions
 
@@ -187,4 +187,4 @@ def _reset(target: Target) -> FieldSet:
     """What the endpoint does not write, whatever a body says."""
     if target.subresource == "status":
         return _NOT_BY_STATUS.get(target.resource.key, _SPEC)
-    return _STATUS if target.resource.has_status or target.resource is Namespaces else fields.EMPTY
+    return _STATUS if target.resource.has_status else fields.EMPTY

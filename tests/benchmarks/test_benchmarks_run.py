@@ -29,6 +29,7 @@ def test_every_budget_of_the_design_has_its_benchmark() -> None:
         "ready_to_packet",
         "storage",
         "startup",
+        "rolling_update",
     }
     assert wanted <= set(benchmarks())
 

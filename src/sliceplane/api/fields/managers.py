@@ -126,12 +126,12 @@ def received(sent: list[Any]) -> list[Document]:
         if entry.get("fieldsType") != FIELDS_TYPE:
             raise Malformed(f"invalid fieldsType {entry.get('fieldsType')!r} in managed fields entry {position}")
         clean: Document = {"manager": entry.get("manager") or "", "operation": operation, "apiVersion": version}
-        if entry.get("time"):
-            clean["time"] = format_time(parse_time(entry["time"]))
         try:
+            if entry.get("time"):
+                clean["time"] = format_time(parse_time(entry["time"]))
             clean["fieldsV1"] = sets.from_wire(entry.get("fieldsV1") or {})
-        except ValueError as error:
-            raise Malformed(f"error decoding set: {error}") from error
+        except (ValueError, OverflowError) as error:
+            raise Malformed(f"error decoding entry: {error}") from error
         if entry.get("subresource"):
             clean["subresource"] = entry["subresource"]
         made.append(clean)

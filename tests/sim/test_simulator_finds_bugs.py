@@ -81,15 +81,16 @@ def test_a_failed_sync_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_endpoint_moves_by_way_of_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """nacos#10209, k/k#82494: a restart that empties what it finds and fills it again."""
-    original = slice_service.ServiceState._family_writes
+    original = slice_service.ServiceState._plan_family
 
-    def family_writes(self: Any, shape: Any, family: Any) -> Any:
-        if not self.shape or getattr(self, "_emptied", False):
-            return original(self, shape, family)
-        self._emptied = True
-        return [slice_service.delete_slice(each) for name, each in sorted(self.slices.items())]
+    def plan_family(self: Any, shape: Any, family: Any, writes: Any) -> Any:
+        changes = original(self, shape, family, writes)
+        if not getattr(self, "_emptied", True):
+            self._emptied = True
+            writes[:] = [slice_service.delete_slice(each) for _, each in sorted(self.slices.items())]
+        return changes
 
-    monkeypatch.setattr(slice_service.ServiceState, "_family_writes", family_writes)
+    monkeypatch.setattr(slice_service.ServiceState, "_plan_family", plan_family)
     monkeypatch.setattr(slice_service.ServiceState, "_emptied", False, raising=False)
     assert found("none,crash=0.5") & {"no-lost-endpoint"}
 

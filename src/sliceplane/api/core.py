@@ -89,6 +89,10 @@ class PodReadinessGate(Projection, frozen=True, kw_only=True):
     condition_type: str = ""
 
 
+class TopologySpreadConstraint(Projection, frozen=True, kw_only=True):
+    topology_key: str = ""
+
+
 class PodSpec(Projection, frozen=True, kw_only=True):
     node_name: str = ""
     hostname: str = ""
@@ -98,6 +102,7 @@ class PodSpec(Projection, frozen=True, kw_only=True):
     node_selector: dict[str, str] | None = None
     readiness_gates: tuple[PodReadinessGate, ...] | None = None
     termination_grace_period_seconds: int | None = None
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] | None = None
 
 
 class PodIP(Projection, frozen=True, kw_only=True):

@@ -22,10 +22,12 @@ from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
 from sliceplane.controllers.slice_samples import Result, SliceSamples
+from sliceplane.heuristics.asking import Find
+from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.informer.changes import Change
 from sliceplane.kit.samples import Family
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine, Touched
-from sliceplane.slices.hints import Notice
+from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.writes import SlicePlan, SliceWrite
 from sliceplane.workqueue.queue import WorkQueue
 from sliceplane.workqueue.samples import queue_families
@@ -40,7 +42,7 @@ EVENT_COMPONENT: Final = "endpoint-slice-controller"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSliceConfig:
-    """kube-controller-manager's flags of the same names, and its feature gates.
+    """kube-controller-manager's flags of the same names, and its feature gates; where heuristics are found.
 
     Raises ``ValueError`` for what upstream refuses.
     """
@@ -49,6 +51,7 @@ class EndpointSliceConfig:
     concurrent_service_endpoint_syncs: int = 5
     endpointslice_updates_batch_period_s: float = 0.0
     gates: Gates = field(default_factory=Gates)
+    find_heuristic: Find = find_shipped
 
     def __post_init__(self) -> None:
         for name, value, limit in (
@@ -64,7 +67,9 @@ class EndpointSliceController:
 
     def __init__(self, config: EndpointSliceConfig | None = None) -> None:
         self._config = config or EndpointSliceConfig()
-        self._engine = SliceEngine(self._config.max_endpoints_per_slice, self._config.gates)
+        self._engine = SliceEngine(
+            self._config.max_endpoints_per_slice, self._config.gates, self._config.find_heuristic
+        )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._queue: WorkQueue[str] = WorkQueue()
         self._notes: list[EventNote] = []

@@ -20,6 +20,7 @@ from sliceplane.api.codec import decode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.heuristics.asking import Find
 from sliceplane.kit.ip import Family
 from sliceplane.slices.content import Stored, read_slice
 from sliceplane.slices.facts import NodeFacts, PodFacts
@@ -63,10 +64,13 @@ def _newer(seen: ObjectMeta, known: ObjectMeta) -> bool:
 class ServiceState:
     """Owned by ``SliceEngine``, which alone calls it.  ``nodes`` and ``zones`` are the engine's, read here."""
 
-    def __init__(self, key: str, nodes: Mapping[str, NodeFacts], zones: ZoneShares, max_endpoints: int) -> None:
+    def __init__(
+        self, key: str, nodes: Mapping[str, NodeFacts], zones: ZoneShares, max_endpoints: int, find: Find
+    ) -> None:
         self.key: Final = key
         self._nodes = nodes
         self._zones = zones
+        self._find = find
         self._max = max_endpoints
         self.shape: ServiceShape | None = None
         self.members: Members | None = None
@@ -119,7 +123,9 @@ class ServiceState:
         ports = PortResolver(shape.ports)
         self._order = list(shape.families)
         self._packers = {family: Packer(ports, self._max) for family in shape.families}
-        self.members = Members(shape, ports, self._packers, self._nodes, zones=self._zones, earlier=earlier)
+        self.members = Members(
+            shape, ports, self._packers, self._nodes, zones=self._zones, find=self._find, earlier=earlier
+        )
         for facts in pods:
             self.members.set(facts)
         for stored in self.slices.values():

@@ -7,8 +7,9 @@ needs its slices written again, but none of its endpoints worked out again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 from sliceplane.api.core import Service, ServicePort
 from sliceplane.api.discovery import (
@@ -26,6 +27,7 @@ from sliceplane.api.gates import (
     Gates,
 )
 from sliceplane.api.meta import OwnerReference
+from sliceplane.heuristics.types import ServiceView, is_heuristic_name
 from sliceplane.kit.ip import Family, family, parse_lenient
 from sliceplane.slices.facts import FAMILIES
 
@@ -33,6 +35,10 @@ ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
 #: deprecated, and stronger than the newer one where both are set
 ANNOTATION_TOPOLOGY_AWARE_HINTS = "service.kubernetes.io/topology-aware-hints"
 
+#: what metrics call every heuristic
+IMPLEMENTATION_SPECIFIC = "ImplementationSpecific"
+
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _NEWEST = Gates()
 _RESERVED_LABELS = (LABEL_SERVICE_NAME, LABEL_MANAGED_BY, LABEL_HEADLESS)
 
@@ -41,13 +47,14 @@ class HintMode(Enum):
     """Which hints ready endpoints get.
 
     ``AUTO``: by the zones' shares of CPU, as the annotation asks (KEP-2433; reference 2.1).  The others follow
-    ``spec.trafficDistribution`` (KEP-4444, KEP-3015; reference 2.2).
+    ``spec.trafficDistribution`` (KEP-4444, KEP-3015; reference 2.2), ``PLUGIN`` by a heuristic that it names.
     """
 
     NONE = "none"
     ZONE = "zone"
     NODE = "node"
     AUTO = "auto"
+    PLUGIN = "plugin"
 
 
 _HINT_MODES = {"PreferClose": HintMode.ZONE, "PreferSameZone": HintMode.ZONE, "PreferSameNode": HintMode.NODE}
@@ -80,6 +87,20 @@ class ServiceShape:
     distribution: str = ""
     node_names: bool = True
     all_conditions: bool = True
+    #: what a heuristic may read; empty without one
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def view(self) -> ServiceView:
+        """What a heuristic is told of the service."""
+        return ServiceView(
+            namespace=self.namespace, name=self.name, annotations=MappingProxyType(dict(self.annotations))
+        )
+
+    @property
+    def distribution_group(self) -> str:
+        """For metrics: whoever may write Services must not be able to make labels."""
+        return IMPLEMENTATION_SPECIFIC if self.hints is HintMode.PLUGIN else self.distribution
 
     @property
     def key(self) -> str:
@@ -100,7 +121,8 @@ class ServiceShape:
     def endpoint_inputs(self) -> tuple[object, ...]:
         return (
             *(self.uid, self.active, self.selector, self.families, self.ports),
-            *(self.publish_not_ready, self.hints),
+            *(self.publish_not_ready, self.hints, self.annotations),
+            *((self.distribution,) if self.hints is HintMode.PLUGIN else ()),
         )
 
     def owns(self, owners: tuple[OwnerReference, ...] | None) -> bool:
@@ -109,6 +131,7 @@ class ServiceShape:
 
 def shape_of(service: Service, gates: Gates = _NEWEST) -> ServiceShape:
     spec = service.spec
+    hints = hint_mode(service, gates)
     return ServiceShape(
         namespace=service.metadata.namespace,
         name=service.metadata.name,
@@ -121,11 +144,12 @@ def shape_of(service: Service, gates: Gates = _NEWEST) -> ServiceShape:
         families=families_of(service),
         ports=spec.ports or (),
         publish_not_ready=spec.publish_not_ready_addresses,
-        hints=hint_mode(service, gates),
+        hints=hints,
         labels=slice_labels(service),
         distribution=traffic_distribution(service, gates),
         node_names=gates.enabled(ENDPOINT_SLICE_NODE_NAME),
         all_conditions=gates.enabled(ENDPOINT_SLICE_TERMINATING_CONDITION),
+        annotations=_parameters(service) if hints is HintMode.PLUGIN else {},
     )
 
 
@@ -153,6 +177,11 @@ def slice_labels(service: Service) -> dict[str, str]:
     return dict(sorted(labels.items()))
 
 
+def _parameters(service: Service) -> dict[str, str]:
+    """All annotations but for kubectl's copy of the object, which changes with everything."""
+    return {k: v for k, v in sorted((service.metadata.annotations or {}).items()) if k != _LAST_APPLIED}
+
+
 def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
     """The annotation ``Auto`` beats the field, whatever then comes of it; unknown values are no value, and so are
     those of a feature that is off (KEP-4444, "Feature Enablement and Rollback")."""
@@ -160,16 +189,17 @@ def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
         return HintMode.NONE
     if wants_annotation_hints(service.metadata.annotations or {}):
         return HintMode.AUTO
-    return _HINT_MODES.get(traffic_distribution(service, gates), HintMode.NONE)
+    value = traffic_distribution(service, gates)
+    return HintMode.PLUGIN if is_heuristic_name(value) else _HINT_MODES.get(value, HintMode.NONE)
 
 
 def traffic_distribution(service: Service, gates: Gates = _NEWEST) -> str:
     """The field, if it has a value that counts; "" otherwise."""
     value = service.spec.traffic_distribution or ""
-    if value not in _HINT_MODES or wants_annotation_hints(service.metadata.annotations or {}):
+    if wants_annotation_hints(service.metadata.annotations or {}) or not gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION):
         return ""
-    if not gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION):
-        return ""
+    if value not in _HINT_MODES:
+        return value if is_heuristic_name(value) else ""
     return value if value == "PreferClose" or gates.enabled(PREFER_SAME_TRAFFIC_DISTRIBUTION) else ""
 
 

@@ -27,8 +27,8 @@ from sliceplane.heuristics.types import (
     Portion,
     ServiceView,
     ZoneView,
-    is_heuristic_name,
 )
+from sliceplane.kit.names import is_domain_qualified
 from sliceplane.slices import oracle
 
 TWO = {"n0": "a", "n1": "b"}
@@ -260,9 +260,9 @@ def test_what_a_plug_in_must_be() -> None:
 
 
 def test_names() -> None:
-    assert is_heuristic_name("example.com/Nearest")
+    assert is_domain_qualified("example.com/Nearest")
     for bad in ("PreferClose", "", "/x", "x/", "a/b/c", "Example.com/x", "example.com/a b"):
-        assert not is_heuristic_name(bad), bad
+        assert not is_domain_qualified(bad), bad
 
 
 # -- how much moves, and what it costs ------------------------------------------------------------------

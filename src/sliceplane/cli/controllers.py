@@ -117,12 +117,14 @@ def _entries(chosen: str, flags: dict[str, Any]) -> tuple[Entry, ...]:
     """The controllers of the flags.  Raises ``click.BadParameter`` for a name that none has."""
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.shell.controllers import default_controllers
+    from sliceplane.shell.heuristics import InstalledHeuristics
 
     slices = EndpointSliceConfig(
         max_endpoints_per_slice=flags["max_endpoints_per_slice"],
         concurrent_service_endpoint_syncs=flags["concurrent_service_endpoint_syncs"],
         endpointslice_updates_batch_period_s=flags["endpointslice_updates_batch_period"],
         gates=gates_of(flags["feature_gates"], ""),
+        find_heuristic=InstalledHeuristics().find,
     )
     known: dict[str, Entry] = {}
     names: dict[str, str] = {}

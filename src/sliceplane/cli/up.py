@@ -94,11 +94,13 @@ def command(
     def services() -> tuple[Service, ...]:
         from sliceplane.controllers.endpointslice import EndpointSliceConfig
         from sliceplane.shell.controllers import ControllerService, default_controllers, emulation_controllers
+        from sliceplane.shell.heuristics import InstalledHeuristics
 
         slices = EndpointSliceConfig(
             max_endpoints_per_slice=max_endpoints_per_slice,
             endpointslice_updates_batch_period_s=endpointslice_updates_batch_period,
             gates=gates,
+            find_heuristic=InstalledHeuristics().find,
         )
         entries = default_controllers(slices)
         if emulated is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from sliceplane.kit.names import check_dns_subdomain, check_label_value, check_qualified_name
+from sliceplane.kit.names import check_dns_subdomain, check_label_value
 
 #: of one endpoint, by API validation (reference 5.2)
 HINTS_MAX: Final = 8
@@ -104,11 +104,6 @@ class ZonalHeuristic(Protocol):
 
 
 Heuristic = LocalHeuristic | ZonalHeuristic
-
-
-def is_heuristic_name(value: str) -> bool:
-    """``domain/Name``: what ``trafficDistribution`` may be beside the standard values, which have no domain."""
-    return "/" in value and not check_qualified_name(value)
 
 
 def problem_of_hints(found: Hints) -> str:

@@ -27,8 +27,9 @@ from sliceplane.api.gates import (
     Gates,
 )
 from sliceplane.api.meta import OwnerReference
-from sliceplane.heuristics.types import ServiceView, is_heuristic_name
+from sliceplane.heuristics.types import ServiceView
 from sliceplane.kit.ip import Family, family, parse_lenient
+from sliceplane.kit.names import is_domain_qualified
 from sliceplane.slices.facts import FAMILIES
 
 ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
@@ -190,7 +191,7 @@ def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
     if wants_annotation_hints(service.metadata.annotations or {}):
         return HintMode.AUTO
     value = traffic_distribution(service, gates)
-    return HintMode.PLUGIN if is_heuristic_name(value) else _HINT_MODES.get(value, HintMode.NONE)
+    return HintMode.PLUGIN if is_domain_qualified(value) else _HINT_MODES.get(value, HintMode.NONE)
 
 
 def traffic_distribution(service: Service, gates: Gates = _NEWEST) -> str:
@@ -199,7 +200,7 @@ def traffic_distribution(service: Service, gates: Gates = _NEWEST) -> str:
     if wants_annotation_hints(service.metadata.annotations or {}) or not gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION):
         return ""
     if value not in _HINT_MODES:
-        return value if is_heuristic_name(value) else ""
+        return value if is_domain_qualified(value) else ""
     return value if value == "PreferClose" or gates.enabled(PREFER_SAME_TRAFFIC_DISTRIBUTION) else ""
 
 

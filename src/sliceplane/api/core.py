@@ -44,8 +44,17 @@ class ServiceSpec(Projection, frozen=True, kw_only=True):
     traffic_distribution: str | None = None
 
 
+class ServiceCondition(Condition, frozen=True, kw_only=True):
+    observed_generation: int | None = None
+
+
+class ServiceStatus(Projection, frozen=True, kw_only=True):
+    conditions: tuple[ServiceCondition, ...] | None = None
+
+
 class Service(Object, frozen=True, kw_only=True):
     spec: ServiceSpec = ServiceSpec()
+    status: ServiceStatus = ServiceStatus()
 
 
 class EndpointAddress(Projection, frozen=True, kw_only=True):

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="How long changes of Pods are gathered before slices are written.",
 )
+@click.option("--traffic-distribution-conditions", type=bool, is_flag=False, flag_value=True, default=True,
+    show_default=True, help="Tell in a Service's status what became of its trafficDistribution.")  # fmt: skip
 @click.option("--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft).")
 @click.option(
     "--hostname-override", default="", metavar="NODE", help="The node that --proxy is for.  [default: the host name]"
@@ -59,6 +61,7 @@ def command(
     log_level: str,
     max_endpoints_per_slice: int,
     endpointslice_updates_batch_period: float,
+    traffic_distribution_conditions: bool,
     proxy: bool,
     hostname_override: str,
     netns: str,
@@ -102,7 +105,7 @@ def command(
             gates=gates,
             find_heuristic=InstalledHeuristics().find,
         )
-        entries = default_controllers(slices)
+        entries = default_controllers(slices, conditions=traffic_distribution_conditions)
         if emulated is not None:
             entries += emulation_controllers(emulated)
         running: list[Service] = [ControllerService(entries)]

@@ -21,6 +21,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
+from sliceplane.controllers.hint_problems import HintProblems
 from sliceplane.controllers.slice_samples import Result, SliceSamples
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
@@ -65,7 +66,8 @@ class EndpointSliceConfig:
 class EndpointSliceController:
     """A ``controllers.base.Controller``.  Jobs are keyed ``namespace/name`` of the service."""
 
-    def __init__(self, config: EndpointSliceConfig | None = None) -> None:
+    def __init__(self, config: EndpointSliceConfig | None = None, problems: HintProblems | None = None) -> None:
+        """*problems* is told why Services have no hints."""
         self._config = config or EndpointSliceConfig()
         self._engine = SliceEngine(
             self._config.max_endpoints_per_slice, self._config.gates, self._config.find_heuristic
@@ -73,6 +75,8 @@ class EndpointSliceController:
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._queue: WorkQueue[str] = WorkQueue()
         self._notes: list[EventNote] = []
+        self._problems = problems or HintProblems()
+        self._problems.begin()
         self._samples = SliceSamples()
         self._synced = False
         self._info = ControllerInfo(
@@ -140,6 +144,7 @@ class EndpointSliceController:
             if key is None:
                 break
             plan = self._engine.plan(key, now)
+            self._problems.set(key, self._engine.hint_problems(key))
             self._samples.planned(plan.families)
             for problem in plan.problems:
                 self._warn(key, problem)

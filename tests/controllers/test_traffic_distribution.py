@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from tests.slices.heuristics import find
 
+from sliceplane.api.codec import decode_document
 from sliceplane.api.core import Service, ServiceCondition, ServiceStatus
+from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError, conflict
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
@@ -94,9 +96,10 @@ class Plane:
     def report(self, node: str, revision: int | None = None) -> None:
         """What the proxy of *node* writes: by default, that it holds everything."""
         progress = self.proxies.setdefault(node, Progress(node, ("IPv4",)))
-        progress.on_slice(str(self.cluster.store.revision if revision is None else revision))
+        newest = str(self.cluster.store.revision if revision is None else revision)
+        progress.on_object(EndpointSlice(metadata=ObjectMeta(resource_version=newest)))
         progress.on_idle("IPv4")
-        report = progress.take_report(self.cluster.now, None)
+        report = decode_document(progress.take_report(self.cluster.now))
         try:
             self.cluster.patch(Leases, progress.name, report, namespace="kube-node-lease")
         except StatusError as error:

@@ -12,7 +12,9 @@ from __future__ import annotations
 from typing import Final
 
 from sliceplane.api.codec import encode
-from sliceplane.api.meta import Document, OwnerReference
+from sliceplane.api.core import Node
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.meta import Document, Object, OwnerReference
 from sliceplane.kit.ip import Family
 from sliceplane.kit.times import format_micro_time
 
@@ -39,6 +41,8 @@ class Progress:
     def __init__(self, node: str, families: tuple[Family, ...]) -> None:
         self.name: Final = f"{LEASE_PREFIX}{node}"
         self._node = node
+        #: the Node, with which the Lease goes
+        self._owner: OwnerReference | None = None
         self._seen = 0
         #: what the transaction under way carries, and what the kernel holds
         self._carried = dict.fromkeys(families, 0)
@@ -48,9 +52,13 @@ class Progress:
 
     # -- what happens -----------------------------------------------------------------------------------
 
-    def on_slice(self, resource_version: str) -> None:
-        """The cache shows a slice of this version, or that it went with it."""
-        self._seen = max(self._seen, revision_of(resource_version))
+    def on_object(self, found: Object) -> None:
+        """The cache shows *found*, or that it went in this version."""
+        meta = found.metadata
+        if isinstance(found, EndpointSlice):
+            self._seen = max(self._seen, revision_of(meta.resource_version))
+        elif isinstance(found, Node) and meta.name == self._node and meta.uid:
+            self._owner = OwnerReference(api_version="v1", kind="Node", name=meta.name, uid=meta.uid)
 
     def on_taken(self, family: Family) -> None:
         """A transaction begins; it carries everything seen so far."""
@@ -77,8 +85,12 @@ class Progress:
             return 0.0
         return self._told_at + (CHANGED_PERIOD_S if self.revision != self._told else IDLE_PERIOD_S)
 
-    def take_report(self, now: float, owner: OwnerReference | None) -> Document:
-        """The Lease as it is to be now.  *owner*: the Node, with which it goes."""
+    def on_failure(self) -> None:
+        """The last report did not arrive: it is due again as if something had changed."""
+        self._told = -1
+
+    def take_report(self, now: float) -> bytes:
+        """The Lease as it is to be now: a document to create, and a merge patch."""
         self._told, self._told_at = self.revision, now
         metadata: Document = {
             "name": self.name,
@@ -86,15 +98,11 @@ class Progress:
             "labels": {LABEL_COMPONENT: COMPONENT},
             "annotations": {ANNOTATION_REVISION: str(self._told)},
         }
-        if owner is not None:
-            metadata["ownerReferences"] = [owner]
+        if self._owner is not None:
+            metadata["ownerReferences"] = [self._owner]
         spec = {
             "holderIdentity": self._node,
             "leaseDurationSeconds": LEASE_DURATION_S,
             "renewTime": format_micro_time(now),
         }
-        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
-
-    @staticmethod
-    def encoded(report: Document) -> bytes:
-        return encode(report)
+        return encode({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec})

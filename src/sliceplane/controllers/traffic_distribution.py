@@ -228,8 +228,7 @@ class TrafficDistributionController(KeyedController):
         if endpoints.zoneless and not is_domain_qualified(service.spec.traffic_distribution or ""):
             return false("EndpointsWithoutZone", "some ready endpoints are on Nodes whose zone is not known")
         if endpoints.hinted:
-            text = "some ready endpoints have no hints, and then consumers ignore those of the others"
-            return false("IncompleteHints", text)
+            return false("IncompleteHints", "not every ready endpoint has hints, so consumers ignore all")
         return false("NoHints", "the EndpointSlices have no hints")
 
     def _count(self, key: str) -> _Endpoints:

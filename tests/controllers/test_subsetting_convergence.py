@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
-from tests.controllers.test_endpointslice_convergence import MAX, Plane
+from tests.controllers.test_endpointslice_convergence import MAX, Plane, find
 from tests.slices.fake_cluster import make_node, make_pod, replace
 
 from sliceplane.api.codec import decode, encode
@@ -38,6 +38,7 @@ class SubsetPlane(Plane):
     def config(self) -> EndpointSliceConfig:
         return EndpointSliceConfig(
             max_endpoints_per_slice=MAX,
+            find_heuristic=find,
             subsetting=APPROACHES[self.subsetting],
             defragment=self.defragment,
             defragment_writes_per_minute=3,

@@ -21,6 +21,7 @@ from sliceplane.api.core import (
     Service,
     ServicePort,
     ServiceSpec,
+    TopologySpreadConstraint,
 )
 from sliceplane.api.discovery import LABEL_ZONE, Endpoint, EndpointSlice
 from sliceplane.api.errors import StatusError, conflict, invalid, invalid_value, not_found
@@ -34,7 +35,8 @@ Key = tuple[str, str, str]
 
 
 def make_pod(name: str, **over: Any) -> Pod:
-    """A ready pod on node n0; *over*: ips, labels, node, ready, phase, terminating, port, hostname, uid, since."""
+    """A ready pod on node n0; *over*: ips, labels, node, ready, phase, terminating, port, hostname, uid, since,
+    spread."""
     ips = over.get("ips", (f"10.0.0.{int(name.rpartition('-')[2]) + 1}",))
     ports = (ContainerPort(name="http", container_port=over.get("port", 8080)),)
     ready = Condition(
@@ -55,6 +57,10 @@ def make_pod(name: str, **over: Any) -> Pod:
             hostname=over.get("hostname", ""),
             subdomain=over.get("subdomain", ""),
             containers=(Container(name="main", ports=ports),),
+            topology_spread_constraints=tuple(
+                TopologySpreadConstraint(topology_key=key) for key in over.get("spread", ())
+            )
+            or None,
         ),
         status=PodStatus(
             phase=over.get("phase", "Running"),

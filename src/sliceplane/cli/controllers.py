@@ -119,6 +119,7 @@ def _entries(chosen: str, flags: dict[str, Any]) -> tuple[Entry, ...]:
     """The controllers of the flags.  Raises ``click.BadParameter`` for a name that none has."""
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.shell.controllers import default_controllers
+    from sliceplane.shell.heuristics import InstalledHeuristics
 
     gates = gates_of(flags["feature_gates"], "")
     check_slice_options(flags, gates)
@@ -128,6 +129,7 @@ def _entries(chosen: str, flags: dict[str, Any]) -> tuple[Entry, ...]:
         endpointslice_updates_batch_period_s=flags["endpointslice_updates_batch_period"],
         gates=gates,
         **slice_policy(flags),
+        find_heuristic=InstalledHeuristics().find,
     )
     known: dict[str, Entry] = {}
     names: dict[str, str] = {}

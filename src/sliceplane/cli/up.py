@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     help="How long changes of Pods are gathered before slices are written.",
 )
 @slice_options
+@click.option("--traffic-distribution-conditions", type=bool, is_flag=False, flag_value=True, default=True,
+    show_default=True, help="Tell in a Service's status what became of its trafficDistribution.")  # fmt: skip
 @click.option("--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft).")
 @click.option(
     "--hostname-override", default="", metavar="NODE", help="The node that --proxy is for.  [default: the host name]"
@@ -61,6 +63,7 @@ def command(
     log_level: str,
     max_endpoints_per_slice: int,
     endpointslice_updates_batch_period: float,
+    traffic_distribution_conditions: bool,
     proxy: bool,
     hostname_override: str,
     netns: str,
@@ -97,14 +100,16 @@ def command(
     def services() -> tuple[Service, ...]:
         from sliceplane.controllers.endpointslice import EndpointSliceConfig
         from sliceplane.shell.controllers import ControllerService, default_controllers, emulation_controllers
+        from sliceplane.shell.heuristics import InstalledHeuristics
 
         slices = EndpointSliceConfig(
             max_endpoints_per_slice=max_endpoints_per_slice,
             endpointslice_updates_batch_period_s=endpointslice_updates_batch_period,
             gates=gates,
             **slice_policy(grouped),
+            find_heuristic=InstalledHeuristics().find,
         )
-        entries = default_controllers(slices)
+        entries = default_controllers(slices, conditions=traffic_distribution_conditions)
         if emulated is not None:
             entries += emulation_controllers(emulated)
         running: list[Service] = [ControllerService(entries)]

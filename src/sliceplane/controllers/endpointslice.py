@@ -22,11 +22,14 @@ from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
 from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT, Defragmenter
+from sliceplane.controllers.hint_problems import HintProblems
 from sliceplane.controllers.slice_samples import Result, SliceSamples, slices_saved
+from sliceplane.heuristics.asking import Find
+from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.informer.changes import Change
 from sliceplane.kit.samples import Family
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine, Touched
-from sliceplane.slices.hints import Notice
+from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.subsets import Subsetting
 from sliceplane.slices.writes import SlicePlan, SliceWrite
 from sliceplane.workqueue.queue import WorkQueue
@@ -43,7 +46,7 @@ EVENT_COMPONENT: Final = "endpoint-slice-controller"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSliceConfig:
-    """kube-controller-manager's flags of the same names, its feature gates, and what we have beyond.
+    """kube-controller-manager's flags of the same names, its feature gates, where heuristics are found, and flags of ours.
 
     ``subsetting``: for Services without the annotation; ``None`` is not to say.  The feature is on if it is said, or
     if the gate is on.  Raises ``ValueError`` for what upstream refuses, and for contradictions.
@@ -57,6 +60,7 @@ class EndpointSliceConfig:
     claim_unlabelled_slices: bool = False
     defragment: bool = False
     defragment_writes_per_minute: int = WRITES_PER_MINUTE_DEFAULT
+    find_heuristic: Find = find_shipped
 
     def __post_init__(self) -> None:
         for name, value, limit in (
@@ -80,15 +84,19 @@ class EndpointSliceConfig:
 class EndpointSliceController:
     """A ``controllers.base.Controller``.  Jobs are keyed ``namespace/name`` of the service."""
 
-    def __init__(self, config: EndpointSliceConfig | None = None) -> None:
+    def __init__(self, config: EndpointSliceConfig | None = None, problems: HintProblems | None = None) -> None:
+        """*problems* is told why Services have no hints."""
         self._config = config or EndpointSliceConfig()
         self._engine = SliceEngine(
-            *(self._config.max_endpoints_per_slice, self._config.gates, self._config.approach),
+            *(self._config.max_endpoints_per_slice, self._config.gates, self._config.find_heuristic),
+            subsetting=self._config.approach,
             claim_unlabelled=self._config.claim_unlabelled_slices,
         )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._queue: WorkQueue[str] = WorkQueue()
         self._notes: list[EventNote] = []
+        self._problems = problems or HintProblems()
+        self._problems.begin()
         self._samples = SliceSamples()
         self._merges = Defragmenter(self._config.defragment_writes_per_minute) if self._config.defragment else None
         self._synced = False
@@ -157,6 +165,7 @@ class EndpointSliceController:
             if key is None:
                 break
             plan = self._engine.plan(key, now)
+            self._problems.set(key, self._engine.hint_problems(key))
             self._samples.planned(plan.families)
             for problem in plan.problems:
                 self._warn(key, problem)

@@ -41,7 +41,7 @@ class SliceSamples:
 
     def succeeded(self, shape: ServiceShape, families: Sequence[FamilyChanges]) -> None:
         """All writes of a sync were accepted."""
-        labels = ("Auto" if shape.hints is HintMode.AUTO else "Disabled", shape.distribution)
+        labels = ("Auto" if shape.hints is HintMode.AUTO else "Disabled", shape.distribution_group)
         histogram = self._changed.get(labels)
         if histogram is None:
             histogram = self._changed[labels] = Histogram(DEFAULT_BUCKETS)

@@ -16,10 +16,12 @@ from sliceplane.api.gates import ENDPOINT_SLICE
 from sliceplane.controllers.base import Controller
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.hint_problems import HintProblems
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.controllers.root_ca_publisher import RootCaPublisher
 from sliceplane.controllers.service_account import ServiceAccountController
+from sliceplane.controllers.traffic_distribution import TrafficDistributionController
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
@@ -45,12 +47,20 @@ class Entry:
     max_in_flight: int = 5
 
 
-def default_controllers(slices: EndpointSliceConfig) -> tuple[Entry, ...]:
-    """What every plane runs; without the feature gate EndpointSlice, slices stay as they are (KEP-0752)."""
+def default_controllers(slices: EndpointSliceConfig, *, conditions: bool = True) -> tuple[Entry, ...]:
+    """What every plane runs; without the feature gate EndpointSlice, slices stay as they are (KEP-0752).
+
+    *conditions*: Services with trafficDistribution are told what became of it.
+    """
+    problems = HintProblems()
     entries = [Entry(GarbageCollector, 20), Entry(NamespaceController), Entry(ResourceQuotaController)]
     entries.append(Entry(ServiceAccountController))
     if slices.gates.enabled(ENDPOINT_SLICE):
-        entries.insert(0, Entry(lambda: EndpointSliceController(slices), slices.concurrent_service_endpoint_syncs))
+        entries.insert(
+            0, Entry(lambda: EndpointSliceController(slices, problems), slices.concurrent_service_endpoint_syncs)
+        )
+    if conditions:
+        entries.append(Entry(lambda: TrafficDistributionController(slices.find_heuristic, problems, slices.gates)))
     return tuple(entries)
 
 

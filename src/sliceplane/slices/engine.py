@@ -17,6 +17,8 @@ from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
+from sliceplane.heuristics.asking import Find
+from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.index import PodIndex, SelectorIndex
 from sliceplane.slices.members import Effect, Members
@@ -30,6 +32,9 @@ MAX_ENDPOINTS_DEFAULT: Final = 100
 MAX_ENDPOINTS_LIMIT: Final = 1000
 
 Keys = tuple[str, ...]
+
+
+_ZONAL: Final = (HintMode.AUTO, HintMode.PLUGIN)
 
 
 class Touched(NamedTuple):
@@ -58,8 +63,9 @@ class SliceEngine:
         self,
         max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT,
         gates: Gates | None = None,
-        subsetting: Subsetting = Subsetting.OFF,
+        find: Find = find_shipped,
         *,
+        subsetting: Subsetting = Subsetting.OFF,
         claim_unlabelled: bool = False,
     ) -> None:
         """*subsetting* is for services that ask for nothing; ``OFF``: for none.  *claim_unlabelled*: slices that no
@@ -69,6 +75,7 @@ class SliceEngine:
         self._gates = gates or Gates()
         self._subsetting = subsetting
         self._claim_unlabelled = claim_unlabelled
+        self._find = find
         self._services: dict[str, ServiceState] = {}
         self._selectors: SelectorIndex[ServiceState] = SelectorIndex()
         self._selecting: dict[str, int] = {}
@@ -80,8 +87,8 @@ class SliceEngine:
         self._node_zones_changed = False
         #: services that prefer subsets; in the order in which they were seen
         self._preferring: dict[str, ServiceState] = {}
-        #: services with topology-mode Auto; in the order in which they were seen
-        self._auto: dict[str, ServiceState] = {}
+        #: services whose hints depend on zones: topology-mode Auto, heuristics; in the order in which they were seen
+        self._zonal: dict[str, ServiceState] = {}
         self._totals = Totals()
         #: what each service has in ``_totals``, and the services whose part has to be counted anew
         self._counted: dict[str, Totals] = {}
@@ -127,7 +134,7 @@ class SliceEngine:
             self._nodes[name] = facts
         self._zones_changed |= self._zones.replace(known, facts)
         self._node_zones_changed |= self._node_zones.replace(known, facts)
-        if known is not None and facts is not None and known.zone == facts.zone:
+        if known is not None and facts is not None and known.view == facts.view:
             return _UNTOUCHED
         effects: dict[str, Effect] = {}
         for pod in self._pods.on_node(name):
@@ -143,7 +150,7 @@ class SliceEngine:
         found: Keys = ()
         if self._zones_changed:
             self._zones_changed = False
-            found = tuple(key for key, service in self._auto.items() if not _members(service).hints_settled)
+            found = tuple(key for key, service in self._zonal.items() if not _members(service).hints_settled)
         if self._node_zones_changed:
             self._node_zones_changed = False
             services = self._preferring.items()
@@ -182,8 +189,8 @@ class SliceEngine:
         pair = self._selectors.add(shape.namespace, shape.name, shape.selector, service)
         self._selecting[shape.namespace] = self._selecting.get(shape.namespace, 0) + 1
         service.set_shape(shape, self._pods.selected(shape.namespace, pair, shape.selector))
-        if shape.hints is HintMode.AUTO:
-            self._auto[shape.key] = service
+        if shape.hints in _ZONAL:
+            self._zonal[shape.key] = service
         if shape.subsetting is Subsetting.PREFER_ZONE:
             self._preferring[shape.key] = service
 
@@ -191,13 +198,14 @@ class SliceEngine:
         """A value that nobody has any more stays, at 0."""
         for shape, step in ((before, -1), (after, 1)):
             if shape is not None and shape.active and shape.distribution:
-                self._distributions[shape.distribution] = self._distributions.get(shape.distribution, 0) + step
+                group = shape.distribution_group
+                self._distributions[group] = self._distributions.get(group, 0) + step
 
     def _unfile(self, namespace: str, name: str) -> None:
         service = self._services.get(f"{namespace}/{name}")
         if service is None or service.members is None:
             return
-        self._auto.pop(service.key, None)
+        self._zonal.pop(service.key, None)
         self._preferring.pop(service.key, None)
         self._selectors.remove(namespace, name)
         self._selecting[namespace] -= 1
@@ -262,6 +270,11 @@ class SliceEngine:
         service.ended(well=error is None)
         self._drop_if_empty(service)
 
+    def hint_problems(self, key: str) -> tuple[str, ...]:
+        """Why *key* has no hints, as of its last plan; empty if it has, or wants none of ours."""
+        service = self._services.get(key)
+        return () if service is None or service.members is None else service.members.hint_problems
+
     def deadline(self, key: str) -> float | None:
         """When *key* has to be planned again although nothing happens."""
         service = self._services.get(key)
@@ -305,7 +318,9 @@ class SliceEngine:
     def _service(self, key: str) -> ServiceState:
         service = self._services.get(key)
         if service is None:
-            service = self._services[key] = ServiceState(*(key, self._nodes, self._zones, self._node_zones, self._max))
+            service = self._services[key] = ServiceState(
+                *(key, self._nodes, self._zones, self._node_zones, self._max), find=self._find
+            )
         return service
 
     def _drop_if_empty(self, service: ServiceState) -> None:
@@ -315,12 +330,12 @@ class SliceEngine:
     def check(self) -> None:
         self._pods.check()
         self._selectors.check()
-        auto = {
+        zonal = {
             k
             for k, s in self._services.items()
-            if s.members is not None and s.shape is not None and s.shape.hints is HintMode.AUTO
+            if s.members is not None and s.shape is not None and s.shape.hints in _ZONAL
         }
-        assert self._auto.keys() == auto, f"{self._auto.keys() ^ auto} are filed wrongly as having hints"
+        assert self._zonal.keys() == zonal, f"{self._zonal.keys() ^ zonal} are filed wrongly as having hints"
         parts = list(self._counted.values())
         totals = Totals(*(sum(part[i] for part in parts) for i in range(3)))
         assert self._totals == totals, f"totals {self._totals} should be {totals}"
@@ -328,6 +343,7 @@ class SliceEngine:
         for facts in self._nodes.values():
             fresh.replace(None, facts)
         assert self._zones.shares == fresh.shares, f"shares {self._zones.shares} should be {fresh.shares}"
+        assert self._zones.views == fresh.views, f"zones {self._zones.views} should be {fresh.views}"
         for key, service in self._services.items():
             assert service.key == key, f"{service.key} is filed under {key}"
             assert not service.empty, f"{key} is empty and was not dropped"

@@ -37,7 +37,10 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.meta import ObjectReference
 from sliceplane.api.quota import amount
+from sliceplane.heuristics.asking import Find
+from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.kit.ip import family, parse_lenient
+from sliceplane.slices.oracle_plugins import check_plugin_hints, is_plugin
 
 PortSet = frozenset[bytes]
 #: port set -> the endpoints that must have it, maybe none
@@ -174,6 +177,7 @@ def check_converged(
     max_endpoints: int,
     *,
     subsetting: str = "",
+    find: Find = find_shipped,
 ) -> None:
     """Assert that *slices* (all that exist) show exactly what *service* must have, and how.
 
@@ -196,6 +200,12 @@ def check_converged(
         assert mine, f"{key} has no slice for {address_type}, not even a placeholder"
         if is_auto(service):
             check_auto_hints(service, address_type, mine, nodes)
+            mine = [without_hints(each) for each in mine]
+        elif is_plugin(service):
+            by_name = {
+                each.metadata.name: each for each in pods if each.metadata.namespace == service.metadata.namespace
+            }
+            check_plugin_hints(service, f"{key} {address_type}", mine, by_name, nodes, find=find)
             mine = [without_hints(each) for each in mine]
         shown = Counter((port_set(s.ports or ()), encode(e)) for s in mine for e in s.endpoints or ())
         groups = desired(service, address_type, pods, nodes)
@@ -346,8 +356,8 @@ def baseline_writes(
     Three deliberate differences from upstream are in here, too: labels are compared whole, hints of unready
     endpoints are compared, and a slice that the service does not own never counts as its placeholder.
 
-    With topology-mode Auto the hints decide, too, which slices are written.  Then only what the packing itself
-    creates is counted, and every live slice as updated: a bound that says nothing of updates.
+    With topology-mode Auto, and with heuristics, the hints decide, too, which slices are written.  Then only what the
+    packing itself creates is counted, and every live slice as updated: a bound that says nothing of updates.
     """
     if not is_active(service):
         return Writes()
@@ -355,7 +365,7 @@ def baseline_writes(
         (each for each in slices if is_ours(each, service) and each.metadata.deletion_timestamp is None),
         key=lambda each: each.metadata.name,
     )
-    auto = is_auto(service)
+    auto = is_auto(service) or is_plugin(service)
     if auto:
         live = [without_hints(each) for each in live]
     pods = list(pods)

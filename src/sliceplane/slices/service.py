@@ -20,10 +20,11 @@ from sliceplane.api.codec import decode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.heuristics.asking import Find
 from sliceplane.kit.ip import Family
 from sliceplane.slices.content import Stored, read_slice
 from sliceplane.slices.facts import NodeFacts, PodFacts
-from sliceplane.slices.hints import Notice
+from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.members import Members
 from sliceplane.slices.packer import Packer
 from sliceplane.slices.packplan import Update, hold_back
@@ -67,12 +68,20 @@ class ServiceState:
     """Owned by ``SliceEngine``, which alone calls it.  ``nodes`` and the two of zones are the engine's, read here."""
 
     def __init__(
-        self, key: str, nodes: Mapping[str, NodeFacts], zones: ZoneShares, node_zones: NodeZones, max_endpoints: int
+        self,
+        key: str,
+        nodes: Mapping[str, NodeFacts],
+        zones: ZoneShares,
+        node_zones: NodeZones,
+        max_endpoints: int,
+        *,
+        find: Find,
     ) -> None:
         self.key: Final = key
         self._nodes = nodes
         self._zones = zones
         self._node_zones = node_zones
+        self._find = find
         self._max = max_endpoints
         self.shape: ServiceShape | None = None
         self.members: Members | None = None
@@ -134,6 +143,7 @@ class ServiceState:
             *(shape, ports, self._packers, self._nodes),
             zones=self._zones,
             node_zones=self._node_zones,
+            find=self._find,
             earlier=earlier,
         )
         for facts in pods:

@@ -7,8 +7,9 @@ needs its slices written again, but none of its endpoints worked out again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 from sliceplane.api.core import Service, ServicePort
 from sliceplane.api.discovery import (
@@ -28,7 +29,9 @@ from sliceplane.api.gates import (
     Gates,
 )
 from sliceplane.api.meta import OwnerReference
+from sliceplane.heuristics.types import ServiceView
 from sliceplane.kit.ip import Family, family, parse_lenient
+from sliceplane.kit.names import is_domain_qualified
 from sliceplane.slices.facts import FAMILIES
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING, APPROACHES, Subsetting
 
@@ -36,6 +39,10 @@ ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
 #: deprecated, and stronger than the newer one where both are set
 ANNOTATION_TOPOLOGY_AWARE_HINTS = "service.kubernetes.io/topology-aware-hints"
 
+#: what metrics call every heuristic
+IMPLEMENTATION_SPECIFIC = "ImplementationSpecific"
+
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _NEWEST = Gates()
 _RESERVED_LABELS = (LABEL_SERVICE_NAME, LABEL_MANAGED_BY, LABEL_HEADLESS)
 _SUBSET_LABELS = (LABEL_FOR_ZONE, LABEL_FOR_REGION)
@@ -45,13 +52,14 @@ class HintMode(Enum):
     """Which hints ready endpoints get.
 
     ``AUTO``: by the zones' shares of CPU, as the annotation asks (KEP-2433; reference 2.1).  The others follow
-    ``spec.trafficDistribution`` (KEP-4444, KEP-3015; reference 2.2).
+    ``spec.trafficDistribution`` (KEP-4444, KEP-3015; reference 2.2), ``PLUGIN`` by a heuristic that it names.
     """
 
     NONE = "none"
     ZONE = "zone"
     NODE = "node"
     AUTO = "auto"
+    PLUGIN = "plugin"
 
 
 _HINT_MODES = {"PreferClose": HintMode.ZONE, "PreferSameZone": HintMode.ZONE, "PreferSameNode": HintMode.NODE}
@@ -86,6 +94,20 @@ class ServiceShape:
     all_conditions: bool = True
     subsetting: Subsetting = Subsetting.OFF
     subsetting_problem: str = ""
+    #: what a heuristic may read; empty without one
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def view(self) -> ServiceView:
+        """What a heuristic is told of the service."""
+        return ServiceView(
+            namespace=self.namespace, name=self.name, annotations=MappingProxyType(dict(self.annotations))
+        )
+
+    @property
+    def distribution_group(self) -> str:
+        """For metrics: whoever may write Services must not be able to make labels."""
+        return IMPLEMENTATION_SPECIFIC if self.hints is HintMode.PLUGIN else self.distribution
 
     @property
     def key(self) -> str:
@@ -106,7 +128,8 @@ class ServiceShape:
     def endpoint_inputs(self) -> tuple[object, ...]:
         return (
             *(self.uid, self.active, self.selector, self.families, self.ports),
-            *(self.publish_not_ready, self.hints, self.subsetting),
+            *(self.publish_not_ready, self.hints, self.annotations, self.subsetting),
+            *((self.distribution,) if self.hints is HintMode.PLUGIN else ()),
         )
 
     def owns(self, owners: tuple[OwnerReference, ...] | None) -> bool:
@@ -117,6 +140,7 @@ def shape_of(service: Service, gates: Gates = _NEWEST, subsetting: Subsetting = 
     """*subsetting* is what services have that ask for nothing."""
     spec = service.spec
     approach, problem = subsetting_of(service, subsetting)
+    hints = hint_mode(service, gates)
     return ServiceShape(
         namespace=service.metadata.namespace,
         name=service.metadata.name,
@@ -129,13 +153,14 @@ def shape_of(service: Service, gates: Gates = _NEWEST, subsetting: Subsetting = 
         families=families_of(service),
         ports=spec.ports or (),
         publish_not_ready=spec.publish_not_ready_addresses,
-        hints=hint_mode(service, gates),
+        hints=hints,
         labels=slice_labels(service, subsets=approach is not Subsetting.OFF),
         distribution=traffic_distribution(service, gates),
         node_names=gates.enabled(ENDPOINT_SLICE_NODE_NAME),
         all_conditions=gates.enabled(ENDPOINT_SLICE_TERMINATING_CONDITION),
         subsetting=approach,
         subsetting_problem=problem,
+        annotations=_parameters(service) if hints is HintMode.PLUGIN else {},
     )
 
 
@@ -181,6 +206,11 @@ def slice_labels(service: Service, *, subsets: bool = False) -> dict[str, str]:
     return dict(sorted(labels.items()))
 
 
+def _parameters(service: Service) -> dict[str, str]:
+    """All annotations but for kubectl's copy of the object, which changes with everything."""
+    return {k: v for k, v in sorted((service.metadata.annotations or {}).items()) if k != _LAST_APPLIED}
+
+
 def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
     """The annotation ``Auto`` beats the field, whatever then comes of it; unknown values are no value, and so are
     those of a feature that is off (KEP-4444, "Feature Enablement and Rollback")."""
@@ -188,16 +218,17 @@ def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
         return HintMode.NONE
     if wants_annotation_hints(service.metadata.annotations or {}):
         return HintMode.AUTO
-    return _HINT_MODES.get(traffic_distribution(service, gates), HintMode.NONE)
+    value = traffic_distribution(service, gates)
+    return HintMode.PLUGIN if is_domain_qualified(value) else _HINT_MODES.get(value, HintMode.NONE)
 
 
 def traffic_distribution(service: Service, gates: Gates = _NEWEST) -> str:
     """The field, if it has a value that counts; "" otherwise."""
     value = service.spec.traffic_distribution or ""
-    if value not in _HINT_MODES or wants_annotation_hints(service.metadata.annotations or {}):
+    if wants_annotation_hints(service.metadata.annotations or {}) or not gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION):
         return ""
-    if not gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION):
-        return ""
+    if value not in _HINT_MODES:
+        return value if is_domain_qualified(value) else ""
     return value if value == "PreferClose" or gates.enabled(PREFER_SAME_TRAFFIC_DISTRIBUTION) else ""
 
 

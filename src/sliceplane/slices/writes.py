@@ -15,7 +15,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.slices.content import Content, Stored
-from sliceplane.slices.hints import Notice
+from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.ports import PortGroup, Ports
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import with_subset

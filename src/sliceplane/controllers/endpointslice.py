@@ -46,7 +46,7 @@ EVENT_COMPONENT: Final = "endpoint-slice-controller"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSliceConfig:
-    """kube-controller-manager's flags of the same names, its feature gates, where heuristics are found, and flags of ours.
+    """kube-controller-manager's flags of the same names, its feature gates, and what is ours alone.
 
     ``subsetting``: for Services without the annotation; ``None`` is not to say.  The feature is on if it is said, or
     if the gate is on.  Raises ``ValueError`` for what upstream refuses, and for contradictions.

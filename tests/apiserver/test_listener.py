@@ -33,7 +33,7 @@ def test_a_connection_that_never_asks_is_closed(server: Server, monkeypatch: pyt
 
 
 def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plane_module, "_CERTIFICATE_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(plane_module, "CERTIFICATE_CHECK_SECONDS", 0.05)
     ahead = 0.0
     plane, end = run_plane(kept, clock=lambda: time.time() + ahead)
     server = Server(plane)

@@ -28,8 +28,11 @@ def server_context(pki: Pki, client_ca_file: Path | None = None) -> ssl.SSLConte
         try:
             if path is not None:
                 context.load_verify_locations(path)
-        except (OSError, ssl.SSLError) as error:
-            raise StartError(f"cannot use the certificate authority {path}: {error}") from error
+        except ssl.SSLError as error:
+            raise StartError(f"cannot use the certificate authority {path}: it holds no certificate in PEM") from error
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise StartError(f"cannot use the certificate authority {path}: {why}") from error
     load_server_certificate(context, pki)
     return context
 

@@ -107,7 +107,7 @@ def test_where_a_kubeconfig_is_looked_for(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
     assert kubeconfig.default_path() == tmp_path / ".kube" / "config"
-    with pytest.raises(KubeconfigError, match="there is no kubeconfig .*/config: name one with --kubeconfig"):
+    with pytest.raises(KubeconfigError, match=r"there is no kubeconfig .*/config: name one with --kubeconfig"):
         kubeconfig.load()
     monkeypatch.setenv("KUBECONFIG", f":{tmp_path}/one:{tmp_path}/two")
     assert kubeconfig.default_path() == tmp_path / "one"

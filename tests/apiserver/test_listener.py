@@ -58,6 +58,24 @@ def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig, monke
         end()
 
 
+def test_a_new_authority_is_trusted_at_once(kept: PlaneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubeconfig that is written then must work at the server that wrote it, without a restart."""
+    monkeypatch.setattr(plane_module, "CERTIFICATE_CHECK_SECONDS", 0.05)
+    plane, end = run_plane(kept)
+    server = Server(plane)
+    try:
+        assert server.get("/version").code == 200
+        kubeconfig = plane.kubeconfig.read_bytes()
+        plane.pki.ca_file.unlink()
+        deadline = time.monotonic() + 5
+        while plane.kubeconfig.read_bytes() == kubeconfig:
+            assert time.monotonic() < deadline, "there is no new authority"
+            time.sleep(0.05)
+        assert Server(plane).get("/api/v1/namespaces").code == 200
+    finally:
+        end()
+
+
 def test_ipv6() -> None:
     try:
         bind("::1", 0).close()

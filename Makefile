@@ -32,7 +32,7 @@ check: lint ## fast: lint, types, layers, quick tests of the cores
 test: lint ## everything that must pass (what CI runs)
 	$(PYTEST)
 
-soak: dev ## the slow ones: 100 kills under write load, long random histories
+soak: dev ## the slow ones: 100 kills under write load, long random histories, thousands of simulated seeds
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m slow --timeout=3600
 
 FUZZ_SECONDS ?= 1800

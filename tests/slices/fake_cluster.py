@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -250,7 +251,8 @@ class FakeCluster:
             try:
                 if index == fail_at and error is not None:
                     if lost:
-                        self.perform(write)
+                        with contextlib.suppress(StatusError):
+                            self.perform(write)
                     raise error
                 results.append(self.perform(write))
             except StatusError as failure:

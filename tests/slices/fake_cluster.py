@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -158,16 +159,22 @@ class FakeCluster:
             if seen != (old.metadata.uid, old.metadata.resource_version):
                 raise _conflict(write)
             return encode(self._settle(new, resource))
+        if write.verb == "get":
+            return encode(old)
         if write.verb == "patch":
             return self._patch(write, old)
         return self._delete(write, old)
 
     def _patch(self, write: Write, old: Object) -> bytes:
-        """A merge patch.  Metadata comes and goes as a whole member."""
+        """A merge patch; of strategic ones, that which takes owners out.  Metadata comes and goes as a whole member."""
         resource = write.resource
         document = msgspec.to_builtins(old)
         for member, value in decode_document(write.body).items():
             document[member] = {**document.get(member, {}), **value}
+        if write.patch_type == "strategic":
+            out = {each["uid"] for each in document["metadata"]["ownerReferences"] if each["$patch"] == "delete"}
+            owners = [each for each in old.metadata.owner_references or () if each.uid not in out]
+            document["metadata"]["ownerReferences"] = msgspec.to_builtins(owners) or None
         found = document["metadata"]
         if found.get("uid") != old.metadata.uid:
             raise invalid(resource.kind, resource.group, write.name, [invalid_value("metadata.uid", "x", "immutable")])
@@ -250,7 +257,8 @@ class FakeCluster:
             try:
                 if index == fail_at and error is not None:
                     if lost:
-                        self.perform(write)
+                        with contextlib.suppress(StatusError):
+                            self.perform(write)
                     raise error
                 results.append(self.perform(write))
             except StatusError as failure:

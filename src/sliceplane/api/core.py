@@ -172,6 +172,7 @@ class NamespaceSpec(Projection, frozen=True, kw_only=True):
 
 class NamespaceStatus(Projection, frozen=True, kw_only=True):
     phase: str = ""
+    conditions: tuple[Condition, ...] | None = None
 
 
 class Namespace(Object, frozen=True, kw_only=True):

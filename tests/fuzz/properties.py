@@ -32,6 +32,8 @@ QUIRKS = (
     "resourceVersion should not be set on objects to be created",
     "strconv.ParseUint: parsing ",
     "resourceVersion: Invalid value: ",
+    "failed to create typed patch object",
+    "failed to convert new typed object",
 )
 SLOW_S = 3.0
 _TABLE = f"{JSON};as=Table;v=v1;g=meta.k8s.io"

@@ -58,6 +58,10 @@ class WriteOptions:
     force: bool = False
 
 
+#: how the server writes objects of its own
+BY_THE_SERVER = WriteOptions(field_manager="kube-apiserver")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
     dry_run: bool = False

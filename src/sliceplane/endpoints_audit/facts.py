@@ -8,20 +8,18 @@ from typing import Final, Literal
 
 import msgspec
 
-from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME
-from sliceplane.endpoints_audit.addresses import LEAVING, READY, WAITING, Packed, pack, packed
-from sliceplane.endpoints_audit.wire import (
+from sliceplane.api.discovery import (
     ANNOTATION_LEADER,
     ANNOTATION_OVER_CAPACITY,
     LABEL_ENDPOINTS_MANAGED_BY,
+    LABEL_MANAGED_BY,
+    LABEL_SERVICE_NAME,
     LABEL_SKIP_MIRROR,
     MANAGED_BY_MIRRORING,
     MANAGED_BY_REVERSE_MIRROR,
-    Metadata,
-    WireEndpoints,
-    WireService,
-    WireSlice,
 )
+from sliceplane.endpoints_audit.addresses import LEAVING, READY, WAITING, Packed, pack, packed
+from sliceplane.endpoints_audit.wire import Metadata, WireEndpoints, WireService, WireSlice
 from sliceplane.kit.ip import family, parse_lenient
 
 ServiceRole = Literal["selecting", "without selector", "external name"]

@@ -14,13 +14,6 @@ from sliceplane.api.core import EndpointSubset, ServiceSpec
 from sliceplane.api.discovery import Endpoint
 from sliceplane.api.meta import Projection
 
-LABEL_ENDPOINTS_MANAGED_BY: Final = "endpoints.kubernetes.io/managed-by"
-LABEL_SKIP_MIRROR: Final = "endpointslice.kubernetes.io/skip-mirror"
-ANNOTATION_OVER_CAPACITY: Final = "endpoints.kubernetes.io/over-capacity"
-ANNOTATION_LEADER: Final = "control-plane.alpha.kubernetes.io/leader"
-MANAGED_BY_MIRRORING: Final = "endpointslicemirroring-controller.k8s.io"
-MANAGED_BY_REVERSE_MIRROR: Final = "reverse-mirror.sliceplane.dev"
-
 _ABSENT: Final = msgspec.Raw()
 
 

@@ -37,6 +37,8 @@ LEASE_NAME = "sliceplane-controllers"
 )
 @click.option("--once", is_flag=True, help="Reconcile everything, print a summary, exit.")
 @click.option("--once-timeout", type=DurationType(), default="5m", show_default=True, help="When --once gives up.")
+@click.option("--cleanup", is_flag=True,
+    help="Take away what reverse-mirror-controller made, and exit; as --once.")  # fmt: skip
 @click.option("--leader-elect", type=bool, is_flag=False, flag_value=True, default=True, show_default=True,
     help="Work only while leading; false: work at once.")  # fmt: skip
 @click.option("--leader-elect-lease-duration", type=DurationType(), default="15s", show_default=True,
@@ -65,6 +67,7 @@ def command(
     chosen: str,
     once: bool,
     once_timeout: float,
+    cleanup: bool,
     healthz_bind_address: tuple[str, int] | None,
     log_level: str,
     **flags: Any,
@@ -82,11 +85,13 @@ def command(
     from sliceplane.shell.pages import PageError
 
     configure(log_level)
-    entries = _entries(chosen, flags)
+    if cleanup and chosen not in ("reverse-mirror-controller", "reverse-mirror"):
+        raise click.UsageError("--cleanup is for --controllers=reverse-mirror-controller alone")
+    entries = _entries(chosen, flags, cleanup=cleanup)
     election = _election(flags)
     try:
         connection = load(kubeconfig)
-        if once:
+        if once or cleanup:
             raise SystemExit(asyncio.run(_once(connection, entries, once_timeout)))
         asyncio.run(_serve(connection, entries, election, healthz_bind_address))
     except (KubeconfigError, PageError) as error:
@@ -113,10 +118,10 @@ def _election(flags: dict[str, Any]) -> ElectionConfig | None:
         raise click.UsageError(str(error)) from error
 
 
-def _entries(chosen: str, flags: dict[str, Any]) -> tuple[Entry, ...]:
+def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[Entry, ...]:
     """The controllers of the flags.  Raises ``click.BadParameter`` for a name that none has."""
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
-    from sliceplane.shell.controllers import default_controllers
+    from sliceplane.shell.controllers import default_controllers, reverse_mirror
 
     slices = EndpointSliceConfig(
         max_endpoints_per_slice=flags["max_endpoints_per_slice"],
@@ -126,7 +131,7 @@ def _entries(chosen: str, flags: dict[str, Any]) -> tuple[Entry, ...]:
     )
     known: dict[str, Entry] = {}
     names: dict[str, str] = {}
-    for entry in default_controllers(slices):
+    for entry in (*default_controllers(slices), reverse_mirror(cleanup=cleanup)):
         info = entry.make().info
         known[info.name] = entry
         names.update(dict.fromkeys((info.name, *info.aliases), info.name))

@@ -121,7 +121,7 @@ def _election(flags: dict[str, Any]) -> ElectionConfig | None:
 def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[Entry, ...]:
     """The controllers of the flags.  Raises ``click.BadParameter`` for a name that none has."""
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
-    from sliceplane.shell.controllers import default_controllers, reverse_mirror
+    from sliceplane.shell.controllers import default_controllers
 
     slices = EndpointSliceConfig(
         max_endpoints_per_slice=flags["max_endpoints_per_slice"],
@@ -131,11 +131,12 @@ def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[Entr
     )
     known: dict[str, Entry] = {}
     names: dict[str, str] = {}
-    for entry in (*default_controllers(slices), reverse_mirror(cleanup=cleanup)):
+    for entry in default_controllers(slices):
         info = entry.make().info
         known[info.name] = entry
         names.update(dict.fromkeys((info.name, *info.aliases), info.name))
     wanted: dict[str, bool] = {}
+    _add_reverse_mirror(known, names, cleanup=cleanup)
     for part in chosen.split(","):
         name = part.strip()
         if name == "*":
@@ -152,6 +153,16 @@ def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[Entr
     if not running:
         raise click.BadParameter("none is left to run", param_hint="'--controllers'")
     return running
+
+
+def _add_reverse_mirror(known: dict[str, Entry], names: dict[str, str], *, cleanup: bool) -> None:
+    """It runs for who asks for it by name, never by ``*``."""
+    from sliceplane.shell.controllers import reverse_mirror
+
+    entry = reverse_mirror(cleanup=cleanup)
+    info = entry.make().info
+    known[info.name] = entry
+    names.update(dict.fromkeys((info.name, *info.aliases), info.name))
 
 
 async def _serve(

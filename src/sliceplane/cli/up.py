@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     show_default=True,
     help="How long changes of Pods are gathered before slices are written.",
 )
-@click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
 @click.option("--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft).")
 @click.option(
     "--hostname-override", default="", metavar="NODE", help="The node that --proxy is for.  [default: the host name]"
 )
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
+@click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
 @emulation_options
 def command(
     *,
@@ -60,10 +60,10 @@ def command(
     log_level: str,
     max_endpoints_per_slice: int,
     endpointslice_updates_batch_period: float,
-    reverse_mirror: bool,
     proxy: bool,
     hostname_override: str,
     netns: str,
+    reverse_mirror: bool,
     **grouped: Any,
 ) -> None:
     """Run the whole plane in one process: API server, controllers, with --emulate workloads, with --proxy rules.
@@ -96,7 +96,6 @@ def command(
     def services() -> tuple[Service, ...]:
         from sliceplane.controllers.endpointslice import EndpointSliceConfig
         from sliceplane.shell.controllers import ControllerService, default_controllers, emulation_controllers
-        from sliceplane.shell.controllers import reverse_mirror as reverse_mirror_entry
 
         slices = EndpointSliceConfig(
             max_endpoints_per_slice=max_endpoints_per_slice,
@@ -104,10 +103,12 @@ def command(
             gates=gates,
         )
         entries = default_controllers(slices)
-        if reverse_mirror:
-            entries += (reverse_mirror_entry(),)
         if emulated is not None:
             entries += emulation_controllers(emulated)
+        if reverse_mirror:
+            from sliceplane.shell.controllers import reverse_mirror as reverse_mirror_entry
+
+            entries += (reverse_mirror_entry(),)
         running: list[Service] = [ControllerService(entries)]
         if proxy:
             from sliceplane.shell.proxy_service import ProxyService

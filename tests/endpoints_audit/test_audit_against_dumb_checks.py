@@ -49,7 +49,11 @@ def endpoints(draw: st.DrawFn) -> Document:
     )
     annotations = draw(
         st.sampled_from(
-            [{}, {"control-plane.alpha.kubernetes.io/leader": "{}"}, {"endpoints.kubernetes.io/over-capacity": "x"}]
+            [
+                {},
+                {"control-plane.alpha.kubernetes.io/leader": "{}"},
+                {"endpoints.kubernetes.io/over-capacity": "truncated"},
+            ]
         )
     )
     owned = draw(st.sampled_from(["f:subsets", "f:metadata"]))
@@ -168,7 +172,15 @@ def dumb_kinds(world: World, name: str) -> set[Kind]:  # a list of plain checks
     reverse = "endpoints.kubernetes.io/managed-by" in labels
     if reverse:
         kinds.add(Kind.REVERSE_MIRRORED)
-    left, right = of_endpoints(found), of_slices(others if selecting or reverse else all_slices)
+    counterparts = others if selecting or reverse else all_slices
+    if selecting and not reverse:
+        made = [
+            each
+            for each in others
+            if each["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] == "endpointslice-controller.k8s.io"
+        ]
+        counterparts = made or others
+    left, right = of_endpoints(found), of_slices(counterparts)
     families = service["spec"]["ipFamilies"]
     if (selecting or reverse) and families:
         six = families[0] == "IPv6"

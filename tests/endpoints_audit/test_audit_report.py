@@ -217,7 +217,7 @@ class TestClients:
             auditor, log_of(event(verb="get", objectRef={"resource": "endpoints", "namespace": "shop", "name": "lock"}))
         )
         assert found.safe
-        assert [(each.kind, each.detail) for each in found.findings] == [(Kind.LOCK, '{"holderIdentity":"x"}')]
+        assert [(each.kind, each.detail) for each in found.findings] == [(Kind.LOCK, "held by x, last renewed never")]
 
     def test_readers_of_the_reverse_mirror_are_served(self) -> None:
         labels = {"endpoints.kubernetes.io/managed-by": "reverse-mirror.sliceplane.dev"}
@@ -240,6 +240,30 @@ class TestClients:
     def test_lines_that_are_no_events(self) -> None:
         log = log_of(b"nonsense\n", b"\xff\n", b"\n", b"[]\n", event())
         assert (log.lines, log.unreadable, len(log.clients)) == (4, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "detail"),
+    [
+        (
+            '{"holderIdentity":"a_1","renewTime":"2026-01-01T00:00:00Z","leaderTransitions":3}',
+            "held by a_1, last renewed 2026-01-01T00:00:00Z",
+        ),
+        ("{}", "held by nobody, last renewed never"),
+        ("nonsense", "held by nobody who can be read"),
+    ],
+)
+def test_who_holds_a_lock(annotation: str, detail: str) -> None:
+    lock = body("lock", metadata={"annotations": {"control-plane.alpha.kubernetes.io/leader": annotation}})
+    assert [(each.kind, each.detail) for each in audited(endpoints=[lock]).findings()] == [(Kind.LOCK, detail)]
+
+
+def test_slices_of_other_clusters_are_not_expected_in_endpoints() -> None:
+    """A mesh of clusters adds slices to a Service with a selector; its Endpoints never had those addresses."""
+    remote = slice_of("web", "10.9.0.1", manager="mesh.example.com")
+    slices = [slice_of("web", "10.0.0.1"), remote | {"metadata": remote["metadata"] | {"name": "web-remote"}}]
+    found = audited(services=[SELECTING], endpoints=[body("web", subsets=subsets("10.0.0.1"))], slices=slices)
+    assert found.findings() == ()
 
 
 class TestShown:

@@ -19,11 +19,12 @@ from sliceplane.api.discovery import (
     MANAGED_BY_REVERSE_MIRROR,
 )
 from sliceplane.endpoints_audit.addresses import LEAVING, READY, WAITING, Packed, pack, packed
-from sliceplane.endpoints_audit.wire import Metadata, WireEndpoints, WireService, WireSlice
+from sliceplane.endpoints_audit.wire import LockRecord, Metadata, WireEndpoints, WireService, WireSlice
 from sliceplane.kit.ip import family, parse_lenient
 
 ServiceRole = Literal["selecting", "without selector", "external name"]
 _ADDRESS_BYTES: Final = {"IPv4": 4, "IPv6": 16}
+_records: Final = msgspec.json.Decoder(LockRecord)
 
 
 class Fact(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -46,8 +47,8 @@ class ServiceFacts(Fact, frozen=True, gc=False, kw_only=True):
 
 
 class EndpointsFacts(Fact, frozen=True, gc=False, kw_only=True):
-    """``count``: addresses as the limit of 1,000 counts them, once in every subset.  ``lock``: the annotation of a
-    leader election.  ``capacity``: what the annotation about it says."""
+    """``count``: addresses as the limit of 1,000 counts them, once in every subset.  ``lock``: who holds it, in words,
+    where it is one of a leader election.  ``capacity``: what the annotation about it says."""
 
     addresses: bytes
     count: int
@@ -90,10 +91,20 @@ def endpoints_facts(found: WireEndpoints) -> EndpointsFacts:
         count=sum(len(each.addresses or ()) + len(each.not_ready_addresses or ()) for each in subsets),
         skip_mirror=labels.get(LABEL_SKIP_MIRROR) == "true",
         reverse=labels.get(LABEL_ENDPOINTS_MANAGED_BY) == MANAGED_BY_REVERSE_MIRROR,
-        lock=annotations.get(ANNOTATION_LEADER),
+        lock=_lock(annotations.get(ANNOTATION_LEADER)),
         capacity=annotations.get(ANNOTATION_OVER_CAPACITY, ""),
         writers=_writers(found.metadata),
     )
+
+
+def _lock(annotation: str | None) -> str | None:
+    if annotation is None:
+        return None
+    try:
+        record = _records.decode(annotation)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return "held by nobody who can be read"
+    return f"held by {record.holder_identity or 'nobody'}, last renewed {record.renew_time or 'never'}"
 
 
 def _endpoints_entries(found: WireEndpoints) -> Iterator[tuple[Packed, int]]:

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from sliceplane.api.discovery import MANAGED_BY_CONTROLLER
 from sliceplane.endpoints_audit.addresses import LEAVING, READY, WAITING, Packed, spelled, unpack
 from sliceplane.endpoints_audit.facts import EndpointsFacts, ServiceFacts, SliceFacts
 
 ADDRESSES_MAX: Final = 1000
+#: what the annotation says of an object that does not hold all; ``warning`` (1.21) is one that does
+TRUNCATED: Final = "truncated"
 #: addresses and slices that a detail names
 EXAMPLES_MAX: Final = 3
 #: managers that an Endpoints controller is known by: upstream's, where it is part of a larger program, and ours
@@ -172,11 +175,11 @@ def _endpoints_problems(
     if endpoints.reverse:
         yield Kind.REVERSE_MIRRORED, _count(endpoints.count)
     made_for_it = selecting or endpoints.reverse
-    # Endpoints that were made for a Service have one family, and nothing of what others' Endpoints were mirrored to
-    counted = [each for each in slices if not (made_for_it and each.mirrored)]
+    counted = _counterparts(selecting, endpoints, slices)
+    # Endpoints that were made for a Service have one family
     difference = _compare(endpoints, counted, service.address_bytes if made_for_it else 0)
     full = endpoints.count >= ADDRESSES_MAX and difference.only_slices
-    truncated = bool(endpoints.capacity) or bool(full)
+    truncated = endpoints.capacity == TRUNCATED or bool(full)
     if truncated:
         missing = len(difference.only_slices)
         yield Kind.TRUNCATED, f"{_count(endpoints.count)}; {missing:,} more in EndpointSlices"
@@ -196,6 +199,17 @@ def _endpoints_problems(
         own = sorted({each.manager for each in endpoints.writers if each.addresses} - {"kube-apiserver"})
         if own and not hidden:
             yield Kind.OWN_WRITER, f"written by {', '.join(own)}"
+
+
+def _counterparts(selecting: bool, endpoints: EndpointsFacts, slices: list[SliceFacts]) -> list[SliceFacts]:
+    """The slices that ought to have the addresses of *endpoints*."""
+    if endpoints.reverse:
+        return [each for each in slices if not each.mirrored]
+    if not selecting:
+        return slices
+    # Others may add slices for the same Service (what other clusters have, say); Endpoints know nothing of these.
+    own = [each for each in slices if each.manager == MANAGED_BY_CONTROLLER]
+    return own or [each for each in slices if not each.mirrored]
 
 
 def _slice_problems(

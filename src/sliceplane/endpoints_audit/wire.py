@@ -63,6 +63,13 @@ class WireSlice(Projection, frozen=True, kw_only=True):
     endpoints: tuple[Endpoint, ...] | None = None
 
 
+class LockRecord(Projection, frozen=True, kw_only=True):
+    """What client-go's leader election writes into an annotation."""
+
+    holder_identity: str = ""
+    renew_time: str | None = None
+
+
 # audit.k8s.io Events, of any version: these members were always there
 
 

@@ -105,6 +105,19 @@ async def test_tokens_that_always_expire_are_told(monkeypatch: pytest.MonkeyPatc
     assert client.pages == 2 * LISTS_MAX
 
 
+@pytest.mark.parametrize(("code", "passes"), [(429, True), (503, True), (403, False)])
+async def test_a_page_that_fails_is_asked_for_again(monkeypatch: pytest.MonkeyPatch, code: int, passes: bool) -> None:
+    monkeypatch.setattr(endpoints_audit, "RETRY_PAUSE_S", 0.0)
+    api = FakeApi()
+    put_service(api, "web")
+    api.fail(StatusError(code, "", "not now"), "list", times=2)
+    if passes:
+        assert (await audited(ReadingClient(api))).counts["services"] == 1
+    else:
+        with pytest.raises(StatusError, match="not now"):
+            await audited(ReadingClient(api))
+
+
 @pytest.mark.parametrize("names_max", [300, 0], ids=["name by name", "all lists again"])
 async def test_a_change_on_its_way_is_no_finding(monkeypatch: pytest.MonkeyPatch, names_max: int) -> None:
     """A rolling update: slices are ahead of Endpoints for a moment.  What stays wrong is told as it is in the end."""

@@ -46,6 +46,8 @@ def audit(*, kubeconfig: Path | None, audit_logs: tuple[Path, ...], second_look:
         found = asyncio.run(_audit(load(kubeconfig), audit_logs, second_look))
     except (KubeconfigError, Unreachable, _CannotLook) as error:
         _fail(str(error))
+    except KeyboardInterrupt:
+        _fail("interrupted")  # not click's exit code, which is 1: an answer here
     except StatusError as error:
         _fail(f"the server refuses: {error}")
     except BaseExceptionGroup as errors:

@@ -21,10 +21,13 @@ from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Se
 from sliceplane.endpoints_audit.audit import Auditor, confirmed
 from sliceplane.endpoints_audit.usage import AuditLog
 from sliceplane.endpoints_audit.verdict import Report, report
-from sliceplane.shell.client.base import Client
+from sliceplane.shell.client.base import Client, ListPage, Unreachable
 
 PAGE_OBJECTS: Final = 500
 LISTS_MAX: Final = 3
+#: for a page that the server could not give (429, 5xx) or that did not come
+PAGE_TRIES_MAX: Final = 3
+RETRY_PAUSE_S: Final = 1.0
 #: beyond so many names all lists are read again instead
 NAMES_MAX: Final = 300
 NAMES_AT_ONCE: Final = 8
@@ -77,7 +80,7 @@ async def _list(client: Client, resource: Resource, auditor: Auditor, take: Call
         token = ""
         try:
             while True:
-                page = await client.list(resource, limit=PAGE_OBJECTS, continue_token=token)
+                page = await _page(client, resource, token)
                 for body in page.items:
                     take(body)
                 token = page.continue_token
@@ -86,6 +89,22 @@ async def _list(client: Client, resource: Resource, auditor: Auditor, take: Call
         except StatusError as error:
             if error.code != 410 or attempt == LISTS_MAX:
                 raise
+
+
+async def _page(client: Client, resource: Resource, token: str) -> ListPage:
+    """A list of a large cluster is hundreds of pages: one that fails is asked for again."""
+    for attempt in range(1, PAGE_TRIES_MAX + 1):
+        try:
+            return await client.list(resource, limit=PAGE_OBJECTS, continue_token=token)
+        except StatusError as error:
+            if attempt == PAGE_TRIES_MAX or not (error.code == 429 or error.code >= 500):
+                raise
+            await asyncio.sleep(max(RETRY_PAUSE_S, error.retry_after_s or 0))
+        except Unreachable:
+            if attempt == PAGE_TRIES_MAX or not token:
+                raise
+            await asyncio.sleep(RETRY_PAUSE_S)
+    raise AssertionError(f"{resource.plural}: {PAGE_TRIES_MAX} tries are over and nobody raised")
 
 
 async def _look_at(client: Client, names: list[str]) -> Auditor:

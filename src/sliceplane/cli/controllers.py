@@ -38,6 +38,8 @@ LEASE_NAME = "sliceplane-controllers"
 )
 @click.option("--once", is_flag=True, help="Reconcile everything, print a summary, exit.")
 @click.option("--once-timeout", type=DurationType(), default="5m", show_default=True, help="When --once gives up.")
+@click.option("--cleanup", is_flag=True,
+    help="Take away what reverse-mirror-controller made, and exit; as --once.")  # fmt: skip
 @click.option("--leader-elect", type=bool, is_flag=False, flag_value=True, default=True, show_default=True,
     help="Work only while leading; false: work at once.")  # fmt: skip
 @click.option("--leader-elect-lease-duration", type=DurationType(), default="15s", show_default=True,
@@ -67,6 +69,7 @@ def command(
     chosen: str,
     once: bool,
     once_timeout: float,
+    cleanup: bool,
     healthz_bind_address: tuple[str, int] | None,
     log_level: str,
     **flags: Any,
@@ -84,11 +87,13 @@ def command(
     from sliceplane.shell.pages import PageError
 
     configure(log_level)
-    entries = _entries(chosen, flags)
+    if cleanup and chosen not in ("reverse-mirror-controller", "reverse-mirror"):
+        raise click.UsageError("--cleanup is for --controllers=reverse-mirror-controller alone")
+    entries = _entries(chosen, flags, cleanup=cleanup)
     election = _election(flags)
     try:
         connection = load(kubeconfig)
-        if once:
+        if once or cleanup:
             raise SystemExit(asyncio.run(_once(connection, entries, once_timeout)))
         asyncio.run(_serve(connection, entries, election, healthz_bind_address))
     except (KubeconfigError, PageError) as error:
@@ -115,7 +120,7 @@ def _election(flags: dict[str, Any]) -> ElectionConfig | None:
         raise click.UsageError(str(error)) from error
 
 
-def _entries(chosen: str, flags: dict[str, Any]) -> tuple[Entry, ...]:
+def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[Entry, ...]:
     """The controllers of the flags.  Raises ``click.BadParameter`` for a name that none has."""
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.shell.controllers import default_controllers
@@ -138,6 +143,7 @@ def _entries(chosen: str, flags: dict[str, Any]) -> tuple[Entry, ...]:
         known[info.name] = entry
         names.update(dict.fromkeys((info.name, *info.aliases), info.name))
     wanted: dict[str, bool] = {}
+    _add_reverse_mirror(known, names, cleanup=cleanup)
     for part in chosen.split(","):
         name = part.strip()
         if name == "*":
@@ -154,6 +160,16 @@ def _entries(chosen: str, flags: dict[str, Any]) -> tuple[Entry, ...]:
     if not running:
         raise click.BadParameter("none is left to run", param_hint="'--controllers'")
     return running
+
+
+def _add_reverse_mirror(known: dict[str, Entry], names: dict[str, str], *, cleanup: bool) -> None:
+    """It runs for who asks for it by name, never by ``*``."""
+    from sliceplane.shell.controllers import reverse_mirror
+
+    entry = reverse_mirror(cleanup=cleanup)
+    info = entry.make().info
+    known[info.name] = entry
+    names.update(dict.fromkeys((info.name, *info.aliases), info.name))
 
 
 async def _serve(

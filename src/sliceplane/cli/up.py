@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     "--hostname-override", default="", metavar="NODE", help="The node that --proxy is for.  [default: the host name]"
 )
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
+@click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
 @emulation_options
 def command(
     *,
@@ -67,6 +68,7 @@ def command(
     proxy: bool,
     hostname_override: str,
     netns: str,
+    reverse_mirror: bool,
     **grouped: Any,
 ) -> None:
     """Run the whole plane in one process: API server, controllers, with --emulate workloads, with --proxy rules.
@@ -112,6 +114,10 @@ def command(
         entries = default_controllers(slices, conditions=traffic_distribution_conditions)
         if emulated is not None:
             entries += emulation_controllers(emulated)
+        if reverse_mirror:
+            from sliceplane.shell.controllers import reverse_mirror as reverse_mirror_entry
+
+            entries += (reverse_mirror_entry(),)
         running: list[Service] = [ControllerService(entries)]
         if proxy:
             from sliceplane.shell.proxy_service import ProxyService

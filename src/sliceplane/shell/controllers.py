@@ -64,6 +64,13 @@ def default_controllers(slices: EndpointSliceConfig, *, conditions: bool = True)
     return tuple(entries)
 
 
+def reverse_mirror(*, cleanup: bool = False) -> Entry:
+    """For who asks for it: slices to Endpoints.  With *cleanup* it takes away what it made, and makes no more."""
+    from sliceplane.controllers.reverse_mirroring import ReverseMirrorController
+
+    return Entry(lambda: ReverseMirrorController(cleanup=cleanup))
+
+
 def emulation_controllers(config: EmulationConfig) -> tuple[Entry, ...]:
     """What ``--emulate`` adds."""
     from sliceplane.controllers.emulation.deployment import DeploymentController

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sliceplane.nft.layout import SERVICE_IPS, static_commands
+from sliceplane.nft.layout import SERVICE_IPS, Surroundings, static_commands
 from sliceplane.nft.objects import (
     DROP,
     AddChain,
@@ -36,7 +36,7 @@ SETUP: tuple[Command, ...] = (
     AddTable(),
     DeleteTable(),
     AddTable(),
-    *static_commands(),
+    *static_commands("ip", Surroundings()),
     AddContainer(MAP),
     AddChain("c"),
     AddElements(MAP.name, (((0,), Target("10.0.0.1", 80)),)),

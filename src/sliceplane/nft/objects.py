@@ -65,6 +65,8 @@ class Container:
     key: tuple[Literal["addr", "proto", "port", "numgen"], ...]
     value: Literal["none", "verdict", "target"] = "none"
     protocol: str = ""
+    #: of a dynamic set, which packets fill: how long an element stays; 0: it is none
+    timeout_s: int = 0
 
     def definition(self, family: NftFamily) -> str:
         if self.value == "target":
@@ -72,7 +74,8 @@ class Container:
             return f"{{ typeof numgen random mod 2 : {family} daddr . {self.protocol} dport; }}"
         types = {"addr": "ipv4_addr" if family == "ip" else "ipv6_addr", "proto": "inet_proto", "port": "inet_service"}
         suffix = " : verdict" if self.value == "verdict" else ""
-        return f"{{ type {' . '.join(types[part] for part in self.key)}{suffix}; }}"
+        dynamic = f" flags dynamic,timeout; timeout {self.timeout_s}s;" if self.timeout_s else ""
+        return f"{{ type {' . '.join(types[part] for part in self.key)}{suffix};{dynamic} }}"
 
     @property
     def kind(self) -> str:

@@ -50,6 +50,8 @@ FLIP_BUDGET_MS = 0.1
 UPSTREAM_FLIP_MS = {100: 1.3, 1_000: 14.7, 20_000: 247.0, 100_000: 1284.0}
 FIRST_SYNC_BUDGET_MS = {20_000: 100.0, 100_000: 600.0}
 UPSTREAM_FIRST_SYNC_MS = {20_000: 199.0, 100_000: 1369.0}
+AUTO = {"service.kubernetes.io/topology-mode": "Auto"}
+NODE_STATUS = {"status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "8"}}}
 SIZES = (100, 1_000, 20_000, 100_000)
 SMALL_SIZES = (100,)
 
@@ -59,15 +61,18 @@ replace = msgspec.structs.replace
 class Bench:
     """A controller, the Pods that it knows, and just enough of a server to answer its writes."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, hints: bool = False) -> None:
+        """*hints*: topology-mode Auto, over Nodes of equal CPU."""
         self.count = count
         self.controller = EndpointSliceController()
         self.now = 1_800_000_000.0
         self.revision = 1
         self.slices: dict[str, EndpointSlice] = {}
         nodes = range((count + PODS_PER_NODE - 1) // PODS_PER_NODE)
-        self.nodes = [decode(encode(node_document(number)), Node) for number in nodes]
+        self.nodes = [decode(encode(node_document(number) | NODE_STATUS), Node) for number in nodes]
         self.service = decode(encode(self._stored(service_document(cluster_ip="10.96.0.10"), 0)), Service)
+        if hints:
+            self.service = replace(self.service, metadata=replace(self.service.metadata, annotations=AUTO))
         self.pods = [self._pod(number, ready=True) for number in range(count)]
 
     def _stored(self, document: dict[str, object], number: int) -> dict[str, object]:
@@ -199,9 +204,23 @@ def measure(count: int, flips: int, peer: Peer) -> list[Result]:
     return results
 
 
+def measure_hints(count: int, flips: int) -> Result:
+    """A flip where the zones keep enough endpoints each, so that no hint moves."""
+    bench = Bench(count, hints=True)
+    bench.fill()
+    bench.show(Services.key, None, bench.service)
+    job = bench.take()
+    assert all(b'"hints"' in write.body for write in job.writes), "the first sync gave no hints"
+    bench.close_turn(bench.perform(job))
+    turns = [bench.flip(number * 7919 % count)[0] for number in range(flips)]
+    name, size = "one pod flips, with topology-mode Auto", f"{count:,} endpoints"
+    return Result(name=name, size=size, value=statistics.median(turns) * 1e3, unit="ms", budget=FLIP_BUDGET_MS)
+
+
 def run(small: bool = False) -> list[Result]:
     if small:
-        return [result for count in SMALL_SIZES for result in measure(count, 20, recorded(count))]
+        rows = [result for count in SMALL_SIZES for result in measure(count, 20, recorded(count))]
+        return [*rows, measure_hints(1_000, 20)]
     program = peers.build("endpointslice")
     results: list[Result] = []
     flips: dict[int, float] = {}
@@ -216,7 +235,7 @@ def run(small: bool = False) -> list[Result]:
         unit="x",
         budget=FLIP_GROWTH_BUDGET,
     )
-    return [*results, growth]
+    return [*results, growth, measure_hints(SIZES[-1], FLIPS)]
 
 
 if __name__ == "__main__":

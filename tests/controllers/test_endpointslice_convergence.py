@@ -10,7 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_service, replace
 
 from sliceplane.api.core import Node, Pod, Service, ServicePort
-from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
+from sliceplane.api.discovery import (
+    LABEL_MANAGED_BY,
+    LABEL_SERVICE_NAME,
+    MANAGED_BY_CONTROLLER,
+    EndpointHints,
+    EndpointSlice,
+    ForZone,
+)
 from sliceplane.api.errors import StatusError, conflict, internal
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
@@ -45,7 +52,7 @@ services = st.fixed_dictionaries(
         "publish_not_ready_addresses": st.booleans(),
         "traffic_distribution": st.sampled_from((None, "PreferClose", "PreferSameNode")),
         "labels": st.sampled_from((None, {"team": "a"}, {"service.kubernetes.io/headless": "user"})),
-        "annotations": st.sampled_from((None, None, {"service.kubernetes.io/topology-mode": "Auto"})),
+        "annotations": st.sampled_from((None, {"service.kubernetes.io/topology-mode": "Auto"})),
         "uid": st.sampled_from(("u1", "u1", "u2")),
     }
 )
@@ -95,9 +102,19 @@ class Plane(RuleBasedStateMachine):
     def pod_goes(self, which: int) -> None:
         self.cluster.remove(Pods, "shop", f"p-{which}")
 
-    @rule(which=st.sampled_from(("n0", "n1", "n2")), zone=st.sampled_from(("", "a", "b")))
-    def node(self, which: str, zone: str) -> None:
-        self.cluster.put(make_node(which, zone))
+    @rule(
+        which=st.sampled_from(("n0", "n1", "n2")),
+        zone=st.sampled_from(("", "a", "b", "c")),
+        cpu=st.sampled_from(("4", "4", "1500m", "0")),
+        ready=st.sampled_from((True, True, False)),
+    )
+    def node(self, which: str, zone: str, cpu: str, ready: bool) -> None:
+        self.cluster.put(make_node(which, zone, cpu=cpu, ready=ready))
+
+    @rule()
+    def zones_are_well(self) -> None:
+        for name, zone in (("n0", "a"), ("n1", "b"), ("n2", "c")):
+            self.cluster.put(make_node(name, zone))
 
     @rule(which=st.sampled_from(("n0", "n1", "n2")))
     def node_goes(self, which: str) -> None:
@@ -125,7 +142,19 @@ class Plane(RuleBasedStateMachine):
     @rule(
         which=st.integers(0, 9),
         how=st.sampled_from(
-            ("delete", "drop first", "double", "stray", "label", "annotate", "disown", "unready", "end", "leave")
+            (
+                "delete",
+                "drop first",
+                "double",
+                "stray",
+                "label",
+                "annotate",
+                "disown",
+                "unready",
+                "hint",
+                "end",
+                "leave",
+            )
         ),
     )
     def edit(self, which: int, how: str) -> None:
@@ -152,6 +181,9 @@ class Plane(RuleBasedStateMachine):
             case "unready":
                 changed = tuple(replace(e, zone="odd") for e in endpoints)
                 self.cluster.put(replace(each, endpoints=changed))
+            case "hint":
+                odd = EndpointHints(for_zones=(ForZone(name="a"),))
+                self.cluster.put(replace(each, endpoints=tuple(replace(e, hints=odd) for e in endpoints)))
             case "end":
                 self.cluster.put(replace(each, metadata=replace(meta, deletion_timestamp="2026-11-21T10:00:00Z")))
                 self.cluster.remove(EndpointSlices, "shop", meta.name)

@@ -298,6 +298,7 @@ def test_columns_for_selectors_and_owners(api: Any) -> None:
         "spec.restartPolicy": "Always",
         "spec.schedulerName": "default-scheduler",
         "spec.hostNetwork": "false",
+        "spec.serviceAccountName": "default",
         "status.phase": "Pending",
     }
     assert api.store.owned_by("u1") == (record,)

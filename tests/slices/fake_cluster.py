@@ -13,6 +13,7 @@ from sliceplane.api.core import (
     ContainerPort,
     Namespace,
     Node,
+    NodeStatus,
     Pod,
     PodIP,
     PodSpec,
@@ -83,8 +84,12 @@ def make_service(name: str = "web", **over: Any) -> Service:
     return Service(metadata=meta, spec=ServiceSpec(**{**spec, **over}))
 
 
-def make_node(name: str, zone: str = "") -> Node:
-    return Node(metadata=ObjectMeta(name=name, labels={LABEL_ZONE: zone} if zone else {}))
+def make_node(name: str, zone: str = "", *, cpu: str = "4", ready: bool = True, **labels: str) -> Node:
+    condition = Condition(type="Ready", status="True" if ready else "False")
+    return Node(
+        metadata=ObjectMeta(name=name, labels={**({LABEL_ZONE: zone} if zone else {}), **labels}),
+        status=NodeStatus(allocatable={"cpu": cpu}, conditions=(condition,)),
+    )
 
 
 RESOURCE_OF: dict[type[Object], Resource] = {Pod: Pods, Node: Nodes, Service: Services, EndpointSlice: EndpointSlices}

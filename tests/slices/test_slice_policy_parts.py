@@ -118,8 +118,8 @@ def test_labels_of_slices() -> None:
     ("annotations", "mode"),
     [
         ({}, HintMode.ZONE),
-        ({"service.kubernetes.io/topology-mode": "Auto"}, HintMode.NONE),
-        ({"service.kubernetes.io/topology-mode": "auto"}, HintMode.NONE),
+        ({"service.kubernetes.io/topology-mode": "Auto"}, HintMode.AUTO),
+        ({"service.kubernetes.io/topology-mode": "auto"}, HintMode.AUTO),
         ({"service.kubernetes.io/topology-mode": "AUTO"}, HintMode.ZONE),
         (
             {

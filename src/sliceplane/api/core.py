@@ -144,6 +144,10 @@ class Pod(Object, frozen=True, kw_only=True):
     status: PodStatus = PodStatus()
 
 
+#: quantities by name; a small whole number may come as a JSON number
+Amounts = dict[str, str | int]
+
+
 class NodeAddress(Projection, frozen=True, kw_only=True):
     type: str = ""
     address: str = ""
@@ -164,7 +168,7 @@ class NodeSpec(Projection, frozen=True, kw_only=True):
 
 
 class NodeStatus(Projection, frozen=True, kw_only=True):
-    allocatable: dict[str, str] | None = None
+    allocatable: Amounts | None = None
     conditions: tuple[Condition, ...] | None = None
     addresses: tuple[NodeAddress, ...] | None = None
 
@@ -215,10 +219,6 @@ class Event(Object, frozen=True, kw_only=True):
     message: str = ""
     type: str = ""
     count: int = 0
-
-
-#: quantities by name; a small whole number may come as a JSON number
-Amounts = dict[str, str | int]
 
 
 class ResourceQuotaSpec(Projection, frozen=True, kw_only=True):

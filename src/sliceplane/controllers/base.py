@@ -15,12 +15,13 @@ controller never hands out two unfinished jobs with one key; jobs with different
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Resource
 from sliceplane.informer.changes import Change
+from sliceplane.kit.samples import Family
 
 Verb = Literal["create", "update", "patch", "delete"]
 PatchType = Literal["merge", "strategic", "json"]
@@ -106,6 +107,8 @@ class ControllerInfo:
     name: str  # "endpointslice-controller"
     watches: tuple[Watched, ...]
     aliases: tuple[str, ...] = field(default_factory=tuple)
+    #: what metrics call its work queue, if not by its name
+    queue: str = ""
 
 
 class Controller(Protocol):
@@ -129,3 +132,11 @@ class Controller(Protocol):
 
     def check(self) -> None:
         """Assert every invariant of the owned state.  Costs O(state); on in tests."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A controller with figures for monitoring.  They begin anew with each life; monitoring knows how to read that."""
+
+    def samples(self, now: float) -> tuple[Family, ...]:
+        """Frozen, as they are now.  Costs O(figures), and only when somebody asks."""

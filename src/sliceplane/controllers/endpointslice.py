@@ -1,9 +1,10 @@
 """The EndpointSlice controller: Services, Pods and Nodes in, EndpointSlices out (KEP-0752; reference 1.2 and 1.4).
 
 Policy and state are ``slices.SliceEngine``'s; this file decides *when* a service is synced: at once after a change
-of the service, after the batch period for its pods and nodes, a second later for its slices (most such changes are
-echoes of our own writes, and of a foreign edit there is often a second one), and with exponential back-off after a
-failure.  A sync costs what changed since the last one, so syncing once too often is cheap.
+of the service or where traffic must leave an endpoint, after the batch period for all else that its pods and nodes
+do, a second later for its slices (most such changes are echoes of our own writes, and of a foreign edit there is
+often a second one), and with exponential back-off after a failure.  A sync costs what changed since the last one, so
+syncing once too often is cheap.
 
 A service deleted is forgotten; its slices are the garbage collector's, by their ownerReferences.
 """
@@ -20,10 +21,14 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
+from sliceplane.controllers.slice_samples import Result, SliceSamples
 from sliceplane.informer.changes import Change
-from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine
+from sliceplane.kit.samples import Family
+from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine, Touched
+from sliceplane.slices.hints import Notice
 from sliceplane.slices.writes import SlicePlan, SliceWrite
 from sliceplane.workqueue.queue import WorkQueue
+from sliceplane.workqueue.samples import queue_families
 
 MAX_RETRIES: Final = 15
 SLICE_DELAY_MIN_S: Final = 1.0
@@ -60,8 +65,10 @@ class EndpointSliceController:
     def __init__(self, config: EndpointSliceConfig | None = None) -> None:
         self._config = config or EndpointSliceConfig()
         self._engine = SliceEngine(self._config.max_endpoints_per_slice, self._config.gates)
+        self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._queue: WorkQueue[str] = WorkQueue()
         self._notes: list[EventNote] = []
+        self._samples = SliceSamples()
         self._synced = False
         self._info = ControllerInfo(
             name="endpointslice-controller",
@@ -77,22 +84,21 @@ class EndpointSliceController:
 
     def on_change(self, change: Change[Object], now: float) -> None:
         old, new = change.old, change.new
-        batch = self._config.endpointslice_updates_batch_period_s
         match change.object:
             case Service() as service:
                 self._on_service(service, gone=new is None, now=now)
             case Pod():
                 assert old is None or isinstance(old, Pod), f"{old!r} became a Pod"
                 assert new is None or isinstance(new, Pod), f"a Pod became {new!r}"
-                self._add(self._engine.on_pod(old, new), batch, now)
+                self._add_touched(self._engine.on_pod(old, new), now)
             case Node():
                 assert old is None or isinstance(old, Node), f"{old!r} became a Node"
                 assert new is None or isinstance(new, Node), f"a Node became {new!r}"
-                self._add(self._engine.on_node(old, new), batch, now)
+                self._add_touched(self._engine.on_node(old, new), now)
             case EndpointSlice():
                 assert old is None or isinstance(old, EndpointSlice), f"{old!r} became an EndpointSlice"
                 assert new is None or isinstance(new, EndpointSlice), f"an EndpointSlice became {new!r}"
-                self._add(self._engine.on_slice(old, new), max(SLICE_DELAY_MIN_S, batch), now)
+                self._add(self._engine.on_slice(old, new), max(SLICE_DELAY_MIN_S, self._batch_period_s), now)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
 
@@ -102,6 +108,11 @@ class EndpointSliceController:
             self._queue.add(service.metadata.key, now)
         else:
             self._add(self._engine.on_service(service), 0.0, now)
+
+    def _add_touched(self, touched: Touched, now: float) -> None:
+        """An endpoint that traffic must leave is not waited with; the batch so far goes with it."""
+        self._add(touched.urgent, 0.0, now)
+        self._add(touched.later, self._batch_period_s, now)
 
     def _add(self, keys: tuple[str, ...], delay_s: float, now: float) -> None:
         for key in keys:
@@ -116,6 +127,7 @@ class EndpointSliceController:
     def take_work(self, now: float, max_jobs: int) -> Work:
         if not self._synced:
             return Work()
+        self._add(self._engine.take_unsettled(), 0.0, now)
         jobs: list[Job] = []
         limit = self._config.concurrent_service_endpoint_syncs
         while len(jobs) < max_jobs and self._queue.in_progress < limit:
@@ -123,11 +135,14 @@ class EndpointSliceController:
             if key is None:
                 break
             plan = self._engine.plan(key, now)
+            self._samples.planned(plan.families)
             for problem in plan.problems:
                 self._warn(key, problem)
             if plan.writes:
                 jobs.append(Job(key=key, writes=tuple(map(_to_write, plan.writes)), token=plan))
             else:
+                self._tell(key, plan.notices)
+                self._measure(key, plan, "stale" if plan.stale else "success")
                 self._end(key, failed=plan.stale, now=now)
         notes, self._notes = tuple(self._notes), []
         return Work(jobs=tuple(jobs), notes=notes)
@@ -138,10 +153,23 @@ class EndpointSliceController:
         error = done.error
         if error is not None and plan.writes[len(done.results)].verb == "create" and is_namespace_terminating(error):
             error = None  # its namespace is going, and so will it
+        self._samples.performed(plan.writes[: len(done.results)])
+        self._measure(done.job.key, plan, "success" if error is None else "error")
         if error is not None:
             self._report(done.job.key, plan.writes[len(done.results)], error)
+        self._tell(done.job.key, plan.notices)
         self._engine.finish(done.job.key, plan, done.results, error, now)
         self._end(done.job.key, failed=error is not None, now=now)
+
+    def _measure(self, key: str, plan: SlicePlan, result: Result) -> None:
+        self._samples.synced(result)
+        shape = self._engine.shape(key)
+        if result == "success" and shape is not None:
+            self._samples.succeeded(shape, plan.families)
+
+    def samples(self, now: float) -> tuple[Family, ...]:
+        queue = queue_families("endpoint_slice", self._queue, now)
+        return (*self._samples.families(self._engine.totals, self._engine.distributions), *queue)
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
         """A sync is over.  After 15 failures in a row the next event starts afresh (reference 1.2)."""
@@ -151,7 +179,7 @@ class EndpointSliceController:
             self._queue.add_rate_limited(key, now)
         else:
             self._queue.forget(key)
-        self._queue.done(key)
+        self._queue.done(key, now)
         deadline = self._engine.deadline(key)
         if deadline is not None:
             self._queue.add_after(key, deadline - now, now)
@@ -168,23 +196,28 @@ class EndpointSliceController:
         self._warn(key, f"failed to {write.verb} {which} for Service {key}: {error.message}")
 
     def _warn(self, key: str, problem: str) -> None:
+        message = f"Error updating Endpoint Slices for Service {key}: {problem}"
+        self._tell(key, (Notice(True, "FailedToUpdateEndpointSlices", message),))
+
+    def _tell(self, key: str, notices: tuple[Notice, ...]) -> None:
         shape = self._engine.shape(key)
-        if shape is None:
+        if shape is None or not notices:
             return
         service = Object(
             api_version=Services.api_version,
             kind=Services.kind,
             metadata=ObjectMeta(namespace=shape.namespace, name=shape.name, uid=shape.uid),
         )
-        self._notes.append(
+        self._notes.extend(
             EventNote(
                 regarding=service,
                 regarding_resource=Services,
-                type="Warning",
-                reason="FailedToUpdateEndpointSlices",
-                note=f"Error updating Endpoint Slices for Service {key}: {problem}"[:EVENT_NOTE_MAX],
+                type="Warning" if notice.warning else "Normal",
+                reason=notice.reason,
+                note=notice.message[:EVENT_NOTE_MAX],
                 component=EVENT_COMPONENT,
             )
+            for notice in notices
         )
 
     def check(self) -> None:

@@ -34,7 +34,9 @@ from sliceplane.controllers.base import ControllerInfo, Done, Job, PatchType, Wa
 from sliceplane.controllers.ownership import FOREGROUND, ORPHAN, Item, OwnershipGraph
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.samples import Family
 from sliceplane.workqueue.queue import WorkQueue
+from sliceplane.workqueue.samples import queue_families
 
 #: how long a cache may lag before an owner that it does not have is asked for
 VERIFY_DELAY_S: Final = 1.0
@@ -90,7 +92,7 @@ class GarbageCollector:
             job = self._process(uid, now)
             if job is None:
                 self._queue.forget(uid)
-                self._queue.done(uid)
+                self._queue.done(uid, now)
             else:
                 jobs.append(job)
         return Work(jobs=tuple(jobs))
@@ -107,7 +109,7 @@ class GarbageCollector:
             self._queue.forget(uid)
             if uid in self._graph.items:
                 self._acted[uid] = token.version
-        self._queue.done(uid)
+        self._queue.done(uid, now)
 
     def _on_verified(self, uid: str, owner: OwnerReference, error: StatusError | None, now: float) -> None:
         if error is not None and _says_gone(error, owner):
@@ -194,6 +196,9 @@ class GarbageCollector:
             ]
             return _job(item, *left, _drop_finalizer(item, ORPHAN))
         return None
+
+    def samples(self, now: float) -> tuple[Family, ...]:
+        return queue_families("garbage_collector_attempt_to_delete", self._queue, now)
 
     def check(self) -> None:
         self._graph.check()

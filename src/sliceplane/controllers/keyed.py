@@ -15,14 +15,19 @@ import msgspec
 from sliceplane.api.codec import decode
 from sliceplane.api.errors import is_namespace_terminating
 from sliceplane.api.meta import Object
+from sliceplane.api.scheme import Resource
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Work, Write
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.samples import Family
 from sliceplane.workqueue.queue import WorkQueue
+from sliceplane.workqueue.samples import queue_families
 
 #: a laptop's controllers should not brood for a quarter of an hour over a passing error
 RETRY_BACKOFF = Backoff(base_s=0.1, cap_s=30.0)
+#: how long a key rests whose object the server does not know any more, if the cache does not notice earlier
+GONE_REST_S = 30.0
 
 
 class KeyedController(ABC):
@@ -33,6 +38,8 @@ class KeyedController(ABC):
         self._queue: WorkQueue[str] = WorkQueue(backoff=RETRY_BACKOFF)
         self._synced = False
         self._notes: list[EventNote] = []
+        #: uids of which a write found nothing -> until when nothing is done for them
+        self._gone: dict[str, float] = {}
 
     @property
     def info(self) -> ControllerInfo:
@@ -74,7 +81,7 @@ class KeyedController(ABC):
                 jobs.append(Job(key=key, writes=writes))
             else:
                 self._queue.forget(key)
-                self._queue.done(key)
+                self._queue.done(key, now)
         notes, self._notes = tuple(self._notes), []
         return Work(jobs=tuple(jobs), notes=notes)
 
@@ -82,13 +89,46 @@ class KeyedController(ABC):
         self.finished(done, now)
         if done.error is None or is_namespace_terminating(done.error):
             self._queue.forget(done.job.key)
-            self._queue.done(done.job.key)
+            self._queue.done(done.job.key, now)
         else:
-            self._queue.done(done.job.key)
+            self._queue.done(done.job.key, now)
             self._queue.add_rate_limited(done.job.key, now)
 
     def next_deadline(self) -> float | None:
         return self._queue.next_deadline() if self._synced else None
+
+    # An object that the cache still shows may be gone (its watch is silent, say).  Whoever goes on making dependents
+    # for it races the garbage collector, who takes them away at once: a loop at full speed.
+
+    def note_gone(self, uid: str, done: Done, resource: Resource, now: float) -> None:
+        """*uid* is what *done* was for; if one of its patches of *resource* found nothing, let its key rest.
+
+        Another object of that name refuses the uid in the patch: 422.
+        """
+        for write, result in zip(done.job.writes, done.results, strict=False):
+            if write.resource is resource and write.verb == "patch" and not result:
+                self._gone[uid] = now + GONE_REST_S
+        if done.error is not None and done.error.reason == "Invalid":
+            refused = done.job.writes[len(done.results)]
+            if refused.resource is resource and refused.verb == "patch":
+                self._gone[uid] = now + GONE_REST_S
+
+    def rests(self, key: str, uid: str, now: float) -> bool:
+        """Nothing is to be planned for *uid* now; its key will be looked at again."""
+        until = self._gone.get(uid)
+        if until is None:
+            return False
+        if now >= until:
+            del self._gone[uid]
+            return False
+        self.enqueue_after(key, until - now, now)
+        return True
+
+    def alive_or_over(self, change: Change[Object]) -> None:
+        """The cache shows something of an object: whatever was thought of it is old."""
+        for each in (change.old, change.new):
+            if each is not None:
+                self._gone.pop(each.metadata.uid, None)
 
     def expect_results(self, expectations: Expectations, done: Done, now: float) -> None:
         """Wait until the cache shows what the job's writes did, as the server's answers tell."""
@@ -103,6 +143,10 @@ class KeyedController(ABC):
             else:
                 version = int(answer.metadata.resource_version or 0)
                 expectations.expect(done.job.key, write.resource.key, answer.metadata.uid, version, now)
+
+    def samples(self, now: float) -> tuple[Family, ...]:
+        name = self._info.queue or self._info.name.removesuffix("-controller").replace("-", "_")
+        return queue_families(name, self._queue, now)
 
     def check(self) -> None:
         self._queue.check()

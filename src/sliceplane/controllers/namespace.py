@@ -21,8 +21,10 @@ from sliceplane.api.scheme import RESOURCES, Namespaces, Pods, Resource
 from sliceplane.controllers.base import ControllerInfo, Done, Job, Watched, Work, Write
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.samples import Family
 from sliceplane.kit.times import format_time
 from sliceplane.workqueue.queue import WorkQueue
+from sliceplane.workqueue.samples import queue_families
 
 FINALIZER: Final = "kubernetes"
 #: how long a terminating namespace must look empty before it is let go
@@ -144,7 +146,7 @@ class NamespaceController:
                 uid = "" if namespace is None else namespace.metadata.uid
                 jobs.append(Job(key=name, writes=tuple(writes), token=uid))
             else:
-                self._queue.done(name)
+                self._queue.done(name, now)
         return Work(jobs=tuple(jobs))
 
     def _writes(self, name: str, now: float) -> list[Write]:
@@ -220,7 +222,7 @@ class NamespaceController:
                 self._queue.forget(name)  # the namespace itself is gone; its event will say so
             else:
                 self._queue.add_rate_limited(name, now)
-        self._queue.done(name)
+        self._queue.done(name, now)
 
     def _retry_failed(self, done: Done) -> None:
         """What was not done is not asked for."""
@@ -233,6 +235,9 @@ class NamespaceController:
 
     def next_deadline(self) -> float | None:
         return self._queue.next_deadline() if self._synced else None
+
+    def samples(self, now: float) -> tuple[Family, ...]:
+        return queue_families("namespace", self._queue, now)
 
     def check(self) -> None:
         self._queue.check()

@@ -37,6 +37,7 @@ class ResourceQuotaController(KeyedController):
         super().__init__(
             ControllerInfo(
                 name="resourcequota-controller",
+                queue="resourcequota_primary",
                 aliases=("resourcequota",),
                 watches=tuple(Watched(each) for each in COUNTED),
             )

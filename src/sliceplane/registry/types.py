@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from sliceplane.api.meta import Document
@@ -65,6 +65,8 @@ class DeleteOptions:
     propagation: Propagation | None = None
     precondition_uid: str | None = None
     precondition_resource_version: str | None = None
+    #: a request that forbids orphans in the old way is told by a 202 that the object is not gone yet (reference B9)
+    forbids_orphans: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +122,6 @@ class WatchOptions:
     allow_bookmarks: bool = False
     send_initial_events: bool | None = None
     timeout_s: int | None = None
-    warnings: tuple[str, ...] = field(default_factory=tuple)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,9 @@ from sliceplane.api import validation
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ClusterRoles, Namespaces, Pods, Resource
+from sliceplane.api.validation.warnings import warnings_of
 from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
+from sliceplane.registry.admission import pods
 from sliceplane.registry.authorization.aggregation import fill
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.authorization.refusal import require
@@ -82,6 +84,7 @@ def replace(
     strategy.prepare_update(core.config.gates, target, new, old)
     if target.subresource != "status":
         core.services.carry_over(resource, new, old)
+        pods.carry_over(resource, new, old)
     metadata.prepare_update(resource, new, old)
     if resource is ClusterRoles:
         fill(core.store, new)
@@ -90,6 +93,8 @@ def replace(
         errors = gated_fields.narrow(core.config.gates, target, errors, new, old)
     validation.refuse(resource, new["metadata"], errors)
     check_write(core.policy, ctx.user, resource, new, old)
+    if not target.subresource:
+        warnings = (*warnings, *warnings_of(resource, new, old))
     if target.subresource != "status":
         core.services.admit(resource, new, old, dry_run=options.dry_run)
     shaped = canonical(resource, versions.to_store(core.config, target, new))
@@ -107,6 +112,7 @@ def replace(
     if options.dry_run:
         return answers.unwritten(resource, shaped, 200, warnings)
     core.charge(charged)
+    core.claim_addresses(resource, shaped, ctx.now)
     return answers.stored(core.put(resource, shaped), 200, warnings)
 
 

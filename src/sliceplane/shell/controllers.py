@@ -82,8 +82,10 @@ class ControllerService:
         host.add(lambda: RootCaPublisher(authority))
         self._host = host
         host.start()
+        plane.health.add_readiness("informer-sync", lambda: _unsynced(host))
         plane.health.add_readiness("controllers", lambda: complaint(host))
         gauge = plane.metrics.gauge
+        plane.metrics.source(host.samples)
         gauge("sliceplane_informer_staleness_seconds", "Age of the stalest cache.", lambda: host.status().staleness_s)
 
     async def stop(self) -> None:
@@ -94,9 +96,15 @@ class ControllerService:
 def complaint(host: ControllerHost) -> str:
     """Why the controllers are not ready; "" if they are."""
     status = host.status()
-    behind = sorted(controller.name for controller in status.controllers if not controller.synced)
-    if behind:
-        return f"caches of {', '.join(behind)} are not filled"
+    unsynced = _unsynced(host)
+    if unsynced:
+        return unsynced
     if status.staleness_s > STALENESS_S_MAX:
         return f"a cache was last known current {status.staleness_s:.0f} s ago"
     return ""
+
+
+def _unsynced(host: ControllerHost) -> str:
+    """Whose caches have not seen the whole state yet; "" if nobody's."""
+    behind = sorted(controller.name for controller in host.status().controllers if not controller.synced)
+    return f"caches of {', '.join(behind)} are not filled" if behind else ""

@@ -9,15 +9,19 @@ pieces are what ``api.codec.encode`` gives for ``api.discovery.Endpoint``; a tes
 from __future__ import annotations
 
 import re
+from decimal import DecimalException
+from math import ceil
 from typing import Final
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod
 from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.meta import ObjectReference
+from sliceplane.api.quota import amount
 from sliceplane.kit.ip import Family, family, parse_lenient
 
 FAMILIES: Final[tuple[Family, ...]] = ("IPv4", "IPv6")
+_CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 _TERMINAL_PHASES = ("Succeeded", "Failed")
 
 #: spelled as ``ipaddress`` would spell it; anything else takes the slow way
@@ -84,6 +88,11 @@ class PodFacts:
         self.transition: Final = None if ready is None else ready.last_transition_time
 
     @property
+    def answers(self) -> int:
+        """2: ready for traffic; 1: still serving, but on its way out; 0: neither."""
+        return 0 if not self.serving else 1 if self.terminating else 2
+
+    @property
     def named_ports(self) -> NamedPorts:
         """Ports of containers, then of sidecars (init containers that restart always).  Reference 1.7."""
         if self._named_ports is None:
@@ -126,24 +135,53 @@ def _addresses(pod: Pod) -> dict[Family, Addresses]:
 
 
 class NodeFacts:
-    """One version of a node: its zone, and the JSON of an endpoint's ``nodeName``, ``zone`` and hints."""
+    """One version of a node: its zone, and the JSON of an endpoint's ``nodeName``, ``zone`` and hints.
 
-    __slots__ = ("name", "node_hint", "place", "zone", "zone_hint", "zone_place")
+    ``counted``: it is ready and not of the control plane, so traffic comes from it; ``cpu_milli`` is then its share.
+    """
+
+    __slots__ = ("counted", "cpu_milli", "name", "node_hint", "place", "zone", "zone_hint", "zone_place")
 
     def __init__(self, node: Node) -> None:
+        labels = node.metadata.labels or {}
         self.name: Final = node.metadata.name
-        self.zone: Final = (node.metadata.labels or {}).get(LABEL_ZONE, "")
+        self.zone: Final = labels.get(LABEL_ZONE, "")
+        ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions or ())
+        self.counted: Final = ready and not any(label in labels for label in _CONTROL_PLANE_LABELS)
+        self.cpu_milli: Final = _milli((node.status.allocatable or {}).get("cpu", 0))
         name, zone = encode(self.name), encode(self.zone)
         #: where the endpoint is, without and with the node's name
         self.zone_place: Final = b',"zone":' + zone if self.zone else b""
         self.place: Final = node_place(self.name) + self.zone_place
-        for_zones = b'"forZones":[{"name":' + zone + b"}]" if self.zone else b""
+        for_zones = _for_zones(self.zone) if self.zone else b""
         for_nodes = b'"forNodes":[{"name":' + name + b"}]"
         #: hints for PreferSameZone (none without a zone) and for PreferSameNode
-        self.zone_hint: Final = b',"hints":{' + for_zones + b"}" if self.zone else b""
+        self.zone_hint: Final = zone_hint(self.zone)
         self.node_hint: Final = b',"hints":{' + b",".join(filter(None, (for_zones, for_nodes))) + b"}"
+
+    @property
+    def topology(self) -> tuple[str, int] | None:
+        """All that the shares of zones depend on."""
+        return (self.zone, self.cpu_milli) if self.counted else None
 
 
 def node_place(name: str) -> bytes:
     """The piece for a node of which nothing but the name is known ("" for not even that)."""
     return b',"nodeName":' + encode(name) if name else b""
+
+
+def zone_hint(zone: str) -> bytes:
+    """The piece that hints an endpoint for one zone ("": no hint)."""
+    return b',"hints":{' + _for_zones(zone) + b"}" if zone else b""
+
+
+def _for_zones(zone: str) -> bytes:
+    return b'"forZones":[{"name":' + encode(zone) + b"}]"
+
+
+def _milli(quantity: str | int) -> int:
+    """A quantity in thousandths, rounded up; 0 for what is none."""
+    try:
+        return max(0, ceil(amount(quantity) * 1000))
+    except (AssertionError, KeyError, DecimalException):
+        return 0

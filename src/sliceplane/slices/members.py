@@ -1,18 +1,21 @@
-"""The pods that a service selects, and the endpoint that each of them is (reference 1.6, 2.2)."""
+"""The pods that a service selects, and the endpoint that each of them is (reference 1.6, 2)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import IntEnum
 from itertools import product
 from typing import Final
 
 from sliceplane.api.codec import encode
 from sliceplane.api.discovery import EndpointConditions
 from sliceplane.kit.ip import Family
-from sliceplane.slices.facts import Addresses, NodeFacts, PodFacts, node_place
+from sliceplane.slices.facts import Addresses, NodeFacts, PodFacts, node_place, zone_hint
+from sliceplane.slices.hints import Notice, ZoneHints
 from sliceplane.slices.packer import Desired, Packer
 from sliceplane.slices.ports import PortResolver
 from sliceplane.slices.shape import HintMode, ServiceShape
+from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.trigger import earliest_change
 
 _BOOLEANS = (False, True)
@@ -22,6 +25,15 @@ _CONDITIONS: Final = {
 }
 #: without the feature gate EndpointSliceTerminatingCondition
 _READY_ALONE: Final = {key: encode(EndpointConditions(ready=key[0])) for key in _CONDITIONS}
+
+
+class Effect(IntEnum):
+    """What a change did to the endpoints of a service.  False: nothing."""
+
+    NONE = 0
+    CHANGE = 1
+    #: somewhere traffic must not go any more
+    REMOVAL = 2
 
 
 class Members:
@@ -37,6 +49,8 @@ class Members:
         ports: PortResolver,
         packers: Mapping[Family, Packer],
         nodes: Mapping[str, NodeFacts],
+        *,
+        zones: ZoneShares,
         earlier: Members | None,
     ) -> None:
         self._shape = shape
@@ -45,6 +59,13 @@ class Members:
         self._nodes = nodes
         self._publish_not_ready = shape.publish_not_ready
         self._hints = shape.hints
+        told = {} if earlier is None else {name: each.told_active for name, each in earlier._zone_hints.items()}
+        #: of topology-mode Auto, by address type; empty in every other mode
+        self._zone_hints: dict[Family, ZoneHints] = {}
+        if shape.hints is HintMode.AUTO:
+            self._zone_hints = {f: ZoneHints(f, zones, was_active=told.get(f, False)) for f in packers}
+        self._pieces: dict[str, bytes] = {}
+        self._notices: list[Notice] = []
         self._node_names = shape.node_names
         self._conditions = _CONDITIONS if shape.all_conditions else _READY_ALONE
         #: pods that terminate are endpoints
@@ -61,6 +82,8 @@ class Members:
             # a pod that was a member before has not changed because the service has
             self._changed.update(earlier._before())
             self._told = earlier._told
+            if shape.hints is not HintMode.AUTO:
+                self._notices = [note for each in earlier._zone_hints.values() for note in each.farewell()]
 
     def _before(self) -> dict[str, PodFacts | None]:
         return {**self._pods, **self._changed}
@@ -71,28 +94,52 @@ class Members:
     def __len__(self) -> int:
         return len(self._pods)
 
-    def set(self, facts: PodFacts) -> bool:
-        """The pod is a member in this version.  False: no endpoint changed by that."""
+    def set(self, facts: PodFacts) -> Effect:
+        """The pod is a member in this version."""
         name = facts.name
+        old = self._pods.get(name)
         if self._tracking:
-            self._changed.setdefault(name, self._pods.get(name))
+            self._changed.setdefault(name, old)
         self._pods[name] = facts
-        return self._place(facts)
+        was_left_out = name in self._skipped
+        if not self._place(facts):
+            return Effect.NONE
+        if old is None or was_left_out:
+            return Effect.CHANGE
+        return Effect.REMOVAL if name in self._skipped or self._loses(old, facts) else Effect.CHANGE
 
-    def drop(self, pod: str) -> bool:
+    def _loses(self, old: PodFacts, new: PodFacts) -> bool:
+        """Traffic that went to *old* must not go to *new*: it is not there, not ready, or somewhere else."""
+        if old.excluded:
+            return False
+        if new.excluded or old.answers > new.answers or (old.hostname, old.subdomain) != (new.hostname, new.subdomain):
+            return True
+        if self._ports.group_of(old) is not self._ports.group_of(new):
+            return True
+        return any(
+            family not in new.addresses or new.addresses[family].identity != addresses.identity
+            for family, addresses in old.addresses.items()
+        )
+
+    def drop(self, pod: str) -> Effect:
         """The pod is no member any more."""
         old = self._pods.pop(pod, None)
         if old is None:
-            return False
+            return Effect.NONE
         if self._tracking:
             self._changed.setdefault(pod, old)
         self._skipped.pop(pod, None)
-        return self._want(pod, None)
+        return Effect.REMOVAL if self._want(pod, None) else Effect.NONE
 
-    def refresh(self, pod: str) -> bool:
+    def refresh(self, pod: str) -> Effect:
         """The node of *pod* changed."""
         facts = self._pods.get(pod)
-        return facts is not None and self._place(facts)
+        if facts is None:
+            return Effect.NONE
+        skipped = pod in self._skipped
+        if not self._place(facts):
+            return Effect.NONE
+        return Effect.REMOVAL if pod in self._skipped and not skipped else Effect.CHANGE
 
     def _place(self, facts: PodFacts) -> bool:
         name = facts.name
@@ -115,21 +162,29 @@ class Members:
             addresses = facts.addresses.get(family)
             if addresses is None:
                 wanted = Desired(group, "", b"")
+                self._forget_zone(name, family)
             elif facts.hostname and facts.subdomain == self._shape.name:
-                body = self._endpoint(facts, addresses, node, b',"hostname":' + encode(facts.hostname))
+                body = self._endpoint(facts, family, addresses, node, b',"hostname":' + encode(facts.hostname))
                 wanted = Desired(group, f"{addresses.identity} {facts.hostname}", body)
             else:
-                wanted = Desired(group, addresses.identity, self._endpoint(facts, addresses, node, b""))
+                wanted = Desired(group, addresses.identity, self._endpoint(facts, family, addresses, node, b""))
             changed = packer.want(name, wanted) or changed
         return changed
 
     def _want(self, pod: str, wanted: Desired | None) -> bool:
         changed = False
-        for _, packer in self._packers:
+        for family, packer in self._packers:
+            self._forget_zone(pod, family)
             changed = packer.want(pod, wanted) or changed
         return changed
 
-    def _endpoint(self, facts: PodFacts, addresses: Addresses, node: NodeFacts | None, hostname: bytes) -> bytes:
+    def _forget_zone(self, pod: str, family: Family) -> None:
+        if self._zone_hints:
+            self._zone_hints[family].set(pod, None)
+
+    def _endpoint(
+        self, facts: PodFacts, family: Family, addresses: Addresses, node: NodeFacts | None, hostname: bytes
+    ) -> bytes:
         """The endpoint's JSON, member by member in the order of ``api.discovery.Endpoint``."""
         serving, terminating = facts.serving, facts.terminating
         ready = self._publish_not_ready or (serving and not terminating)
@@ -138,10 +193,45 @@ class Members:
             place = node_place(facts.node_name) if self._node_names else b""
         else:
             place = node.place if self._node_names else node.zone_place
-            if ready and self._hints is not HintMode.NONE:
+            if ready and (self._hints is HintMode.ZONE or self._hints is HintMode.NODE):
                 hint = node.zone_hint if self._hints is HintMode.ZONE else node.node_hint
+        if self._zone_hints:
+            own = "" if node is None else node.zone
+            hint = self._piece(self._zone_hints[family].set(facts.name, own if ready else None))
         conditions = self._conditions[ready, serving, terminating]
         return b"".join((addresses.head, conditions, hostname, facts.target, place, hint, b"}"))
+
+    def _piece(self, zone: str) -> bytes:
+        piece = self._pieces.get(zone)
+        if piece is None:
+            piece = self._pieces[zone] = zone_hint(zone)
+        return piece
+
+    # -- hints by zone ----------------------------------------------------------------------------------
+
+    @property
+    def hints_settled(self) -> bool:
+        """No hint has to change for what is known of zones.  Costs O(zones)."""
+        return all(hints.settled for hints in self._zone_hints.values())
+
+    def settle_hints(self, now: float) -> None:
+        """Make hints what they should be; before every plan."""
+        for family, packer in self._packers if self._zone_hints else ():
+            hints = self._zone_hints[family]
+            if hints.settled:
+                self._notices.extend(hints.take_notices(now))
+                continue
+            for pod in hints.switch(packer):
+                self.refresh(pod)
+            for pod in hints.rebalance(packer):
+                self.refresh(pod)
+            self._notices.extend(hints.take_notices(now))
+
+    def take_notices(self) -> tuple[Notice, ...]:
+        notices, self._notices = tuple(self._notices), []
+        return notices
+
+    # -- before a plan ----------------------------------------------------------------------------------
 
     def take_trigger_time(self) -> int:
         """The earliest time at which a member changed since the last call; 0 for none.  Nanoseconds."""
@@ -166,5 +256,7 @@ class Members:
         for _, packer in self._packers:
             expected = {name for name, facts in self._pods.items() if not facts.excluded}
             assert set(packer.desired) == expected, f"{self._shape.key}: {set(packer.desired) ^ expected} differ"
+        for hints in self._zone_hints.values():
+            hints.check()
         for name in self._pods:
             assert not self.refresh(name), f"{self._shape.key}: the endpoint of {name} was out of date"

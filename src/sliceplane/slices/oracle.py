@@ -9,9 +9,13 @@ Written from the reference alone and sharing no code with the engine but the kit
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+
+import msgspec
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod, Service
@@ -30,6 +34,7 @@ from sliceplane.api.discovery import (
     ForZone,
 )
 from sliceplane.api.meta import ObjectReference
+from sliceplane.api.quota import amount
 from sliceplane.kit.ip import family, parse_lenient
 
 PortSet = frozenset[bytes]
@@ -178,6 +183,9 @@ def check_converged(
     for address_type in types:
         mine = [each for each in live if each.address_type == address_type]
         assert mine, f"{key} has no slice for {address_type}, not even a placeholder"
+        if is_auto(service):
+            check_auto_hints(service, address_type, mine, nodes)
+            mine = [without_hints(each) for each in mine]
         shown = Counter((port_set(s.ports or ()), encode(e)) for s in mine for e in s.endpoints or ())
         groups = desired(service, address_type, pods, nodes)
         wanted = Counter((ports, encode(e)) for ports, endpoints in groups.items() for e in endpoints)
@@ -186,6 +194,80 @@ def check_converged(
         if unwanted:  # the one placeholder, and only where nothing else is
             assert len(mine) == 1, f"{key} keeps {[s.metadata.name for s in unwanted]}"
             assert all(not s.endpoints and not s.ports for s in mine), f"{mine[0].metadata.name} is no placeholder"
+
+
+# -- hints of topology-mode Auto ------------------------------------------------------------------------
+
+
+def is_auto(service: Service) -> bool:
+    annotations = service.metadata.annotations or {}
+    older = annotations.get("service.kubernetes.io/topology-aware-hints")
+    return (older if older is not None else annotations.get("service.kubernetes.io/topology-mode")) in ("Auto", "auto")
+
+
+def zone_shares(nodes: Mapping[str, Node]) -> dict[str, Fraction]:
+    """Reference 2.1, "Node snapshot"; empty: there can be no hints."""
+    cpu: dict[str, Fraction] = {}
+    for node in nodes.values():
+        labels = node.metadata.labels or {}
+        if "node-role.kubernetes.io/control-plane" in labels or "node-role.kubernetes.io/master" in labels:
+            continue
+        if not any(each.type == "Ready" and each.status == "True" for each in node.status.conditions or ()):
+            continue
+        zone = labels.get(LABEL_ZONE)
+        allocatable = Fraction(amount((node.status.allocatable or {}).get("cpu", 0)))
+        if not zone or not allocatable:
+            return {}
+        cpu[zone] = cpu.get(zone, Fraction(0)) + allocatable
+    total = sum(cpu.values())
+    return {zone: each / total for zone, each in cpu.items()} if len(cpu) > 1 else {}
+
+
+def least_of_zones(total: int, shares: Mapping[str, Fraction]) -> dict[str, int]:
+    """How many of *total* endpoints each zone must have for no more than 1.2 times the even load."""
+    return {zone: math.ceil(total * share / Fraction(12, 10)) for zone, share in shares.items()}
+
+
+def auto_problem(ready: list[Endpoint], nodes: Mapping[str, Node]) -> str:
+    """Why *ready* endpoints get no hints; "" if they do.  The Event's message but for the address type."""
+    shares, total = zone_shares(nodes), len(ready)
+    if not shares:
+        return "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
+    if len(shares) > total:
+        return f"Insufficient number of endpoints ({total} endpoints, {len(shares)} zones)"
+    if sum(least_of_zones(total, shares).values()) > total:
+        words = "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold"
+        return f"{words} ({total} endpoints, {len(shares)} zones)"
+    return "" if all(each.zone for each in ready) else "One or more endpoints do not have a zone specified"
+
+
+def check_auto_hints(
+    service: Service, address_type: str, slices: Iterable[EndpointSlice], nodes: Mapping[str, Node]
+) -> None:
+    """All ready endpoints are hinted for one zone each so that every zone has enough, or none has a hint."""
+    endpoints = [each for one in slices for each in one.endpoints or ()]
+    ready = [each for each in endpoints if each.conditions.ready]
+    what = f"{service.metadata.key} {address_type}"
+    assert all(each.hints is None for each in endpoints if not each.conditions.ready), f"{what}: unready with hints"
+    problem = auto_problem(ready, nodes)
+    if problem:
+        assert all(each.hints is None for each in ready), f"{what}: hints although {problem}"
+        return
+    counts: Counter[str] = Counter()
+    for each in ready:
+        zones = () if each.hints is None else each.hints.for_zones or ()
+        assert len(zones) == 1, f"{what}: {each.addresses} is for zones {zones}"
+        assert each.hints is not None, f"{what}: {each.addresses} has no hints"
+        assert not each.hints.for_nodes, f"{what}: {each.addresses} is for nodes {each.hints.for_nodes}"
+        counts[zones[0].name] += 1
+    least = least_of_zones(len(ready), zone_shares(nodes))
+    assert counts.keys() <= least.keys(), f"{what}: hinted for {sorted(counts)}, zones are {sorted(least)}"
+    assert all(counts[zone] >= count for zone, count in least.items()), f"{what}: {dict(counts)}, not {least}"
+
+
+def without_hints(observed: EndpointSlice) -> EndpointSlice:
+    bare = tuple(msgspec.structs.replace(each, hints=None) for each in observed.endpoints or ())
+    return msgspec.structs.replace(observed, endpoints=bare)
 
 
 # -- how many writes the packing of reference 1.10 makes ------------------------------------------------
@@ -213,6 +295,9 @@ def baseline_writes(
 
     Three deliberate differences from upstream are in here, too: labels are compared whole, hints of unready
     endpoints are compared, and a slice that the service does not own never counts as its placeholder.
+
+    With topology-mode Auto the hints decide, too, which slices are written.  Then only what the packing itself
+    creates is counted, and every live slice as updated: a bound that says nothing of updates.
     """
     if not is_active(service):
         return Writes()
@@ -220,6 +305,9 @@ def baseline_writes(
         (each for each in slices if is_ours(each, service) and each.metadata.deletion_timestamp is None),
         key=lambda each: each.metadata.name,
     )
+    auto = is_auto(service)
+    if auto:
+        live = [without_hints(each) for each in live]
     pods = list(pods)
     types = address_types(service)
     creates = updates = 0
@@ -233,7 +321,7 @@ def baseline_writes(
         creates += 0 if service.metadata.deletion_timestamp else made.creates - recycled
         updates += made.updates + recycled
         deletes += made.deletes - recycled + foreign
-    return Writes(creates, updates, deletes)
+    return Writes(creates, len(live) if auto else updates, deletes)
 
 
 class _Packing:

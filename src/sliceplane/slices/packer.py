@@ -50,6 +50,9 @@ class PackPlan(NamedTuple):
     creates: list[Creation]
     updates: list[Update]
     deletes: list[SliceState]
+    #: endpoints
+    added: int
+    removed: int
 
 
 _Rooms = SortedDict[tuple[int, str], SliceState]
@@ -64,6 +67,8 @@ class Packer:
         self.desired: dict[str, Desired] = {}
         self.slices: dict[str, SliceState] = {}
         self._wanting: dict[PortGroup, int] = {}
+        #: how many endpoints each group has
+        self._sizes: dict[PortGroup, int] = {}
         self._holders: dict[str, tuple[SliceState, ...]] = {}
         self._unplaced: dict[PortGroup, Content] = {}
         self._touched: dict[str, SliceState] = {}
@@ -81,8 +86,10 @@ class Packer:
             # the new group first: one that is left and entered at once must not look unwanted
             if new is not None:
                 self._count(new.group, 1)
+                self._resize(new, 1)
             if old is not None:
                 self._count(old.group, -1)
+                self._resize(old, -1)
                 if old.identity:
                     self._unwant(old)
         if new is None:
@@ -103,6 +110,14 @@ class Packer:
         if not count or (step > 0 and count == 1):
             for each in self._rooms.get(group, {}).values():
                 self._touch(each)
+
+    def _resize(self, wanted: Desired, step: int) -> None:
+        if wanted.identity:
+            size = self._sizes.get(wanted.group, 0) + step
+            if size:
+                self._sizes[wanted.group] = size
+            else:
+                del self._sizes[wanted.group]
 
     def _place(self, wanted: Desired) -> None:
         group, identity, body = wanted
@@ -214,10 +229,42 @@ class Packer:
         """Slices may differ in what endpoints do not show: labels."""
         self._touched.update(self.slices)
 
+    # -- for hints and metrics --------------------------------------------------------------------------
+
+    def stored(self, pod: str) -> bytes:
+        """The endpoint of *pod* as the server shows it where it should; empty if it does not."""
+        wanted = self.desired.get(pod)
+        home = None if wanted is None else self._home(wanted)
+        return b"" if wanted is None or home is None else home.server[wanted.identity]
+
+    def home_name(self, pod: str) -> str:
+        """The slice that has the endpoint of *pod*; "" if none has."""
+        wanted = self.desired.get(pod)
+        home = None if wanted is None else self._home(wanted)
+        return "" if home is None else home.name
+
+    def changed_slices(self) -> frozenset[str]:
+        """Slices whose endpoints will be written anew whatever else happens."""
+        return frozenset(name for name, state in self._touched.items() if state.want != state.server)
+
+    @property
+    def endpoints(self) -> int:
+        return sum(self._sizes.values())
+
+    @property
+    def fewest_slices(self) -> int:
+        """How many slices the endpoints would fill, packed anew."""
+        return sum(-(-size // self._max) for size in self._sizes.values())
+
     # -- the plan ---------------------------------------------------------------------------------------
 
     def plan(self, labels: dict[str, str]) -> PackPlan:
         """What must be written so that the server holds what is desired, in slices with exactly *labels*."""
+        added = removed = 0
+        for each in self._touched.values():
+            removed += len(each.server) - len(each.want)
+        for waiting in self._unplaced.values():
+            added += len(waiting)
         updates, deletes = self._review(labels)
         creates: list[Creation] = []
         for group in sorted(self._unplaced, key=lambda each: [port.order for port in each.ports]):
@@ -229,7 +276,7 @@ class Packer:
             Update(state, creation.group, creation.content)
             for creation, state in zip(creates[:recycled], deletes[:recycled], strict=True)
         ]
-        return PackPlan(creates[recycled:], [*updates.values(), *rewritten], deletes[recycled:])
+        return PackPlan(creates[recycled:], [*updates.values(), *rewritten], deletes[recycled:], added, removed)
 
     def _review(self, labels: dict[str, str]) -> tuple[dict[str, Update], list[SliceState]]:
         """Step 1a and 2: what becomes of touched slices; those found in order are touched no more."""
@@ -297,14 +344,17 @@ class Packer:
         wants: dict[str, Content] = {name: {} for name in self.slices}
         unplaced: dict[PortGroup, Content] = {}
         counts: dict[PortGroup, int] = {}
+        sizes: dict[PortGroup, int] = {}
         for pod, wanted in self.desired.items():
             counts[wanted.group] = counts.get(wanted.group, 0) + 1
             if wanted.identity:
+                sizes[wanted.group] = sizes.get(wanted.group, 0) + 1
                 assert pod_of(wanted.identity) == pod, f"{wanted.identity!r} filed under {pod!r}"
                 home = self._home(wanted)
                 into = unplaced.setdefault(wanted.group, {}) if home is None else wants[home.name]
                 into[wanted.identity] = wanted.body
         assert self._wanting == counts, f"groups {self._wanting} are not {counts}"
+        assert self._sizes == sizes, f"sizes {self._sizes} are not {sizes}"
         assert self._unplaced == unplaced, f"unplaced {self._unplaced} is not {unplaced}"
         filed = {(len(each.server), each.name, each.group) for each in self.slices.values()}
         assert {(*k, g) for g, rooms in self._rooms.items() for k in rooms} == filed, "rooms are not the slices"

@@ -27,13 +27,22 @@ from sliceplane.slices.members import Members
 from sliceplane.slices.packer import Packer
 from sliceplane.slices.ports import PortResolver
 from sliceplane.slices.shape import ServiceShape
+from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.trigger import parse_nanoseconds
-from sliceplane.slices.writes import SlicePlan, SliceWrite, create_slice, delete_slice, update_slice
+from sliceplane.slices.writes import FamilyChanges, SlicePlan, SliceWrite, create_slice, delete_slice, update_slice
 
 #: how long an own write may stay unseen by the cache before we stop believing in it
 UNSEEN_TIMEOUT_S: Final = 300.0
 #: how many plans in a row wait for the cache after a conflict, before the write is tried once more as it is
 STALE_PLANS: Final = 3
+
+
+class Totals(NamedTuple):
+    """For metrics: endpoints desired, slices that exist once a plan under way was carried out, the fewest possible."""
+
+    endpoints: int = 0
+    slices: int = 0
+    fewest_slices: int = 0
 
 
 class _Unseen(NamedTuple):
@@ -52,11 +61,12 @@ def _newer(seen: ObjectMeta, known: ObjectMeta) -> bool:
 
 
 class ServiceState:
-    """Owned by ``SliceEngine``, which alone calls it.  ``nodes`` is the engine's, read here."""
+    """Owned by ``SliceEngine``, which alone calls it.  ``nodes`` and ``zones`` are the engine's, read here."""
 
-    def __init__(self, key: str, nodes: Mapping[str, NodeFacts], max_endpoints: int) -> None:
+    def __init__(self, key: str, nodes: Mapping[str, NodeFacts], zones: ZoneShares, max_endpoints: int) -> None:
         self.key: Final = key
         self._nodes = nodes
+        self._zones = zones
         self._max = max_endpoints
         self.shape: ServiceShape | None = None
         self.members: Members | None = None
@@ -77,6 +87,18 @@ class ServiceState:
         #: uids that went while a plan was under way: an answer that comes late must not revive them
         self._gone: set[str] = set()
         self.in_flight = False
+        #: by how many slices there are more once the plan under way is carried out
+        self._made = 0
+
+    @property
+    def totals(self) -> Totals:
+        """Costs O(groups of ports)."""
+        packers = self._packers.values()
+        return Totals(
+            sum(packer.endpoints for packer in packers),
+            len(self.slices) + (self._made if self.in_flight else 0) if packers else 0,
+            sum(max(packer.fewest_slices, 1) for packer in packers),
+        )
 
     @property
     def empty(self) -> bool:
@@ -97,7 +119,7 @@ class ServiceState:
         ports = PortResolver(shape.ports)
         self._order = list(shape.families)
         self._packers = {family: Packer(ports, self._max) for family in shape.families}
-        self.members = Members(shape, ports, self._packers, self._nodes, earlier)
+        self.members = Members(shape, ports, self._packers, self._nodes, zones=self._zones, earlier=earlier)
         for facts in pods:
             self.members.set(facts)
         for stored in self.slices.values():
@@ -175,14 +197,24 @@ class ServiceState:
             self._behind = {name: patience - 1 for name, patience in self._behind.items() if patience}
             return SlicePlan(stale=True)
         self._note_trigger_time(self.members)
-        writes = [write for family in self._order for write in self._family_writes(self.shape, family)]
+        self.members.settle_hints(now)
+        writes: list[SliceWrite] = []
+        families = [self._plan_family(self.shape, family, writes) for family in self._order]
         writes.extend(delete_slice(self._doomed[name]) for name in sorted(self._doomed))
         self.in_flight = bool(writes)
+        self._made = 0
+        for write in writes:
+            self._made += (write.verb == "create") - (write.verb == "delete")
         if not writes:
             self._trigger = 0
-        return SlicePlan(tuple(writes), self.members.take_problems())
+        return SlicePlan(
+            tuple(writes),
+            self.members.take_problems(),
+            notices=self.members.take_notices(),
+            families=tuple(families),
+        )
 
-    def _family_writes(self, shape: ServiceShape, family: Family) -> list[SliceWrite]:
+    def _plan_family(self, shape: ServiceShape, family: Family, writes: list[SliceWrite]) -> FamilyChanges:
         """Creates before updates before deletes, so that an endpoint that moves is never missing.
 
         After a refused create the updates go first: a quota must not hold back that a pod is not ready.
@@ -195,7 +227,8 @@ class ServiceState:
         deletes = [delete_slice(each.stored) for each in plan.deletes]
         if shape.terminating:
             creates = []
-        return [*updates, *creates, *deletes] if self._creates_last else [*creates, *updates, *deletes]
+        writes += [*updates, *creates, *deletes] if self._creates_last else [*creates, *updates, *deletes]
+        return FamilyChanges(plan.added, plan.removed, len(creates) + len(updates) + len(deletes))
 
     def _note_trigger_time(self, members: Members) -> None:
         """Earliest change since the last plan; kept until it is written, so a retry still tells it."""

@@ -38,11 +38,16 @@ _RESERVED_LABELS = (LABEL_SERVICE_NAME, LABEL_MANAGED_BY, LABEL_HEADLESS)
 
 
 class HintMode(Enum):
-    """Which hints ready endpoints get.  ``spec.trafficDistribution``, KEP-4444 and KEP-3015; reference 2.2."""
+    """Which hints ready endpoints get.
+
+    ``AUTO``: by the zones' shares of CPU, as the annotation asks (KEP-2433; reference 2.1).  The others follow
+    ``spec.trafficDistribution`` (KEP-4444, KEP-3015; reference 2.2).
+    """
 
     NONE = "none"
     ZONE = "zone"
     NODE = "node"
+    AUTO = "auto"
 
 
 _HINT_MODES = {"PreferClose": HintMode.ZONE, "PreferSameZone": HintMode.ZONE, "PreferSameNode": HintMode.NODE}
@@ -55,7 +60,8 @@ class ServiceShape:
     ``node_names`` and ``all_conditions`` are False where a feature gate keeps ``nodeName``, or ``serving`` and
     ``terminating``, out of slices; in the second case pods that terminate are no endpoints (KEP-1672).
 
-    ``families`` are in the order of the spec.  ``labels`` are those of the slices.  ``terminating`` forbids
+    ``families`` are in the order of the spec.  ``labels`` are those of the slices, ``distribution``
+    the value of ``spec.trafficDistribution`` that is in effect.  ``terminating`` forbids
     creating, nothing else.
     """
 
@@ -71,6 +77,7 @@ class ServiceShape:
     publish_not_ready: bool
     hints: HintMode
     labels: dict[str, str]
+    distribution: str = ""
     node_names: bool = True
     all_conditions: bool = True
 
@@ -116,6 +123,7 @@ def shape_of(service: Service, gates: Gates = _NEWEST) -> ServiceShape:
         publish_not_ready=spec.publish_not_ready_addresses,
         hints=hint_mode(service, gates),
         labels=slice_labels(service),
+        distribution=traffic_distribution(service, gates),
         node_names=gates.enabled(ENDPOINT_SLICE_NODE_NAME),
         all_conditions=gates.enabled(ENDPOINT_SLICE_TERMINATING_CONDITION),
     )
@@ -148,14 +156,21 @@ def slice_labels(service: Service) -> dict[str, str]:
 def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
     """The annotation ``Auto`` beats the field, whatever then comes of it; unknown values are no value, and so are
     those of a feature that is off (KEP-4444, "Feature Enablement and Rollback")."""
-    value = service.spec.traffic_distribution
-    if not value or wants_annotation_hints(service.metadata.annotations or {}):
+    if not gates.enabled(TOPOLOGY_AWARE_HINTS):
         return HintMode.NONE
-    if not (gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION) and gates.enabled(TOPOLOGY_AWARE_HINTS)):
-        return HintMode.NONE
-    if value != "PreferClose" and not gates.enabled(PREFER_SAME_TRAFFIC_DISTRIBUTION):
-        return HintMode.NONE
-    return _HINT_MODES.get(value, HintMode.NONE)
+    if wants_annotation_hints(service.metadata.annotations or {}):
+        return HintMode.AUTO
+    return _HINT_MODES.get(traffic_distribution(service, gates), HintMode.NONE)
+
+
+def traffic_distribution(service: Service, gates: Gates = _NEWEST) -> str:
+    """The field, if it has a value that counts; "" otherwise."""
+    value = service.spec.traffic_distribution or ""
+    if value not in _HINT_MODES or wants_annotation_hints(service.metadata.annotations or {}):
+        return ""
+    if not gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION):
+        return ""
+    return value if value == "PreferClose" or gates.enabled(PREFER_SAME_TRAFFIC_DISTRIBUTION) else ""
 
 
 def wants_annotation_hints(annotations: Mapping[str, str]) -> bool:

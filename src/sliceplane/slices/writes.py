@@ -7,7 +7,7 @@ endpoints after one of them flipped encodes one endpoint and the metadata.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -15,6 +15,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.slices.content import Content, Stored
+from sliceplane.slices.hints import Notice
 from sliceplane.slices.ports import PortGroup, Ports
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.trigger import format_trigger
@@ -40,17 +41,28 @@ class SliceWrite:
     content: Content
 
 
+class FamilyChanges(NamedTuple):
+    """What one plan does for one address type, in numbers: endpoints added and removed, slices written."""
+
+    added: int
+    removed: int
+    writes: int
+
+
 @dataclass(frozen=True, slots=True)
 class SlicePlan:
     """What one sync of a service writes, in this order.
 
-    ``problems``: sentences about endpoints that were left out, each told once.  ``stale``: the cache has not
+    ``problems``: sentences about endpoints that were left out, each told once.  ``notices``: what became of
+    hints, to be told when the writes were tried.  ``families``: for metrics, in no order.  ``stale``: the cache has not
     caught up with a conflict; nothing may be planned before it has.
     """
 
     writes: tuple[SliceWrite, ...] = ()
     problems: tuple[str, ...] = ()
     stale: bool = False
+    notices: tuple[Notice, ...] = ()
+    families: tuple[FamilyChanges, ...] = ()
 
 
 def create_slice(

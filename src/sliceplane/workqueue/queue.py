@@ -23,6 +23,7 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.samples import Histogram, exponential_buckets
 from sliceplane.kit.token_bucket import TokenBucket
 
 K = TypeVar("K", bound=Hashable)
@@ -34,6 +35,8 @@ RETRY_BURST = 100
 #: the heap of delayed keys is rebuilt when it has so many times more entries than keys are delayed
 _HEAP_SLACK = 4
 _HEAP_MIN = 64
+#: seconds; client-go's
+_DURATION_BUCKETS = exponential_buckets(1e-6, 10, 10)
 
 
 class WorkQueue(Generic[K]):
@@ -58,6 +61,9 @@ class WorkQueue(Generic[K]):
         self.adds = 0
         self.retries = 0
         self.gets = 0
+        #: seconds that keys waited in the line, and that they were worked on
+        self.waited = Histogram(_DURATION_BUCKETS)
+        self.worked = Histogram(_DURATION_BUCKETS)
 
     # Adding
 
@@ -118,14 +124,17 @@ class WorkQueue(Generic[K]):
         if not self._line:
             return None
         key = self._line.popleft()
-        del self._dirty[key]
+        self.waited.observe(max(now - self._dirty.pop(key), 0.0))
         self._processing[key] = now
         self.gets += 1
         return key
 
-    def done(self, key: K) -> None:
+    def done(self, key: K, now: float | None = None) -> None:
+        """*now*, if given, counts how long it took."""
         assert key in self._processing, f"{key!r} is done but nobody got it"
-        del self._processing[key]
+        began = self._processing.pop(key)
+        if now is not None:
+            self.worked.observe(max(now - began, 0.0))
         if key in self._dirty:
             self._line.append(key)
 
@@ -168,6 +177,10 @@ class WorkQueue(Generic[K]):
     def longest_running_s(self, now: float) -> float:
         """O(1): ``get`` stamps keys in order."""
         return max(now - next(iter(self._processing.values())), 0.0) if self._processing else 0.0
+
+    def unfinished_s(self, now: float) -> float:
+        """Sum of the times that keys have been worked on, of those not done.  O(keys in progress)."""
+        return sum(max(now - began, 0.0) for began in self._processing.values())
 
     def check(self) -> None:
         """Assert every invariant.  O(keys)."""

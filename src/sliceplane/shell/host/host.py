@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sliceplane.kit.rng import Rng
+from sliceplane.kit.samples import Family
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.events import EventRecorder, RecorderStatus
 from sliceplane.shell.host.informers import InformerStatus, SharedInformers
@@ -105,6 +106,15 @@ class ControllerHost:
             recorder.cancel()
             await asyncio.gather(recorder, return_exceptions=True)
         self._tasks = []
+
+    def samples(self) -> tuple[Family, ...]:
+        """The figures of all controllers; each metric once, sorted by name."""
+        found: dict[str, Family] = {}
+        for runner in self._runners:
+            for each in runner.samples():
+                known = found.get(each.name)
+                found[each.name] = each if known is None else replace(known, samples=(*known.samples, *each.samples))
+        return tuple(found[name] for name in sorted(found))
 
     def status(self) -> HostStatus:
         return HostStatus(

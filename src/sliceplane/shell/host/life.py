@@ -15,8 +15,9 @@ from enum import Enum
 
 from sliceplane.api.errors import is_namespace_terminating
 from sliceplane.api.meta import Object
-from sliceplane.controllers.base import Controller, Done, EventNote, Job
+from sliceplane.controllers.base import Controller, Done, EventNote, Job, Measured
 from sliceplane.informer.changes import Change
+from sliceplane.kit.samples import Family
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.host.writes import perform
 from sliceplane.shell.log import get_logger
@@ -81,6 +82,9 @@ class Life:
     def backlog(self) -> int:
         """Letters that the core has not read yet."""
         return len(self._inbox)
+
+    def samples(self) -> tuple[Family, ...]:
+        return self._controller.samples(self._clock()) if isinstance(self._controller, Measured) else ()
 
     @property
     def in_flight(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sliceplane.controllers.base import Controller, ControllerInfo, EventNote
 from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.samples import Family
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.host.informers import SharedInformers
 from sliceplane.shell.host.life import Life, Tally
@@ -84,6 +85,10 @@ class Runner:
             self._fault,
             None if due is None else max(0.0, due - self._clock()),
         )
+
+    def samples(self) -> tuple[Family, ...]:
+        """The figures of the life that is going on; none between two."""
+        return self._life.samples() if self._life is not None else ()
 
     async def run(self) -> None:
         """Until cancelled; never ends otherwise."""

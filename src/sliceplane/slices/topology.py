@@ -1,0 +1,168 @@
+"""Zones by their share of CPU: what topology-mode ``Auto`` makes of the Nodes (reference 2.1), and the arithmetic.
+
+All pure but ``ZoneShares``, which keeps its sums by differences.  Numbers are whole: a zone's share is its CPU over
+the sum of all, and every comparison is made between products, so that no rounding decides where an endpoint goes.
+
+Nothing here knows slices.  ``allocate`` and ``transfers`` are functions of counts by zone alone: another heuristic
+needs another pair of these, and nothing else of the machinery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sliceplane.slices.facts import NodeFacts
+
+#: a zone may get this much more traffic per endpoint than an even spread would give it: 0.2, as a fraction.
+#: Enough for n endpoints of a share is therefore ceil(n * share / 1.2) = ceil(5 * n * share / 6).
+_ENOUGH: Final = (5, 6)
+#: allocations that are remembered
+_ALLOCATIONS_MAX: Final = 4096
+
+NO_NODE_INFORMATION: Final = "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes"
+NO_ZONE: Final = "One or more endpoints do not have a zone specified"
+DISABLED: Final = "Topology Aware Hints has been disabled"
+ENABLED: Final = "Topology Aware Hints has been enabled"
+
+#: zone -> allocatable CPU in thousandths
+Shares = Mapping[str, int]
+
+
+class ZoneShares:
+    """Allocatable CPU of each zone.  Owned by ``SliceEngine``; a node that changes costs O(1).
+
+    Nodes that are not ready, or of the control plane, do not count.  One other node without a zone or without CPU
+    spoils it all: nobody knows then what traffic comes from where.
+    """
+
+    def __init__(self) -> None:
+        self._cpu: dict[str, int] = {}
+        self._nodes: dict[str, int] = {}
+        self._unclear = 0
+        self._shares: Shares | None = None
+        #: allocations of the present shares by number of endpoints: services flip between a few numbers
+        self._allocations: dict[int, Allocation] = {}
+
+    def replace(self, old: NodeFacts | None, new: NodeFacts | None) -> bool:
+        """A node came, changed or went.  False: that changes nothing here."""
+        if old is not None and new is not None and old.topology == new.topology:
+            return False
+        return bool(self._add(old, -1)) | bool(self._add(new, 1))
+
+    def _add(self, node: NodeFacts | None, step: int) -> bool:
+        if node is None or not node.counted:
+            return False
+        self._shares = None
+        self._allocations.clear()
+        if not node.zone or not node.cpu_milli:
+            self._unclear += step
+            return True
+        count = self._nodes.get(node.zone, 0) + step
+        if count:
+            self._nodes[node.zone] = count
+            self._cpu[node.zone] = self._cpu.get(node.zone, 0) + step * node.cpu_milli
+        else:
+            del self._nodes[node.zone], self._cpu[node.zone]
+        return True
+
+    @property
+    def shares(self) -> Shares:
+        """By zone, sorted; empty if too little is known, or if there is one zone only."""
+        if self._shares is None:
+            known = not self._unclear and len(self._cpu) > 1
+            self._shares = dict(sorted(self._cpu.items())) if known else {}
+        return self._shares
+
+    def allocation(self, total: int) -> Allocation:
+        """``allocate`` for the present shares."""
+        found = self._allocations.get(total)
+        if found is None:
+            if len(self._allocations) >= _ALLOCATIONS_MAX:
+                self._allocations.clear()
+            found = self._allocations[total] = allocate(total, self.shares)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """How many endpoints each zone needs at the least, or why there can be no hints (``problem``)."""
+
+    minimum: Mapping[str, int]
+    problem: str = ""
+
+
+def allocate(total: int, shares: Shares) -> Allocation:
+    """For *total* ready endpoints.  Problems in upstream's words, without the address type."""
+    if not shares:
+        return Allocation({}, NO_NODE_INFORMATION)
+    if len(shares) > total:
+        return Allocation({}, f"Insufficient number of endpoints {_size(total, shares)}")
+    part, whole = _ENOUGH[0] * total, _ENOUGH[1] * sum(shares.values())
+    minimum = {zone: -(-part * cpu // whole) for zone, cpu in shares.items()}
+    if sum(minimum.values()) > total:
+        reason = "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold"
+        return Allocation({}, f"{reason} {_size(total, shares)}")
+    return Allocation(minimum)
+
+
+def _size(total: int, shares: Shares) -> str:
+    return f"({total} endpoints, {len(shares)} zones)"
+
+
+def holds(counts: Mapping[str, int], minimum: Mapping[str, int]) -> bool:
+    """Whether an assignment may stay: each zone has enough, and no endpoint is for a zone that does not count.
+
+    Each having enough bounds each from above, too: what the others need at the least is not there for one.
+    """
+    for zone, least in minimum.items():
+        if counts.get(zone, 0) < least:
+            return False
+    return all(zone in minimum or not count for zone, count in counts.items())
+
+
+def transfers(counts: Mapping[str, int], minimum: Mapping[str, int], shares: Shares) -> tuple[dict[str, int], ...]:
+    """How many endpoints each zone must give, and how many each gets: from the largest surplus to the largest
+    deficit, one at a time, until neither is worth a move.
+
+    A zone without a share gives all that it has.  Where the shares as they are would leave a zone without enough, the
+    minimum decides.  Ties go to the least name.
+    """
+    all_cpu, total = sum(shares.values()), sum(counts.values())
+    #: surplus over what each should have, times all CPU
+    surplus = {zone: count * all_cpu for zone, count in sorted(counts.items()) if count and zone not in shares}
+    for zone, cpu in shares.items():
+        surplus[zone] = counts.get(zone, 0) * all_cpu - max(total * cpu, minimum[zone] * all_cpu)
+    giving: dict[str, int] = {}
+    getting: dict[str, int] = {}
+    now = {zone: counts.get(zone, 0) for zone in surplus}
+
+    def move(giver: str, receiver: str) -> None:
+        giving[giver] = giving.get(giver, 0) + 1
+        getting[receiver] = getting.get(receiver, 0) + 1
+        surplus[giver] -= all_cpu
+        surplus[receiver] += all_cpu
+        now[giver] -= 1
+        now[receiver] += 1
+
+    for stray in [zone for zone in surplus if zone not in shares]:
+        for _ in range(now[stray]):
+            move(stray, min(shares, key=lambda zone: surplus[zone]))
+    while True:
+        giver = max(shares, key=lambda zone: surplus[zone])
+        receiver = min(shares, key=lambda zone: surplus[zone])
+        most, least = surplus[giver], -surplus[receiver]
+        if 2 * most < all_cpu or 2 * least < all_cpu or (most < all_cpu and least < all_cpu):
+            break
+        move(giver, receiver)
+    while True:
+        receiver = min(minimum, key=lambda zone: now[zone] - minimum[zone])
+        if now[receiver] >= minimum[receiver]:
+            break
+        move(max(minimum, key=lambda zone: now[zone] - minimum[zone]), receiver)
+    for zone in giving.keys() & getting.keys():  # what came and went did not move
+        both = min(giving[zone], getting[zone])
+        giving[zone] -= both
+        getting[zone] -= both
+    return {z: k for z, k in sorted(giving.items()) if k}, {z: k for z, k in sorted(getting.items()) if k}

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sliceplane.cli.process import on_stop_signal, say
-from sliceplane.cli.serving import LOG_LEVELS
-from sliceplane.cli.values import DurationType, ListenType
+from sliceplane.cli.serving import LOG_LEVELS, gates_of
+from sliceplane.cli.values import DurationType, ListenType, NetworksType, NodePortAddressesType
 
 if TYPE_CHECKING:
+    from sliceplane.api.gates import Gates
+    from sliceplane.nft.surroundings import RulesConfig
     from sliceplane.shell.client.kubeconfig import Connection
     from sliceplane.shell.nft_runner import NftRunner
     from sliceplane.shell.node_proxy import NodeProxy
+
+#: what nft takes between quotes; the kernel's own bound is 15 bytes
+_INTERFACE = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 
 
 @click.command("proxy")
@@ -29,6 +37,43 @@ if TYPE_CHECKING:
     "--min-sync-period", type=DurationType(), default="0", show_default=True, help="Pause between two writes."
 )
 @click.option("--healthz-bind-address", type=ListenType(), default=None, help="Serve /healthz there.  [default: off]")
+@click.option(
+    "--metrics-bind-address",
+    type=ListenType(),
+    default=None,
+    help="Serve /metrics and /proxyMode there.  [default: off]",
+)
+@click.option(
+    "--cluster-cidr",
+    type=NetworksType(),
+    default="",
+    metavar="CIDR[,CIDR]",
+    help="Ranges of Pod IPs, for --detect-local-mode ClusterCIDR.",
+)
+@click.option(
+    "--detect-local-mode",
+    type=click.Choice(("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")),
+    default="ClusterCIDR",
+    show_default=True,
+    help="How traffic of this node's Pods is told from others'.",
+)
+@click.option("--pod-bridge-interface", default="", metavar="NAME", help="For --detect-local-mode BridgeInterface.")
+@click.option(
+    "--pod-interface-name-prefix", default="", metavar="PREFIX", help="For --detect-local-mode InterfaceNamePrefix."
+)
+@click.option("--masquerade-all", is_flag=True, help="Masquerade whatever goes to a cluster IP.")
+@click.option(
+    "--nodeport-addresses",
+    type=NodePortAddressesType(),
+    default="primary",
+    show_default=True,
+    metavar="CIDR,...",
+    help="Where node ports are served: addresses within these ranges, or 'primary', the Node's own.",
+)
+@click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off.")
+@click.option(
+    "--emulated-version", default="", metavar="RELEASE", help="The Kubernetes release whose feature gates count."
+)
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
 def command(
     *,
@@ -37,8 +82,8 @@ def command(
     netns: str,
     cleanup: bool,
     min_sync_period: float,
-    healthz_bind_address: tuple[str, int] | None,
     log_level: str,
+    **flags: Any,
 ) -> None:
     """Run the node proxy: nftables rules that lead Services to their endpoints.
 
@@ -51,6 +96,7 @@ def command(
     from sliceplane.shell.pages import PageError
 
     configure(log_level)
+    options = _options(netns, min_sync_period, flags)
     runner = NftRunner(netns=netns)
     node_name = (hostname_override.strip() or socket.gethostname()).lower()
     try:
@@ -58,10 +104,45 @@ def command(
             asyncio.run(_cleanup(runner))
             return
         connection = load(kubeconfig)
-        asyncio.run(_serve(runner, connection, node_name, min_sync_period, healthz_bind_address))
+        asyncio.run(_serve(runner, connection, node_name, options))
     except (NftError, KubeconfigError, PageError) as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(1) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    min_period_s: float
+    netns: str
+    rules: RulesConfig
+    gates: Gates
+    healthz: tuple[str, int] | None
+    metrics: tuple[str, int] | None
+
+
+def _options(netns: str, min_period_s: float, flags: dict[str, Any]) -> _Options:
+    """Raises ``click.UsageError`` where flags contradict each other."""
+    from sliceplane.nft.surroundings import RulesConfig
+
+    mode = flags["detect_local_mode"]
+    for wanted, flag in (
+        ("BridgeInterface", "pod_bridge_interface"),
+        ("InterfaceNamePrefix", "pod_interface_name_prefix"),
+    ):
+        if mode == wanted and not flags[flag]:
+            raise click.UsageError(f"--detect-local-mode {mode} needs --{flag.replace('_', '-')}")
+        if flags[flag] and not _INTERFACE.fullmatch(flags[flag]):
+            raise click.UsageError(f"--{flag.replace('_', '-')}: {flags[flag]!r} is not the name of an interface")
+    rules = RulesConfig(
+        masquerade_all=flags["masquerade_all"],
+        detect_local_mode=mode,
+        cluster_cidrs=flags["cluster_cidr"],
+        pod_bridge_interface=flags["pod_bridge_interface"],
+        pod_interface_name_prefix=flags["pod_interface_name_prefix"],
+        node_port_addresses=flags["nodeport_addresses"],
+    )
+    gates = gates_of(flags["feature_gates"], flags["emulated_version"])
+    return _Options(min_period_s, netns, rules, gates, flags["healthz_bind_address"], flags["metrics_bind_address"])
 
 
 async def _cleanup(runner: NftRunner) -> None:
@@ -70,17 +151,17 @@ async def _cleanup(runner: NftRunner) -> None:
     await cleanup(runner, families=available_families())
 
 
-async def _serve(
-    runner: NftRunner, connection: Connection, node_name: str, min_period_s: float, listen: tuple[str, int] | None
-) -> None:
+async def _serve(runner: NftRunner, connection: Connection, node_name: str, options: _Options) -> None:
     """Until a signal.  Raises ``NftError`` if nft or the kernel cannot do it, before anything is written."""
     from contextlib import AsyncExitStack
 
     from sliceplane.kit.rng import Rng
     from sliceplane.shell.client.http import HttpClient
+    from sliceplane.shell.conntrack import Conntrack
+    from sliceplane.shell.interfaces import addresses_of
     from sliceplane.shell.node_proxy import NodeProxy, available_families
     from sliceplane.shell.pages import serve_pages
-    from sliceplane.shell.proxy_healthz import health_pages
+    from sliceplane.shell.proxy_healthz import health_pages, metrics_pages
     from sliceplane.shell.reflect import loop_clock
 
     await runner.probe()
@@ -88,7 +169,11 @@ async def _serve(
         node_name,
         runner,
         families=available_families(),
-        min_period_s=min_period_s,
+        min_period_s=options.min_period_s,
+        rules=options.rules,
+        gates=options.gates,
+        flows=Conntrack(netns=options.netns),
+        host_addresses=partial(addresses_of, options.netns),
         clock=loop_clock(time.time()),
     )
     stop = asyncio.Event()
@@ -96,8 +181,9 @@ async def _serve(
     async with AsyncExitStack() as stack:
         client = HttpClient(connection)
         stack.push_async_callback(client.close)
-        if listen is not None:
-            await stack.enter_async_context(serve_pages(health_pages(proxy.health), *listen))
+        for listen, pages in ((options.healthz, health_pages(proxy)), (options.metrics, metrics_pages(proxy))):
+            if listen is not None:
+                await stack.enter_async_context(serve_pages(pages, *listen))
         following = asyncio.create_task(proxy.follow(client, Rng(time.time_ns())))
         saying = asyncio.create_task(_say_ready(proxy, node_name))
         stopping = asyncio.create_task(stop.wait())

@@ -26,6 +26,7 @@ from sliceplane.nft.surroundings import NodeNetwork, RulesConfig, surroundings
 from sliceplane.nft.surroundings import node_port_addresses as addresses_of_node_ports
 from sliceplane.nft.table import TableState
 from sliceplane.proxy.aftermath import Aftermath
+from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.schedule import Freshness, Schedule
 from sliceplane.proxy.tracker import ServiceTracker, node_ip
@@ -138,6 +139,15 @@ class FamilyPlane:
         if not self._synced:
             self._synced = True
             self._schedule.on_change(now)
+
+    def expected_flows(self, services: tuple[ServiceKey, ...]) -> Expected:
+        """Who may answer UDP flows to *services*."""
+        return self._tracker.expected_flows(services)
+
+    @property
+    def node_port_addresses(self) -> tuple[str, ...] | None:
+        """Where node ports are served; ``None``: on all of the host's addresses but loopback ones."""
+        return addresses_of_node_ports(self._config, self.family, self._node)
 
     def next_deadline(self) -> float | None:
         """When ``take_transaction`` may have something; ``None``: after the next event, or while one runs."""

@@ -12,7 +12,7 @@ Owned by one caller (a family's data plane); not for several threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_ZONE, EndpointSlice
@@ -20,6 +20,7 @@ from sliceplane.kit.ip import Family
 from sliceplane.kit.times import parse_time
 from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.categorize import categorize
+from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.model import PortState, ServiceChange, ServiceKey, ServicePort, Topology
 from sliceplane.proxy.servicemap import health_port, service_ports
 from sliceplane.proxy.slicecache import SliceCache
@@ -149,6 +150,16 @@ class ServiceTracker:
             return ()
         endpoints = self._slices.endpoints(key)
         return tuple(PortState(port, categorize(endpoints.get(port.name, ()), port, self._topology)) for port in ports)
+
+    def expected_flows(self, keys: Iterable[ServiceKey]) -> Expected:
+        """Who may answer UDP flows to the Services *keys*, as they are now.  O(those Services)."""
+        expected = Expected()
+        for key in keys:
+            endpoints = self._slices.endpoints(key)
+            for port in self._services.get(key, ()):
+                if port.name.protocol == "UDP":
+                    expected.add(port, endpoints.get(port.name, ()))
+        return expected
 
     def services(self) -> tuple[ServiceKey, ...]:
         """Every Service that this family serves, sorted.  O(Services)."""

@@ -29,6 +29,7 @@ from sliceplane.nft.objects import (
     DeleteElements,
     DeleteTable,
     FlushChain,
+    FlushContainer,
     Hook,
     Key,
     NftFamily,
@@ -152,6 +153,8 @@ class _Attempt:
                 self._add_rule(table, command)
             case AddContainer():
                 self._add_container(table, command)
+            case FlushContainer():
+                self._container(table, command.container.name, command).elements.clear()
             case DeleteContainer():
                 self._delete_container(table, command)
             case AddElements():

@@ -188,6 +188,16 @@ class DeleteContainer:
 
 
 @dataclass(frozen=True, slots=True)
+class FlushContainer:
+    """Removes every element."""
+
+    container: Container
+
+    def render(self, table: TableRef) -> str:
+        return f"flush {self.container.kind} {table} {self.container.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class AddElements:
     """Adds elements; an error if one exists with another value.  Never empty: nft has no such command."""
 
@@ -218,6 +228,7 @@ Command = (
     | AddRule
     | AddContainer
     | DeleteContainer
+    | FlushContainer
     | AddElements
     | DeleteElements
 )

@@ -56,6 +56,7 @@ from sliceplane.nft.objects import (
     DeleteElements,
     DeleteTable,
     FlushChain,
+    FlushContainer,
     Item,
     Key,
     Rule,
@@ -246,7 +247,12 @@ class TableState:
                 self._place(draft, wanted, held)
             elif held is not None and held.live:
                 draft.rules.append(FlushChain(name))
-                draft.chains[name] = held._replace(live=False) if isinstance(held, HeldRules) else held._replace(live=0)
+                if isinstance(held, HeldRules):
+                    if held.chain.own_set is not None:  # who comes back meanwhile has been somewhere else since
+                        draft.rules.append(FlushContainer(held.chain.own_set))
+                    draft.chains[name] = held._replace(live=False)
+                else:
+                    draft.chains[name] = held._replace(live=0)
         for element in sorted(self._marked_elements):
             self._change_element(draft, element)
         # Last, so that a slot given back here is not handed out again by this very transaction.

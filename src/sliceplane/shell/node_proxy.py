@@ -410,6 +410,7 @@ class NodeProxy:
         """Forgets UDP flows that lead to where nobody is: after each write those of the Services that changed, after a
         full one all."""
         changed, waiting = self._flows_changed[plane.family], set[ServiceKey]()
+        told = ""
         while True:
             await changed.wait()
             changed.clear()
@@ -423,10 +424,13 @@ class NodeProxy:
             try:
                 forgotten = await flows.reconcile(plane.family, plane.expected_flows(tuple(sorted(waiting))))
             except ConntrackError as error:
-                _log.error("stale UDP flows not forgotten", family=plane.family, error=str(error))
+                if str(error) != told:
+                    told = str(error)
+                    _log.error("stale UDP flows not forgotten", family=plane.family, error=told)
                 await asyncio.sleep(FLOWS_RETRY_S)
                 changed.set()
                 continue
+            told = ""
             waiting.clear()
             self.samples.on_conntrack(plane.family, self._clock() - started, forgotten)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
+from sliceplane.shell.conntrack import Conntrack
 from sliceplane.shell.nft_runner import NftError, NftRunner
 from sliceplane.shell.node_proxy import NodeProxy, available_families
 from sliceplane.shell.reflect import loop_clock
@@ -29,6 +30,7 @@ class ProxyService:
 
     def __init__(self, node: str, netns: str = "") -> None:
         self._node = node
+        self._netns = netns
         self._runner = NftRunner(netns=netns)
         self._task: asyncio.Task[None] | None = None
 
@@ -42,10 +44,16 @@ class ProxyService:
         client = InProcessClient(
             plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=user
         )
-        proxy = NodeProxy(self._node, self._runner, families=available_families(), clock=loop_clock(plane.clock()))
+        proxy = NodeProxy(
+            self._node,
+            self._runner,
+            families=available_families(),
+            flows=Conntrack(netns=self._netns),
+            clock=loop_clock(plane.clock()),
+        )
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
         self._task = asyncio.create_task(proxy.follow(client, rng), name="node proxy")
-        plane.health.add("proxy", lambda: "" if proxy.health().healthy else "rules are older than they should be")
+        plane.health.add("proxy", lambda: "; ".join(proxy.health().reasons))
 
     async def stop(self) -> None:
         if self._task is not None:

@@ -127,6 +127,8 @@ class _Walk:
                 return "input" if self._is_own(packet.daddr) else "forward"
             case "forward" | "output":
                 return "postrouting"
+            case "postrouting" if self._is_own(packet.daddr):
+                return "input"  # through the loopback interface; its prerouting has nothing to add
         return None
 
     def hook(self, point: _Point, packet: Packet) -> list[_Branch]:

@@ -365,6 +365,9 @@ class NodeProxy:
 
     async def _write_once(self, plane: FamilyPlane) -> None:
         started = self._clock()
+        wanted_since = plane.freshness.pending_since
+        if wanted_since is not None:
+            self.samples.on_queued(plane.family, wanted_since)
         transaction = plane.take_transaction(started)
         self.samples.on_taken()
         if transaction is None:

@@ -43,6 +43,8 @@ def test_the_server_owns_identity_and_the_body_is_canonical(api: Any) -> None:
     uid = stored["metadata"]["uid"]
     assert len(uid) == 36
     assert uid != "mine"
+    (entry,) = stored["metadata"].pop("managedFields")
+    assert (entry["manager"], entry["operation"]) == ("unknown", "Update")
     assert stored["metadata"] == {
         "name": "s",
         "namespace": "default",

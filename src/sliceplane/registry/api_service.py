@@ -22,7 +22,7 @@ from sliceplane.kit.times import format_micro_time, parse_time
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.create import create
 from sliceplane.registry.documents import document_of
-from sliceplane.registry.types import Body, Context, Target, WriteOptions
+from sliceplane.registry.types import BY_THE_SERVER, Body, Context, Target
 from sliceplane.registry.update import update
 from sliceplane.store.types import Record
 
@@ -91,7 +91,7 @@ def _renew(core: Core, ctx: Context, own: Address) -> None:
     document = document_of(record)
     document["metadata"]["labels"] = {**document["metadata"].get("labels", {}), **_LEASE_LABELS}
     document["spec"] = {"acquireTime": now, **document.get("spec", {}), **wanted}
-    update(core, ctx, target, Body(document=document), WriteOptions())
+    update(core, ctx, target, Body(document=document), BY_THE_SERVER)
 
 
 def _valid_addresses(core: Core, now: float) -> list[Address]:
@@ -179,7 +179,7 @@ def _write(core: Core, ctx: Context, resource: Resource, content: Document, labe
         # Foreign labels stay here, and are wiped from the slice.
         labels = {**document["metadata"].get("labels", {}), **labels}
     document["metadata"]["labels"] = labels
-    update(core, ctx, target, Body(document={**document, **content}), WriteOptions())
+    update(core, ctx, target, Body(document={**document, **content}), BY_THE_SERVER)
 
 
 def _target(resource: Resource) -> Target:
@@ -189,7 +189,7 @@ def _target(resource: Resource) -> Target:
 def _create(core: Core, ctx: Context, resource: Resource, document: Document) -> None:
     target = Target(resource=resource, namespace=document["metadata"]["namespace"])
     try:
-        create(core, ctx, target, Body(document=document), WriteOptions())
+        create(core, ctx, target, Body(document=document), BY_THE_SERVER)
     except StatusError as error:
         if error.code != 409:
             raise

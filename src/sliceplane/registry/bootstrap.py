@@ -12,7 +12,7 @@ from sliceplane.registry.admission.namespaces import BOOTSTRAP_NAMESPACES
 from sliceplane.registry.authorization.bootstrap import ensure_policy
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.create import create
-from sliceplane.registry.types import Body, Context, Target, User, WriteOptions
+from sliceplane.registry.types import BY_THE_SERVER, Body, Context, Target, User
 
 SYSTEM_USER = User(name="system:apiserver", groups=("system:masters",))
 
@@ -33,4 +33,4 @@ def _ensure(core: Core, ctx: Context, resource: Resource, wanted: Document) -> N
     head = wanted["metadata"]
     namespace = head.get("namespace", "")
     if core.store.latest(key_of(Target(resource=resource, namespace=namespace, name=head["name"]))) is None:
-        create(core, ctx, Target(resource=resource, namespace=namespace), Body(document=wanted), WriteOptions())
+        create(core, ctx, Target(resource=resource, namespace=namespace), Body(document=wanted), BY_THE_SERVER)

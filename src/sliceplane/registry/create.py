@@ -12,7 +12,7 @@ from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ClusterRoles, Namespaces, Resource
 from sliceplane.api.validation.warnings import warnings_of
-from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
+from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, versions
 from sliceplane.registry.admission import pods
 from sliceplane.registry.admission.namespaces import admit_create
 from sliceplane.registry.authorization.aggregation import fill
@@ -33,14 +33,26 @@ def create(core: Core, ctx: Context, target: Target, body: Body, options: WriteO
 
 
 def create_document(
-    core: Core, ctx: Context, target: Target, document: Document, *, options: WriteOptions, warnings: tuple[str, ...]
+    core: Core,
+    ctx: Context,
+    target: Target,
+    document: Document,
+    *,
+    options: WriteOptions,
+    warnings: tuple[str, ...],
+    tracked: bool = False,
 ) -> Outcome:
-    """Create from a decoded document, which is changed.  Also serves PUT to a name that is missing."""
+    """Create from a decoded document, which is changed.  Also serves PUT to a name that is missing, and apply, whose
+    managedFields are *tracked*: those to store."""
     resource = target.resource
     head = document["metadata"]
     metadata.match_namespace(target, head)
     given_version = metadata.parse_resource_version(head.get("resourceVersion"))
     metadata.prepare_create(resource, head, core.rng, ctx.now)
+    if not tracked:
+        if resource is Namespaces:
+            metadata.force_namespace_label(head)
+        managed_fields.on_create(ctx, target, document, options)
     admit_create(core.store, resource, head)
     generated = _settle_name(core, resource, head)
     if resource is Namespaces:

@@ -6,6 +6,8 @@ null means absent, and unknown members are dropped after being warned of or refu
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from sliceplane.api import codec, conversion, defaults, schema, strict, views
@@ -51,6 +53,7 @@ def decoded(resource: Resource, document: Document) -> Document:
         mismatch = schema.first_mismatch(schema.lookup(resource.schema_key), document)
         if mismatch is not None:
             raise Undecodable(str(mismatch))
+    document, managed = _set_aside(document)
     try:
         document = normalised(document)
     except ValueError as error:
@@ -59,8 +62,7 @@ def decoded(resource: Resource, document: Document) -> Document:
         # By the schema and not by the complaints: those are bounded, and a member's name can be anything.
         schema.fit(resource.schema_key, document)
     metadata = document.setdefault("metadata", {})
-    # Field ownership is not tracked, and selfLink is history.
-    metadata.pop("managedFields", None)
+    # History.
     metadata.pop("selfLink", None)
     for name in ("creationTimestamp", "deletionTimestamp"):
         if name in metadata:
@@ -71,9 +73,20 @@ def decoded(resource: Resource, document: Document) -> Document:
         msgspec.convert(document, codec.projection_of(resource.key))
     except msgspec.ValidationError as error:
         raise Undecodable(f"json: {error}") from error
+    if managed is not None:
+        metadata["managedFields"] = managed
     document = views.to_stored(resource, document)
     defaults.apply(stored_form(resource), document)
     return document if resource.hub is None else conversion.to_hub(document)
+
+
+def _set_aside(document: Document) -> tuple[Document, Any]:
+    """The document without metadata.managedFields, and those, as sent: there, an empty list is not nothing."""
+    metadata = document.get("metadata")
+    if not metadata or "managedFields" not in metadata:
+        return document, None
+    bare = {name: value for name, value in metadata.items() if name != "managedFields"}
+    return {**document, "metadata": bare}, metadata["managedFields"]
 
 
 def _respelt(text: str) -> str:

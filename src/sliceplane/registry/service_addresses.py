@@ -29,7 +29,7 @@ from sliceplane.registry.core import Core
 from sliceplane.registry.create import create
 from sliceplane.registry.delete import delete
 from sliceplane.registry.documents import document_of
-from sliceplane.registry.types import Body, Context, DeleteOptions, Target, WriteOptions
+from sliceplane.registry.types import BY_THE_SERVER, Body, Context, DeleteOptions, Target
 from sliceplane.store.types import Key, Record
 
 DEFAULT_RANGE: Final = "kubernetes"
@@ -154,7 +154,7 @@ def _tell(core: Core, ctx: Context, about: Record, resource: Resource, *, reason
     }
     event["involvedObject"] = {member: value for member, value in event["involvedObject"].items() if value}
     try:
-        create(core, ctx, Target(resource=Events, namespace=namespace), Body(document=event), WriteOptions())
+        create(core, ctx, Target(resource=Events, namespace=namespace), Body(document=event), BY_THE_SERVER)
     except StatusError:
         return
 

@@ -11,7 +11,7 @@ from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, i
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ClusterRoles, Namespaces, Pods, Resource
 from sliceplane.api.validation.warnings import warnings_of
-from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
+from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, versions
 from sliceplane.registry.admission import pods
 from sliceplane.registry.authorization.aggregation import fill
 from sliceplane.registry.authorization.escalation import check_write
@@ -76,11 +76,20 @@ def replace(
     *,
     options: WriteOptions,
     warnings: tuple[str, ...],
+    tracked: bool = False,
 ) -> Outcome:
-    """Make *new* (decoded and defaulted; changed here) the next version of *record*."""
+    """Make *new* (decoded and defaulted; changed here) the next version of *record*.
+
+    *tracked*: its managedFields are those to store.
+    """
     resource = target.resource
     stored = document_of(record)
     old = versions.comparable(target, stored)
+    derived = False
+    if not tracked:
+        if resource is Namespaces:
+            metadata.force_namespace_label(new["metadata"])
+        derived = managed_fields.on_update(ctx, target, new, old, options)
     strategy.prepare_update(core.config.gates, target, new, old)
     if target.subresource != "status":
         core.services.carry_over(resource, new, old)
@@ -98,7 +107,7 @@ def replace(
     if target.subresource != "status":
         core.services.admit(resource, new, old, dry_run=options.dry_run)
     shaped = canonical(resource, versions.to_store(core.config, target, new))
-    if shaped == stored:
+    if managed_fields.changes_nothing(shaped, stored, derived=derived):
         return answers.unchanged(core, record, warnings)
     if _ends_now(resource, shaped):
         # Watchers see DELETED alone; the reply is the object as this request left it, with its former version.

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: who the embedded controllers are
 CONTROLLERS = User(name="system:kube-controller-manager", groups=("system:masters",))
+#: who they are in managedFields, as in any cluster
+FIELD_MANAGER = "kube-controller-manager"
 #: caches older than this make the plane not ready: informers hear from the server at least every minute
 STALENESS_S_MAX = 120.0
 
@@ -72,7 +74,13 @@ class ControllerService:
 
     async def start(self, plane: Plane) -> None:
         client = InProcessClient(
-            plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=CONTROLLERS
+            plane.registry,
+            plane.committer,
+            plane.hub,
+            arm=plane.ticker.arm,
+            clock=plane.clock,
+            user=CONTROLLERS,
+            field_manager=FIELD_MANAGER,
         )
         # The host's own clock goes on steadily when somebody sets the machine's.
         host = ControllerHost(client, rng=Rng(int.from_bytes(os.urandom(8), "big")))

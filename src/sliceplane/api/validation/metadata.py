@@ -10,6 +10,8 @@ from sliceplane.api.scheme import Resource
 from sliceplane.kit.names import check_label_value, check_qualified_name
 
 ANNOTATIONS_MAX_BYTES = 256 * 1024
+MANAGER_MAX_BYTES = 128
+SUBRESOURCE_MAX_BYTES = 256
 STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 _IMMUTABLE = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 _OWNER_ORDER = ("apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion")
@@ -37,6 +39,7 @@ def validate(resource: Resource, head: Document) -> list[FieldError]:
     errors += validate_maps(head)
     errors += _validate_owners(head)
     errors += _validate_finalizers(head)
+    errors += _validate_managers(head)
     return errors
 
 
@@ -63,6 +66,7 @@ def validate_update(resource: Resource, new: Document, old: Document) -> list[Fi
         errors += validate_maps(new)
     if new.get("ownerReferences") != old.get("ownerReferences"):
         errors += _validate_owners(new)
+    errors += _validate_managers(new)
     errors = [*errors, *errors]
     if new.get("finalizers") != old.get("finalizers"):
         errors += _validate_finalizers(new)
@@ -91,10 +95,33 @@ def validate_labels(labels: dict[str, str], path: str) -> list[FieldError]:
     return errors
 
 
+def _validate_managers(head: Document) -> list[FieldError]:
+    """What clients can send in entries that are understood otherwise."""
+    errors: list[FieldError] = []
+    for index, entry in enumerate(head.get("managedFields", ())):
+        path = f"metadata.managedFields[{index}]"
+        if len(entry["manager"].encode()) > MANAGER_MAX_BYTES:
+            errors.append(too_long(f"{path}.manager", MANAGER_MAX_BYTES))
+        elif not entry["manager"].isprintable():
+            errors.append(_unprintable(f"{path}.manager", entry["manager"]))
+        if len(entry.get("subresource", "")) > SUBRESOURCE_MAX_BYTES:
+            errors.append(too_long(f"{path}.subresource", SUBRESOURCE_MAX_BYTES))
+    return errors
+
+
+def _unprintable(path: str, manager: str) -> FieldError:
+    position, found = next((at, each) for at, each in enumerate(manager) if not each.isprintable())
+    return invalid_value(path, manager, f"invalid character U+{ord(found):04X} (at position {position})")
+
+
+#: each complaint about one controller too many shows all references: a thousand of them would be a gigabyte
+CONTROLLERS_TOLD_MAX = 8
+
+
 def _validate_owners(head: Document) -> list[FieldError]:
     path = "metadata.ownerReferences"
     errors: list[FieldError] = []
-    controller = ""
+    controller, further = "", 0
     owners: list[Document] = head.get("ownerReferences", [])
     for owner in owners:
         api_version, kind = owner.get("apiVersion", ""), owner.get("kind", "")
@@ -110,7 +137,10 @@ def _validate_owners(head: Document) -> list[FieldError]:
             errors.append(invalid_value(path, _shown(owner), "/v1, Kind=Event is disallowed from being an owner"))
         if owner.get("controller"):
             name = f"{kind}/{owner.get('name', '')}"
+            if controller and further == CONTROLLERS_TOLD_MAX:
+                continue
             if controller:
+                further += 1
                 detail = (
                     'Only one reference can have Controller set to true. Found "true" in references for '
                     f"{controller} and {name}"

@@ -22,7 +22,7 @@ from sliceplane.kit.times import format_micro_time
 from sliceplane.proxy.aftermath import HealthCheck
 from sliceplane.proxy.conntrack import Expected, Flow, parse_flow, stale_flows
 from sliceplane.proxy.model import Endpoint, ServiceKey, ServicePort, ServicePortName
-from sliceplane.shell import node_proxy
+from sliceplane.shell import node_proxy, proxy_consequences
 from sliceplane.shell.conntrack import Conntrack, ConntrackError
 from sliceplane.shell.node_proxy import NodeProxy
 from sliceplane.shell.proxy_samples import PROGRAMMING_BUCKETS, ProxySamples
@@ -255,7 +255,7 @@ class Forgetter:
 async def test_flows_are_looked_at_after_changes_of_udp_and_again_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(node_proxy, "FLOWS_RETRY_S", 0.01)
+    monkeypatch.setattr(proxy_consequences, "FLOWS_RETRY_S", 0.01)
     forgetter = Forgetter()
     proxy = NodeProxy(NODE, Kernel(), families=("IPv4",), flows=forgetter)
     task = asyncio.create_task(proxy.run())

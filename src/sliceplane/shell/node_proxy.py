@@ -8,8 +8,7 @@ whatever is marked.  So a burst is one transaction, and while one runs the next 
 endpoints to use, so its Node is waited for as well (and the ranges of cluster IPs with it), but not for long: a node
 that is not registered gets rules too.
 
-**After a write** health ports of Services are opened and closed, figures counted, and UDP flows that lead to where
-nobody is are forgotten, in a task of its own: the next write does not wait for it.
+**After a write** comes what follows from it (``proxy_consequences``): health ports, figures, UDP flows.
 
 **Others.**  The kernel is never listed on the way of a change; that our tables are still there is looked at now and
 then, and at once when a transaction was refused, and each is written anew every ``WHOLE_TABLE_PERIOD_S``: what somebody
@@ -40,18 +39,15 @@ from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import TableRef, deletion
 from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane, PlaneConfig
 from sliceplane.nft.surroundings import PRIMARY, RulesConfig
-from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.endpoints import differences
-from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.schedule import Freshness
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
 from sliceplane.shell.client.base import Client
-from sliceplane.shell.conntrack import ConntrackError
 from sliceplane.shell.log import get_logger
 from sliceplane.shell.nft_runner import NftError
+from sliceplane.shell.proxy_consequences import Consequences, FlowForgetter
 from sliceplane.shell.proxy_inputs import COMMON, Changes, Inputs
 from sliceplane.shell.proxy_samples import ProxySamples
-from sliceplane.shell.service_health import ServiceHealth
 
 #: how long the first write waits for the Node once Services and EndpointSlices are there
 NODE_GRACE_S = 1.0
@@ -60,8 +56,6 @@ HEALTH_TIMEOUT_S = 60.0
 
 #: how often it is looked whether our tables are there, and which addresses the host has
 LOOK_PERIOD_S = 30.0
-#: after a pass over UDP flows that failed, until the next one
-FLOWS_RETRY_S = 5.0
 #: after so long a table is written anew, whatever it is thought to hold (as upstream, reference A10)
 WHOLE_TABLE_PERIOD_S = 3600.0
 
@@ -78,12 +72,6 @@ class Runner(Protocol):
     async def run(self, text: str) -> None: ...
 
     async def tables(self) -> frozenset[TableRef]: ...
-
-
-class FlowForgetter(Protocol):
-    """What is needed of ``conntrack.Conntrack``."""
-
-    async def reconcile(self, family: Family, expected: Expected) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +144,6 @@ class NodeProxy:
         self.samples = ProxySamples()
         self._endpoints_key = self.watches[1].resource.key
         self._runner = runner
-        self._flows = flows
         self._host_addresses = host_addresses
         self._clock = clock
         self._planes = tuple(FamilyPlane(family, config) for family in families)
@@ -168,10 +155,11 @@ class NodeProxy:
         self._union = Union() if self._gates.enabled(ENDPOINT_SLICE_SUBSETTING) else None
         self._doubt = asyncio.Event()
         self._written = {plane.family: asyncio.Event() for plane in self._planes}
-        self._flows_changed = {plane.family: asyncio.Event() for plane in self._planes}
-        self._all_flows: set[Family] = set()
         self._refusals: dict[Family, str] = {}
-        self._health = {plane.family: ServiceHealth(plane.family, self._rules_are_good) for plane in self._planes}
+        self._consequences = {
+            plane.family: Consequences(plane, self.samples, flows, healthy=self._rules_are_good, clock=clock)
+            for plane in self._planes
+        }
         self._inputs: Inputs | None = None
 
     def on_change(self, change: Change[Object], selection: str = COMMON) -> None:
@@ -258,11 +246,10 @@ class NodeProxy:
                 group.create_task(self._look_around(), name="node-proxy-tables")
                 for plane in self._planes:
                     group.create_task(self._write(plane), name=f"node-proxy-{plane.family}")
-                    if self._flows is not None:
-                        group.create_task(self._mind_flows(plane, self._flows), name=f"node-proxy-{plane.family}-flows")
+                    group.create_task(self._consequences[plane.family].run(), name=f"node-proxy-{plane.family}-flows")
         finally:
-            for health in self._health.values():
-                await health.close()
+            for consequences in self._consequences.values():
+                await consequences.close()
 
     async def wait_ready(self) -> None:
         """Returns when every family has been written once."""
@@ -371,7 +358,7 @@ class NodeProxy:
         transaction = plane.take_transaction(started)
         self.samples.on_taken()
         if transaction is None:
-            await self._after(plane, full=False)
+            await self._consequences[plane.family].on_written(full=False)
             return
         failed = True
         try:
@@ -391,7 +378,7 @@ class NodeProxy:
             self.samples.on_write(plane.family, seconds, full=transaction.full, failed=failed)
         plane.on_success(self._clock())
         self._written[plane.family].set()
-        await self._after(plane, full=transaction.full)
+        await self._consequences[plane.family].on_written(full=transaction.full)
         _log.debug(
             "rules written",
             family=plane.family,
@@ -399,43 +386,6 @@ class NodeProxy:
             commands=len(transaction.commands),
             seconds=round(self._clock() - started, 4),
         )
-
-    async def _after(self, plane: FamilyPlane, *, full: bool) -> None:
-        """The kernel has what *plane* has: tell it."""
-        aftermath, now = plane.aftermath, self._clock()
-        self.samples.on_written(plane.family, now, aftermath.take_latencies(), aftermath.without_local)
-        if full:
-            self._all_flows.add(plane.family)
-        self._flows_changed[plane.family].set()
-        await self._health[plane.family].update(aftermath.health_checks, plane.node_port_addresses)
-
-    async def _mind_flows(self, plane: FamilyPlane, flows: FlowForgetter) -> None:
-        """Forgets UDP flows that lead to where nobody is: after each write those of the Services that changed, after a
-        full one all."""
-        changed, waiting = self._flows_changed[plane.family], set[ServiceKey]()
-        told = ""
-        while True:
-            await changed.wait()
-            changed.clear()
-            waiting.update(plane.aftermath.take_udp())
-            if plane.family in self._all_flows:
-                self._all_flows.discard(plane.family)
-                waiting.update(plane.aftermath.udp_services())
-            if not waiting:
-                continue
-            started = self._clock()
-            try:
-                forgotten = await flows.reconcile(plane.family, plane.expected_flows(tuple(sorted(waiting))))
-            except ConntrackError as error:
-                if str(error) != told:
-                    told = str(error)
-                    _log.error("stale UDP flows not forgotten", family=plane.family, error=told)
-                await asyncio.sleep(FLOWS_RETRY_S)
-                changed.set()
-                continue
-            told = ""
-            waiting.clear()
-            self.samples.on_conntrack(plane.family, self._clock() - started, forgotten)
 
     def _wake_all(self) -> None:
         for wake in self._wake.values():

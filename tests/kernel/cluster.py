@@ -139,6 +139,8 @@ class Cluster:
     def __init__(self, host: Host, **options: Any) -> None:
         self.host = host
         self.runner = NftRunner(netns=host.netns)
+        #: take the rules away at the end
+        self.clean = True
         self.proxy = NodeProxy(NODE, self.runner, flows=Conntrack(netns=host.netns), **options)
         self._known: dict[tuple[str, str], Object] = {}
 
@@ -184,4 +186,5 @@ async def running(host: Host, **options: Any) -> AsyncIterator[Cluster]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await cleanup(cluster.runner)
+        if cluster.clean:
+            await cleanup(cluster.runner)

@@ -263,6 +263,19 @@ async def test_session_affinity(site: Site, family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+async def test_a_new_process_leaves_clients_where_they_are(site: Site, family: Family) -> None:
+    everybody = slices(site, family, site.here, *site.there)
+    async with running(site.node, rules=PODS) as cluster:
+        await start(cluster, this_node(), reachable(family, sessionAffinity="ClientIP"), everybody)
+        (first,) = await names(site.outside, LB[family], count=4)
+        for _ in range(3):  # by chance: once in 27 times
+            async with running(site.node, rules=PODS) as heir:
+                await start(heir, this_node(), reachable(family, sessionAffinity="ClientIP"), everybody)
+                assert await names(site.outside, LB[family], count=4) == {first}
+                heir.clean = False
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 async def test_masquerading_of_cluster_ips(site: Site, family: Family) -> None:
     there = slices(site, family, *site.there)
     for rules, pods_too in ((PODS, False), (RulesConfig(masquerade_all=True), True)):

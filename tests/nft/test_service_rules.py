@@ -293,6 +293,21 @@ class TestAffinity:
         machine.put(make_slice([HERE, THERE, ep("10.0.0.3")], version=2))
         assert send(machine, "pod", "cluster") == evenly("10.0.0.2 8080")
 
+    def test_a_new_table_takes_over_who_is_where(self) -> None:
+        machine = machine_with(everything(**self.STICKY), make_slice([HERE, THERE]))
+        name = next(name for name in self.sets(machine) if "__10.0.0.2/8080" in name)
+        machine.plane.on_doubt(machine.now)
+        assert machine.plane.wants_memory
+        memory = {name: ((POD, 30), (OUTSIDE, 0)), "affinity-of-nobody": ((POD, 30),)}
+        transaction = machine.plane.take_transaction(machine.now, memory)
+        assert transaction is not None
+        assert f"{POD} expires 30s" in transaction.render()
+        machine.kernel.run(transaction)
+        machine.plane.on_success(machine.now)
+        assert send(machine, "pod", "cluster") == evenly("10.0.0.2 8080")
+        assert len(send(machine, "outside", "cluster")) == 2
+        assert not machine.plane.wants_memory
+
     def test_coming_and_going_leaves_nothing(self) -> None:
         machine = machine_with(everything(), make_slice([HERE, THERE]))
         plain = self.state(machine)

@@ -21,7 +21,7 @@ from sliceplane.api.errors import internal
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Namespaces, Nodes, Resource, Services
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.objects import TableRef
+from sliceplane.nft.objects import Memory, TableRef
 from sliceplane.proxy.endpoints import slices_of
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
 from sliceplane.registry.registry import Registry
@@ -56,6 +56,9 @@ class Kernel:
                     self._targets[container, number] = target.partition(" . ")[0]
                 else:
                     del self._targets[container, number]
+
+    async def memory(self, table: TableRef) -> Memory:
+        return {}
 
     async def tables(self) -> frozenset[TableRef]:
         return frozenset()

@@ -14,7 +14,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, ServiceCIDRs, Services
 from sliceplane.informer.changes import Change
 from sliceplane.nft.names import TABLE
-from sliceplane.nft.objects import TableRef
+from sliceplane.nft.objects import Memory, TableRef
 from sliceplane.shell import node_proxy
 from sliceplane.shell.nft_runner import NftError
 from sliceplane.shell.node_proxy import NodeProxy, cleanup
@@ -36,6 +36,9 @@ class Runner:
             self.failures -= 1
             raise NftError("rejected", "no")
         self.deleted = {table for table in self.deleted if f"add table {table}" not in text}
+
+    async def memory(self, table: TableRef) -> Memory:
+        return {}
 
     async def tables(self) -> frozenset[TableRef]:
         return frozenset({TableRef("ip", TABLE), TableRef("ip6", TABLE)} - self.deleted)

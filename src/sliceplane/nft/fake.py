@@ -33,6 +33,7 @@ from sliceplane.nft.objects import (
     Hook,
     Key,
     NftFamily,
+    Remaining,
     Rule,
     TableRef,
     Target,
@@ -261,6 +262,12 @@ def _wrong(definition: Container, key: Key, value: Value, family: NftFamily) -> 
     for part, kind in zip(key, definition.key, strict=True):
         if not _fits(part, kind, family):
             return f"{part!r} is no {kind}"
+    if isinstance(value, Remaining):
+        return (
+            ""
+            if 0 < value.seconds <= definition.timeout_s
+            else f"{definition.name} does not keep for {value.seconds} s"
+        )
     holds = {"none": type(None), "verdict": Verdict, "target": Target}[definition.value]
     if not isinstance(value, holds):
         return f"value {value} in a {definition.kind} of {definition.value}"

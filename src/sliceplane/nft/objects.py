@@ -6,6 +6,7 @@ text that is sent.  The vocabulary is the part of nftables that we use; the fake
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -40,7 +41,16 @@ def goto(chain: str) -> Verdict:
     return Verdict("goto", chain)
 
 
-Value = Verdict | Target | None
+class Remaining(NamedTuple):
+    """How much longer an element of a dynamic set stays."""
+
+    seconds: int
+
+
+#: of the dynamic sets of a table, by name: addresses and how much longer each stays, in seconds
+Memory = Mapping[str, tuple[tuple[str, int], ...]]
+
+Value = Verdict | Target | Remaining | None
 Item = tuple[Key, Value]
 
 
@@ -258,4 +268,6 @@ def _item(key: Key, value: Value) -> str:
         return text
     if isinstance(value, Target):
         return f"{text} : {value.ip} . {value.port}"
+    if isinstance(value, Remaining):
+        return f"{text} expires {value.seconds}s"
     return f"{text} : goto {value.chain}" if value.kind == "goto" else f"{text} : drop"

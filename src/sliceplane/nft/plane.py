@@ -21,7 +21,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family, networks
 from sliceplane.nft.build import NodeFacts, build_service, node_port_addresses
 from sliceplane.nft.names import TABLE
-from sliceplane.nft.objects import NftFamily, TableRef, Transaction
+from sliceplane.nft.objects import Memory, NftFamily, TableRef, Transaction
 from sliceplane.nft.surroundings import NodeNetwork, RulesConfig, surroundings
 from sliceplane.nft.surroundings import node_port_addresses as addresses_of_node_ports
 from sliceplane.nft.table import TableState
@@ -156,15 +156,21 @@ class FamilyPlane:
     def due(self, now: float) -> bool:
         return self._synced and self._schedule.due(now)
 
-    def take_transaction(self, now: float) -> Transaction | None:
-        """The next write.  ``None``: the changes meant nothing to the kernel, and count as written."""
+    @property
+    def wants_memory(self) -> bool:
+        """The next write replaces the table, and there are clients whose endpoints should be remembered over it."""
+        return self._table.needs_full and self._tracker.has_affinity()
+
+    def take_transaction(self, now: float, memory: Memory | None = None) -> Transaction | None:
+        """The next write.  ``None``: the changes meant nothing to the kernel, and count as written.  *memory*: what the
+        dynamic sets of the table have, where it is wanted."""
         assert self._synced, "nothing may be written before the first lists are complete"
         self._schedule.on_start()
         for change in self._tracker.take_changes():
             self._table.set_service(change.service, build_service(change.ports, self._facts))
             self.aftermath.note(change)
         self.aftermath.note_triggers(self._tracker.take_triggers())
-        transaction = self._table.take_transaction(now)
+        transaction = self._table.take_transaction(now, memory)
         self._in_flight_is_full = transaction is not None and transaction.full
         if transaction is None:
             self.aftermath.on_success(now)

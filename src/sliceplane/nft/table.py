@@ -13,7 +13,8 @@ first is full too, and thereby adopts or replaces whatever an earlier process le
 
 **Two kinds of chains.**  One that only balances is kept target by target (``Held``); any other is rewritten whole when
 its rules change (``HeldRules``).  A dynamic set belongs to such a chain, and comes and goes with it; its elements are
-the kernel's and outlive every change but a full transaction.
+the kernel's, filled by packets.  They outlive every change but a full transaction, into which the caller may give what
+was in them just before (``Memory``).
 
 **Order of commands.**  1. make the maps and chains that are missing; 2. delete elements; 3. add elements, whose
 verdicts need the chains (a changed value is a deletion and an addition); 4. flush and add rules, which need the
@@ -59,6 +60,8 @@ from sliceplane.nft.objects import (
     FlushContainer,
     Item,
     Key,
+    Memory,
+    Remaining,
     Rule,
     TableRef,
     Target,
@@ -160,10 +163,16 @@ class TableState:
                 self._claim(element, key, (value,))
         return True
 
-    def take_transaction(self, now: float) -> Transaction | None:
-        """What brings the kernel up to date, with whatever is retired long enough; ``None``: nothing to do."""
+    @property
+    def needs_full(self) -> bool:
+        """The next transaction replaces the table."""
+        return self._needs_full
+
+    def take_transaction(self, now: float, memory: Memory | None = None) -> Transaction | None:
+        """What brings the kernel up to date, with whatever is retired long enough; ``None``: nothing to do.  A full one
+        fills dynamic sets with what *memory* has for them."""
         assert self._draft is None, "a transaction is under way"
-        draft = self._full() if self._needs_full else self._changes(now)
+        draft = self._full(memory or {}) if self._needs_full else self._changes(now)
         commands = draft.commands()
         if not commands:
             return None
@@ -226,12 +235,18 @@ class TableState:
             del self._claims[element]
         self._marked_elements.add(element)
 
-    def _full(self) -> _Draft:
+    def _full(self, memory: Memory) -> _Draft:
         draft = _Draft(full=True)
         self._slots = {}  # no way back: until this succeeds, every transaction is full
         draft.made.extend((AddTable(), DeleteTable(), AddTable(), *static_commands(self.table.family, self._around)))
         for name in sorted(self._wanted):
-            self._place(draft, self._wanted[name], None)
+            wanted = self._wanted[name]
+            self._place(draft, wanted, None)
+            if isinstance(wanted, RuleChain) and wanted.own_set is not None:
+                clients, bound_s = wanted.own_set.name, wanted.own_set.timeout_s
+                for ip, seconds in memory.get(clients, ()):
+                    if seconds > 0:
+                        draft.additions[clients].append(((ip,), Remaining(min(seconds, bound_s))))
         for element in sorted(self._claims):
             value = self._claims[element][0][1]
             container, key = element

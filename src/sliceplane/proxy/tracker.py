@@ -161,6 +161,10 @@ class ServiceTracker:
                     expected.add(port, endpoints.get(port.name, ()))
         return expected
 
+    def has_affinity(self) -> bool:
+        """Whether any Service keeps its clients where they are.  O(Services)."""
+        return any(port.affinity_timeout_s for ports in self._services.values() for port in ports)
+
     def services(self) -> tuple[ServiceKey, ...]:
         """Every Service that this family serves, sorted.  O(Services)."""
         return tuple(sorted(self._services))

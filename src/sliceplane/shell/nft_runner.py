@@ -8,11 +8,12 @@ people; nothing else leaves this module but cancellation.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 from typing import IO, Literal
 
-from sliceplane.nft.objects import TableRef
+from sliceplane.nft.objects import Memory, TableRef
 
 #: the oldest that understands what we write (reference A6)
 VERSION_MIN = (1, 0, 1)
@@ -60,6 +61,22 @@ class NftRunner:
         """The tables of IPv4 and IPv6 that there are, whoever made them; cheap at any size.  Raises ``NftError``."""
         found = re.findall(r"^table (ip6?) (\S+)$", await self._nft("list", "tables"), re.MULTILINE)
         return frozenset(TableRef(family, name) for family, name in found)
+
+    async def memory(self, table: TableRef) -> Memory:
+        """What packets have put into the dynamic sets of *table*; nothing where there is no table.  Raises
+        ``NftError``."""
+        if table not in await self.tables():
+            return {}
+        listed = json.loads(await self._nft("-j", "list", "sets", "table", table.family, table.name))
+        return {
+            entry["set"]["name"]: tuple(
+                (each["elem"]["val"], each["elem"].get("expires", 0))
+                for each in entry["set"].get("elem", ())
+                if isinstance(each, dict) and "elem" in each
+            )
+            for entry in listed["nftables"]
+            if "timeout" in entry.get("set", {}).get("flags", ())
+        }
 
     async def probe(self) -> tuple[int, ...]:
         """nft's version, once it and the kernel proved able to hold our rules.  Changes nothing.  Raises

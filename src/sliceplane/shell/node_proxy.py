@@ -36,7 +36,7 @@ from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.names import TABLE
-from sliceplane.nft.objects import TableRef, deletion
+from sliceplane.nft.objects import Memory, TableRef, deletion
 from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane, PlaneConfig
 from sliceplane.nft.surroundings import PRIMARY, RulesConfig
 from sliceplane.proxy.endpoints import differences
@@ -72,6 +72,8 @@ class Runner(Protocol):
     async def run(self, text: str) -> None: ...
 
     async def tables(self) -> frozenset[TableRef]: ...
+
+    async def memory(self, table: TableRef) -> Memory: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +357,7 @@ class NodeProxy:
         wanted_since = plane.freshness.pending_since
         if wanted_since is not None:
             self.samples.on_queued(plane.family, wanted_since)
-        transaction = plane.take_transaction(started)
+        transaction = plane.take_transaction(started, await self._memory(plane) if plane.wants_memory else None)
         self.samples.on_taken()
         if transaction is None:
             await self._consequences[plane.family].on_written(full=False)
@@ -386,6 +388,14 @@ class NodeProxy:
             commands=len(transaction.commands),
             seconds=round(self._clock() - started, 4),
         )
+
+    async def _memory(self, plane: FamilyPlane) -> Memory:
+        """Which client is where, so that a new table leaves it there; nothing if nobody can tell."""
+        try:
+            return await self._runner.memory(plane.table)
+        except NftError as error:
+            _log.warning("session affinity is forgotten", family=plane.family, error=str(error))
+            return {}
 
     def _wake_all(self) -> None:
         for wake in self._wake.values():

@@ -240,3 +240,23 @@ async def test_no_connection_fails_while_endpoints_change(client: Host, backends
         answers = await asking
         assert version > 10
         assert set(answers) == {"b1", "b2", "b3"}, answers
+
+
+async def test_no_connection_fails_while_the_proxy_is_replaced(client: Host, backends: list[Host]) -> None:
+    """New connections all the time while one process after the other takes over: none may miss."""
+    async with running(client) as cluster:
+        cluster.put(service(), make_slice("IPv4", backends))
+        cluster.synced()
+        await cluster.written()
+        asking = asyncio.create_task(cluster.ask(VIP["IPv4"], count=2000))
+        heirs = 0
+        while not asking.done():
+            heirs += 1
+            async with running(client) as heir:
+                heir.clean = False
+                heir.put(service(), make_slice("IPv4", backends))
+                heir.synced()
+                await heir.written()
+        answers = await asking
+        assert heirs > 5
+        assert set(answers) == {"b1", "b2", "b3"}, answers

@@ -219,3 +219,34 @@ def test_any_history_routes_like_a_fresh_start(history: list[tuple[str, str, Any
         assert found == expected
     chains = [set(m.kernel.tables[m.ref].chains) for m in (machine, newcomer)]
     assert chains[0] == chains[1]
+
+
+def test_churn_leaves_nothing_behind() -> None:
+    """Every kind of Service comes and goes; then the node holds what it held before."""
+    empty, machine = Machine(), Machine()
+    empty.sync()
+    sorts: list[dict[str, Any]] = [
+        {},
+        {"sessionAffinity": "ClientIP"},
+        {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31000},
+        {"externalIPs": ["192.0.2.1"], "internalTrafficPolicy": "Local"},
+        {"ports": [{"name": "dns", "port": 53, "protocol": "UDP"}]},
+    ]
+    for turn in range(4):
+        for number, spec in enumerate(sorts, 1):
+            machine.put(service(f"s{number}", number, **spec))
+            for version in range(3):
+                rows = [ep(f"10.0.{turn}.{version}", nodeName=NODE), f"10.0.9.{version}"]
+                machine.put(make_slice(rows, f"s{number}", version=1 + version))
+            machine.sync()
+        for number in range(1, len(sorts) + 1):
+            machine.drop(service(f"s{number}", number))
+            machine.drop(make_slice([], f"s{number}"))
+        machine.sync()
+        machine.now += 5
+        machine.sync()
+    assert machine.kernel.tables == empty.kernel.tables
+    assert machine.plane.services == 0
+    assert machine.plane.aftermath.udp_services() == ()
+    assert machine.plane.aftermath.health_checks == {}
+    assert machine.plane.next_deadline() is None

@@ -31,6 +31,10 @@ add chain ip sliceplane-probe output { type nat hook output priority -100; }
 add chain ip sliceplane-probe service
 add rule ip sliceplane-probe service meta l4proto tcp dnat ip to numgen random mod 2 offset 2 map @endpoints
 add rule ip sliceplane-probe output ip daddr . meta l4proto . th dport vmap @services
+add set ip sliceplane-probe clients { type ipv4_addr; flags dynamic,timeout; timeout 10s; }
+add rule ip sliceplane-probe service update @clients { ip saddr }
+add rule ip sliceplane-probe output fib daddr type local meta mark set meta mark or 0x4000
+add rule ip sliceplane-probe output numgen random mod 1 vmap { 0 : goto service }
 """
 
 

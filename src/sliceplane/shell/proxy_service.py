@@ -10,6 +10,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
+from sliceplane.api.gates import Gates
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
@@ -28,9 +29,10 @@ class ProxyService:
 
     name = "proxy"
 
-    def __init__(self, node: str, netns: str = "") -> None:
+    def __init__(self, node: str, netns: str = "", gates: Gates | None = None) -> None:
         self._node = node
         self._netns = netns
+        self._gates = gates
         self._runner = NftRunner(netns=netns)
         self._task: asyncio.Task[None] | None = None
 
@@ -48,6 +50,7 @@ class ProxyService:
             self._node,
             self._runner,
             families=available_families(),
+            gates=self._gates,
             flows=Conntrack(netns=self._netns),
             clock=loop_clock(plane.clock()),
         )

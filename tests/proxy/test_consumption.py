@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.api import codec
-from sliceplane.api.core import Endpoints
+from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import internal
 from sliceplane.api.gates import Gates
-from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Namespaces, Nodes, Resource, Services
+from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Events, Namespaces, Nodes, Resource, Services
+from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.objects import Memory, TableRef
 from sliceplane.proxy.endpoints import slices_of
@@ -385,3 +386,33 @@ async def test_many_who_ask_are_one_request(api: InProcessClient) -> None:
         await asyncio.gather(*(proxy.unanswered() for _ in range(50)))
         await proxy.unanswered()
         assert server.probes == 1
+
+
+async def test_a_health_port_that_is_taken_is_an_event_on_the_service(api: InProcessClient) -> None:
+    await put_node(api)
+    taken = await asyncio.start_server(lambda *_: None, "0.0.0.0", 0)
+    port = int(taken.sockets[0].getsockname()[1])
+    spec = {
+        "type": "LoadBalancer",
+        "externalTrafficPolicy": "Local",
+        "healthCheckNodePort": port,
+        "ports": [{"name": "http", "port": 80}],
+    }
+    try:
+        async with proxy_of(api) as (proxy, _):
+            subject = codec.decode(
+                codec.encode({"metadata": {"namespace": "ns", "name": "svc"}, "spec": spec}), Service
+            )
+            marked = codec.decode_document(codec.encode(subject))
+            marked["spec"]["clusterIP"] = "10.96.0.100"
+            proxy.on_change(Change(Services.key, None, codec.decode(codec.encode(marked), Service)))
+            async with asyncio.timeout(5):
+                while not (found := (await api.list(Events, namespace="ns")).items):
+                    await asyncio.sleep(0.01)
+            event = codec.decode_document(found[0])
+            assert (event["reason"], event["type"]) == ("FailedToStartServiceHealthcheck", "Warning")
+            assert event["involvedObject"]["name"] == "svc"
+            assert f"port {port} (IPv4)" in event["message"]
+    finally:
+        taken.close()
+        await taken.wait_closed()

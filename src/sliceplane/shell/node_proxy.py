@@ -31,7 +31,7 @@ from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME, E
 from sliceplane.api.gates import ENDPOINT_SLICE_SUBSETTING, Gates
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, ServiceCIDRs, Services
-from sliceplane.controllers.base import Watched
+from sliceplane.controllers.base import EventNote, Watched
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
@@ -40,14 +40,17 @@ from sliceplane.nft.objects import Memory, TableRef, deletion
 from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane, PlaneConfig
 from sliceplane.nft.surroundings import PRIMARY, RulesConfig
 from sliceplane.proxy.endpoints import differences
+from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.schedule import Freshness
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
 from sliceplane.shell.client.base import Client
+from sliceplane.shell.events import EventRecorder
 from sliceplane.shell.log import get_logger
 from sliceplane.shell.nft_runner import NftError
 from sliceplane.shell.proxy_consequences import Consequences, FlowForgetter
 from sliceplane.shell.proxy_inputs import COMMON, Changes, Inputs
 from sliceplane.shell.proxy_samples import ProxySamples
+from sliceplane.shell.service_health import FAILED
 
 #: how long the first write waits for the Node once Services and EndpointSlices are there
 NODE_GRACE_S = 1.0
@@ -159,10 +162,19 @@ class NodeProxy:
         self._written = {plane.family: asyncio.Event() for plane in self._planes}
         self._refusals: dict[Family, str] = {}
         self._consequences = {
-            plane.family: Consequences(plane, self.samples, flows, healthy=self._rules_are_good, clock=clock)
+            plane.family: Consequences(
+                plane,
+                self.samples,
+                flows,
+                healthy=self._rules_are_good,
+                on_port_failed=self._on_port_failed,
+                clock=clock,
+            )
             for plane in self._planes
         }
         self._inputs: Inputs | None = None
+        self._events: EventRecorder | None = None
+        self._node_name = node_name
 
     def on_change(self, change: Change[Object], selection: str = COMMON) -> None:
         """One difference that an informer found, of any of ``watches`` or of another *selection* of slices."""
@@ -232,7 +244,9 @@ class NodeProxy:
             on_synced=self.on_synced,
             on_dropped=self._on_dropped,
         )
+        self._events = EventRecorder(client, clock=self._clock, instance=self._node_name)
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._events.run(), name="node-proxy-events")
             group.create_task(self.run(), name="node-proxy")
             group.create_task(self._inputs.run(), name="node-proxy-inputs")
 
@@ -274,6 +288,22 @@ class NodeProxy:
     async def unanswered(self) -> str:
         """Why what we know may be old: a sentence; "" if the API server answers.  Takes up to ``PROBE_TIMEOUT_S``."""
         return "" if self._inputs is None else await self._inputs.unanswered()
+
+    def _on_port_failed(self, key: ServiceKey, why: str) -> None:
+        """Tells the owner of the Service, where somebody looks for it."""
+        service = self._inputs.service(str(key)) if self._inputs is not None else None
+        if service is None or self._events is None:
+            return
+        note = EventNote(
+            regarding=service,
+            regarding_resource=Services,
+            type="Warning",
+            reason=FAILED,
+            note=f"{self._node_name}: {why}",
+            component="kube-proxy",
+            action="Listen",
+        )
+        self._events.record(note)
 
     def _is_node_leaving(self) -> bool:
         node = self._node_seen

@@ -42,13 +42,14 @@ class Consequences:
         flows: FlowForgetter | None,
         *,
         healthy: Callable[[], bool],
+        on_port_failed: Callable[[ServiceKey, str], None],
         clock: Callable[[], float],
     ) -> None:
         self._plane = plane
         self._samples = samples
         self._flows = flows
         self._clock = clock
-        self._health = ServiceHealth(plane.family, healthy)
+        self._health = ServiceHealth(plane.family, healthy, on_port_failed)
         self._changed = asyncio.Event()
         self._all_flows = False
 

@@ -17,7 +17,7 @@ from functools import partial
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
-from sliceplane.api.scheme import EndpointSlices, Nodes
+from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.controllers.base import Watched
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
@@ -96,6 +96,11 @@ class Inputs:
     async def complete(self) -> None:
         """Returns when every selection that is wanted was listed."""
         await self._complete.wait()
+
+    def service(self, key: str) -> Object | None:
+        """The Service ``namespace/name`` as it was last seen."""
+        found = [informer.cache.get(key) for informer in self._informers if informer.resource is Services]
+        return found[0] if found else None
 
     def staleness_s(self) -> float | None:
         """How long ago the oldest of the caches was last known to be current; ``None``: nothing is followed."""

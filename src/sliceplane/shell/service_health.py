@@ -26,15 +26,22 @@ if TYPE_CHECKING:
 
 _ANY: dict[Family, str] = {"IPv4": "0.0.0.0", "IPv6": "::"}  # load balancers are elsewhere
 
+#: of the Event on the Service, and of the line in the log
+FAILED = "FailedToStartServiceHealthcheck"
+
 _log = get_logger("service-health")
 
 
 class ServiceHealth:
     """The servers of one IP family.  One caller at a time."""
 
-    def __init__(self, family: Family, healthy: Callable[[], bool]) -> None:
+    def __init__(
+        self, family: Family, healthy: Callable[[], bool], on_failed: Callable[[ServiceKey, str], None] | None = None
+    ) -> None:
+        """*on_failed* is told, once, of a Service whose port cannot be had, and why."""
         self._family: Family = family
         self._healthy = healthy
+        self._on_failed = on_failed
         self._checks: dict[ServiceKey, HealthCheck] = {}
         self._servers: dict[ServiceKey, tuple[int, tuple[str, ...], web.AppRunner]] = {}
         self._failed: set[ServiceKey] = set()
@@ -72,9 +79,9 @@ class ServiceHealth:
             if key not in self._failed:
                 self._failed.add(key)
                 why = os.strerror(error.errno or 0)
-                _log.warning(
-                    "FailedToStartServiceHealthcheck", service=str(key), port=port, family=self._family, error=why
-                )
+                _log.warning(FAILED, service=str(key), port=port, family=self._family, error=why)
+                if self._on_failed is not None:
+                    self._on_failed(key, f"node cannot serve health checks on port {port} ({self._family}): {why}")
             return
         except asyncio.CancelledError:
             await runner.cleanup()

@@ -19,18 +19,12 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("command", ["up", "apiserver"])
+@pytest.mark.parametrize("command", ["up", "apiserver", "proxy"])
 @pytest.mark.parametrize(("flags", "message"), REFUSED)
 def test_refused(command: str, flags: list[str], message: str) -> None:
     done = CliRunner().invoke(main, [command, *flags])
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
-
-
-def test_the_proxy_has_no_source_but_slices() -> None:
-    done = CliRunner().invoke(main, ["up", "--proxy", "--feature-gates=EndpointSliceProxying=false"])
-    assert done.exit_code == 2
-    assert "needs the feature gate EndpointSliceProxying" in " ".join(done.output.split())
 
 
 def test_both_flags_together() -> None:

@@ -14,10 +14,33 @@ from tests.kernel.netns import Host, Net
 from tests.nft.refusals import REF, REFUSED, SETUP
 
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.build import BalancedChain, ServiceObjects
+from sliceplane.nft.build import BalancedChain, Chain, RuleChain, ServiceObjects
 from sliceplane.nft.fake import FakeError, FakeKernel
 from sliceplane.nft.layout import CLUSTER_IPS, HAIRPIN, SERVICE_IPS
-from sliceplane.nft.objects import Command, NftFamily, TableRef, Target, Transaction, Verdict, deletion, goto
+from sliceplane.nft.objects import (
+    Command,
+    Container,
+    NftFamily,
+    Rule,
+    TableRef,
+    Target,
+    Transaction,
+    Verdict,
+    deletion,
+    goto,
+)
+from sliceplane.nft.statements import (
+    AddressIn,
+    Dnat,
+    Drop,
+    FromInterface,
+    Goto,
+    GotoOneOf,
+    InSet,
+    IsOwnAddress,
+    Remember,
+    SetMark,
+)
 from sliceplane.nft.table import TableState
 from sliceplane.proxy.model import ServiceKey
 
@@ -87,8 +110,14 @@ def fake_ruleset(kernel: FakeKernel, ref: TableRef) -> dict[str, Any]:
     return result
 
 
-#: the fake is stricter here on purpose: kernels before 6.2 refuse it, and text that is not canonical is never sent
-STRICTER = ("chain used until this transaction", "address that is not canonical", "protocol unknown")
+#: the fake is stricter here on purpose: kernels before 6.2 refuse it, other versions of nft do, or it is never sent
+STRICTER = (
+    "chain used until this transaction",
+    "address that is not canonical",
+    "protocol unknown",
+    "a set that packets may not fill",
+    "networks that overlap",
+)
 
 
 @pytest.mark.parametrize(
@@ -110,14 +139,36 @@ def objects(family: NftFamily, number: int, targets: list[int]) -> ServiceObject
     vip = f"172.30.0.{number}" if family == "ip" else f"fd30::{number}"
     prefix = "10.0.0." if family == "ip" else "fd10::"
     elements: list[Any] = [(CLUSTER_IPS.name, (vip,), None)]
-    chains: tuple[BalancedChain, ...] = ()
-    if targets:
+    chains: tuple[Chain, ...] = ()
+    if targets and number % 4 == 0:
+        chains = tuple(sticky(f"{number}", protocol, [f"{prefix}{n}" for n in targets]))
+        elements.append((SERVICE_IPS.name, (vip, protocol, 32000 + number), goto(chains[-1].name)))
+    elif targets:
         name = f"service-{number}"
         chains = (BalancedChain(name, protocol, tuple(Target(f"{prefix}{n}", 8080) for n in targets)),)
         elements.append((SERVICE_IPS.name, (vip, protocol, 32000 + number), goto(name)))
         local = f"{prefix}{targets[0]}"
         elements.append((HAIRPIN.name, (local, local, protocol, 8080), None))
     return ServiceObjects(chains, tuple(elements))
+
+
+def sticky(name: str, protocol: str, ips: list[str]) -> list[Chain]:
+    """Chains with sets, rules that lead from one to the other, and every sort of statement that depends on nothing."""
+    chains: list[Chain] = []
+    for ip in ips:
+        clients = Container(f"affinity-{name}/{ip.replace(':', '.')}", ("addr",), timeout_s=60)
+        rules = (Rule((Remember(clients.name),)), Rule((Dnat(protocol, ip, 8080),)))
+        chains.append(RuleChain(f"endpoint-{name}/{ip.replace(':', '.')}", rules, clients))
+    sets = [chain.own_set.name for chain in chains if isinstance(chain, RuleChain) and chain.own_set]
+    names = tuple(chain.name for chain in chains)
+    rules = tuple(Rule((InSet(("saddr",), c), Goto(n))) for c, n in zip(sets, names, strict=True))
+    wide = "10.0.0.0/8" if ":" not in ips[0] else "fd00::/8"
+    others = (
+        Rule((IsOwnAddress("saddr"), SetMark(), Goto(names[0]))),
+        Rule((FromInterface("cni*", inside=False), AddressIn("saddr", (wide,), inside=False), Drop())),
+        Rule((GotoOneOf(names),)),
+    )
+    return [*chains, RuleChain(f"service-{name}", (*rules, *others))]
 
 
 @pytest.mark.parametrize("family", ["ip", "ip6"])

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -172,3 +173,78 @@ async def _scenario(client: HttpClient, kubeconfig: str, node: Host, backends: l
 
 def _rules(node: Host) -> str:
     return node.exec(["nft", "list", "table", "ip", "sliceplane"]).stdout
+
+
+async def page(port: int, path: str) -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+    answer = (await asyncio.wait_for(reader.read(), 5)).decode()
+    writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+async def test_a_stopped_api_server_is_red_within_a_second_and_traffic_goes_on(tmp_path: Path) -> None:
+    with Net("spk") as net:
+        backends = [net.add_host(f"b{n}", ip4=f"10.10.1.{n}/16", ip6=f"fd10::1:{n}/64") for n in (1, 2)]
+        for number, host in enumerate(backends, 1):
+            host.serve(SERVER, f"b{number}")
+        node = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
+        async with started("apiserver", "--secure-port", "0", "--data-dir", str(tmp_path)) as (server, line):
+            kubeconfig = line.partition("kubeconfig=")[2]
+            client = HttpClient(load(kubeconfig))
+            try:
+                await create(client, Namespaces, {"metadata": {"name": "demo"}})
+                await create(client, Nodes, {"metadata": {"name": "node-1"}})
+                spec = {
+                    "type": "LoadBalancer",
+                    "externalTrafficPolicy": "Local",
+                    "clusterIP": "10.96.0.100",
+                    "ports": [{"name": "http", "port": 80}],
+                }
+                await create(
+                    client, Services, {"metadata": {"name": "demo", "namespace": "demo"}, "spec": spec}, "demo"
+                )
+                document = make_slice(backends, ["a", "a"])
+                document["endpoints"][0]["nodeName"] = "node-1"
+                await create(client, EndpointSlices, document, "demo")
+                stored = json.loads(await client.get(Services, "demo", "demo"))
+                health_port, metrics_port = free_port(), free_port()
+                async with started(
+                    *("proxy", "--kubeconfig", kubeconfig, "--hostname-override", "node-1", "--netns", node.netns),
+                    *("--healthz-bind-address", f"127.0.0.1:{health_port}"),
+                    *("--metrics-bind-address", f"127.0.0.1:{metrics_port}"),
+                ):
+                    assert (await page(health_port, "/healthz"))[0] == 200
+                    code, body = await page(stored["spec"]["healthCheckNodePort"], "/")
+                    assert (code, json.loads(body)["localEndpoints"]) == (200, 1)
+
+                    server.send_signal(signal.SIGSTOP)
+                    try:
+                        asked = time.monotonic()
+                        while (await page(health_port, "/livez"))[0] == 200:
+                            assert time.monotonic() - asked < 1.0
+                        code, body = await page(health_port, "/healthz")
+                        assert code == 503
+                        assert json.loads(body)["reasons"] == ["the API server did not answer within 0.6 s"]
+                        assert await ask(node, 16) == {"b1", "b2"}, "traffic goes on"
+                        assert (await page(stored["spec"]["healthCheckNodePort"], "/"))[0] == 200
+                    finally:
+                        server.send_signal(signal.SIGCONT)
+                    await client.delete(EndpointSlices, "demo", "demo-1")
+                    async with asyncio.timeout(10):
+                        while (
+                            "goto reject-chain"
+                            not in _rules(node).partition("no-endpoint-services")[2].partition("}")[0]
+                        ):
+                            await asyncio.sleep(0.02)
+                        while (await page(health_port, "/healthz"))[0] != 200:
+                            await asyncio.sleep(0.02)
+
+                    code, text = await page(metrics_port, "/metrics")
+                    assert code == 200
+                    assert 'kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"}' in text
+                    assert 'kubeproxy_proxy_healthz_total{code="503"} 1.0' in text
+                    assert (await page(metrics_port, "/proxyMode"))[1] == "nftables"
+            finally:
+                await client.close()

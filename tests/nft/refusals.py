@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sliceplane.nft.layout import SERVICE_IPS, static_commands
+from sliceplane.nft.layout import CLUSTER_IPS, SERVICE_IPS, Surroundings, static_commands
 from sliceplane.nft.objects import (
     DROP,
     AddChain,
@@ -17,17 +17,20 @@ from sliceplane.nft.objects import (
     DeleteElements,
     DeleteTable,
     FlushChain,
+    FlushContainer,
     Hook,
+    Remaining,
     Rule,
     TableRef,
     Target,
     goto,
 )
-from sliceplane.nft.statements import Balance, Jump, Vmap
+from sliceplane.nft.statements import AddressIn, Balance, Dnat, Goto, GotoOneOf, Jump, Remember, Vmap
 
 REF = TableRef("ip", "sliceplane")
 KEY = ("172.30.0.1", "tcp", 80)
 MAP = Container("endpoints-tcp-0", ("numgen",), "target", "tcp")
+CLIENTS = Container("affinity-x", ("addr",), timeout_s=60)
 BALANCE = Rule((Balance("tcp", 1, 0, MAP.name),))
 
 
@@ -36,12 +39,16 @@ SETUP: tuple[Command, ...] = (
     AddTable(),
     DeleteTable(),
     AddTable(),
-    *static_commands(),
+    *static_commands("ip", Surroundings()),
     AddContainer(MAP),
     AddChain("c"),
     AddElements(MAP.name, (((0,), Target("10.0.0.1", 80)),)),
     AddElements(SERVICE_IPS.name, ((KEY, goto("c")),)),
     AddRule("c", BALANCE),
+    AddContainer(CLIENTS),
+    AddChain("d"),
+    AddRule("d", Rule((Remember(CLIENTS.name),))),
+    AddRule("d", Rule((Dnat("tcp", "10.0.0.1", 80),))),
 )
 
 REFUSED: list[tuple[str, str, tuple[Command, ...]]] = [
@@ -77,5 +84,21 @@ REFUSED: list[tuple[str, str, tuple[Command, ...]]] = [
     ("map of the wrong kind for the rule", "EINVAL", (AddRule("c", Rule((Vmap(("daddr",), MAP.name),))),)),
     ("map of another protocol for the rule", "EINVAL", (AddRule("c", Rule((Balance("udp", 1, 0, MAP.name),))),)),
     ("nothing to draw from", "EINVAL", (AddRule("c", Rule((Balance("tcp", 0, 0, MAP.name),))),)),
+    ("no chain to go to", "ENOENT", (AddRule("c", Rule((Goto("x"),))),)),
+    ("no chain to choose", "ENOENT", (AddRule("c", Rule((GotoOneOf(("d", "x")),))),)),
+    ("nothing to choose from", "EINVAL", (AddRule("c", Rule((GotoOneOf(()),))),)),
+    ("no set to remember in", "ENOENT", (AddRule("c", Rule((Remember("x"),))),)),
+    ("a set that packets may not fill", "EINVAL", (AddRule("c", Rule((Remember(CLUSTER_IPS.name),))),)),
+    ("no set to flush", "ENOENT", (FlushContainer(Container("x", ("addr",))),)),
+    ("set in use", "EBUSY", (DeleteContainer(CLIENTS),)),
+    ("target of another family in a rule", "EINVAL", (AddRule("c", Rule((Dnat("tcp", "fd00::1", 80),))),)),
+    ("networks that overlap", "EINVAL", (AddRule("c", Rule((AddressIn("saddr", ("10.0.0.0/8", "10.1.0.0/16")),))),)),
+    ("networks of another family", "EINVAL", (AddRule("c", Rule((AddressIn("saddr", ("fd00::/8",)),))),)),
+    ("no networks", "EINVAL", (AddRule("c", Rule((AddressIn("saddr", ()),))),)),
+    (
+        "an element with a time in a set without",
+        "EINVAL",
+        (AddElements(CLUSTER_IPS.name, ((("1.1.1.1",), Remaining(9)),)),),
+    ),
     ("name too long", "EINVAL", (AddChain("x" * 256),)),
 ]

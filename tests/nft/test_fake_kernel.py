@@ -6,7 +6,7 @@ import pytest
 from tests.nft.refusals import KEY, MAP, REF, REFUSED, SETUP
 
 from sliceplane.nft.fake import FakeError, FakeKernel
-from sliceplane.nft.layout import SERVICE_IPS, static_commands
+from sliceplane.nft.layout import SERVICE_IPS, Surroundings, static_commands
 from sliceplane.nft.objects import (
     AddChain,
     AddElements,
@@ -48,7 +48,7 @@ def test_what_exists_already_may_be_added_again(kernel: FakeKernel) -> None:
     run(
         kernel,
         AddTable(),
-        *(command for command in static_commands() if not isinstance(command, AddRule)),
+        *(command for command in static_commands("ip", Surroundings()) if not isinstance(command, AddRule)),
         AddElements(SERVICE_IPS.name, ((KEY, goto("c")),)),
     )
 

@@ -3,133 +3,33 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.nft.machine import (
+    CLIENT,
+    DROPPED,
+    DYING,
+    GONE,
+    NODE,
+    REJECT,
+    VIP,
+    Machine,
+    ep,
+    evenly,
+    make_slice,
+    node,
+    service,
+)
 
-from sliceplane.api import codec
-from sliceplane.api.core import Node, Service
+from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.kit.ip import Family
-from sliceplane.nft.fake import FakeError, FakeKernel
 from sliceplane.nft.layout import HAIRPIN
-from sliceplane.nft.objects import TableRef, deletion
+from sliceplane.nft.objects import deletion
 from sliceplane.nft.plane import FamilyPlane, PlaneConfig
-from sliceplane.nft.trace import Outcome, Packet, Path, trace
-
-NODE = "node-1"
-VIP = "172.30.0.1"
-CLIENT = "10.0.9.9"
-
-
-def service(name: str = "svc", number: int = 1, **spec: Any) -> Service:
-    document = {
-        "metadata": {"namespace": "ns", "name": name},
-        "spec": {
-            "clusterIP": f"172.30.0.{number}",
-            "clusterIPs": [f"172.30.0.{number}", f"fd30::{number}"],
-            "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
-            **spec,
-        },
-    }
-    return codec.decode(codec.encode(document), Service)
-
-
-def make_slice(
-    endpoints: list[Any],
-    service_name: str = "svc",
-    *,
-    ports: list[Any] | None = None,
-    version: int = 1,
-    kind: str = "IPv4",
-) -> EndpointSlice:
-    document = {
-        "metadata": {
-            "namespace": "ns",
-            "name": f"{service_name}-{kind.lower()}",
-            "resourceVersion": str(version),
-            "labels": {"kubernetes.io/service-name": service_name},
-        },
-        "addressType": kind,
-        "endpoints": [{"addresses": [e]} if isinstance(e, str) else e for e in endpoints],
-        "ports": ports or [{"name": "http", "port": 8080, "protocol": "TCP"}],
-    }
-    return codec.decode(codec.encode(document), EndpointSlice)
-
-
-def ep(address: str, **extra: Any) -> dict[str, Any]:
-    return {"addresses": [address], **extra}
-
-
-def node(zone: str) -> Node:
-    document = {"metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": zone}}}
-    return codec.decode(codec.encode(document), Node)
-
-
-DYING = {"conditions": {"ready": False, "serving": True, "terminating": True}}
-IN_ZONE_A = {"hints": {"forZones": [{"name": "a"}]}}
-GONE = {"conditions": {"ready": False, "serving": False, "terminating": True}}
-
-
-class Machine:
-    """A plane, its kernel, and the objects that it was told of."""
-
-    def __init__(self, family: Family = "IPv4") -> None:
-        self.plane = FamilyPlane(family, PlaneConfig(node_name=NODE))
-        self.kernel = FakeKernel()
-        self.ref = TableRef("ip" if family == "IPv4" else "ip6", "sliceplane")
-        self.now = 0.0
-        self.known: dict[tuple[type, str], Any] = {}
-        self.plane.on_synced(0.0)
-
-    def put(self, *objects: Service | EndpointSlice | Node) -> None:
-        for new in objects:
-            self._tell(self.known.get((type(new), new.metadata.key)), new)
-            self.known[type(new), new.metadata.key] = new
-
-    def drop(self, subject: Service | EndpointSlice) -> None:
-        self._tell(self.known.pop((type(subject), subject.metadata.key)), None)
-
-    def _tell(self, old: Any, new: Any) -> None:
-        subject = new if new is not None else old
-        if isinstance(subject, Service):
-            self.plane.on_service(old, new, self.now)
-        elif isinstance(subject, EndpointSlice):
-            self.plane.on_slice(old, new, self.now)
-        else:
-            self.plane.on_node(new, self.now)
-
-    def sync(self) -> None:
-        """What a shell does until nothing is due."""
-        while self.plane.due(self.now):
-            transaction = self.plane.take_transaction(self.now)
-            if transaction is None:
-                continue
-            try:
-                self.kernel.run(transaction)
-            except FakeError:
-                self.plane.on_failure(self.now)
-                self.now = self.plane.next_deadline() or self.now
-            else:
-                self.plane.on_success(self.now)
-        self.plane.check()
-
-    def send(
-        self, daddr: str = VIP, dport: int = 80, proto: str = "tcp", saddr: str = CLIENT, path: Path = "local"
-    ) -> dict[Outcome, Fraction]:
-        self.sync()
-        return trace(self.kernel.tables[self.ref], Packet(saddr, daddr, proto, dport), path)
-
-
-def evenly(*targets: str, masquerade: bool = False) -> dict[Outcome, Fraction]:
-    return {Outcome("accept", target, masquerade): Fraction(1, len(targets)) for target in sorted(targets)}
-
-
-REJECT = {Outcome("reject"): Fraction(1)}
-DROPPED = {Outcome("drop"): Fraction(1)}
+from sliceplane.nft.trace import Path
 
 
 @pytest.mark.parametrize("path", ["local", "forwarded"])
@@ -319,3 +219,34 @@ def test_any_history_routes_like_a_fresh_start(history: list[tuple[str, str, Any
         assert found == expected
     chains = [set(m.kernel.tables[m.ref].chains) for m in (machine, newcomer)]
     assert chains[0] == chains[1]
+
+
+def test_churn_leaves_nothing_behind() -> None:
+    """Every kind of Service comes and goes; then the node holds what it held before."""
+    empty, machine = Machine(), Machine()
+    empty.sync()
+    sorts: list[dict[str, Any]] = [
+        {},
+        {"sessionAffinity": "ClientIP"},
+        {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31000},
+        {"externalIPs": ["192.0.2.1"], "internalTrafficPolicy": "Local"},
+        {"ports": [{"name": "dns", "port": 53, "protocol": "UDP"}]},
+    ]
+    for turn in range(4):
+        for number, spec in enumerate(sorts, 1):
+            machine.put(service(f"s{number}", number, **spec))
+            for version in range(3):
+                rows = [ep(f"10.0.{turn}.{version}", nodeName=NODE), f"10.0.9.{version}"]
+                machine.put(make_slice(rows, f"s{number}", version=1 + version))
+            machine.sync()
+        for number in range(1, len(sorts) + 1):
+            machine.drop(service(f"s{number}", number))
+            machine.drop(make_slice([], f"s{number}"))
+        machine.sync()
+        machine.now += 5
+        machine.sync()
+    assert machine.kernel.tables == empty.kernel.tables
+    assert machine.plane.services == 0
+    assert machine.plane.aftermath.udp_services() == ()
+    assert machine.plane.aftermath.health_checks == {}
+    assert machine.plane.next_deadline() is None

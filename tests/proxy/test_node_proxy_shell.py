@@ -11,10 +11,10 @@ import pytest
 from sliceplane.api import codec
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
+from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, ServiceCIDRs, Services
 from sliceplane.informer.changes import Change
 from sliceplane.nft.names import TABLE
-from sliceplane.nft.objects import TableRef
+from sliceplane.nft.objects import Memory, TableRef
 from sliceplane.shell import node_proxy
 from sliceplane.shell.nft_runner import NftError
 from sliceplane.shell.node_proxy import NodeProxy, cleanup
@@ -36,6 +36,9 @@ class Runner:
             self.failures -= 1
             raise NftError("rejected", "no")
         self.deleted = {table for table in self.deleted if f"add table {table}" not in text}
+
+    async def memory(self, table: TableRef) -> Memory:
+        return {}
 
     async def tables(self) -> frozenset[TableRef]:
         return frozenset({TableRef("ip", TABLE), TableRef("ip6", TABLE)} - self.deleted)
@@ -65,7 +68,7 @@ async def running(proxy: NodeProxy) -> AsyncIterator[None]:
 
 
 def synced(proxy: NodeProxy) -> None:
-    for resource in (Services, EndpointSlices, Nodes):
+    for resource in (Services, EndpointSlices, Nodes, ServiceCIDRs):
         proxy.on_synced(resource.key)
 
 
@@ -144,12 +147,30 @@ async def test_health_turns_red_when_rules_cannot_be_written() -> None:
     proxy = NodeProxy("node-1", runner, families=("IPv4",), clock=lambda: now)
     async with running(proxy):
         synced(proxy)
+        while not proxy.health().reasons:
+            await asyncio.sleep(0.001)
+        assert not proxy.health().healthy
+        assert proxy.health().reasons == ("IPv4 rules are not written: no",)
+        assert proxy.health().last_success is None
+        runner.failures = 0
+        now += 60.0
+        proxy.on_change(added())
+        await settled(proxy)
+        assert proxy.health().healthy
+
+
+async def test_health_turns_red_when_a_write_does_not_end() -> None:
+    now = 1000.0
+    runner = Runner()
+    runner.open.clear()
+    proxy = NodeProxy("node-1", runner, families=("IPv4",), clock=lambda: now)
+    async with running(proxy):
+        synced(proxy)
         while not runner.texts:
             await asyncio.sleep(0.001)
         assert proxy.health().healthy
         now += node_proxy.HEALTH_TIMEOUT_S + 1
-        assert not proxy.health().healthy
-        assert proxy.health().last_success is None
+        assert proxy.health().reasons == ("a change has been waiting for its IPv4 rules for 61 s",)
 
 
 async def test_families_do_not_wait_for_each_other() -> None:
@@ -183,13 +204,14 @@ async def test_every_watched_kind_is_understood_and_no_other() -> None:
 
 
 def test_watches_are_narrow() -> None:
-    services, slices, nodes = NodeProxy("node-1", Runner.__new__(Runner)).watches
+    services, slices, nodes, ranges = NodeProxy("node-1", Runner.__new__(Runner)).watches
     assert (services.label_selector, services.field_selector) == (
         "!service.kubernetes.io/service-proxy-name",
         "spec.clusterIP!=None",
     )
     assert slices.label_selector == "!service.kubernetes.io/headless"
     assert nodes.field_selector == "metadata.name=node-1"
+    assert ranges.resource is ServiceCIDRs
 
 
 async def test_cleanup_takes_both_tables() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import aiohttp
 import pytest
@@ -10,17 +11,30 @@ import pytest
 from sliceplane.proxy.schedule import Freshness
 from sliceplane.shell.node_proxy import ProxyHealth
 from sliceplane.shell.pages import serve_pages
-from sliceplane.shell.proxy_healthz import health_pages
+from sliceplane.shell.proxy_healthz import health_pages, metrics_pages
+from sliceplane.shell.proxy_samples import ProxySamples
 
 GOOD = ProxyHealth(True, True, (("IPv4", Freshness(1000.0, None, None, 0)), ("IPv6", Freshness(None, None, 1100.0, 0))))
 BAD = ProxyHealth(False, True, (("IPv4", Freshness(1000.0, 1099.0, 1010.0, 7)),))
+
+
+class Told:
+    """A proxy that says what it is told to."""
+
+    def __init__(self, health: Callable[[], ProxyHealth], unanswered: str = "") -> None:
+        self.health = health
+        self.samples = ProxySamples()
+        self._unanswered = unanswered
+
+    async def unanswered(self) -> str:
+        return self._unanswered
 
 
 @pytest.mark.parametrize("path", ["healthz", "livez"])
 async def test_page(path: str) -> None:
     health = GOOD
     async with (
-        serve_pages(health_pages(lambda: health, lambda: 1100.5), "127.0.0.1", 0) as port,
+        serve_pages(health_pages(Told(lambda: health), lambda: 1100.5), "127.0.0.1", 0) as port,
         aiohttp.ClientSession() as session,
     ):
         async with session.get(f"http://127.0.0.1:{port}/{path}") as response:
@@ -41,3 +55,39 @@ async def test_page(path: str) -> None:
         assert not document["status"]["IPv4"]["healthy"]
         async with session.get(f"http://127.0.0.1:{port}/other") as response:
             assert response.status == 404
+
+
+async def ask(told: Told, path: str) -> tuple[int, str]:
+    pages = {**health_pages(told, lambda: 1100.5), "/metrics": metrics_pages(told)["/metrics"]}
+    async with (
+        serve_pages(pages, "127.0.0.1", 0) as port,
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}{path}") as response,
+    ):
+        return response.status, (await response.read()).decode()
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/livez"])
+async def test_a_server_that_does_not_answer_is_a_reason(path: str) -> None:
+    code, body = await ask(Told(lambda: GOOD, "the API server did not answer"), path)
+    assert code == 503
+    assert json.loads(body)["reasons"] == ["the API server did not answer"]
+
+
+async def test_a_node_that_is_going_is_for_load_balancers_only() -> None:
+    going = ProxyHealth(True, True, GOOD.families, node_leaving=True)
+    code, body = await ask(Told(lambda: going), "/healthz")
+    document = json.loads(body)
+    assert (code, document["nodeEligible"], document["healthy"]) == (503, False, True)
+    code, body = await ask(Told(lambda: going), "/livez")
+    assert code == 200
+    assert "nodeEligible" not in json.loads(body)
+
+
+async def test_answers_are_counted() -> None:
+    told = Told(lambda: BAD)
+    await ask(told, "/healthz")
+    await ask(told, "/livez")
+    _, text = await ask(told, "/metrics")
+    assert 'kubeproxy_proxy_healthz_total{code="503"} 1.0' in text
+    assert 'kubeproxy_proxy_livez_total{code="503"} 1.0' in text

@@ -11,7 +11,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from sliceplane.api.apps import Deployment, ReplicaSet
-from sliceplane.api.core import ConfigMap, Endpoints, Event, Lease, Namespace, Node, Pod, ResourceQuota, Service
+from sliceplane.api.core import (
+    ConfigMap,
+    Endpoints,
+    Event,
+    Lease,
+    Namespace,
+    Node,
+    Pod,
+    ResourceQuota,
+    Service,
+    ServiceCIDR,
+)
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Document, Object
 
@@ -34,6 +45,7 @@ PROJECTIONS: dict[str, type[Object]] = {
     "replicasets.apps": ReplicaSet,
     "resourcequotas": ResourceQuota,
     "services": Service,
+    "servicecidrs.networking.k8s.io": ServiceCIDR,
 }
 _decoders: dict[type[Object], msgspec.json.Decoder[Any]] = {}
 

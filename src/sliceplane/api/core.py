@@ -48,13 +48,35 @@ class ServiceCondition(Condition, frozen=True, kw_only=True):
     observed_generation: int | None = None
 
 
+class LoadBalancerIngress(Projection, frozen=True, kw_only=True):
+    """``ip_mode`` None is VIP: packets come with the address as their destination; Proxy: they do not."""
+
+    ip: str = ""
+    ip_mode: str | None = None
+
+
+class LoadBalancerStatus(Projection, frozen=True, kw_only=True):
+    ingress: tuple[LoadBalancerIngress, ...] | None = None
+
+
 class ServiceStatus(Projection, frozen=True, kw_only=True):
+    load_balancer: LoadBalancerStatus = LoadBalancerStatus()
     conditions: tuple[ServiceCondition, ...] | None = None
 
 
 class Service(Object, frozen=True, kw_only=True):
     spec: ServiceSpec = ServiceSpec()
     status: ServiceStatus = ServiceStatus()
+
+
+class ServiceCIDRSpec(Projection, frozen=True, kw_only=True):
+    cidrs: tuple[str, ...] | None = None
+
+
+class ServiceCIDR(Object, frozen=True, kw_only=True):
+    """networking.k8s.io/v1: ranges that cluster IPs are taken from."""
+
+    spec: ServiceCIDRSpec = ServiceCIDRSpec()
 
 
 class EndpointAddress(Projection, frozen=True, kw_only=True):

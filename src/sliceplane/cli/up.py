@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.api.gates import ENDPOINT_SLICE_PROXYING
 from sliceplane.cli.access import with_access
 from sliceplane.cli.emulation import emulation_config, emulation_options
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
@@ -80,8 +79,6 @@ def command(
     emulated = emulation_config(grouped)
     gates = gates_of(feature_gates, emulated_version)
     check_slice_options(grouped, gates)
-    if proxy and not gates.enabled(ENDPOINT_SLICE_PROXYING):
-        raise click.UsageError("--proxy reads EndpointSlices alone and needs the feature gate EndpointSliceProxying")
 
     def config() -> PlaneConfig:
         from sliceplane.shell.plane import PlaneConfig
@@ -122,7 +119,8 @@ def command(
         if proxy:
             from sliceplane.shell.proxy_service import ProxyService
 
-            running.append(ProxyService((hostname_override.strip() or socket.gethostname()).lower(), netns))
+            node_name = (hostname_override.strip() or socket.gethostname()).lower()
+            running.append(ProxyService(node_name, netns, gates))
         return tuple(running)
 
     serve(config, services, log_level=log_level)

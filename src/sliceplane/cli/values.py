@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sliceplane.kit.ip import parse_strict
+from sliceplane.kit.ip import parse_network_lenient, parse_strict
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+")
@@ -53,3 +53,41 @@ class ListenType(click.ParamType[tuple[str, int]]):
         if address is None or not port.isdecimal() or int(port) > 65535:
             self.fail(f"{value!r} is not an address and a port (127.0.0.1:10256)", param, ctx)
         return str(address), int(port)
+
+
+class NetworksType(click.ParamType[tuple[str, ...]]):
+    """``CIDR,CIDR``, as given; at most one of each family."""
+
+    name = "cidrs"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        found = _networks_of(str(value))
+        if found is None:
+            self.fail(f"{value!r} is not a list of ranges (10.244.0.0/16,fd00:10:244::/56)", param, ctx)
+        if len({":" in text for text in found}) != len(found):
+            self.fail(f"{value!r} has two ranges of one IP family", param, ctx)
+        return found
+
+
+class NodePortAddressesType(click.ParamType[tuple[str, ...]]):
+    """``CIDR,...``, or ``primary`` alone."""
+
+    name = "cidrs"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        if str(value).strip() == "primary":
+            return ("primary",)
+        found = _networks_of(str(value))
+        if found is None:
+            self.fail(f"{value!r} is neither a list of ranges (192.168.0.0/16,fd00::/8) nor 'primary'", param, ctx)
+        return found
+
+
+def _networks_of(text: str) -> tuple[str, ...] | None:
+    """The parts of *text*; ``None`` if one is not a network."""
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    return parts if all(parse_network_lenient(part) is not None for part in parts) else None

@@ -7,10 +7,12 @@ what old data may contain and what kube-proxy accepts; its result is always spel
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from typing import Literal
 
 Family = Literal["IPv4", "IPv6"]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def parse_strict(text: str) -> Address | None:
@@ -43,6 +45,29 @@ def parse_lenient(text: str) -> Address | None:
         return ipaddress.IPv6Address(text).ipv4_mapped
     except ValueError:
         return None
+
+
+def parse_network_lenient(text: str) -> Network | None:
+    """The network of ``address/length``, or ``None``.  Bits of the host part, spaces around and leading zeros are
+    passed over; without a length it is no network."""
+    address_text, slash, length_text = text.strip().partition("/")
+    address = parse_lenient(address_text)
+    if address is None or not slash or not (length_text.isascii() and length_text.isdigit() and len(length_text) <= 3):
+        return None
+    if int(length_text) > address.max_prefixlen:
+        return None
+    return ipaddress.ip_network((address, int(length_text)), strict=False)
+
+
+def networks(texts: Iterable[str], wanted: Family) -> tuple[str, ...]:
+    """The networks of the family *wanted* among *texts*, disjoint, sorted, in canonical form; others are passed
+    over."""
+    parsed = [network for text in texts if (network := parse_network_lenient(text)) is not None]
+    if wanted == "IPv4":
+        four = [network for network in parsed if isinstance(network, ipaddress.IPv4Network)]
+        return tuple(str(network) for network in ipaddress.collapse_addresses(four))
+    six = [network for network in parsed if isinstance(network, ipaddress.IPv6Network)]
+    return tuple(str(network) for network in ipaddress.collapse_addresses(six))
 
 
 def family(address: Address) -> Family:

@@ -1,28 +1,49 @@
 """A service's state to the objects that it needs in the table (reference A6, "Objects per service port").
 
-For each service port, with C and L the endpoints of the Cluster and the Local policy:
+For each service port, with C and L the endpoints of the Cluster and the Local policy.  *From inside* is the cluster IP,
+and ``internalTrafficPolicy``; *from outside* are external IPs, load balancers' addresses and the node port, and
+``externalTrafficPolicy``.
 
 | object | when | what |
 |---|---|---|
 | element of cluster-ips | always | the cluster IP |
-| chain service-X or local-X | its endpoints exist | DNAT to one of C, or of L with internalTrafficPolicy Local |
-| element of service-ips | that chain exists | goto the chain |
-| element of no-endpoint-services | it does not | drop if there are endpoints elsewhere, else reject |
+| chain service-X, local-X | C, L not empty, and somebody goes there | DNAT to one of C, of L |
+| chain external-X | reachable from outside, and endpoints exist somewhere | which of the two, and whether masqueraded |
+| element of service-ips, service-nodeports | that chain exists | goto the chain |
+| element of no-endpoint-services, -nodeports | the policy has nobody | drop if there are endpoints elsewhere, else
+reject |
+| chain firewall-X, elements of firewall-ips | load balancer's addresses and source ranges | drop who is in none |
+| chain endpoint-Y, set affinity-Y | session affinity: per endpoint that is used | remember the client, DNAT |
 | element of hairpin-connections | per local endpoint | an endpoint that calls itself through the service is
 masqueraded |
 
-Node ports, external addresses, source ranges and affinity are further rows: they read the same ``PortState``.
+With ``externalTrafficPolicy: Local`` and nobody here both kinds of elements exist: this node and its pods are led to
+endpoints elsewhere, what comes from outside passes external-X untranslated and is dropped.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 
-from sliceplane.nft.layout import CLUSTER_IPS, HAIRPIN, NO_ENDPOINTS, REJECT_CHAIN, SERVICE_IPS
+from sliceplane.kit.ip import networks
+from sliceplane.nft.layout import (
+    CLUSTER_IPS,
+    FIREWALL_IPS,
+    HAIRPIN,
+    NO_ENDPOINT_NODE_PORTS,
+    NO_ENDPOINTS,
+    NODE_PORT_IPS,
+    REJECT_CHAIN,
+    SERVICE_IPS,
+    SERVICE_NODE_PORTS,
+    Detector,
+)
 from sliceplane.nft.names import chain_name
-from sliceplane.nft.objects import DROP, Key, Target, Value, goto
+from sliceplane.nft.objects import DROP, Container, Key, Rule, Target, Value, goto
 from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX
-from sliceplane.proxy.model import PortState
+from sliceplane.nft.statements import AddressIn, Dnat, Drop, Goto, GotoOneOf, InSet, IsOwnAddress, Remember, SetMark
+from sliceplane.proxy.model import Endpoint, PortState
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,34 +56,169 @@ class BalancedChain:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleChain:
+    """A chain with these rules (at least one), and the dynamic set that it has for itself."""
+
+    name: str
+    rules: tuple[Rule, ...]
+    own_set: Container | None = None
+
+
+Chain = BalancedChain | RuleChain
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceObjects:
     """What one Service wants in the table.  Chains are its own; elements may be wanted by other Services too."""
 
-    chains: tuple[BalancedChain, ...] = ()
+    chains: tuple[Chain, ...] = ()
     elements: tuple[tuple[str, Key, Value], ...] = ()
 
 
-def build_service(states: tuple[PortState, ...]) -> ServiceObjects:
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the rules of services know of the node, in one IP family."""
+
+    ip: str = ""
+    detector: Detector | None = None
+
+
+def build_service(states: tuple[PortState, ...], node: NodeFacts) -> ServiceObjects:
     """The objects of all ports of one Service.  Of two values for one element (a Service that no API server lets
     through)
     the first counts."""
-    chains: list[BalancedChain] = []
+    chains: list[Chain] = []
     elements: dict[tuple[str, Key], Value] = {}
     for state in states:
-        port, categories = state.port, state.categories
-        protocol = port.name.protocol.lower()
-        elements.setdefault((CLUSTER_IPS.name, (port.cluster_ip,)), None)
-        endpoints = categories.local if port.internal_local else categories.cluster
-        destination: Key = (port.cluster_ip, protocol, port.port)
-        if endpoints:
-            name = chain_name("local" if port.internal_local else "service", port.name)
-            targets = tuple([Target(endpoint.ip, endpoint.port) for endpoint in endpoints[:TARGETS_PER_CHAIN_MAX]])
-            chains.append(BalancedChain(name, protocol, targets))
-            elements.setdefault((SERVICE_IPS.name, destination), goto(name))
-        else:
-            verdict = DROP if categories.has_any else goto(REJECT_CHAIN)
-            elements.setdefault((NO_ENDPOINTS.name, destination), verdict)
+        port = _Port(state, node, chains, elements)
+        port.build_inside()
+        if state.port.externally_accessible:
+            port.build_outside()
+    return ServiceObjects(tuple(chains), tuple((*found, value) for found, value in elements.items()))
+
+
+def node_port_addresses(addresses: tuple[str, ...]) -> ServiceObjects:
+    """The elements of the set of addresses that node ports are served on."""
+    return ServiceObjects((), tuple((NODE_PORT_IPS.name, (address,), None) for address in addresses))
+
+
+class _Port:
+    """One service port in the making; adds to the two collections that it is given."""
+
+    def __init__(
+        self, state: PortState, node: NodeFacts, chains: list[Chain], elements: dict[tuple[str, Key], Value]
+    ) -> None:
+        self._port = state.port
+        self._categories = state.categories
+        self._node = node
+        self._protocol = state.port.name.protocol.lower()
+        self._chains = chains
+        self._elements = elements
+        self._made: dict[str, str] = {}  # prefix -> the chain of that policy
+        self._sticky_names: dict[tuple[str, int], tuple[str, str]] = {}  # endpoint -> its set, its chain
+
+    def build_inside(self) -> None:
+        port, categories = self._port, self._categories
+        self._elements.setdefault((CLUSTER_IPS.name, (port.cluster_ip,)), None)
         for endpoint in categories.reachable:
             if endpoint.is_local:
-                elements.setdefault((HAIRPIN.name, (endpoint.ip, endpoint.ip, protocol, endpoint.port)), None)
-    return ServiceObjects(tuple(chains), tuple((*found, value) for found, value in elements.items()))
+                key = (endpoint.ip, endpoint.ip, self._protocol, endpoint.port)
+                self._elements.setdefault((HAIRPIN.name, key), None)
+        if port.affinity_timeout_s:
+            self._build_endpoints()
+        destination: Key = (port.cluster_ip, self._protocol, port.port)
+        if categories.local if port.internal_local else categories.cluster:
+            chain = self._policy_chain("local" if port.internal_local else "service")
+            self._elements.setdefault((SERVICE_IPS.name, destination), goto(chain))
+        else:
+            self._elements.setdefault((NO_ENDPOINTS.name, destination), self._refusal)
+
+    def build_outside(self) -> None:
+        port, categories = self._port, self._categories
+        destinations: list[tuple[Container, Container, Key]] = [
+            (SERVICE_IPS, NO_ENDPOINTS, (ip, self._protocol, port.port)) for ip in (*port.external_ips, *port.vips)
+        ]
+        if port.node_port:
+            destinations.append((SERVICE_NODE_PORTS, NO_ENDPOINT_NODE_PORTS, (self._protocol, port.node_port)))
+        if categories.has_any:
+            chain = self._external_chain()
+            for served, _, key in destinations:
+                self._elements.setdefault((served.name, key), goto(chain))
+        if not (categories.local if port.external_local else categories.cluster):
+            for _, refused, key in destinations:
+                self._elements.setdefault((refused.name, key), self._refusal)
+        if port.vips and port.source_ranges:
+            self._build_firewall()
+
+    @property
+    def _refusal(self) -> Value:
+        return DROP if self._categories.has_any else goto(REJECT_CHAIN)
+
+    def _external_chain(self) -> str:
+        port = self._port
+        assert self._categories.cluster, f"{port.name} is reachable from outside, and has endpoints, but none to use"
+        cluster = self._policy_chain("service")
+        if not port.external_local:
+            rules = [Rule((SetMark(),)), Rule((Goto(cluster),))]
+        else:
+            rules = []
+            if self._node.detector is not None:
+                rules.append(Rule((self._node.detector.match(local=True), Goto(cluster))))
+            # From this node itself: whoever answers must answer to the node.
+            rules.append(Rule((IsOwnAddress("saddr"), SetMark(), Goto(cluster))))
+            if self._categories.local:
+                rules.append(Rule((Goto(self._policy_chain("local")),)))
+        name = chain_name("external", port.name)
+        self._chains.append(RuleChain(name, tuple(rules)))
+        return name
+
+    def _build_firewall(self) -> None:
+        port, ranges = self._port, self._port.source_ranges
+        if self._node.ip and _contains(ranges, self._node.ip):
+            # The node may be a client, and then its packets may have one of the addresses as their source.
+            family = "IPv6" if ":" in self._node.ip else "IPv4"
+            ranges = networks((*ranges, *(f"{ip}/{128 if ':' in ip else 32}" for ip in port.vips)), family)  # type: ignore[arg-type]
+        name = chain_name("firewall", port.name)
+        self._chains.append(RuleChain(name, (Rule((AddressIn("saddr", ranges, inside=False), Drop())),)))
+        for ip in port.vips:
+            self._elements.setdefault((FIREWALL_IPS.name, (ip, self._protocol, port.port)), goto(name))
+
+    def _policy_chain(self, prefix: str) -> str:
+        """The chain that leads to the endpoints of a policy, made when it is first asked for."""
+        if prefix not in self._made:
+            endpoints = self._categories.local if prefix == "local" else self._categories.cluster
+            chain = self._sticky(prefix, endpoints) if self._port.affinity_timeout_s else self._even(prefix, endpoints)
+            self._chains.append(chain)
+            self._made[prefix] = chain.name
+        return self._made[prefix]
+
+    def _even(self, prefix: str, endpoints: tuple[Endpoint, ...]) -> BalancedChain:
+        targets = tuple([Target(endpoint.ip, endpoint.port) for endpoint in endpoints[:TARGETS_PER_CHAIN_MAX]])
+        return BalancedChain(chain_name(prefix, self._port.name), self._protocol, targets)
+
+    def _sticky(self, prefix: str, endpoints: tuple[Endpoint, ...]) -> RuleChain:
+        names = [self._sticky_names[endpoint.ip, endpoint.port] for endpoint in endpoints]
+        known = [Rule((InSet(("saddr",), clients), Goto(chain))) for clients, chain in names]
+        others = Rule((GotoOneOf(tuple([chain for _, chain in names])),))
+        return RuleChain(chain_name(prefix, self._port.name, variant=self._variant), (*known, others))
+
+    def _build_endpoints(self) -> None:
+        """One chain and one set per endpoint, shared by the policies."""
+        for endpoint in self._categories.reachable:
+            names = (self._endpoint_name("affinity", endpoint), self._endpoint_name("endpoint", endpoint))
+            self._sticky_names[endpoint.ip, endpoint.port] = names
+            clients = Container(names[0], ("addr",), timeout_s=self._port.affinity_timeout_s)
+            rules = (Rule((Remember(clients.name),)), Rule((Dnat(self._protocol, endpoint.ip, endpoint.port),)))
+            self._chains.append(RuleChain(names[1], rules, clients))
+
+    @property
+    def _variant(self) -> str:
+        return f"affinity {self._port.affinity_timeout_s}"
+
+    def _endpoint_name(self, prefix: str, endpoint: Endpoint) -> str:
+        return chain_name(prefix, self._port.name, variant=self._variant, endpoint=f"{endpoint.ip}/{endpoint.port}")
+
+
+def _contains(ranges: tuple[str, ...], ip: str) -> bool:
+    address = ipaddress.ip_address(ip)
+    return any(address in ipaddress.ip_network(network) for network in ranges)

@@ -15,6 +15,7 @@ import ipaddress
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sliceplane.kit.ip import networks
 from sliceplane.nft.objects import (
     AddChain,
     AddContainer,
@@ -28,9 +29,11 @@ from sliceplane.nft.objects import (
     DeleteElements,
     DeleteTable,
     FlushChain,
+    FlushContainer,
     Hook,
     Key,
     NftFamily,
+    Remaining,
     Rule,
     TableRef,
     Target,
@@ -38,7 +41,17 @@ from sliceplane.nft.objects import (
     Value,
     Verdict,
 )
-from sliceplane.nft.statements import Balance, InSet, Jump, Vmap
+from sliceplane.nft.statements import (
+    AddressIn,
+    Balance,
+    Dnat,
+    GotoOneOf,
+    Remember,
+    Statement,
+    Vmap,
+    chains_of,
+    container_of,
+)
 
 Errno = Literal["ENOENT", "EEXIST", "EBUSY", "EINVAL"]
 NAME_MAX = 255
@@ -76,7 +89,7 @@ class FakeTable:
             chain
             for chain, held in self.chains.items()
             for rule in held.rules
-            if any(isinstance(part, Jump) and part.chain == name for part in rule.statements)
+            if any(name in chains_of(part) for part in rule.statements)
         ]
         maps = [
             held.definition.name
@@ -91,7 +104,7 @@ class FakeTable:
             chain
             for chain, held in self.chains.items()
             for rule in held.rules
-            if any(isinstance(part, InSet | Vmap | Balance) and part.container == name for part in rule.statements)
+            if any(container_of(part) == name for part in rule.statements)
         ]
 
 
@@ -141,6 +154,8 @@ class _Attempt:
                 self._add_rule(table, command)
             case AddContainer():
                 self._add_container(table, command)
+            case FlushContainer():
+                self._container(table, command.container.name, command).elements.clear()
             case DeleteContainer():
                 self._delete_container(table, command)
             case AddElements():
@@ -183,19 +198,25 @@ class _Attempt:
     def _add_rule(self, table: FakeTable, command: AddRule) -> None:
         chain = self._chain(table, command.chain, command)
         for part in command.rule.statements:
-            if isinstance(part, Jump):
-                self._chain(table, part.chain, command)
-            elif isinstance(part, InSet | Vmap | Balance):
-                definition = self._container(table, part.container, command).definition
-                value = definition.value
-                wanted = {InSet: "none", Vmap: "verdict", Balance: "target"}[type(part)]
-                if value != wanted:
-                    raise FakeError("EINVAL", command, f"{part.container} holds {value}, not {wanted}")
-                if isinstance(part, Balance) and part.protocol != definition.protocol:
-                    raise FakeError("EINVAL", command, f"{part.container} is for {definition.protocol}")
-            if isinstance(part, Balance) and not (part.count > 0 and part.offset + part.count <= 2**32):
-                raise FakeError("EINVAL", command, f"numgen mod {part.count} offset {part.offset}")
+            for name in chains_of(part):
+                self._chain(table, name, command)
+            if container_of(part):
+                self._check_lookup(self._container(table, container_of(part), command).definition, part, command)
+            problem = _wrong_statement(part, self._ref.family)
+            if problem:
+                raise FakeError("EINVAL", command, problem)
         chain.rules.append(command.rule)
+
+    @staticmethod
+    def _check_lookup(definition: Container, part: Statement, command: Command) -> None:
+        name, value = definition.name, definition.value
+        wanted = {Vmap: "verdict", Balance: "target"}.get(type(part), "none")
+        if value != wanted:
+            raise FakeError("EINVAL", command, f"{name} holds {value}, not {wanted}")
+        if isinstance(part, Balance) and part.protocol != definition.protocol:
+            raise FakeError("EINVAL", command, f"{name} is for {definition.protocol}")
+        if isinstance(part, Remember) and not definition.timeout_s:
+            raise FakeError("EINVAL", command, f"{name} is not for packets to fill")
 
     def _add_container(self, table: FakeTable, command: AddContainer) -> None:
         wanted = command.container
@@ -241,11 +262,34 @@ def _wrong(definition: Container, key: Key, value: Value, family: NftFamily) -> 
     for part, kind in zip(key, definition.key, strict=True):
         if not _fits(part, kind, family):
             return f"{part!r} is no {kind}"
+    if isinstance(value, Remaining):
+        return (
+            ""
+            if 0 < value.seconds <= definition.timeout_s
+            else f"{definition.name} does not keep for {value.seconds} s"
+        )
     holds = {"none": type(None), "verdict": Verdict, "target": Target}[definition.value]
     if not isinstance(value, holds):
         return f"value {value} in a {definition.kind} of {definition.value}"
     if isinstance(value, Target) and not (_fits(value.ip, "addr", family) and _fits(value.port, "port", family)):
         return f"target {value}"
+    return ""
+
+
+def _wrong_statement(part: Statement, family: NftFamily) -> str:
+    """What is wrong with a statement by itself; "" if nothing is."""
+    match part:
+        case Balance(_, count, offset, _) if not (count > 0 and offset + count <= 2**32):
+            return f"numgen mod {count} offset {offset}"
+        case GotoOneOf(()):
+            return "numgen mod 0"
+        case AddressIn(_, found):
+            if not found:
+                return "no networks"
+            if networks(found, "IPv4" if family == "ip" else "IPv6") != found:
+                return f"networks {found} overlap, or are not of the family"
+        case Dnat(_, ip, port) if not (_fits(ip, "addr", family) and _fits(port, "port", family)):
+            return f"target {ip} {port}"
     return ""
 
 

@@ -1,41 +1,85 @@
 """The static part of the table: base chains, sets, maps and the rules that lead into them (reference A6).
 
 ```
-prerouting, output  -100  nat     -> services: vmap service-ips -> the chain of a service port -> DNAT
+prerouting, output  -110  filter  -> firewall-check: vmap firewall-ips -> the chain of a VIP with source ranges
+prerouting, output  -100  nat     -> services: vmap service-ips, service-nodeports -> the chain of a port -> DNAT
 input, forward, output 0  filter  -> service-endpoints-check: vmap no-endpoint-services -> reject or drop
-forward, output        0  filter  -> cluster-ips-check: a known cluster IP that nothing translated -> reject
-postrouting          100  nat     -> masquerading: a connection to oneself through a service
+input                  0  filter  -> nodeport-endpoints-check: vmap no-endpoint-nodeports -> reject or drop
+forward, output        0  filter  -> cluster-ips-check: a known cluster IP that nothing translated -> reject,
+                                     another address of the ranges of cluster IPs -> drop
+postrouting          100  nat     -> masquerading: marked connections; connections to oneself through a service
 ```
 
-The checks stand *after* the translation, so they see only what was not translated: ports that the Service does
-not have, or Services without endpoints.  They look at new connections only, so established ones outlive every
-change here.
+The firewall stands *before* the translation, where the load balancer's address is still the destination.  The checks
+stand *after* it, so they see only what was not translated: ports that the Service does not have, or Services without
+endpoints.  All look at new connections only, so established ones outlive every change here.
+
+What depends on the node or on flags is a ``Surroundings``; a change of it means a new table.
 """
 
 from __future__ import annotations
 
-from sliceplane.nft.objects import AddChain, AddContainer, AddRule, Command, Container, Hook, Rule
-from sliceplane.nft.statements import CtStateNew, CtStatusDnat, Field, InSet, Jump, Masquerade, Reject, ResetTcp, Vmap
+from dataclasses import dataclass
+
+from sliceplane.nft.objects import AddChain, AddContainer, AddRule, Command, Container, Hook, NftFamily, Rule
+from sliceplane.nft.statements import (
+    AddressIn,
+    CtStateNew,
+    CtStatusDnat,
+    Drop,
+    Field,
+    FromInterface,
+    InSet,
+    IsOwnAddress,
+    Jump,
+    Masquerade,
+    Reject,
+    ResetTcp,
+    SetMark,
+    Statement,
+    TakeMark,
+    Vmap,
+)
 
 _PRIORITY_DSTNAT = -100
+_PRIORITY_BEFORE_DSTNAT = _PRIORITY_DSTNAT - 10
 _PRIORITY_FILTER = 0
 _PRIORITY_SRCNAT = 100
 
 REJECT_CHAIN = "reject-chain"
 _SERVICES = "services"
+_FIREWALL_CHECK = "firewall-check"
 _ENDPOINTS_CHECK = "service-endpoints-check"
+_NODE_PORTS_CHECK = "nodeport-endpoints-check"
 _CLUSTER_IPS_CHECK = "cluster-ips-check"
 _MASQUERADING = "masquerading"
 
 CLUSTER_IPS = Container("cluster-ips", ("addr",))
+NODE_PORT_IPS = Container("nodeport-ips", ("addr",))
 HAIRPIN = Container("hairpin-connections", ("addr", "addr", "proto", "port"))
 SERVICE_IPS = Container("service-ips", ("addr", "proto", "port"), "verdict")
+SERVICE_NODE_PORTS = Container("service-nodeports", ("proto", "port"), "verdict")
 NO_ENDPOINTS = Container("no-endpoint-services", ("addr", "proto", "port"), "verdict")
-CONTAINERS = (CLUSTER_IPS, HAIRPIN, NO_ENDPOINTS, SERVICE_IPS)
+NO_ENDPOINT_NODE_PORTS = Container("no-endpoint-nodeports", ("proto", "port"), "verdict")
+FIREWALL_IPS = Container("firewall-ips", ("addr", "proto", "port"), "verdict")
+CONTAINERS = (
+    CLUSTER_IPS,
+    FIREWALL_IPS,
+    HAIRPIN,
+    NO_ENDPOINT_NODE_PORTS,
+    NO_ENDPOINTS,
+    NODE_PORT_IPS,
+    SERVICE_IPS,
+    SERVICE_NODE_PORTS,
+)
 
 _DESTINATION: tuple[Field, ...] = ("daddr", "proto", "dport")
+_PORT: tuple[Field, ...] = ("proto", "dport")
+_LOOPBACK: dict[NftFamily, str] = {"ip": "127.0.0.0/8", "ip6": "::1/128"}
 
 BASE_CHAINS = (
+    AddChain("filter-prerouting-pre-dnat", Hook("filter", "prerouting", _PRIORITY_BEFORE_DSTNAT)),
+    AddChain("filter-output-pre-dnat", Hook("filter", "output", _PRIORITY_BEFORE_DSTNAT)),
     AddChain("filter-input", Hook("filter", "input", _PRIORITY_FILTER)),
     AddChain("filter-forward", Hook("filter", "forward", _PRIORITY_FILTER)),
     AddChain("filter-output", Hook("filter", "output", _PRIORITY_FILTER)),
@@ -44,34 +88,104 @@ BASE_CHAINS = (
     AddChain("nat-postrouting", Hook("nat", "postrouting", _PRIORITY_SRCNAT)),
 )
 _CHAINS = tuple(
-    AddChain(name) for name in (_CLUSTER_IPS_CHECK, _MASQUERADING, REJECT_CHAIN, _ENDPOINTS_CHECK, _SERVICES)
-)
-_RULES: tuple[tuple[str, Rule], ...] = (
-    (REJECT_CHAIN, Rule((ResetTcp(),))),
-    (REJECT_CHAIN, Rule((Reject(),))),
-    (_SERVICES, Rule((Vmap(_DESTINATION, SERVICE_IPS.name),))),
-    (_ENDPOINTS_CHECK, Rule((Vmap(_DESTINATION, NO_ENDPOINTS.name),))),
-    (_CLUSTER_IPS_CHECK, Rule((InSet(("daddr",), CLUSTER_IPS.name), Jump(REJECT_CHAIN)))),
-    (
+    AddChain(name)
+    for name in (
+        _CLUSTER_IPS_CHECK,
+        _FIREWALL_CHECK,
         _MASQUERADING,
-        Rule((CtStatusDnat(), InSet(("saddr", "daddr", "proto", "dport"), HAIRPIN.name), Masquerade())),
-    ),
-    ("nat-prerouting", Rule((Jump(_SERVICES),))),
-    ("nat-output", Rule((Jump(_SERVICES),))),
-    ("nat-postrouting", Rule((Jump(_MASQUERADING),))),
-    ("filter-input", Rule((CtStateNew(), Jump(_ENDPOINTS_CHECK)))),
-    ("filter-forward", Rule((CtStateNew(), Jump(_ENDPOINTS_CHECK)))),
-    ("filter-forward", Rule((CtStateNew(), Jump(_CLUSTER_IPS_CHECK)))),
-    ("filter-output", Rule((CtStateNew(), Jump(_ENDPOINTS_CHECK)))),
-    ("filter-output", Rule((CtStateNew(), Jump(_CLUSTER_IPS_CHECK)))),
+        _NODE_PORTS_CHECK,
+        REJECT_CHAIN,
+        _ENDPOINTS_CHECK,
+        _SERVICES,
+    )
 )
 
 
-def static_commands() -> tuple[Command, ...]:
+@dataclass(frozen=True, slots=True)
+class Detector:
+    """How traffic of this node's pods is told from others': by source network, or by the interface that it comes in
+    through (a name that may end with ``*``).  Exactly one is set."""
+
+    network: str = ""
+    interface: str = ""
+
+    def match(self, *, local: bool) -> Statement:
+        assert bool(self.network) != bool(self.interface), f"{self} says two things or none"
+        if self.network:
+            return AddressIn("saddr", (self.network,), local)
+        return FromInterface(self.interface, local)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What rules depend on besides Services, in one IP family."""
+
+    #: node ports are on the addresses of ``nodeport-ips`` only; else on all of the host's but loopback ones
+    node_ports_listed: bool = False
+    #: ``None``: pods' traffic cannot be told from others', and is masqueraded only where it must be
+    detector: Detector | None = None
+    #: whatever goes to a cluster IP is masqueraded
+    masquerade_all: bool = False
+    #: ranges of cluster IPs, disjoint, in canonical form
+    service_networks: tuple[str, ...] = ()
+
+
+def static_commands(family: NftFamily, around: Surroundings) -> tuple[Command, ...]:
     """Everything but the services, for a table that is empty."""
     return (
         *BASE_CHAINS,
         *_CHAINS,
         *(AddContainer(container) for container in CONTAINERS),
-        *(AddRule(chain, rule) for chain, rule in _RULES),
+        *(AddRule(chain, Rule(statements)) for chain, statements in _rules(family, around)),
     )
+
+
+def _rules(family: NftFamily, around: Surroundings) -> list[tuple[str, tuple[Statement, ...]]]:
+    to_cluster_ip = InSet(("daddr",), CLUSTER_IPS.name)
+    own_pods = around.detector
+    rules: list[tuple[str, tuple[Statement, ...]]] = [
+        (REJECT_CHAIN, (ResetTcp(),)),
+        (REJECT_CHAIN, (Reject(),)),
+        (_FIREWALL_CHECK, (Vmap(_DESTINATION, FIREWALL_IPS.name),)),
+    ]
+    if around.masquerade_all:
+        rules.append((_SERVICES, (to_cluster_ip, SetMark())))
+    elif own_pods is not None:
+        rules.append((_SERVICES, (to_cluster_ip, own_pods.match(local=False), SetMark())))
+    rules += [
+        (_SERVICES, (Vmap(_DESTINATION, SERVICE_IPS.name),)),
+        (_SERVICES, (*_to_node(family, around), Vmap(_PORT, SERVICE_NODE_PORTS.name))),
+        (_ENDPOINTS_CHECK, (Vmap(_DESTINATION, NO_ENDPOINTS.name),)),
+        (_NODE_PORTS_CHECK, (*_to_node(family, around), Vmap(_PORT, NO_ENDPOINT_NODE_PORTS.name))),
+        (_CLUSTER_IPS_CHECK, (to_cluster_ip, Jump(REJECT_CHAIN))),
+    ]
+    if around.service_networks:
+        rules.append((_CLUSTER_IPS_CHECK, (AddressIn("daddr", around.service_networks), Drop())))
+    rules += [
+        (_MASQUERADING, (TakeMark(), Masquerade())),
+        (
+            _MASQUERADING,
+            (CtStatusDnat(), InSet(("saddr", "daddr", "proto", "dport"), HAIRPIN.name), Masquerade()),
+        ),
+        ("nat-prerouting", (Jump(_SERVICES),)),
+        ("nat-output", (Jump(_SERVICES),)),
+        ("nat-postrouting", (Jump(_MASQUERADING),)),
+    ]
+    checks = (
+        ("filter-prerouting-pre-dnat", _FIREWALL_CHECK),
+        ("filter-output-pre-dnat", _FIREWALL_CHECK),
+        ("filter-input", _NODE_PORTS_CHECK),
+        ("filter-input", _ENDPOINTS_CHECK),
+        ("filter-forward", _ENDPOINTS_CHECK),
+        ("filter-forward", _CLUSTER_IPS_CHECK),
+        ("filter-output", _ENDPOINTS_CHECK),
+        ("filter-output", _CLUSTER_IPS_CHECK),
+    )
+    return rules + [(base, (CtStateNew(), Jump(check))) for base, check in checks]
+
+
+def _to_node(family: NftFamily, around: Surroundings) -> tuple[Statement, ...]:
+    """Matches destinations that node ports are served on."""
+    if around.node_ports_listed:
+        return (InSet(("daddr",), NODE_PORT_IPS.name),)
+    return (IsOwnAddress("daddr"), AddressIn("daddr", (_LOOPBACK[family],), inside=False))

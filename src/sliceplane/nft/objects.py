@@ -6,6 +6,7 @@ text that is sent.  The vocabulary is the part of nftables that we use; the fake
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -40,7 +41,16 @@ def goto(chain: str) -> Verdict:
     return Verdict("goto", chain)
 
 
-Value = Verdict | Target | None
+class Remaining(NamedTuple):
+    """How much longer an element of a dynamic set stays."""
+
+    seconds: int
+
+
+#: of the dynamic sets of a table, by name: addresses and how much longer each stays, in seconds
+Memory = Mapping[str, tuple[tuple[str, int], ...]]
+
+Value = Verdict | Target | Remaining | None
 Item = tuple[Key, Value]
 
 
@@ -65,6 +75,8 @@ class Container:
     key: tuple[Literal["addr", "proto", "port", "numgen"], ...]
     value: Literal["none", "verdict", "target"] = "none"
     protocol: str = ""
+    #: of a dynamic set, which packets fill: how long an element stays; 0: it is none
+    timeout_s: int = 0
 
     def definition(self, family: NftFamily) -> str:
         if self.value == "target":
@@ -72,7 +84,8 @@ class Container:
             return f"{{ typeof numgen random mod 2 : {family} daddr . {self.protocol} dport; }}"
         types = {"addr": "ipv4_addr" if family == "ip" else "ipv6_addr", "proto": "inet_proto", "port": "inet_service"}
         suffix = " : verdict" if self.value == "verdict" else ""
-        return f"{{ type {' . '.join(types[part] for part in self.key)}{suffix}; }}"
+        dynamic = f" flags dynamic,timeout; timeout {self.timeout_s}s;" if self.timeout_s else ""
+        return f"{{ type {' . '.join(types[part] for part in self.key)}{suffix};{dynamic} }}"
 
     @property
     def kind(self) -> str:
@@ -185,6 +198,16 @@ class DeleteContainer:
 
 
 @dataclass(frozen=True, slots=True)
+class FlushContainer:
+    """Removes every element."""
+
+    container: Container
+
+    def render(self, table: TableRef) -> str:
+        return f"flush {self.container.kind} {table} {self.container.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class AddElements:
     """Adds elements; an error if one exists with another value.  Never empty: nft has no such command."""
 
@@ -215,6 +238,7 @@ Command = (
     | AddRule
     | AddContainer
     | DeleteContainer
+    | FlushContainer
     | AddElements
     | DeleteElements
 )
@@ -244,4 +268,6 @@ def _item(key: Key, value: Value) -> str:
         return text
     if isinstance(value, Target):
         return f"{text} : {value.ip} . {value.port}"
+    if isinstance(value, Remaining):
+        return f"{text} expires {value.seconds}s"
     return f"{text} : goto {value.chain}" if value.kind == "goto" else f"{text} : drop"

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+#: the bit of the packet mark that says "to be masqueraded", upstream's default; not an interface for others
+MASQUERADE_MARK = 1 << 14
+
 _FamilyName = Literal["ip", "ip6"]
 Field = Literal["saddr", "daddr", "proto", "dport"]
 
@@ -100,4 +103,140 @@ class Balance:
         return f"meta l4proto {self.protocol} dnat {family} to {number} map @{self.container}"
 
 
-Statement = CtStateNew | CtStatusDnat | InSet | Vmap | Jump | Reject | ResetTcp | Masquerade | Balance
+@dataclass(frozen=True, slots=True)
+class AddressIn:
+    """Matches if the address is in one of ``networks`` (``inside``), or in none of them."""
+
+    field: Literal["saddr", "daddr"]
+    networks: tuple[str, ...]
+    inside: bool = True
+
+    def render(self, family: _FamilyName) -> str:
+        return f"{family} {self.field} {'' if self.inside else '!= '}{{ {', '.join(self.networks)} }}"
+
+
+@dataclass(frozen=True, slots=True)
+class FromInterface:
+    """Matches if the packet came in through the interface (``inside``), or did not; a name may end with ``*``."""
+
+    name: str
+    inside: bool = True
+
+    def render(self, _family: _FamilyName) -> str:
+        return f'iifname {"" if self.inside else "!= "}"{self.name}"'
+
+
+@dataclass(frozen=True, slots=True)
+class IsOwnAddress:
+    """Matches if the address is one of this host's, loopback ones among them."""
+
+    field: Literal["saddr", "daddr"]
+
+    def render(self, _family: _FamilyName) -> str:
+        return f"fib {self.field} type local"
+
+
+@dataclass(frozen=True, slots=True)
+class Goto:
+    """Goes on in a chain and does not come back to this one."""
+
+    chain: str
+
+    def render(self, _family: _FamilyName) -> str:
+        return f"goto {self.chain}"
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The packet is not answered."""
+
+    def render(self, _family: _FamilyName) -> str:
+        return "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class SetMark:
+    """Notes on the packet that it is to be masqueraded when it leaves."""
+
+    def render(self, _family: _FamilyName) -> str:
+        return f"meta mark set meta mark or {MASQUERADE_MARK:#x}"
+
+
+@dataclass(frozen=True, slots=True)
+class TakeMark:
+    """Matches if the note is there, and takes it away."""
+
+    def render(self, _family: _FamilyName) -> str:
+        return f"meta mark & {MASQUERADE_MARK:#x} != 0 meta mark set meta mark xor {MASQUERADE_MARK:#x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """The source address becomes an element of a dynamic set, for as long as the set says from now on."""
+
+    container: str
+
+    def render(self, family: _FamilyName) -> str:
+        return f"update @{self.container} {{ {family} saddr }}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dnat:
+    """The destination becomes this one."""
+
+    protocol: str
+    ip: str
+    port: int
+
+    def render(self, family: _FamilyName) -> str:
+        address = self.ip if family == "ip" else f"[{self.ip}]"
+        return f"meta l4proto {self.protocol} dnat {family} to {address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class GotoOneOf:
+    """Goes on in one of ``chains``, all equally likely."""
+
+    chains: tuple[str, ...]
+
+    def render(self, _family: _FamilyName) -> str:
+        entries = ", ".join(f"{number} : goto {chain}" for number, chain in enumerate(self.chains))
+        return f"numgen random mod {len(self.chains)} vmap {{ {entries} }}"
+
+
+Statement = (
+    CtStateNew
+    | CtStatusDnat
+    | InSet
+    | Vmap
+    | Jump
+    | Reject
+    | ResetTcp
+    | Masquerade
+    | Balance
+    | AddressIn
+    | FromInterface
+    | IsOwnAddress
+    | Goto
+    | Drop
+    | SetMark
+    | TakeMark
+    | Remember
+    | Dnat
+    | GotoOneOf
+)
+
+
+def chains_of(statement: Statement) -> tuple[str, ...]:
+    """The chains that a statement names."""
+    match statement:
+        case Jump(chain) | Goto(chain):
+            return (chain,)
+        case GotoOneOf(chains):
+            return chains
+    return ()
+
+
+def container_of(statement: Statement) -> str:
+    """The set or map that a statement names; "" if none."""
+    return statement.container if isinstance(statement, InSet | Vmap | Balance | Remember) else ""

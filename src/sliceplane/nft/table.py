@@ -11,6 +11,11 @@ The shadow changes only when the kernel has taken the transaction; the kernel is
 deletes the table and builds it again **in the same transaction**, so traffic never meets an empty table; the
 first is full too, and thereby adopts or replaces whatever an earlier process left.
 
+**Two kinds of chains.**  One that only balances is kept target by target (``Held``); any other is rewritten whole when
+its rules change (``HeldRules``).  A dynamic set belongs to such a chain, and comes and goes with it; its elements are
+the kernel's, filled by packets.  They outlive every change but a full transaction, into which the caller may give what
+was in them just before (``Memory``).
+
 **Order of commands.**  1. make the maps and chains that are missing; 2. delete elements; 3. add elements, whose
 verdicts need the chains (a changed value is a deletion and an addition); 4. flush and add rules, which need the
 maps, and which the kernel checks against the elements already there; 5. delete chains and maps.
@@ -38,8 +43,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sliceplane.nft.build import BalancedChain, ServiceObjects
-from sliceplane.nft.layout import static_commands
+from sliceplane.nft.build import BalancedChain, Chain, RuleChain, ServiceObjects
+from sliceplane.nft.layout import Surroundings, static_commands
 from sliceplane.nft.objects import (
     AddChain,
     AddContainer,
@@ -52,8 +57,11 @@ from sliceplane.nft.objects import (
     DeleteElements,
     DeleteTable,
     FlushChain,
+    FlushContainer,
     Item,
     Key,
+    Memory,
+    Remaining,
     Rule,
     TableRef,
     Target,
@@ -79,6 +87,13 @@ class Held(NamedTuple):
     targets: tuple[Target, ...]
 
 
+class HeldRules(NamedTuple):
+    """A chain in the kernel that is written whole; without rules if it is not ``live``."""
+
+    chain: RuleChain
+    live: bool
+
+
 @dataclass(slots=True)
 class _Draft:
     """A transaction in the making, and what the shadow becomes if it succeeds (``None``: gone)."""
@@ -88,7 +103,7 @@ class _Draft:
     additions: dict[str, list[Item]] = field(default_factory=lambda: defaultdict(list))
     rules: list[Command] = field(default_factory=list)
     removed: list[Command] = field(default_factory=list)
-    chains: dict[str, Held | None] = field(default_factory=dict)
+    chains: dict[str, Held | HeldRules | None] = field(default_factory=dict)
     elements: dict[ElementId, tuple[Value] | None] = field(default_factory=dict)
     full: bool = False
 
@@ -101,12 +116,13 @@ class _Draft:
 class TableState:
     """See the module.  ``take_transaction``, then exactly one of ``on_success`` and ``on_failure``, then the next."""
 
-    def __init__(self, table: TableRef) -> None:
+    def __init__(self, table: TableRef, around: Surroundings | None = None) -> None:
         self.table = table
+        self._around = around or Surroundings()
         self._services: dict[ServiceKey, ServiceObjects] = {}
-        self._wanted: dict[str, BalancedChain] = {}
+        self._wanted: dict[str, Chain] = {}
         self._claims: dict[ElementId, tuple[tuple[ServiceKey, Value], ...]] = {}
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, Held | HeldRules] = {}
         self._elements: dict[ElementId, Value] = {}
         self._slots: dict[str, Slots] = {}  # by protocol
         self._retired: dict[str, float] = {}  # chain -> when its retired part may go
@@ -115,12 +131,13 @@ class TableState:
         self._needs_full = True
         self._draft: _Draft | None = None
 
-    def set_service(self, key: ServiceKey, objects: ServiceObjects | None) -> None:
-        """What *key* wants from now on.  O(the Service); what did not change is not marked."""
+    def set_service(self, key: ServiceKey, objects: ServiceObjects | None) -> bool:
+        """What *key* wants from now on; whether it is something else.  O(the Service); what did not change is not
+        marked."""
         old = self._services.get(key) or ServiceObjects()
         new = objects or ServiceObjects()
         if old == new:
-            return
+            return False
         if objects is None or new == ServiceObjects():
             del self._services[key]
         else:
@@ -131,7 +148,8 @@ class TableState:
                 del self._wanted[chain.name]
                 self._marked_chains.add(chain.name)
         for name, chain in chains.items():
-            assert len(chain.targets) <= TARGETS_PER_CHAIN_MAX, f"{name} has {len(chain.targets)} targets"
+            if isinstance(chain, BalancedChain):
+                assert len(chain.targets) <= TARGETS_PER_CHAIN_MAX, f"{name} has {len(chain.targets)} targets"
             if self._wanted.get(name) != chain:
                 self._wanted[name] = chain
                 self._marked_chains.add(name)
@@ -143,11 +161,18 @@ class TableState:
         for element, value in after.items():
             if element not in before or before[element] != value:
                 self._claim(element, key, (value,))
+        return True
 
-    def take_transaction(self, now: float) -> Transaction | None:
-        """What brings the kernel up to date, with whatever is retired long enough; ``None``: nothing to do."""
+    @property
+    def needs_full(self) -> bool:
+        """The next transaction replaces the table."""
+        return self._needs_full
+
+    def take_transaction(self, now: float, memory: Memory | None = None) -> Transaction | None:
+        """What brings the kernel up to date, with whatever is retired long enough; ``None``: nothing to do.  A full one
+        fills dynamic sets with what *memory* has for them."""
         assert self._draft is None, "a transaction is under way"
-        draft = self._full() if self._needs_full else self._changes(now)
+        draft = self._full(memory or {}) if self._needs_full else self._changes(now)
         commands = draft.commands()
         if not commands:
             return None
@@ -169,7 +194,7 @@ class TableState:
                 del self._held[name]
                 continue
             self._held[name] = held
-            if held.live < len(held.targets):
+            if _has_retired(held):
                 self._retired[name] = now + RETIRE_AFTER_S
         for element, value in draft.elements.items():
             if value is None:
@@ -182,6 +207,14 @@ class TableState:
         assert self._draft is not None, "no transaction is under way"
         self._draft = None
         self._needs_full = True
+
+    def set_surroundings(self, around: Surroundings) -> bool:
+        """What the static part depends on; true if it is new: the next transaction then replaces the table."""
+        if around == self._around:
+            return False
+        self._around = around
+        self._needs_full = True
+        return True
 
     def force_full(self) -> None:
         """The next transaction replaces the table, whatever the shadow says."""
@@ -202,12 +235,18 @@ class TableState:
             del self._claims[element]
         self._marked_elements.add(element)
 
-    def _full(self) -> _Draft:
+    def _full(self, memory: Memory) -> _Draft:
         draft = _Draft(full=True)
         self._slots = {}  # no way back: until this succeeds, every transaction is full
-        draft.made.extend((AddTable(), DeleteTable(), AddTable(), *static_commands()))
+        draft.made.extend((AddTable(), DeleteTable(), AddTable(), *static_commands(self.table.family, self._around)))
         for name in sorted(self._wanted):
-            self._place(draft, self._wanted[name], None)
+            wanted = self._wanted[name]
+            self._place(draft, wanted, None)
+            if isinstance(wanted, RuleChain) and wanted.own_set is not None:
+                clients, bound_s = wanted.own_set.name, wanted.own_set.timeout_s
+                for ip, seconds in memory.get(clients, ()):
+                    if seconds > 0:
+                        draft.additions[clients].append(((ip,), Remaining(min(seconds, bound_s))))
         for element in sorted(self._claims):
             value = self._claims[element][0][1]
             container, key = element
@@ -223,7 +262,12 @@ class TableState:
                 self._place(draft, wanted, held)
             elif held is not None and held.live:
                 draft.rules.append(FlushChain(name))
-                draft.chains[name] = held._replace(live=0)
+                if isinstance(held, HeldRules):
+                    if held.chain.own_set is not None:  # who comes back meanwhile has been somewhere else since
+                        draft.rules.append(FlushContainer(held.chain.own_set))
+                    draft.chains[name] = held._replace(live=False)
+                else:
+                    draft.chains[name] = held._replace(live=0)
         for element in sorted(self._marked_elements):
             self._change_element(draft, element)
         # Last, so that a slot given back here is not handed out again by this very transaction.
@@ -248,7 +292,32 @@ class TableState:
         draft.additions[container].append((key, value))
         draft.elements[element] = (value,)
 
-    def _place(self, draft: _Draft, wanted: BalancedChain, held: Held | None) -> None:
+    def _place(self, draft: _Draft, wanted: Chain, held: Held | HeldRules | None) -> None:
+        """Brings a chain to *wanted*."""
+        if isinstance(wanted, RuleChain):
+            assert not isinstance(held, Held), f"{wanted.name} changed its kind; the name should have changed with it"
+            self._place_rules(draft, wanted, held)
+        else:
+            assert not isinstance(held, HeldRules), f"{wanted.name} changed its kind; its name should have too"
+            self._place_targets(draft, wanted, held)
+
+    def _place_rules(self, draft: _Draft, wanted: RuleChain, held: HeldRules | None) -> None:
+        name = wanted.name
+        assert wanted.rules, f"{name} has no rules: its Service must not have built it"
+        if held is None:
+            if wanted.own_set is not None:
+                draft.made.append(AddContainer(wanted.own_set))
+            draft.made.append(AddChain(name))
+        else:
+            assert held.chain.own_set == wanted.own_set, f"{name} had {held.chain.own_set}, wants {wanted.own_set}"
+            if held.live and held.chain == wanted:
+                return
+            if held.live:
+                draft.rules.append(FlushChain(name))
+        draft.rules.extend(AddRule(name, rule) for rule in wanted.rules)
+        draft.chains[name] = HeldRules(wanted, live=True)
+
+    def _place_targets(self, draft: _Draft, wanted: BalancedChain, held: Held | None) -> None:
         """Brings a chain's targets and rule to *wanted*, leaving in place whatever can stay."""
         name, count = wanted.name, len(wanted.targets)
         assert count, f"{name} has no targets: its Service must not have built it"
@@ -280,7 +349,13 @@ class TableState:
         if new != held:
             draft.chains[name] = new
 
-    def _remove_retired(self, draft: _Draft, name: str, held: Held) -> None:
+    def _remove_retired(self, draft: _Draft, name: str, held: Held | HeldRules) -> None:
+        if isinstance(held, HeldRules):
+            draft.chains[name] = None
+            draft.removed.append(DeleteChain(name))
+            if held.chain.own_set is not None:
+                draft.removed.append(DeleteContainer(held.chain.own_set))
+            return
         container, offset = map_of(held.protocol, held.slot).name, offset_of(held.slot)
         draft.deletions[container].extend((offset + number,) for number in range(held.live, len(held.targets)))
         if held.live:
@@ -294,7 +369,7 @@ class TableState:
     def check(self) -> None:
         """Every invariant; what is not marked is in the kernel as it shall be.  O(state)."""
         claims: dict[ElementId, list[tuple[ServiceKey, Value]]] = {}
-        chains: dict[str, BalancedChain] = {}
+        chains: dict[str, Chain] = {}
         for key in sorted(self._services):
             for container, element, value in self._services[key].elements:
                 claims.setdefault((container, element), []).append((key, value))
@@ -304,19 +379,30 @@ class TableState:
         assert sorted_claims == self._claims, f"claims {self._claims} should be {sorted_claims}"
         if self._needs_full or self._draft is not None:
             return
+        balanced = [held for held in self._held.values() if isinstance(held, Held)]
         for protocol, slots in self._slots.items():
-            slots.check({held.slot for held in self._held.values() if held.protocol == protocol})
-        assert {held.protocol for held in self._held.values()} <= set(self._slots), "a chain has no slot"
+            slots.check({held.slot for held in balanced if held.protocol == protocol})
+        assert {held.protocol for held in balanced} <= set(self._slots), "a chain has no slot"
         for name, held in self._held.items():
-            retired = held.live < len(held.targets)
-            assert retired == (name in self._retired), f"{name}: {held}, retired: {self._retired.get(name)}"
-            if name not in self._marked_chains:
-                wanted = self._wanted[name].targets if name in self._wanted else ()
-                assert set(held.targets[: held.live]) == set(wanted), f"{name}: {held} is not {wanted}"
+            assert _has_retired(held) == (name in self._retired), f"{name}: {held}, retired: {self._retired.get(name)}"
+            if name in self._marked_chains:
+                continue
+            if isinstance(held, HeldRules):
+                assert self._wanted.get(name) == (held.chain if held.live else None), f"{name}: {held} is not wanted"
+            else:
+                wanted = self._wanted.get(name)
+                assert not isinstance(wanted, RuleChain), f"{name}: {held} is not {wanted}"
+                targets = wanted.targets if wanted is not None else ()
+                assert set(held.targets[: held.live]) == set(targets), f"{name}: {held} is not {targets}"
         for wish in self._elements.keys() | self._claims.keys():
             if wish not in self._marked_elements:
                 found, first = self._elements[wish], self._claims[wish][0][1]
                 assert found == first, f"{wish}: {found} is not {first}"
+
+
+def _has_retired(held: Held | HeldRules) -> bool:
+    """Whether something of the chain is out of use, and goes later."""
+    return not held.live if isinstance(held, HeldRules) else held.live < len(held.targets)
 
 
 def place(held: tuple[Target, ...], wanted: tuple[Target, ...]) -> tuple[Target, ...]:

@@ -3,10 +3,13 @@
 ``trace`` walks the hooks in the order in which the kernel calls them and follows every branch of ``numgen``, so a
 test can say "from A to B:80: half to each of these two, masqueraded".  A statement that it does not know is an
 error, never skipped.
+
+Routing is as simple as it can be: a packet to one of the host's own addresses is for the host, any other goes out.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -15,29 +18,39 @@ from typing import Literal
 from sliceplane.nft.fake import FakeTable
 from sliceplane.nft.objects import Key, Target, Verdict
 from sliceplane.nft.statements import (
+    AddressIn,
     Balance,
     CtStateNew,
     CtStatusDnat,
+    Dnat,
+    Drop,
     Field,
+    FromInterface,
+    Goto,
+    GotoOneOf,
     InSet,
+    IsOwnAddress,
     Jump,
     Masquerade,
     Reject,
+    Remember,
     ResetTcp,
+    SetMark,
     Statement,
+    TakeMark,
     Vmap,
 )
 
+#: from a process of the host, or from outside
 Path = Literal["local", "forwarded"]
-_HOOKS: dict[Path, tuple[str, ...]] = {
-    "local": ("output", "postrouting"),
-    "forwarded": ("prerouting", "forward", "postrouting"),
-}
+_Point = Literal["prerouting", "input", "forward", "output", "postrouting"]
+_LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """The first packet of a connection; ``dnat`` and ``masquerade`` say what happened to it."""
+    """The first packet of a connection; ``iif`` is the interface that it came in through.  ``dnat``, ``mark`` and
+    ``masquerade`` say what happened to it."""
 
     saddr: str
     daddr: str
@@ -45,6 +58,8 @@ class Packet:
     dport: int
     dnat: bool = False
     masquerade: bool = False
+    iif: str = ""
+    mark: bool = False
 
     def key(self, fields: tuple[Field, ...]) -> Key:
         values: dict[Field, str | int] = {
@@ -68,104 +83,178 @@ class Outcome:
 #: how the evaluation of a chain or rule ends, apart from a final verdict
 _Flow = Literal["continue", "break", "return", "drop", "reject", "done"]
 _Branch = tuple[Fraction, Packet, _Flow]
+_ONE = Fraction(1)
 
 
-def trace(table: FakeTable, first: Packet, path: Path = "local") -> dict[Outcome, Fraction]:
-    """What may become of a new connection's first packet, with probabilities that sum to 1."""
+def trace(
+    table: FakeTable, first: Packet, path: Path = "local", own: frozenset[str] = frozenset()
+) -> dict[Outcome, Fraction]:
+    """What may become of a new connection's first packet on a host with the addresses *own*, with probabilities that
+    sum to 1."""
+    walk = _Walk(table, own)
     outcomes: dict[Outcome, Fraction] = {}
-    branches: list[tuple[Fraction, Packet]] = [(Fraction(1), first)]
-    for point in _HOOKS[path]:
-        base = [(chain.hook, name) for name, chain in table.chains.items() if chain.hook is not None]
-        hooked = sorted((hook.priority, name) for hook, name in base if hook.point == point)
-        for _, name in hooked:
-            survivors: list[tuple[Fraction, Packet]] = []
-            for weight, packet in branches:
-                for share, after, flow in _run_chain(table, name, packet):
-                    if flow in {"drop", "reject"}:
-                        outcome = Outcome("drop" if flow == "drop" else "reject")
-                        outcomes[outcome] = outcomes.get(outcome, Fraction(0)) + weight * share
-                    else:
-                        survivors.append((weight * share, after))
-            branches = survivors
-    for weight, packet in branches:
-        outcome = Outcome("accept", f"{packet.daddr} {packet.dport}", packet.masquerade)
+
+    def count(outcome: Outcome, weight: Fraction) -> None:
         outcomes[outcome] = outcomes.get(outcome, Fraction(0)) + weight
+
+    waiting: list[tuple[Fraction, Packet, _Point]] = [(_ONE, first, "output" if path == "local" else "prerouting")]
+    while waiting:
+        weight, packet, point = waiting.pop()
+        for share, after, flow in walk.hook(point, packet):
+            if flow in {"drop", "reject"}:
+                count(Outcome("drop" if flow == "drop" else "reject"), weight * share)
+                continue
+            following = walk.route(point, after)
+            if following is not None:
+                waiting.append((weight * share, after, following))
+            else:
+                count(Outcome("accept", f"{after.daddr} {after.dport}", after.masquerade), weight * share)
     assert sum(outcomes.values()) == 1, f"probabilities {outcomes}"
     return dict(sorted(outcomes.items()))
 
 
-def _run_chain(table: FakeTable, name: str, packet: Packet) -> Iterator[_Branch]:
-    """Every way through a chain; "continue" at its end (base chains then accept)."""
-    chain = table.chains.get(name)
-    assert chain is not None, f"no chain {name}"
-    branches: list[tuple[Fraction, Packet]] = [(Fraction(1), packet)]
-    for rule in chain.rules:
-        following: list[tuple[Fraction, Packet]] = []
-        for weight, current in branches:
-            for share, after, flow in _run_rule(table, rule.statements, current):
-                if flow in {"continue", "break"}:
-                    following.append((weight * share, after))
-                elif flow == "return":
-                    yield weight * share, after, "continue"
+class _Walk:
+    """One host: a table and its own addresses."""
+
+    def __init__(self, table: FakeTable, own: frozenset[str]) -> None:
+        self._table = table
+        self._own = own
+
+    def route(self, point: _Point, packet: Packet) -> _Point | None:
+        """The hook after *point*; ``None``: the packet has arrived, or leaves."""
+        match point:
+            case "prerouting":
+                return "input" if self._is_own(packet.daddr) else "forward"
+            case "forward" | "output":
+                return "postrouting"
+            case "postrouting" if self._is_own(packet.daddr):
+                return "input"  # through the loopback interface; its prerouting has nothing to add
+        return None
+
+    def hook(self, point: _Point, packet: Packet) -> list[_Branch]:
+        """Every way through the base chains of a hook, in the order of their priorities."""
+        base = [(chain.hook, name) for name, chain in self._table.chains.items() if chain.hook is not None]
+        branches: list[_Branch] = [(_ONE, packet, "continue")]
+        for _, name in sorted((found.priority, name) for found, name in base if found.point == point):
+            following: list[_Branch] = []
+            for weight, current, flow in branches:
+                if flow in {"drop", "reject"}:
+                    following.append((weight, current, flow))
                 else:
-                    yield weight * share, after, flow
-        branches = following
-    for weight, current in branches:
-        yield weight, current, "continue"
+                    following += [(weight * share, after, end) for share, after, end in self._chain(name, current)]
+            branches = following
+        return branches
+
+    def _chain(self, name: str, packet: Packet) -> Iterator[_Branch]:
+        """Every way through a chain; "continue" at its end (base chains then accept)."""
+        chain = self._table.chains.get(name)
+        assert chain is not None, f"no chain {name}"
+        branches: list[tuple[Fraction, Packet]] = [(_ONE, packet)]
+        for rule in chain.rules:
+            following: list[tuple[Fraction, Packet]] = []
+            for weight, current in branches:
+                for share, after, flow in self._rule(rule.statements, current):
+                    if flow in {"continue", "break"}:
+                        following.append((weight * share, after))
+                    elif flow == "return":
+                        yield weight * share, after, "continue"
+                    else:
+                        yield weight * share, after, flow
+            branches = following
+        for weight, current in branches:
+            yield weight, current, "continue"
+
+    def _rule(self, statements: tuple[Statement, ...], packet: Packet) -> Iterator[_Branch]:
+        if not statements:
+            yield _ONE, packet, "continue"
+            return
+        for share, after, flow in self._statement(statements[0], packet):
+            if flow == "continue":
+                for rest, final, end in self._rule(statements[1:], after):
+                    yield share * rest, final, end
+            else:
+                yield share, after, flow
+
+    def _statement(self, statement: Statement, packet: Packet) -> Iterator[_Branch]:
+        match statement:
+            case Jump(chain):
+                yield from self._chain(chain, packet)
+            case Goto(chain):
+                yield from self._goto(chain, packet)
+            case GotoOneOf(chains):
+                for chain in chains:
+                    for share, after, flow in self._goto(chain, packet):
+                        yield share / len(chains), after, flow
+            case Vmap(fields, name):
+                verdict = self._table.containers[name].elements.get(packet.key(fields))
+                if verdict is None:
+                    yield _ONE, packet, "break"
+                    return
+                assert isinstance(verdict, Verdict), f"{name} answers {verdict}"
+                if verdict.kind == "drop":
+                    yield _ONE, packet, "drop"
+                else:
+                    yield from self._goto(verdict.chain, packet)
+            case Balance():
+                yield from self._balance(statement, packet)
+            case _:
+                after, flow = self._simple(statement, packet)
+                yield _ONE, after, flow
+
+    def _simple(self, statement: Statement, packet: Packet) -> tuple[Packet, _Flow]:
+        """Statements with one way on."""
+        match statement:
+            case CtStateNew() | Remember():
+                return packet, "continue"
+            case CtStatusDnat():
+                return packet, _matched(packet.dnat)
+            case InSet(fields, name):
+                return packet, _matched(packet.key(fields) in self._table.containers[name].elements)
+            case AddressIn(field, networks, inside):
+                address = ipaddress.ip_address(packet.saddr if field == "saddr" else packet.daddr)
+                return packet, _matched(any(address in ipaddress.ip_network(found) for found in networks) == inside)
+            case FromInterface(name, inside):
+                prefix, star, _ = name.partition("*")
+                return packet, _matched((packet.iif.startswith(prefix) if star else packet.iif == name) == inside)
+            case IsOwnAddress(field):
+                return packet, _matched(self._is_own(packet.saddr if field == "saddr" else packet.daddr))
+            case SetMark():
+                return replace(packet, mark=True), "continue"
+            case TakeMark():
+                return replace(packet, mark=False), _matched(packet.mark)
+            case Dnat(protocol, ip, port) if packet.proto == protocol:
+                return replace(packet, daddr=ip, dport=port, dnat=True), "done"
+            case Dnat():
+                return packet, "break"
+            case Masquerade():
+                return replace(packet, masquerade=True), "done"
+            case Reject():
+                return packet, "reject"
+            case ResetTcp():
+                return packet, "reject" if packet.proto == "tcp" else "break"
+            case Drop():
+                return packet, "drop"
+        raise AssertionError(f"nobody wrote what {statement} does")
+
+    def _goto(self, chain: str, packet: Packet) -> Iterator[_Branch]:
+        """Who comes to the end of that chain goes on where *this* chain was jumped from."""
+        for share, after, flow in self._chain(chain, packet):
+            yield share, after, "return" if flow == "continue" else flow
+
+    def _balance(self, statement: Balance, packet: Packet) -> Iterator[_Branch]:
+        if packet.proto != statement.protocol:
+            yield _ONE, packet, "break"
+            return
+        elements = self._table.containers[statement.container].elements
+        for number in range(statement.offset, statement.offset + statement.count):
+            target = elements.get((number,))
+            assert isinstance(target, Target), f"{statement.container} has no target {number}"
+            translated = replace(packet, daddr=target.ip, dport=target.port, dnat=True)
+            yield Fraction(1, statement.count), translated, "done"
+
+    def _is_own(self, address: str) -> bool:
+        return address in self._own or any(ipaddress.ip_address(address) in network for network in _LOOPBACK)
 
 
-def _run_rule(table: FakeTable, statements: tuple[Statement, ...], packet: Packet) -> Iterator[_Branch]:
-    if not statements:
-        yield Fraction(1), packet, "continue"
-        return
-    for share, after, flow in _run_statement(table, statements[0], packet):
-        if flow == "continue":
-            for rest, final, end in _run_rule(table, statements[1:], after):
-                yield share * rest, final, end
-        else:
-            yield share, after, flow
-
-
-def _run_statement(table: FakeTable, statement: Statement, packet: Packet) -> Iterator[_Branch]:
-    one = Fraction(1)
-    match statement:
-        case CtStateNew():
-            yield one, packet, "continue"
-        case CtStatusDnat():
-            yield one, packet, "continue" if packet.dnat else "break"
-        case InSet(fields, name):
-            yield one, packet, "continue" if packet.key(fields) in table.containers[name].elements else "break"
-        case Reject():
-            yield one, packet, "reject"
-        case ResetTcp():
-            yield one, packet, "reject" if packet.proto == "tcp" else "break"
-        case Masquerade():
-            yield one, replace(packet, masquerade=True), "done"
-        case Jump(chain):
-            yield from _run_chain(table, chain, packet)
-        case Vmap(fields, name):
-            verdict = table.containers[name].elements.get(packet.key(fields))
-            if verdict is None:
-                yield one, packet, "break"
-                return
-            assert isinstance(verdict, Verdict), f"{name} answers {verdict}"
-            if verdict.kind == "drop":
-                yield one, packet, "drop"
-                return
-            # goto: who comes to the end of that chain goes on where *this* chain was jumped from
-            for share, after, flow in _run_chain(table, verdict.chain, packet):
-                yield share, after, "return" if flow == "continue" else flow
-        case Balance():
-            yield from _run_balance(table, statement, packet)
-
-
-def _run_balance(table: FakeTable, statement: Balance, packet: Packet) -> Iterator[_Branch]:
-    if packet.proto != statement.protocol:
-        yield Fraction(1), packet, "break"
-        return
-    elements = table.containers[statement.container].elements
-    for number in range(statement.offset, statement.offset + statement.count):
-        target = elements.get((number,))
-        assert isinstance(target, Target), f"{statement.container} has no target {number}"
-        translated = replace(packet, daddr=target.ip, dport=target.port, dnat=True)
-        yield Fraction(1, statement.count), translated, "done"
+def _matched(found: bool) -> _Flow:
+    return "continue" if found else "break"

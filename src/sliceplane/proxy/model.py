@@ -47,13 +47,19 @@ class ServicePort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     port: int
     node_port: int = 0
     external_ips: tuple[str, ...] = ()
+    #: addresses of load balancers that deliver packets with this destination (ipMode VIP)
+    vips: tuple[str, ...] = ()
+    #: who may use the ``vips``, as disjoint networks in canonical form; empty: everybody
+    source_ranges: tuple[str, ...] = ()
+    #: how long a client keeps its endpoint after its last connection (sessionAffinity ClientIP); 0: it does not
+    affinity_timeout_s: int = 0
     internal_local: bool = False
     #: externalTrafficPolicy Local, on a type of Service where it means something
     external_local: bool = False
 
     @property
     def externally_accessible(self) -> bool:
-        return self.node_port != 0 or bool(self.external_ips)
+        return self.node_port != 0 or bool(self.external_ips) or bool(self.vips)
 
     @property
     def uses_cluster_endpoints(self) -> bool:
@@ -84,6 +90,8 @@ class Topology(msgspec.Struct, frozen=True):
 
     node: str = ""
     zone: str = ""
+    #: this node's first address of the family
+    ip: str = ""
 
 
 class Categories(msgspec.Struct, frozen=True):
@@ -109,6 +117,10 @@ class ServiceChange(msgspec.Struct, frozen=True):
 
     service: ServiceKey
     ports: tuple[PortState, ...]
+    #: where a load balancer asks whether this node serves the Service (externalTrafficPolicy Local); 0: nowhere
+    health_port: int = 0
+    #: distinct addresses of ready endpoints on this node; counted only where there is a ``health_port``
+    local_ready: int = 0
 
 
 __all__ = [

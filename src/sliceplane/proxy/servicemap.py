@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import Family, networks
 from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.model import PORT_MAX, PROTOCOLS, ServiceKey, ServicePort, ServicePortName
 
 #: types of Service whose externalTrafficPolicy is looked at; ClusterIP only where it has external IPs
 _EXTERNAL_TYPES = ("LoadBalancer", "NodePort")
+#: where the API server did not say
+AFFINITY_TIMEOUT_DEFAULT_S = 10800
 
 
 def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
@@ -30,7 +34,12 @@ def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
     cluster_ip = _first_of_family(spec.cluster_ips or (spec.cluster_ip,), family)
     if cluster_ip is None:
         return ()
-    external = tuple(ip for text in spec.external_ips or () if (ip := canonical_of(text, family)) is not None)
+    external = _of_family(spec.external_ips or (), family)
+    ingress = service.status.load_balancer.ingress or ()
+    vips = _of_family([entry.ip for entry in ingress if entry.ip_mode in {None, "", "VIP"}], family)
+    ranges = networks(spec.load_balancer_source_ranges or (), family)
+    if any(network.endswith("/0") for network in ranges):
+        ranges = ()
     key = ServiceKey(service.metadata.namespace, service.metadata.name)
     ports: dict[ServicePortName, ServicePort] = {}
     for port in spec.ports or ():
@@ -43,10 +52,34 @@ def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
             port=port.port,
             node_port=port.node_port,
             external_ips=external,
+            vips=vips,
+            source_ranges=ranges,
+            affinity_timeout_s=_affinity_s(service),
             internal_local=spec.internal_traffic_policy == "Local",
             external_local=spec.external_traffic_policy == "Local" and (spec.type in _EXTERNAL_TYPES or bool(external)),
         )
     return tuple(ports.values())
+
+
+def health_port(service: Service) -> int:
+    """healthCheckNodePort, where it means something (reference A2); else 0."""
+    spec = service.spec
+    wanted = spec.type == "LoadBalancer" and spec.external_traffic_policy == "Local"
+    return spec.health_check_node_port if wanted and 0 < spec.health_check_node_port <= PORT_MAX else 0
+
+
+def _affinity_s(service: Service) -> int:
+    spec = service.spec
+    if spec.session_affinity != "ClientIP":
+        return 0
+    client_ip = spec.session_affinity_config.client_ip if spec.session_affinity_config is not None else None
+    seconds = client_ip.timeout_seconds if client_ip is not None else None
+    return seconds if seconds is not None and seconds > 0 else AFFINITY_TIMEOUT_DEFAULT_S
+
+
+def _of_family(texts: Iterable[str], family: Family) -> tuple[str, ...]:
+    """Each once, in the order given."""
+    return tuple(dict.fromkeys(ip for text in texts if (ip := canonical_of(text, family)) is not None))
 
 
 def _first_of_family(texts: tuple[str, ...], family: Family) -> str | None:

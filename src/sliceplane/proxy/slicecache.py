@@ -64,7 +64,7 @@ class SliceCache:
                 return ()
             self._remove(before, key)
             return (before,)
-        held = Held(new.ports or (), new.endpoints or (), (_revision(new), key))
+        held = Held(new.ports or (), new.endpoints or (), (revision_of(new), key))
         if before is None:
             self._put(after, key, held)
             return (after,)
@@ -167,7 +167,7 @@ class SliceCache:
 _Merge = dict[str, tuple[Endpoint, str]]
 
 
-def _revision(new: EndpointSlice) -> int:
+def revision_of(new: EndpointSlice) -> int:
     """resourceVersion as a number; an opaque one orders as 0, so that names decide."""
     text = new.metadata.resource_version
     return int(text) if text.isascii() and text.isdigit() else 0

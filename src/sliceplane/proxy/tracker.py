@@ -3,27 +3,38 @@
 Events mark Services; nothing is computed until ``take_changes``.  So a thousand events of one Service between two
 writes cost one computation (reference A3: computing per event was 80% of a proxy's CPU).
 
+**Trigger times** (reference A12): an EndpointSlice says when the Pod or Service changed that it was written for.  They
+are kept by Service until ``take_triggers``; a slice that goes takes those of its Service with it, and a slice whose
+content did not change, or that says the same time as before, adds none.
+
 Owned by one caller (a family's data plane); not for several threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sliceplane.api.core import Node, Service
-from sliceplane.api.discovery import LABEL_ZONE, EndpointSlice
+from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_ZONE, EndpointSlice
 from sliceplane.kit.ip import Family
+from sliceplane.kit.times import parse_time
+from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.categorize import categorize
+from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.model import PortState, ServiceChange, ServiceKey, ServicePort, Topology
-from sliceplane.proxy.servicemap import service_ports
+from sliceplane.proxy.servicemap import health_port, service_ports
 from sliceplane.proxy.slicecache import SliceCache
 
 
 class ServiceTracker:
     """The model of one IP family on one node."""
 
-    def __init__(self, family: Family, node_name: str) -> None:
+    def __init__(self, family: Family, node_name: str, *, since: float = 0.0) -> None:
+        """*since*: trigger times before it are no business of ours."""
         self.family: Family = family
+        self._since = since
+        self._health_ports: dict[ServiceKey, int] = {}
+        self._triggers: dict[ServiceKey, list[float]] = {}
         self._services: dict[ServiceKey, tuple[ServicePort, ...]] = {}
         self._slices = SliceCache(family, node_name)
         self._topology = Topology(node=node_name)
@@ -44,8 +55,13 @@ class ServiceTracker:
         assert subject is not None, "an event has an old or a new object"
         key = ServiceKey(subject.metadata.namespace, subject.metadata.name)
         ports = service_ports(new, self.family) if new is not None else ()
-        if ports == self._services.get(key, ()):
+        asked_at = health_port(new) if new is not None and ports else 0
+        if ports == self._services.get(key, ()) and asked_at == self._health_ports.get(key, 0):
             return ()
+        if asked_at:
+            self._health_ports[key] = asked_at
+        else:
+            self._health_ports.pop(key, None)
         if ports:
             self._services[key] = ports
         else:
@@ -59,23 +75,49 @@ class ServiceTracker:
         assert subject is not None, "an event has an old or a new object"
         marked = tuple(key for key in self._slices.on_slice(subject.metadata.key, new) if key in self._services)
         self._changed.update(marked)
+        if marked:
+            self._note_trigger(marked, old, new)
         return marked
 
+    def _note_trigger(
+        self, marked: tuple[ServiceKey, ...], old: EndpointSlice | None, new: EndpointSlice | None
+    ) -> None:
+        if new is None:
+            for key in marked:
+                self._triggers.pop(key, None)
+            return
+        text = (new.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME)
+        if text is None or (old is not None and (old.metadata.annotations or {}).get(ANNOTATION_TRIGGER_TIME) == text):
+            return
+        try:
+            moment = parse_time(text)
+        except ValueError:
+            return
+        if moment > self._since:
+            self._triggers.setdefault(marked[-1], []).append(moment)
+
     def on_node(self, node: Node | None) -> tuple[ServiceKey, ...]:
-        """This node changed.  Only its zone matters; a change of it marks every Service with slices.
+        """This node changed.  Only its zone and its address matter; a change of one marks every Service.
 
         A deleted node (``None``) keeps the zone that it had: pods may still run on it, and a changed set of
         endpoints would be the worst answer to a mistake (reference A4).
         """
         if node is None:
             return ()
-        zone = (node.metadata.labels or {}).get(LABEL_ZONE, "")
-        if zone == self._topology.zone:
+        topology = Topology(
+            node=self._topology.node,
+            zone=(node.metadata.labels or {}).get(LABEL_ZONE, ""),
+            ip=node_ip(node, self.family),
+        )
+        if topology == self._topology:
             return ()
-        self._topology = Topology(node=self._topology.node, zone=zone)
-        marked = tuple(key for key in self._slices.services() if key in self._services)
-        self._changed.update(marked)
-        return marked
+        self._topology = topology
+        return self.mark_all()
+
+    def mark_all(self) -> tuple[ServiceKey, ...]:
+        """Marks every Service.  O(Services)."""
+        self._changed.update(self._services)
+        return tuple(self._services)
 
     def take_changes(self) -> Iterator[ServiceChange]:
         """The newest state of every marked Service, sorted by key; the marks are taken off at once.
@@ -84,7 +126,22 @@ class ServiceTracker:
         """
         taken = sorted(self._changed)
         self._changed = set()
-        return (ServiceChange(key, self.state(key)) for key in taken)
+        return (self._change(key) for key in taken)
+
+    def take_triggers(self) -> tuple[float, ...]:
+        """The trigger times of what ``take_changes`` gave, in the order of Services and events."""
+        taken = [moment for key in sorted(self._triggers) for moment in self._triggers[key]]
+        self._triggers = {}
+        return tuple(taken)
+
+    def _change(self, key: ServiceKey) -> ServiceChange:
+        states = self.state(key)
+        asked_at = self._health_ports.get(key, 0)
+        if not asked_at:
+            return ServiceChange(key, states)
+        found = self._slices.endpoints(key).values()
+        ready = {endpoint.ip for endpoints in found for endpoint in endpoints if endpoint.ready and endpoint.is_local}
+        return ServiceChange(key, states, asked_at, len(ready))
 
     def state(self, key: ServiceKey) -> tuple[PortState, ...]:
         """What *key* is now, one entry per service port.  O(the Service)."""
@@ -94,13 +151,38 @@ class ServiceTracker:
         endpoints = self._slices.endpoints(key)
         return tuple(PortState(port, categorize(endpoints.get(port.name, ()), port, self._topology)) for port in ports)
 
+    def expected_flows(self, keys: Iterable[ServiceKey]) -> Expected:
+        """Who may answer UDP flows to the Services *keys*, as they are now.  O(those Services)."""
+        expected = Expected()
+        for key in keys:
+            endpoints = self._slices.endpoints(key)
+            for port in self._services.get(key, ()):
+                if port.name.protocol == "UDP":
+                    expected.add(port, endpoints.get(port.name, ()))
+        return expected
+
+    def has_affinity(self) -> bool:
+        """Whether any Service keeps its clients where they are.  O(Services)."""
+        return any(port.affinity_timeout_s for ports in self._services.values() for port in ports)
+
     def services(self) -> tuple[ServiceKey, ...]:
         """Every Service that this family serves, sorted.  O(Services)."""
         return tuple(sorted(self._services))
 
     def check(self) -> None:
         """Every invariant.  O(state)."""
+        assert self._health_ports.keys() <= self._services.keys(), f"health ports of nobody: {self._health_ports}"
         self._slices.check()
         for key, ports in self._services.items():
             assert ports, f"{key} is kept without ports"
             assert all(port.name.service == key for port in ports), f"{key} holds ports of others: {ports}"
+
+
+def node_ip(node: Node, family: Family) -> str:
+    """The node's first internal address of the family, else its first external one, else ""."""
+    for kind in ("InternalIP", "ExternalIP"):
+        for entry in node.status.addresses or ():
+            ip = canonical_of(entry.address, family) if entry.type == kind else None
+            if ip is not None:
+                return ip
+    return ""

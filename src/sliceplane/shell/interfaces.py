@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import socket
 import struct
 from collections.abc import Iterator
@@ -32,6 +34,28 @@ def addresses(*, ipv6: bool) -> tuple[str, ...]:
     except OSError:
         return ()
     return tuple(sorted(found, key=lambda text: (":" in text, ip_address(text).packed)))
+
+
+async def addresses_of(netns: str) -> tuple[str, ...]:
+    """``addresses`` of both families in the network namespace *netns*; "" is our own."""
+    if not netns:
+        return addresses(ipv6=True)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *("ip", "-n", netns, "-j", "address"), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+        told, _ = await process.communicate()
+        interfaces = json.loads(told or b"[]")
+    except (OSError, ValueError):
+        return ()
+    found = {
+        ip_address(entry["local"])
+        for interface in interfaces
+        for entry in interface.get("addr_info", ())
+        if entry.get("local")
+    }
+    kept = [address for address in found if not (address.is_loopback or address.is_link_local)]
+    return tuple(str(address) for address in sorted(kept, key=lambda address: (address.version, address.packed)))
 
 
 def _dump(link: socket.socket, family: int) -> Iterator[str]:

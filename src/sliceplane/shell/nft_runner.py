@@ -8,11 +8,12 @@ people; nothing else leaves this module but cancellation.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 from typing import IO, Literal
 
-from sliceplane.nft.objects import TableRef
+from sliceplane.nft.objects import Memory, TableRef
 
 #: the oldest that understands what we write (reference A6)
 VERSION_MIN = (1, 0, 1)
@@ -30,6 +31,10 @@ add chain ip sliceplane-probe output { type nat hook output priority -100; }
 add chain ip sliceplane-probe service
 add rule ip sliceplane-probe service meta l4proto tcp dnat ip to numgen random mod 2 offset 2 map @endpoints
 add rule ip sliceplane-probe output ip daddr . meta l4proto . th dport vmap @services
+add set ip sliceplane-probe clients { type ipv4_addr; flags dynamic,timeout; timeout 10s; }
+add rule ip sliceplane-probe service update @clients { ip saddr }
+add rule ip sliceplane-probe output fib daddr type local meta mark set meta mark or 0x4000
+add rule ip sliceplane-probe output numgen random mod 1 vmap { 0 : goto service }
 """
 
 
@@ -60,6 +65,22 @@ class NftRunner:
         """The tables of IPv4 and IPv6 that there are, whoever made them; cheap at any size.  Raises ``NftError``."""
         found = re.findall(r"^table (ip6?) (\S+)$", await self._nft("list", "tables"), re.MULTILINE)
         return frozenset(TableRef(family, name) for family, name in found)
+
+    async def memory(self, table: TableRef) -> Memory:
+        """What packets have put into the dynamic sets of *table*; nothing where there is no table.  Raises
+        ``NftError``."""
+        if table not in await self.tables():
+            return {}
+        listed = json.loads(await self._nft("-j", "list", "sets", "table", table.family, table.name))
+        return {
+            entry["set"]["name"]: tuple(
+                (each["elem"]["val"], each["elem"].get("expires", 0))
+                for each in entry["set"].get("elem", ())
+                if isinstance(each, dict) and "elem" in each
+            )
+            for entry in listed["nftables"]
+            if "timeout" in entry.get("set", {}).get("flags", ())
+        }
 
     async def probe(self) -> tuple[int, ...]:
         """nft's version, once it and the kernel proved able to hold our rules.  Changes nothing.  Raises

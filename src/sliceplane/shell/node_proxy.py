@@ -5,8 +5,10 @@ taken synchronously as the informers report them (``on_change``) and only mark; 
 whatever is marked.  So a burst is one transaction, and while one runs the next is collected.
 
 **Gate.**  Nothing is written before Services and EndpointSlices were listed.  The node's own zone decides which
-endpoints to use, so its Node is waited for as well, but not for long: a node that is not registered gets rules
-too.
+endpoints to use, so its Node is waited for as well (and the ranges of cluster IPs with it), but not for long: a node
+that is not registered gets rules too.
+
+**After a write** comes what follows from it (``proxy_consequences``): health ports, figures, UDP flows.
 
 **Others.**  The kernel is never listed on the way of a change; that our tables are still there is looked at now and
 then, and at once when a transaction was refused, and each is written anew every ``WHOLE_TABLE_PERIOD_S``: what somebody
@@ -20,40 +22,50 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
-from sliceplane.api.core import Node, Service
+from sliceplane.api.core import Endpoints, Node, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME, EndpointSlice
+from sliceplane.api.gates import ENDPOINT_SLICE_SUBSETTING, Gates
 from sliceplane.api.meta import Object
-from sliceplane.api.scheme import EndpointSlices, Nodes, Services
-from sliceplane.controllers.base import Watched
+from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, ServiceCIDRs, Services
+from sliceplane.controllers.base import EventNote, Watched
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.names import TABLE
-from sliceplane.nft.objects import TableRef, deletion
+from sliceplane.nft.objects import Memory, TableRef, deletion
 from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane, PlaneConfig
+from sliceplane.nft.surroundings import PRIMARY, RulesConfig
+from sliceplane.proxy.endpoints import differences
+from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.progress import Progress
 from sliceplane.proxy.schedule import Freshness
+from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
 from sliceplane.shell.client.base import Client
+from sliceplane.shell.events import EventRecorder
 from sliceplane.shell.log import get_logger
 from sliceplane.shell.nft_runner import NftError
-from sliceplane.shell.reflect import Informer
+from sliceplane.shell.proxy_consequences import Consequences, FlowForgetter
+from sliceplane.shell.proxy_inputs import COMMON, Changes, Inputs
+from sliceplane.shell.proxy_samples import ProxySamples
+from sliceplane.shell.service_health import FAILED
 
 #: how long the first write waits for the Node once Services and EndpointSlices are there
 NODE_GRACE_S = 1.0
 #: a change that the kernel does not have after so long makes us unhealthy (reference A11: 2 x syncPeriod)
 HEALTH_TIMEOUT_S = 60.0
 
-#: how often it is looked whether our tables are there
+#: how often it is looked whether our tables are there, and which addresses the host has
 LOOK_PERIOD_S = 30.0
 #: after so long a table is written anew, whatever it is thought to hold (as upstream, reference A10)
 WHOLE_TABLE_PERIOD_S = 3600.0
 
 FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
+#: set by the autoscaler on a Node that it is about to delete
+TAINT_TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"
 
 _log = get_logger("node-proxy")
 
@@ -65,19 +77,26 @@ class Runner(Protocol):
 
     async def tables(self) -> frozenset[TableRef]: ...
 
+    async def memory(self, table: TableRef) -> Memory: ...
+
 
 @dataclass(frozen=True, slots=True)
 class ProxyHealth:
-    """For /healthz and metrics.  ``healthy``: every family has written all that is older than ``HEALTH_TIMEOUT_S``.
+    """For /healthz and metrics.  ``healthy``: the kernel took the last write of every family, and nothing has been
+    waiting for longer than ``HEALTH_TIMEOUT_S``; if not, ``reasons`` say why, one sentence each.
 
     ``input_staleness_s`` is how long ago the oldest of our caches was last known to be current (``None``: nobody
-    says).  It is told but does not count: while the API server is away, the rules of before are the best there are.
+    says).  It is told but does not count here: while the API server is away, the rules of before are the best there
+    are.  ``NodeProxy.unanswered`` is for those who want to know.
     """
 
     healthy: bool
     synced: bool
     families: tuple[tuple[Family, Freshness], ...]
     input_staleness_s: float | None = None
+    reasons: tuple[str, ...] = ()
+    #: a load balancer should send no new connections here: the Node is going
+    node_leaving: bool = False
 
     @property
     def last_success(self) -> float | None:
@@ -86,13 +105,20 @@ class ProxyHealth:
         return max(times, default=None)
 
 
-def watches(node_name: str) -> tuple[Watched, ...]:
-    """What a node proxy watches (reference A1): the server filters out what is not its business."""
+def watches(node_name: str, gates: Gates) -> tuple[Watched, ...]:
+    """What a node proxy watches from start to end (reference A1): the server filters out what is not its business."""
     return (
         Watched(Services, label_selector=f"!{LABEL_SERVICE_PROXY_NAME}", field_selector="spec.clusterIP!=None"),
-        Watched(EndpointSlices, label_selector=f"!{LABEL_HEADLESS}"),
+        Watched(EndpointSlices, label_selector=common_selector(gates))
+        if reads_slices(gates)
+        else Watched(EndpointsObjects, label_selector=f"!{LABEL_HEADLESS}"),
         Watched(Nodes, field_selector=f"metadata.name={node_name}"),
+        Watched(ServiceCIDRs),
     )
+
+
+async def _no_addresses() -> tuple[str, ...]:
+    return ()
 
 
 class NodeProxy:
@@ -107,78 +133,148 @@ class NodeProxy:
         families: tuple[Family, ...] = FAMILIES,
         min_period_s: float = 0.0,
         table: str = TABLE,
+        rules: RulesConfig | None = None,
+        gates: Gates | None = None,
+        flows: FlowForgetter | None = None,
+        host_addresses: Callable[[], Awaitable[tuple[str, ...]]] = _no_addresses,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        config = PlaneConfig(node_name=node_name, table=table, min_period_s=min_period_s)
-        self.watches = watches(node_name)
+        """*flows*: who forgets stale UDP flows (``None``: nobody).  *host_addresses*: what the host's interfaces have,
+        asked only where flags name node ports by networks."""
+        self._gates = gates or Gates()
+        self._rules = rules or RulesConfig()
+        config = PlaneConfig(
+            node_name=node_name, table=table, min_period_s=min_period_s, rules=self._rules, since=clock()
+        )
+        self.watches = watches(node_name, self._gates)
+        self.samples = ProxySamples()
+        self._endpoints_key = self.watches[1].resource.key
         #: for ``proxy_report``
         self.progress = Progress(node_name, families)
         self._runner = runner
+        self._host_addresses = host_addresses
         self._clock = clock
         self._planes = tuple(FamilyPlane(family, config) for family in families)
         self._wake = {plane.family: asyncio.Event() for plane in self._planes}
-        self._missing = {Services.key, EndpointSlices.key, Nodes.key}
+        self._missing = {watched.resource.key for watched in self.watches}
         self._gate = asyncio.Event()  # Services and EndpointSlices are there
-        self._node = asyncio.Event()
+        self._node = asyncio.Event()  # and what is waited for only so long
+        self._node_seen: Node | None = None
+        self._union = Union() if self._gates.enabled(ENDPOINT_SLICE_SUBSETTING) else None
         self._doubt = asyncio.Event()
         self._written = {plane.family: asyncio.Event() for plane in self._planes}
-        self._informers: tuple[Informer[Object], ...] = ()
+        self._refusals: dict[Family, str] = {}
+        self._consequences = {
+            plane.family: Consequences(
+                plane,
+                self.samples,
+                flows,
+                healthy=self._rules_are_good,
+                on_port_failed=self._on_port_failed,
+                clock=clock,
+            )
+            for plane in self._planes
+        }
+        self._inputs: Inputs | None = None
+        self._events: EventRecorder | None = None
+        self._node_name = node_name
 
-    def on_change(self, change: Change[Object]) -> None:
-        """One difference that an informer found, of any of ``watches``."""
+    @property
+    def reads_slices(self) -> bool:
+        """EndpointSlices and not Endpoints; then ``progress`` means something."""
+        return self._endpoints_key == EndpointSlices.key
+
+    def on_change(self, change: Change[Object], selection: str = COMMON) -> None:
+        """One difference that an informer found, of any of ``watches`` or of another *selection* of slices."""
         now = self._clock()
         self.progress.on_object(change.object)
-        for plane in self._planes:
-            match change.old, change.new:
-                case (Service() | None as old, Service() | None as new):
+        match change.old, change.new:
+            case (Service() | None as old, Service() | None as new):
+                self.samples.on_service_change()
+                for plane in self._planes:
                     plane.on_service(old, new, now)
-                case (EndpointSlice() | None as old_slice, EndpointSlice() | None as new_slice):
-                    plane.on_slice(old_slice, new_slice, now)
-                case (_, Node() | None as node):
-                    plane.on_node(node, now)
-                case _:
-                    raise AssertionError(f"a change of {change.resource}, which is not watched")
+            case (EndpointSlice() | None as old_slice, EndpointSlice() | None as new_slice):
+                if self._union is not None:
+                    difference = self._union.on_change(selection, old_slice, new_slice)
+                    if difference is None:
+                        return
+                    old_slice, new_slice = difference
+                self._on_slice(old_slice, new_slice, now)
+            case (Endpoints() | None as old_endpoints, Endpoints() | None as new_endpoints):
+                for before, after in differences(old_endpoints, new_endpoints):
+                    self._on_slice(before, after, now)
+            case (Node() | None, Node() | None as node):
+                self._on_node(node, now)
+            case (ServiceCIDR() | None as old_range, ServiceCIDR() | None as new_range):
+                subject = new_range or old_range
+                assert subject is not None, "an event has an old or a new object"
+                for plane in self._planes:
+                    plane.on_service_cidr(subject.metadata.name, new_range, now)
+            case _:
+                raise AssertionError(f"a change of {change.resource}, which is not watched")
+        self._wake_all()
+
+    def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None, now: float) -> None:
+        self.samples.on_endpoint_change()
+        for plane in self._planes:
+            plane.on_slice(old, new, now)
+
+    def _on_node(self, node: Node | None, now: float) -> None:
+        for plane in self._planes:
+            plane.on_node(node, now)
+        if node is not None:
+            self._node_seen = node
+            if self._inputs is not None:
+                self._inputs.aim(own_selectors(self._gates, node))
+
+    def _on_dropped(self, selection: str) -> None:
+        assert self._union is not None, "selections are for the gate alone"
+        for difference in self._union.drop(selection):
+            self._on_slice(*difference, self._clock())
         self._wake_all()
 
     def on_synced(self, resource: str) -> None:
         """The first list of *resource* (``Resource.key``) was delivered."""
         self._missing.discard(resource)
-        if Nodes.key not in self._missing:
+        if not self._missing & {Nodes.key, ServiceCIDRs.key}:
             self._node.set()
-        if not self._missing & {Services.key, EndpointSlices.key}:
+        if not self._missing & {Services.key, self._endpoints_key}:
             self._gate.set()
 
     async def follow(self, client: Client, rng: Rng) -> None:
         """Runs informers over *client* and ``run``, until cancelled; the rules stay.  Call it once."""
-        assert not self._informers, "this proxy follows a server already"
-        self._informers = tuple(
-            Informer(
-                client,
-                watched.resource,
-                clock=self._clock,
-                rng=rng.fork(),
-                label_selector=watched.label_selector,
-                field_selector=watched.field_selector,
-            )
-            for watched in self.watches
+        assert self._inputs is None, "this proxy follows a server already"
+        self._inputs = Inputs(
+            client,
+            self.watches,
+            clock=self._clock,
+            rng=rng,
+            on_changes=self._on_changes,
+            on_synced=self.on_synced,
+            on_dropped=self._on_dropped,
         )
+        self._events = EventRecorder(client, clock=self._clock, instance=self._node_name)
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._events.run(), name="node-proxy-events")
             group.create_task(self.run(), name="node-proxy")
-            for informer in self._informers:
-                informer.add_handler(self._on_changes, partial(self.on_synced, informer.resource.key))
-                group.create_task(informer.run(), name=f"informer {informer.resource.key}")
+            group.create_task(self._inputs.run(), name="node-proxy-inputs")
 
-    def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
+    def _on_changes(self, selection: str, changes: Changes) -> None:
         for change in changes:
-            self.on_change(change)
+            self.on_change(change, selection)
 
     async def run(self) -> None:
         """Writes rules until cancelled; the rules stay."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._open_gate(), name="node-proxy-gate")
-            group.create_task(self._look_after_tables(), name="node-proxy-tables")
-            for plane in self._planes:
-                group.create_task(self._write(plane), name=f"node-proxy-{plane.family}")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._open_gate(), name="node-proxy-gate")
+                group.create_task(self._look_around(), name="node-proxy-tables")
+                for plane in self._planes:
+                    group.create_task(self._write(plane), name=f"node-proxy-{plane.family}")
+                    group.create_task(self._consequences[plane.family].run(), name=f"node-proxy-{plane.family}-flows")
+        finally:
+            for consequences in self._consequences.values():
+                await consequences.close()
 
     async def wait_ready(self) -> None:
         """Returns when every family has been written once."""
@@ -188,9 +284,45 @@ class NodeProxy:
     def health(self) -> ProxyHealth:
         now = self._clock()
         families = tuple((plane.family, plane.freshness) for plane in self._planes)
-        healthy = all(freshness.staleness_s(now) <= HEALTH_TIMEOUT_S for _, freshness in families)
-        ages = [informer.staleness() for informer in self._informers]
-        return ProxyHealth(healthy, self._gate.is_set(), families, max(ages, default=None))
+        reasons = []
+        for family, freshness in families:
+            waiting = freshness.staleness_s(now)
+            if freshness.failures:
+                reasons.append(f"{family} rules are not written: {self._refusals[family]}")
+            elif waiting > HEALTH_TIMEOUT_S:
+                reasons.append(f"a change has been waiting for its {family} rules for {waiting:.0f} s")
+        age = self._inputs.staleness_s() if self._inputs is not None else None
+        return ProxyHealth(not reasons, self._gate.is_set(), families, age, tuple(reasons), self._is_node_leaving())
+
+    async def unanswered(self) -> str:
+        """Why what we know may be old: a sentence; "" if the API server answers.  Takes up to ``PROBE_TIMEOUT_S``."""
+        return "" if self._inputs is None else await self._inputs.unanswered()
+
+    def _on_port_failed(self, key: ServiceKey, why: str) -> None:
+        """Tells the owner of the Service, where somebody looks for it."""
+        service = self._inputs.service(str(key)) if self._inputs is not None else None
+        if service is None or self._events is None:
+            return
+        note = EventNote(
+            regarding=service,
+            regarding_resource=Services,
+            type="Warning",
+            reason=FAILED,
+            note=f"{self._node_name}: {why}",
+            component="kube-proxy",
+            action="Listen",
+        )
+        self._events.record(note)
+
+    def _is_node_leaving(self) -> bool:
+        node = self._node_seen
+        if node is None:
+            return False
+        tainted = any(taint.key == TAINT_TO_BE_DELETED for taint in node.spec.taints or ())
+        return tainted or node.metadata.deletion_timestamp is not None
+
+    def _rules_are_good(self) -> bool:
+        return self.health().healthy
 
     def counts(self) -> dict[Family, tuple[int, int]]:
         """For each family: Services served, transactions written."""
@@ -202,12 +334,24 @@ class NodeProxy:
             async with asyncio.timeout(NODE_GRACE_S):
                 await self._node.wait()
         except TimeoutError:
-            _log.warning("node unknown so far, zone hints are ignored until it is")
+            if Nodes.key in self._missing:
+                _log.warning("node unknown so far, zone hints are ignored until it is")
+        if self._inputs is not None:
+            await self._inputs.complete()
+        await self._look_at_addresses()
         for plane in self._planes:
             plane.on_synced(self._clock())
         self._wake_all()
 
-    async def _look_after_tables(self) -> None:
+    async def _look_at_addresses(self) -> None:
+        if not self._rules.node_port_addresses or PRIMARY in self._rules.node_port_addresses:
+            return
+        found = await self._host_addresses()
+        for plane in self._planes:
+            plane.on_interfaces(tuple(ip for ip in found if (":" in ip) == (plane.family == "IPv6")), self._clock())
+        self._wake_all()
+
+    async def _look_around(self) -> None:
         while True:
             try:
                 async with asyncio.timeout(LOOK_PERIOD_S):
@@ -215,6 +359,7 @@ class NodeProxy:
             except TimeoutError:
                 pass
             self._doubt.clear()
+            await self._look_at_addresses()
             try:
                 present = await self._runner.tables()
             except NftError:
@@ -248,14 +393,22 @@ class NodeProxy:
 
     async def _write_once(self, plane: FamilyPlane) -> None:
         started = self._clock()
+        wanted_since = plane.freshness.pending_since
+        if wanted_since is not None:
+            self.samples.on_queued(plane.family, wanted_since)
         self.progress.on_taken(plane.family)
-        transaction = plane.take_transaction(started)
+        transaction = plane.take_transaction(started, await self._memory(plane) if plane.wants_memory else None)
+        self.samples.on_taken()
         if transaction is None:
             self.progress.on_written(plane.family)
+            await self._consequences[plane.family].on_written(full=False)
             return
+        failed = True
         try:
             await self._runner.run(transaction.render())
+            failed = False
         except NftError as error:
+            self._refusals[plane.family] = str(error)
             plane.on_failure(self._clock())
             self._doubt.set()  # what befell this table may have befallen the other one
             failures = plane.freshness.failures
@@ -263,9 +416,13 @@ class NodeProxy:
                 "rules not written", family=plane.family, reason=error.reason, error=str(error), failures=failures
             )
             return
+        finally:
+            seconds = self._clock() - started
+            self.samples.on_write(plane.family, seconds, full=transaction.full, failed=failed)
         plane.on_success(self._clock())
         self.progress.on_written(plane.family)
         self._written[plane.family].set()
+        await self._consequences[plane.family].on_written(full=transaction.full)
         _log.debug(
             "rules written",
             family=plane.family,
@@ -273,6 +430,14 @@ class NodeProxy:
             commands=len(transaction.commands),
             seconds=round(self._clock() - started, 4),
         )
+
+    async def _memory(self, plane: FamilyPlane) -> Memory:
+        """Which client is where, so that a new table leaves it there; nothing if nobody can tell."""
+        try:
+            return await self._runner.memory(plane.table)
+        except NftError as error:
+            _log.warning("session affinity is forgotten", family=plane.family, error=str(error))
+            return {}
 
     def _wake_all(self) -> None:
         for wake in self._wake.values():

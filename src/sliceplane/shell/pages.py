@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -21,13 +21,17 @@ class Page:
     content_type: str = "text/plain"
 
 
+PageMaker = Callable[[], Page | Awaitable[Page]]
+
+
 @asynccontextmanager
-async def serve_pages(pages: Mapping[str, Callable[[], Page]], address: str, port: int) -> AsyncIterator[int]:
+async def serve_pages(pages: Mapping[str, PageMaker], address: str, port: int) -> AsyncIterator[int]:
     """Serves *pages* by path while the context lasts; yields the port (0 picks a free one).  Raises ``PageError``."""
     from aiohttp import web  # here: half of all starts do not want the pages
 
     async def answer(request: web.Request) -> web.Response:
-        page = pages[request.path]()
+        made = pages[request.path]()
+        page = made if isinstance(made, Page) else await made
         return web.Response(
             status=200 if page.healthy else 503,
             body=page.body,

@@ -1,31 +1,51 @@
-"""The node proxy's health page: is what the kernel has as new as what we were told? (reference A11)
+"""The node proxy's pages: is what the kernel has as new as what there is? (reference A11)
 
-``/healthz`` and ``/livez`` answer 200, or 503 when a change has been waiting for longer than
-``HEALTH_TIMEOUT_S``; the body says when each family was last written and what is waiting.  A proxy that cannot
-write rules is unhealthy even though its process is fine: everything else would keep a load balancer sending
-traffic to stale endpoints.
+``/healthz`` and ``/livez`` answer 200, or 503 with the ``reasons``, each a sentence: the kernel refused the last write,
+a change has been waiting for longer than ``HEALTH_TIMEOUT_S``, or the API server does not answer, so that nobody knows
+what we have missed.  The last is asked when the page is, so an answer is never older than about a second.  A proxy
+that cannot write rules is unhealthy even though its process is fine: everything else would keep a load balancer
+sending traffic to stale endpoints.
+
+``/healthz`` alone is 503, too, while the Node is about to go (``nodeEligible`` false): load balancers shall look
+elsewhere, but nobody shall restart the proxy for it.
+
+The metrics address has ``/metrics``, ``/proxyMode`` and a ``/healthz`` that says that the process lives.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from sliceplane.api.codec import encode
 from sliceplane.kit.times import format_micro_time
 from sliceplane.proxy.schedule import Freshness
 from sliceplane.shell.node_proxy import HEALTH_TIMEOUT_S, ProxyHealth
-from sliceplane.shell.pages import Page
+from sliceplane.shell.pages import Page, PageMaker
+from sliceplane.shell.proxy_samples import ProxySamples
 
 
-def health_document(health: ProxyHealth, now: float) -> dict[str, Any]:
+class Proxy(Protocol):
+    """What is needed of ``node_proxy.NodeProxy``."""
+
+    @property
+    def samples(self) -> ProxySamples: ...
+
+    def health(self) -> ProxyHealth: ...
+
+    def unanswered(self) -> Awaitable[str]: ...
+
+
+def health_document(health: ProxyHealth, now: float, unanswered: str = "") -> dict[str, Any]:
     """The body: RFC 3339 times, ``null`` for what never happened; ages in seconds."""
+    reasons = [*health.reasons, *([unanswered] if unanswered else [])]
     return {
         "lastUpdated": _time(health.last_success),
         "currentTime": format_micro_time(now),
-        "healthy": health.healthy,
+        "healthy": health.healthy and not unanswered,
+        "reasons": reasons,
         "synced": health.synced,
         "inputStalenessSeconds": _seconds(health.input_staleness_s),
         "status": {family: _family(freshness, now) for family, freshness in health.families},
@@ -36,7 +56,7 @@ def _family(freshness: Freshness, now: float) -> dict[str, Any]:
     staleness_s = freshness.staleness_s(now)
     return {
         "lastUpdated": _time(freshness.last_success),
-        "healthy": staleness_s <= HEALTH_TIMEOUT_S,
+        "healthy": not freshness.failures and staleness_s <= HEALTH_TIMEOUT_S,
         "stalenessSeconds": round(staleness_s, 3),
         "failures": freshness.failures,
     }
@@ -51,13 +71,34 @@ def _time(moment: float | None) -> str | None:
     return None if moment is None else format_micro_time(moment)
 
 
-def health_pages(
-    health: Callable[[], ProxyHealth], clock: Callable[[], float] = time.time
-) -> dict[str, Callable[[], Page]]:
+def health_pages(proxy: Proxy, clock: Callable[[], float] = time.time) -> dict[str, PageMaker]:
     """For ``shell.pages.serve_pages``."""
 
-    def page() -> Page:
-        found = health()
-        return Page(encode(health_document(found, clock())) + b"\n", found.healthy, "application/json")
+    async def page(name: str) -> Page:
+        unanswered = await proxy.unanswered()
+        found = proxy.health()
+        document = health_document(found, clock(), unanswered)
+        good = document["healthy"]
+        if name == "healthz":
+            document["nodeEligible"] = not found.node_leaving
+            good = good and not found.node_leaving
+        proxy.samples.on_health_asked(name, 200 if good else 503)
+        return Page(encode(document) + b"\n", good, "application/json")
 
-    return {"/healthz": page, "/livez": page}
+    return {"/healthz": lambda: page("healthz"), "/livez": lambda: page("livez")}
+
+
+def metrics_pages(proxy: Proxy) -> dict[str, PageMaker]:
+    """For ``shell.pages.serve_pages``, at the metrics address."""
+
+    def metrics() -> Page:
+        from sliceplane.shell.prometheus import Families, expose  # here: the first scrape loads the library
+
+        body, content_type = expose([Families([proxy.samples.families])])
+        return Page(body, content_type=content_type.decode())
+
+    return {
+        "/metrics": metrics,
+        "/healthz": lambda: Page(b"ok"),
+        "/proxyMode": lambda: Page(b"nftables"),
+    }

@@ -10,9 +10,11 @@ import asyncio
 import os
 from typing import TYPE_CHECKING
 
+from sliceplane.api.gates import Gates
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
+from sliceplane.shell.conntrack import Conntrack
 from sliceplane.shell.nft_runner import NftError, NftRunner
 from sliceplane.shell.node_proxy import NodeProxy, available_families
 from sliceplane.shell.proxy_report import report_progress
@@ -28,8 +30,10 @@ class ProxyService:
 
     name = "proxy"
 
-    def __init__(self, node: str, netns: str = "") -> None:
+    def __init__(self, node: str, netns: str = "", gates: Gates | None = None) -> None:
         self._node = node
+        self._netns = netns
+        self._gates = gates
         self._runner = NftRunner(netns=netns)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -44,14 +48,20 @@ class ProxyService:
             plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=user
         )
         clock = loop_clock(plane.clock())
-        proxy = NodeProxy(self._node, self._runner, families=available_families(), clock=clock)
+        proxy = NodeProxy(
+            self._node,
+            self._runner,
+            families=available_families(),
+            gates=self._gates,
+            flows=Conntrack(netns=self._netns),
+            clock=clock,
+        )
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
-        telling = report_progress(client, proxy, rng.fork(), clock)
-        self._tasks = [
-            asyncio.create_task(proxy.follow(client, rng), name="node proxy"),
-            asyncio.create_task(telling, name="node proxy's progress"),
-        ]
-        plane.health.add("proxy", lambda: "" if proxy.health().healthy else "rules are older than they should be")
+        self._tasks = [asyncio.create_task(proxy.follow(client, rng), name="node proxy")]
+        if proxy.reads_slices:
+            telling = report_progress(client, proxy, rng.fork(), clock)
+            self._tasks.append(asyncio.create_task(telling, name="node proxy's progress"))
+        plane.health.add("proxy", lambda: "; ".join(proxy.health().reasons))
 
     async def stop(self) -> None:
         for task in self._tasks:

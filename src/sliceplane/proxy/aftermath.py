@@ -1,0 +1,125 @@
+"""What follows from a change once the kernel has it: health checks, figures, flows to look at.
+
+None of it may be told before: a load balancer that hears of an endpoint which the rules do not lead to yet sends
+traffic into the void, and a latency that ends before the write is none.  So a change is noted when it is handed to a
+write, and counts when a write has succeeded; one that failed leaves it waiting for the next (upstream loses its trigger
+times and clean-ups then, reference A6 and A12).
+
+Owned by one data plane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sliceplane.proxy.model import ServiceChange, ServiceKey
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """What a load balancer is told of a Service at its health port."""
+
+    port: int
+    local_endpoints: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of one Service.  The numbers are of service ports that have endpoints somewhere, but none here where their
+    policy is Local."""
+
+    health: HealthCheck | None = None
+    internal_without_local: int = 0
+    external_without_local: int = 0
+    has_udp: bool = False
+
+
+_PLAIN = Facts()
+
+
+class Aftermath:
+    """See the module.  Memory: only Services of which there is something to say."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[ServiceKey, Facts] = {}
+        self._triggers: list[float] = []
+        self._facts: dict[ServiceKey, Facts] = {}
+        self._latencies: list[float] = []
+        self._udp: set[ServiceKey] = set()
+        self._checks: dict[ServiceKey, HealthCheck] = {}
+        self._internal = self._external = 0
+
+    def note(self, change: ServiceChange) -> None:
+        """*change* is part of the write that begins now."""
+        facts = _facts(change)
+        if facts != _PLAIN or change.service in self._facts or change.service in self._waiting:
+            self._waiting[change.service] = facts
+
+    def note_triggers(self, moments: tuple[float, ...]) -> None:
+        """Those of the write that begins now; seconds since the epoch."""
+        self._triggers.extend(moments)
+
+    def on_success(self, now: float) -> None:
+        """The kernel has all that was noted."""
+        for key in sorted(self._waiting):
+            old, new = self._facts.get(key, _PLAIN), self._waiting[key]
+            self._internal += new.internal_without_local - old.internal_without_local
+            self._external += new.external_without_local - old.external_without_local
+            if new.has_udp:
+                self._udp.add(key)
+            self._checks.pop(key, None)
+            if new.health is not None:
+                self._checks[key] = new.health
+            self._facts.pop(key, None)
+            if new != _PLAIN:
+                self._facts[key] = new
+        self._waiting = {}
+        self._latencies.extend(max(0.0, now - moment) for moment in self._triggers)
+        self._triggers = []
+
+    @property
+    def health_checks(self) -> Mapping[ServiceKey, HealthCheck]:
+        """By Service; what the kernel has."""
+        return self._checks
+
+    @property
+    def without_local(self) -> tuple[int, int]:
+        """Service ports without an endpoint for their Local policy: the internal one, the external one."""
+        return self._internal, self._external
+
+    def take_latencies(self) -> tuple[float, ...]:
+        """Seconds from what made a slice change until the kernel had it, of the writes since the last call."""
+        taken, self._latencies = tuple(self._latencies), []
+        return taken
+
+    def take_udp(self) -> tuple[ServiceKey, ...]:
+        """Services with UDP ports that changed since the last call: flows to them may lead to where nobody is."""
+        taken, self._udp = tuple(sorted(self._udp)), set()
+        return taken
+
+    def udp_services(self) -> tuple[ServiceKey, ...]:
+        """All Services with UDP ports that the kernel has."""
+        return tuple(sorted(key for key, facts in self._facts.items() if facts.has_udp))
+
+    def check(self) -> None:
+        """The sums are those of the parts.  O(state)."""
+        internal = sum(facts.internal_without_local for facts in self._facts.values())
+        external = sum(facts.external_without_local for facts in self._facts.values())
+        assert (internal, external) == (self._internal, self._external), f"{self.without_local} is not {self._facts}"
+        checks = {key: facts.health for key, facts in self._facts.items() if facts.health is not None}
+        assert checks == self._checks, f"{self._checks} should be {checks}"
+
+
+def _facts(change: ServiceChange) -> Facts:
+    internal = external = 0
+    has_udp = False
+    for state in change.ports:
+        lacking = state.categories.has_any and not state.categories.local
+        internal += lacking and state.port.internal_local
+        external += lacking and state.port.external_local
+        has_udp = has_udp or state.port.name.protocol == "UDP"
+    health = HealthCheck(change.health_port, change.local_ready) if change.health_port else None
+    if health is None and not (internal or external or has_udp):
+        return _PLAIN
+    return Facts(health, internal, external, has_udp)

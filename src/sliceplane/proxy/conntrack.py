@@ -1,0 +1,84 @@
+"""UDP flows that lead to where nobody is (reference A9).
+
+The kernel translates the first packet of a flow and remembers; a UDP client that keeps its socket is led to the
+endpoint of its first packet as long as it goes on sending, whatever the rules say by then.  So after a write, the flows
+to UDP service ports are compared with the endpoints that serve *now*, and those that lead elsewhere are forgotten: the
+client's next packet is a first one.
+
+This reconciles what is there with what may be; it does not follow events, of which one that is missed would never come
+again.  A service port of which no endpoint serves is left alone (nothing better can be offered to its flows), and so
+are flows that never had anything to do with a Service.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sliceplane.kit.ip import Family
+from sliceplane.proxy.addresses import canonical_of
+from sliceplane.proxy.model import Endpoint, ServicePort
+
+#: an address and a port
+Place = tuple[str, int]
+
+
+class Flow(NamedTuple):
+    """A UDP flow: where it was sent, and who answers.  All flows that agree in both are judged alike."""
+
+    sent_to: Place
+    answered_by: Place
+
+
+class Expected:
+    """Who may answer, by where it was sent."""
+
+    def __init__(self) -> None:
+        self._by_place: dict[Place, set[Place]] = {}
+        self._by_node_port: dict[int, set[Place]] = {}
+
+    def add(self, port: ServicePort, endpoints: Iterable[Endpoint]) -> None:
+        """A UDP service port and all its endpoints: serving ones may answer, whatever hints and policies say."""
+        assert port.name.protocol == "UDP", f"{port.name} is {port.name.protocol}"
+        serving = {(endpoint.ip, endpoint.port) for endpoint in endpoints if endpoint.serving}
+        if not serving:
+            return
+        for ip in (port.cluster_ip, *port.external_ips, *port.vips):
+            self._by_place.setdefault((ip, port.port), set()).update(serving)
+        if port.node_port:
+            self._by_node_port.setdefault(port.node_port, set()).update(serving)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_place)
+
+    def is_stale(self, flow: Flow) -> bool:
+        """Whether *flow* goes through a known service port to nobody who serves it; a flow that was not translated at
+        all is one."""
+        serving = self._by_place.get(flow.sent_to)
+        if serving is None:
+            serving = self._by_node_port.get(flow.sent_to[1])
+        return serving is not None and flow.answered_by not in serving
+
+
+def stale_flows(lines: Iterable[str], expected: Expected, family: Family) -> tuple[Flow, ...]:
+    """Those among the *lines* of ``conntrack -L``, each once, sorted."""
+    found = {flow for line in lines if (flow := parse_flow(line, family)) is not None and expected.is_stale(flow)}
+    return tuple(sorted(found))
+
+
+_LINE = re.compile(
+    r"^udp\s.*?\bsrc=\S+ dst=(?P<to>\S+) sport=\d+ dport=(?P<port>\d+)"
+    r".*?\bsrc=(?P<by>\S+) dst=\S+ sport=(?P<from>\d+) dport=\d+"
+)
+
+
+def parse_flow(line: str, family: Family) -> Flow | None:
+    """One line of ``conntrack -L``; ``None`` if it is not of a UDP flow of the family."""
+    match = _LINE.match(line)
+    if match is None:
+        return None
+    sent_to, answered_by = canonical_of(match["to"], family), canonical_of(match["by"], family)
+    if sent_to is None or answered_by is None:
+        return None
+    return Flow((sent_to, int(match["port"])), (answered_by, int(match["from"])))

@@ -1,0 +1,93 @@
+"""Which slices a node reads, and how several readings become one (KEP-2030; KEP-0752, "Kube-Proxy").
+
+With the gate EndpointSliceSubsetting a node reads three selections: slices for nobody in particular, slices for its
+zone, slices for its region.  Each has an informer of its own, and they know nothing of each other: a slice that is
+given to another zone leaves one selection and comes in another, in either order, and when a node's zone changes two
+selections of zones are read for a moment.  ``Union`` makes one stream of differences of them: a slice is there while
+any selection has it, and is what its newest version says.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from sliceplane.api.core import Node
+from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_ZONE, EndpointSlice
+from sliceplane.api.gates import (
+    ENDPOINT_SLICE,
+    ENDPOINT_SLICE_PROXYING,
+    ENDPOINT_SLICE_SUBSETTING,
+    WINDOWS_ENDPOINT_SLICE_PROXYING,
+    Gates,
+)
+from sliceplane.proxy.slicecache import revision_of
+
+LABEL_FOR_ZONE: Final = "endpointslice.kubernetes.io/for-zone"
+LABEL_FOR_REGION: Final = "endpointslice.kubernetes.io/for-region"
+LABEL_REGION: Final = "topology.kubernetes.io/region"
+
+
+def reads_slices(gates: Gates, *, windows: bool = False) -> bool:
+    """Whether a proxy reads EndpointSlices; else it reads Endpoints (KEP-0752, "Roll out")."""
+    proxying = WINDOWS_ENDPOINT_SLICE_PROXYING if windows else ENDPOINT_SLICE_PROXYING
+    return gates.enabled(ENDPOINT_SLICE) and gates.enabled(proxying)
+
+
+def common_selector(gates: Gates) -> str:
+    """What every node reads of EndpointSlices."""
+    if not gates.enabled(ENDPOINT_SLICE_SUBSETTING):
+        return f"!{LABEL_HEADLESS}"
+    return f"!{LABEL_HEADLESS},!{LABEL_FOR_ZONE},!{LABEL_FOR_REGION}"
+
+
+def own_selectors(gates: Gates, node: Node | None) -> tuple[str, ...]:
+    """What *node* reads besides: slices for its zone, and for its region.  A label that it has not selects nothing."""
+    if node is None or not gates.enabled(ENDPOINT_SLICE_SUBSETTING):
+        return ()
+    labels = node.metadata.labels or {}
+    wanted = ((LABEL_FOR_ZONE, labels.get(LABEL_ZONE)), (LABEL_FOR_REGION, labels.get(LABEL_REGION)))
+    return tuple(f"!{LABEL_HEADLESS},{label}={value}" for label, value in wanted if value)
+
+
+class Difference(NamedTuple):
+    """At least one of the two is there."""
+
+    old: EndpointSlice | None
+    new: EndpointSlice | None
+
+
+class Union:
+    """Selections by name.  Owned by one node proxy; O(1) per event."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, EndpointSlice]] = {}  # slice -> selection -> as it was seen there
+
+    def on_change(self, selection: str, old: EndpointSlice | None, new: EndpointSlice | None) -> Difference | None:
+        """What an event in *selection* means for the whole; ``None``: nothing."""
+        subject = new if new is not None else old
+        assert subject is not None, "an event has an old or a new object"
+        key = subject.metadata.key
+        found = self._found.setdefault(key, {})
+        before = _newest(found)
+        if new is not None:
+            found[selection] = new
+        else:
+            found.pop(selection, None)
+        after = _newest(found)
+        if not found:
+            del self._found[key]
+        return None if before is after else Difference(before, after)
+
+    def drop(self, selection: str) -> tuple[Difference, ...]:
+        """*selection* is read no more.  O(slices)."""
+        gone = [(key, found[selection]) for key, found in self._found.items() if selection in found]
+        found = (self.on_change(selection, old, None) for _, old in sorted(gone, key=lambda pair: pair[0]))
+        return tuple(difference for difference in found if difference is not None)
+
+    def check(self) -> None:
+        """Nothing is kept of a slice that no selection has."""
+        assert all(self._found.values()), "a slice is kept that nobody shows"
+
+
+def _newest(found: dict[str, EndpointSlice]) -> EndpointSlice | None:
+    return max(found.values(), key=revision_of, default=None)

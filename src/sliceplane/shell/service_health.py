@@ -1,0 +1,110 @@
+"""Health of Services for load balancers: one small HTTP server per health port (reference A11).
+
+A load balancer asks each node "have you endpoints of this Service?" at the Service's healthCheckNodePort; 200 is yes.
+Any path and method will do.  The two IP families answer apart, each with its own count, so a load balancer hears of the
+endpoints that it can reach.
+
+``serviceProxyHealthy`` says whether the rules are as they should be.  That the API server is away does not count here:
+the rules of before are the best there are, and a load balancer that is sent away from every node at once helps nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from sliceplane.kit.ip import Family
+from sliceplane.proxy.aftermath import HealthCheck
+from sliceplane.proxy.model import ServiceKey
+from sliceplane.shell.log import get_logger
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+_ANY: dict[Family, str] = {"IPv4": "0.0.0.0", "IPv6": "::"}  # load balancers are elsewhere
+
+#: of the Event on the Service, and of the line in the log
+FAILED = "FailedToStartServiceHealthcheck"
+
+_log = get_logger("service-health")
+
+
+class ServiceHealth:
+    """The servers of one IP family.  One caller at a time."""
+
+    def __init__(
+        self, family: Family, healthy: Callable[[], bool], on_failed: Callable[[ServiceKey, str], None] | None = None
+    ) -> None:
+        """*on_failed* is told, once, of a Service whose port cannot be had, and why."""
+        self._family: Family = family
+        self._healthy = healthy
+        self._on_failed = on_failed
+        self._checks: dict[ServiceKey, HealthCheck] = {}
+        self._servers: dict[ServiceKey, tuple[int, tuple[str, ...], web.AppRunner]] = {}
+        self._failed: set[ServiceKey] = set()
+
+    async def update(self, checks: Mapping[ServiceKey, HealthCheck], addresses: tuple[str, ...] | None) -> None:
+        """Serve exactly *checks*, at *addresses* (``None``: everywhere).  A port that cannot be had is told once and
+        tried again at every call."""
+        self._checks = dict(checks)
+        hosts = (_ANY[self._family],) if addresses is None else addresses
+        for key in sorted(self._servers):
+            port, served, runner = self._servers[key]
+            if key not in checks or (checks[key].port, hosts) != (port, served):
+                del self._servers[key]
+                await runner.cleanup()
+        for key in sorted(checks.keys() - self._servers.keys()):
+            await self._open(key, checks[key].port, hosts)
+        self._failed &= checks.keys()
+
+    async def close(self) -> None:
+        await self.update({}, None)
+
+    async def _open(self, key: ServiceKey, port: int, hosts: tuple[str, ...]) -> None:
+        from aiohttp import web  # here: most nodes never serve one
+
+        async def answer(_: web.BaseRequest) -> web.Response:
+            return self._answer(key)
+
+        runner = web.ServerRunner(web.Server(answer, access_log=None))
+        await runner.setup()
+        try:
+            for host in hosts:
+                await web.TCPSite(runner, host, port, reuse_address=True).start()
+        except OSError as error:
+            await runner.cleanup()  # all or none
+            if key not in self._failed:
+                self._failed.add(key)
+                why = os.strerror(error.errno or 0)
+                _log.warning(FAILED, service=str(key), port=port, family=self._family, error=why)
+                if self._on_failed is not None:
+                    self._on_failed(key, f"node cannot serve health checks on port {port} ({self._family}): {why}")
+            return
+        except asyncio.CancelledError:
+            await runner.cleanup()
+            raise
+        self._failed.discard(key)
+        self._servers[key] = (port, hosts, runner)  # type: ignore[assignment]  # a ServerRunner is cleaned up alike
+
+    def _answer(self, key: ServiceKey) -> web.Response:
+        from aiohttp import web
+
+        check = self._checks.get(key)
+        count, healthy = check.local_endpoints if check is not None else 0, self._healthy()
+        document = {
+            "service": {"namespace": key.namespace, "name": key.name},
+            "localEndpoints": count,
+            "serviceProxyHealthy": healthy,
+        }
+        return web.Response(
+            status=200 if count and healthy else 503,
+            body=json.dumps(document, indent="\t").encode(),
+            headers={
+                "Content-Type": "application/json",
+                "X-Content-Type-Options": "nosniff",
+                "X-Load-Balancing-Endpoint-Weight": str(count),
+            },
+        )

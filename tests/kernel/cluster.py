@@ -1,0 +1,190 @@
+"""A node proxy over the real kernel in a namespace, told of objects as informers would tell it, and programs that send
+packets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.kernel.netns import Host
+
+from sliceplane.api import codec
+from sliceplane.api.core import Node, Service, ServiceCIDR
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services
+from sliceplane.informer.changes import Change
+from sliceplane.kit.ip import Family
+from sliceplane.shell.conntrack import Conntrack
+from sliceplane.shell.nft_runner import NftRunner
+from sliceplane.shell.node_proxy import NodeProxy, cleanup
+
+SERVER = """
+import socket, sys, threading
+name, port = sys.argv[1].encode(), int(sys.argv[2])
+tcp = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64)
+udp = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+udp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+udp.bind(("::", port))
+def answer(connection, peer):
+    with connection:
+        while connection.recv(100):
+            connection.sendall(name + b" " + peer.encode() + b"\\n")
+def datagrams():
+    while True:
+        _, peer = udp.recvfrom(100)
+        udp.sendto(name + b" " + peer[0].encode() + b"\\n", peer)
+threading.Thread(target=datagrams, daemon=True).start()
+print("ready", flush=True)
+while True:
+    connection, peer = tcp.accept()
+    threading.Thread(target=answer, args=(connection, peer[0]), daemon=True).start()
+"""
+
+#: asks COUNT times, each time on a new socket; prints a JSON list of answers, errors as "!NAME"
+CLIENT = """
+import json, socket, sys
+proto, address, port, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+answers = []
+for _ in range(count):
+    kind = socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM
+    with socket.socket(family, kind) as s:
+        s.settimeout(1)
+        try:
+            s.connect((address, port))
+            s.sendall(b"?")
+            answers.append(s.recv(100).decode().strip())
+        except OSError as error:
+            answers.append("!" + type(error).__name__)
+print(json.dumps(answers))
+"""
+
+#: one connection; asks again for every line on stdin
+KEEPER = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5) as s:
+    for _ in sys.stdin:
+        s.sendall(b"?")
+        print(s.recv(100).decode().strip(), flush=True)
+"""
+
+VIP: dict[Family, str] = {"IPv4": "172.30.0.1", "IPv6": "fd30::1"}
+NODE = "node-1"
+#: what send() of a datagram says that this very host's rules reject
+UDP_REFUSED = "!PermissionError"
+
+
+def service(name: str = "svc", number: int = 1, **spec: Any) -> Service:
+    ips = [f"172.30.0.{number}", f"fd30::{number}"]
+    ports = [
+        {"name": "http", "port": 80, "protocol": "TCP"},
+        {"name": "dns", "port": 53, "protocol": "UDP"},
+    ]
+    document = {
+        "metadata": {"namespace": "ns", "name": name},
+        "status": {"loadBalancer": {"ingress": spec.pop("ingress", [])}},
+        "spec": {"clusterIP": ips[0], "clusterIPs": ips, "ports": ports, **spec},
+    }
+    return codec.decode(codec.encode(document), Service)
+
+
+def make_slice(family: Family, hosts: list[Host], name: str = "svc", version: int = 1, **extra: Any) -> EndpointSlice:
+    """Endpoints on *hosts*; ``extra`` gives each the same further members, or ``zones``: one hint each."""
+    zones = extra.pop("zones", None)
+    endpoints = []
+    for position, host in enumerate(hosts):
+        endpoint = {"addresses": [host.ip4 if family == "IPv4" else host.ip6], **extra}
+        if zones:
+            endpoint["hints"] = {"forZones": [{"name": zones[position]}]}
+        endpoints.append(endpoint)
+    document = {
+        "metadata": {
+            "namespace": "ns",
+            "name": f"{name}-{family.lower()}",
+            "resourceVersion": str(version),
+            "labels": {"kubernetes.io/service-name": name},
+        },
+        "addressType": family,
+        "endpoints": endpoints,
+        "ports": [
+            {"name": "http", "port": 8080, "protocol": "TCP"},
+            {"name": "dns", "port": 8080, "protocol": "UDP"},
+        ],
+    }
+    return codec.decode(codec.encode(document), EndpointSlice)
+
+
+def node(zone: str = "", *ips: str) -> Node:
+    document = {
+        "metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": zone}},
+        "status": {"addresses": [{"type": "InternalIP", "address": ip} for ip in ips]},
+    }
+    return codec.decode(codec.encode(document), Node)
+
+
+async def ask(host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 1) -> list[str]:
+    """What *host* hears: "NAME SOURCE", the server's name and the address that it saw, or "!ERROR"."""
+    done = await asyncio.to_thread(host.python, CLIENT, proto, address, str(port), str(count))
+    return [answer.replace("::ffff:", "") for answer in json.loads(done.stdout)]
+
+
+class Cluster:
+    """What the informers would know, and the proxy that they feed."""
+
+    def __init__(self, host: Host, **options: Any) -> None:
+        self.host = host
+        self.runner = NftRunner(netns=host.netns)
+        #: take the rules away at the end
+        self.clean = True
+        self.proxy = NodeProxy(NODE, self.runner, flows=Conntrack(netns=host.netns), **options)
+        self._known: dict[tuple[str, str], Object] = {}
+
+    def put(self, *objects: Object) -> None:
+        for new in objects:
+            resource = self._resource(new)
+            old = self._known.get((resource.key, new.metadata.key))
+            self._known[resource.key, new.metadata.key] = new
+            self.proxy.on_change(Change(resource.key, old, new))
+
+    def drop(self, subject: Object) -> None:
+        resource = self._resource(subject)
+        self.proxy.on_change(Change(resource.key, self._known.pop((resource.key, subject.metadata.key)), None))
+
+    def synced(self) -> None:
+        for resource in (Services, EndpointSlices, Nodes, ServiceCIDRs):
+            self.proxy.on_synced(resource.key)
+
+    async def written(self) -> None:
+        """Everything so far is in the kernel."""
+        async with asyncio.timeout(10):
+            await self.proxy.wait_ready()
+            while any(freshness.pending_since is not None for _, freshness in self.proxy.health().families):
+                await asyncio.sleep(0.005)
+
+    async def ask(self, address: str, port: int = 80, proto: str = "tcp", count: int = 1) -> Counter[str]:
+        """Who answered the node how often; the answers' first word."""
+        return Counter(answer.split()[0] for answer in await ask(self.host, address, port, proto, count))
+
+    @staticmethod
+    def _resource(subject: Object) -> Resource:
+        kinds = {Service: Services, EndpointSlice: EndpointSlices, Node: Nodes, ServiceCIDR: ServiceCIDRs}
+        return kinds[type(subject)]
+
+
+@asynccontextmanager
+async def running(host: Host, **options: Any) -> AsyncIterator[Cluster]:
+    """*options* are those of ``NodeProxy``."""
+    cluster = Cluster(host, **options)
+    task = asyncio.create_task(cluster.proxy.run())
+    try:
+        yield cluster
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        if cluster.clean:
+            await cleanup(cluster.runner)

@@ -1,0 +1,381 @@
+"""Every kind of Service on the real kernel: a node that routes, its pods, pods elsewhere, and a client outside.
+
+All on one switch, but in networks of their own, so that whatever goes from one to another goes through the node and
+its rules, and back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.kernel.cluster import NODE, SERVER, UDP_REFUSED, VIP, Cluster, ask, node, running, service
+from tests.kernel.netns import Host, Net
+
+from sliceplane.api import codec
+from sliceplane.api.core import ServiceCIDR
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.kit.ip import Family
+from sliceplane.nft.surroundings import RulesConfig
+
+pytestmark = pytest.mark.kernel
+
+FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
+LB: dict[Family, str] = {"IPv4": "203.0.113.5", "IPv6": "2001:db8::5"}
+EXTERNAL: dict[Family, str] = {"IPv4": "203.0.113.6", "IPv6": "2001:db8::6"}
+OUTSIDE_OF_NODE: dict[Family, str] = {"IPv4": "192.168.50.1", "IPv6": "fd50::1"}
+INSIDE_OF_NODE: dict[Family, str] = {"IPv4": "10.244.1.254", "IPv6": "fd44:1::fe"}
+OF_NODE = {"192.168.50.1", "fd50::1", *(f"10.244.{n}.254" for n in (1, 2, 3)), *(f"fd44:{n}::fe" for n in (1, 2, 3))}
+PODS = RulesConfig(cluster_cidrs=("10.244.0.0/16", "fd44::/16"))
+TIMEOUT, REFUSED = "!TimeoutError", "!ConnectionRefusedError"
+
+#: one UDP socket, which sends for every line on stdin
+UDP_KEEPER = """
+import socket, sys
+with socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM) as s:
+    s.settimeout(1)
+    s.connect((sys.argv[1], int(sys.argv[2])))
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        s.send(b"?")
+        try:
+            print(s.recv(100).decode().split()[0], flush=True)
+        except OSError as error:
+            print("!" + type(error).__name__, flush=True)
+"""
+
+
+class Site:
+    """``node``; ``here``, a pod of it that serves; ``there``, two elsewhere; ``pod``, a client on the node;
+    ``outside``, a
+    client beyond."""
+
+    def __init__(self, net: Net) -> None:
+        self.node = net.add_host("node", ip4="192.168.50.1/24", ip6="fd50::1/64")
+        net.make_router(self.node)
+        for address in ("10.244.1.254/24", "10.244.2.254/24", "10.244.3.254/24"):
+            self.node.exec(["ip", "addr", "add", address, "dev", "eth0"])
+        for address in ("fd44:1::fe/64", "fd44:2::fe/64", "fd44:3::fe/64"):
+            self.node.exec(["ip", "-6", "addr", "add", address, "dev", "eth0", "nodad"])
+
+        def host(name: str, subnet: int, number: int) -> Host:
+            return net.add_host(
+                name,
+                ip4=f"10.244.{subnet}.{number}/24",
+                ip6=f"fd44:{subnet}::{number}/64",
+                gateway4=f"10.244.{subnet}.254",
+                gateway6=f"fd44:{subnet}::fe",
+            )
+
+        self.here, self.pod = host("here", 1, 1), host("pod", 3, 9)
+        self.there = [host("r1", 2, 1), host("r2", 2, 2)]
+        self.outside = net.add_host(
+            "outside", ip4="192.168.50.9/24", ip6="fd50::9/64", gateway4="192.168.50.1", gateway6="fd50::1"
+        )
+        for each in (self.here, self.pod, *self.there, self.outside):
+            each.place.set_kernel("ipv6/conf/eth0/accept_redirects=0")  # the short way round the node is no way here
+        for server, name in ((self.here, "here"), *zip(self.there, ("r1", "r2"), strict=True)):
+            server.serve(SERVER, name, "8080")
+        self.node.serve(SERVER, "node", "30080")
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with Net("sps") as net:
+        yield Site(net)
+
+
+def ip(host: Host, family: Family) -> str:
+    return host.ip4 if family == "IPv4" else host.ip6
+
+
+def slices(site: Site, family: Family, *who: Host, version: int = 1, **extra: Any) -> EndpointSlice:
+    """Endpoints on *who*; the one on this node says so."""
+    endpoints = [
+        {"addresses": [ip(host, family)], **({"nodeName": NODE} if host is site.here else {}), **extra} for host in who
+    ]
+    document = {
+        "metadata": {
+            "namespace": "ns",
+            "name": f"svc-{family.lower()}",
+            "resourceVersion": str(version),
+            "labels": {"kubernetes.io/service-name": "svc"},
+        },
+        "addressType": family,
+        "endpoints": endpoints,
+        "ports": [{"name": "http", "port": 8080}, {"name": "dns", "port": 8080, "protocol": "UDP"}],
+    }
+    return codec.decode(codec.encode(document), EndpointSlice)
+
+
+def reachable(family: Family, **spec: Any) -> Any:
+    """A Service of type LoadBalancer with everything."""
+    ports = [
+        {"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080},
+        {"name": "dns", "port": 53, "protocol": "UDP", "nodePort": 30053},
+    ]
+    base = {"type": "LoadBalancer", "ports": ports, "externalIPs": [EXTERNAL[family]], "ingress": [{"ip": LB[family]}]}
+    return service(**{**base, **spec})
+
+
+def this_node() -> Any:
+    return node("", *OUTSIDE_OF_NODE.values())
+
+
+async def names(host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 1) -> set[str]:
+    return {answer.split()[0] for answer in await ask(host, address, port, proto, count)}
+
+
+async def sources(host: Host, address: str, port: int = 80, count: int = 12) -> set[str]:
+    return {answer.split()[1] for answer in await ask(host, address, port, "tcp", count)}
+
+
+EVERYBODY = {"here", "r1", "r2"}
+
+
+async def start(cluster: Cluster, *objects: Any) -> None:
+    cluster.put(*objects)
+    cluster.synced()
+    await cluster.written()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_from_outside_with_policy_cluster(site: Site, family: Family) -> None:
+    """All endpoints, masqueraded: the answer must come back through this node."""
+    async with running(site.node, rules=PODS) as cluster:
+        await start(cluster, this_node(), reachable(family), slices(site, family, site.here, *site.there))
+        for address, port, udp in (
+            (LB[family], 80, 53),
+            (EXTERNAL[family], 80, 53),
+            (OUTSIDE_OF_NODE[family], 30080, 30053),
+        ):
+            answers = await ask(site.outside, address, port, count=24)
+            assert {answer.split()[0] for answer in answers} == EVERYBODY, answers
+            assert {answer.split()[1] for answer in answers} <= OF_NODE, answers
+            assert await names(site.outside, address, udp, "udp", 24) == EVERYBODY
+        # Not one of the Node's own addresses: left alone, neither translated nor rejected.
+        assert await names(site.pod, INSIDE_OF_NODE[family], 30080) == {"node"}
+        assert await names(site.node, OUTSIDE_OF_NODE[family], 30080, count=24) == EVERYBODY
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_from_outside_with_policy_local(site: Site, family: Family) -> None:
+    async with running(site.node, rules=PODS) as cluster:
+        everybody = slices(site, family, site.here, *site.there)
+        await start(cluster, this_node(), reachable(family, externalTrafficPolicy="Local"), everybody)
+        for address, port in ((LB[family], 80), (EXTERNAL[family], 80), (OUTSIDE_OF_NODE[family], 30080)):
+            assert set(await ask(site.outside, address, port, count=8)) == {f"here {ip(site.outside, family)}"}
+        answers = await ask(site.pod, LB[family], count=24)
+        assert {answer.split()[0] for answer in answers} == EVERYBODY
+        assert {answer.split()[1] for answer in answers} == {ip(site.pod, family)}
+        assert await names(site.node, LB[family], count=24) == EVERYBODY
+        assert await names(site.outside, VIP[family], count=24) == EVERYBODY  # cluster IPs are none of its business
+
+        cluster.put(slices(site, family, *site.there, version=2))
+        await cluster.written()
+        for address, port in ((LB[family], 80), (OUTSIDE_OF_NODE[family], 30080)):
+            assert await names(site.outside, address, port) == {TIMEOUT}
+        assert await names(site.pod, LB[family], count=16) == {"r1", "r2"}
+        assert await names(site.node, EXTERNAL[family], count=16) == {"r1", "r2"}
+
+        dying = {"ready": False, "serving": True, "terminating": True}
+        cluster.put(slices(site, family, site.here, version=3, conditions=dying))
+        await cluster.written()
+        assert await names(site.outside, LB[family]) == {"here"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_without_endpoints_everything_is_rejected(site: Site, family: Family) -> None:
+    async with running(site.node, rules=PODS) as cluster:
+        await start(cluster, this_node(), reachable(family), slices(site, family))
+        for host in (site.outside, site.pod):
+            for address in (VIP[family], LB[family], EXTERNAL[family]):
+                assert await names(host, address) == {REFUSED}
+        # The node serves something else on this very port number; it must not answer for the Service.
+        assert await names(site.outside, OUTSIDE_OF_NODE[family], 30080) == {REFUSED}
+        assert await names(site.outside, OUTSIDE_OF_NODE[family], 30053, "udp") == {REFUSED}
+        assert await names(site.node, LB[family], 53, "udp") == {UDP_REFUSED}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_source_ranges(site: Site, family: Family) -> None:
+    async with running(site.node, rules=PODS) as cluster:
+        allowed = f"{ip(site.outside, family)}/{32 if family == 'IPv4' else 128}"
+        guarded = reachable(family, loadBalancerSourceRanges=[allowed, "198.51.100.0/24", "2001:db8:1::/48"])
+        await start(cluster, this_node(), guarded, slices(site, family, site.here, *site.there))
+        assert await names(site.outside, LB[family], count=4) <= EVERYBODY
+        assert await names(site.pod, LB[family]) == {TIMEOUT}
+        assert await names(site.node, LB[family]) == {TIMEOUT}
+        for address, port in ((VIP[family], 80), (EXTERNAL[family], 80)):
+            assert await names(site.pod, address, port, count=4) <= EVERYBODY
+        assert await names(site.pod, OUTSIDE_OF_NODE[family], 30080, count=4) <= EVERYBODY
+
+        # The node, whichever of its addresses it takes.
+        with_node = [f"{address}/{128 if ':' in address else 32}" for address in OF_NODE]
+        cluster.put(reachable(family, loadBalancerSourceRanges=with_node))
+        await cluster.written()
+        assert await names(site.outside, LB[family]) == {TIMEOUT}
+        assert await names(site.node, LB[family], count=4) <= EVERYBODY
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_an_address_of_mode_proxy_is_left_alone(site: Site, family: Family) -> None:
+    async with running(site.node, rules=PODS) as cluster:
+        proxied = reachable(family, ingress=[{"ip": LB[family], "ipMode": "Proxy"}])
+        await start(cluster, this_node(), proxied, slices(site, family, site.here))
+        assert (await names(site.outside, LB[family])).isdisjoint(EVERYBODY)
+        cluster.put(reachable(family, ingress=[{"ip": LB[family], "ipMode": "VIP"}]))
+        await cluster.written()
+        assert await names(site.outside, LB[family]) == {"here"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_session_affinity(site: Site, family: Family) -> None:
+    async with running(site.node, rules=PODS) as cluster:
+        sticky = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 2}}}
+        everybody = [site.here, *site.there]
+        await start(cluster, this_node(), reachable(family, **sticky), slices(site, family, *everybody))
+        (first,) = await names(site.outside, LB[family], count=12)
+        assert await names(site.outside, OUTSIDE_OF_NODE[family], 30080, count=4) == {first}, "one port, one endpoint"
+        assert await names(site.outside, VIP[family], count=4) == {first}
+        assert len(await names(site.outside, VIP[family], 53, "udp", 12)) == 1
+
+        rest = [host for host, name in zip(everybody, ("here", "r1", "r2"), strict=True) if name != first]
+        cluster.put(slices(site, family, *rest, version=2))
+        await cluster.written()
+        (second,) = await names(site.outside, LB[family], count=8)
+        assert second != first
+        cluster.put(slices(site, family, *everybody, version=3))
+        await cluster.written()
+        assert await names(site.outside, LB[family], count=8) == {second}, "it stays, though the first is back"
+
+        found = set()
+        for _ in range(6):  # each time the two seconds have passed, the choice is free
+            await asyncio.sleep(2.2)
+            found |= await names(site.outside, LB[family], count=2)
+            if len(found) > 1:
+                break
+        assert len(found) > 1, found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_a_new_process_leaves_clients_where_they_are(site: Site, family: Family) -> None:
+    everybody = slices(site, family, site.here, *site.there)
+    async with running(site.node, rules=PODS) as cluster:
+        await start(cluster, this_node(), reachable(family, sessionAffinity="ClientIP"), everybody)
+        (first,) = await names(site.outside, LB[family], count=4)
+        for _ in range(3):  # by chance: once in 27 times
+            async with running(site.node, rules=PODS) as heir:
+                await start(heir, this_node(), reachable(family, sessionAffinity="ClientIP"), everybody)
+                assert await names(site.outside, LB[family], count=4) == {first}
+                heir.clean = False
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_masquerading_of_cluster_ips(site: Site, family: Family) -> None:
+    there = slices(site, family, *site.there)
+    for rules, pods_too in ((PODS, False), (RulesConfig(masquerade_all=True), True)):
+        async with running(site.node, rules=rules) as cluster:
+            await start(cluster, this_node(), service(), there)
+            assert ip(site.outside, family) not in await sources(site.outside, VIP[family])
+            assert (ip(site.pod, family) not in await sources(site.pod, VIP[family])) == pods_too
+    async with running(site.node) as cluster:  # nothing tells pods' traffic from others'
+        await start(cluster, this_node(), service(), there)
+        assert await sources(site.outside, VIP[family]) == {ip(site.outside, family)}
+
+
+async def test_an_unallocated_cluster_ip_is_dropped(site: Site) -> None:
+    async with running(site.node, rules=PODS) as cluster:
+        await start(cluster, service(), slices(site, "IPv4", *site.there))
+        document = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["172.30.0.0/16", "fd30::/112"]}}
+        cluster.put(codec.decode(codec.encode(document), ServiceCIDR))
+        await cluster.written()
+        for host in (site.pod, site.outside):
+            assert await names(host, "172.30.0.99") == {TIMEOUT}
+            assert await names(host, VIP["IPv4"], 81) == {REFUSED}
+            assert await names(host, VIP["IPv4"], count=4) <= EVERYBODY
+        assert (
+            "172.30.0.0/16" in site.node.exec(["nft", "list", "chain", "ip", "sliceplane", "cluster-ips-check"]).stdout
+        )
+
+
+async def test_choices_are_even(site: Site) -> None:
+    """Chi-square with 2 degrees of freedom: above 13.8 once in 1,000 runs."""
+    async with running(site.node, rules=PODS) as cluster:
+        await start(cluster, service(), slices(site, "IPv4", site.here, *site.there))
+        count = 600
+        found = Counter(answer.split()[0] for answer in await ask(site.pod, VIP["IPv4"], count=count))
+        assert set(found) == EVERYBODY
+        statistic = sum((found[name] - count / 3) ** 2 / (count / 3) for name in EVERYBODY)
+        assert statistic < 13.8, found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_udp_flows_leave_an_endpoint_that_is_gone(site: Site, family: Family) -> None:
+    async with running(site.node, rules=PODS) as cluster:
+        await start(cluster, this_node(), reachable(family), slices(site, family, site.here))
+        keepers = [
+            site.outside.serve(UDP_KEEPER, address, port)
+            for address, port in ((VIP[family], "53"), (LB[family], "53"), (OUTSIDE_OF_NODE[family], "30053"))
+        ]
+
+        def again(keeper: Any) -> str:
+            keeper.stdin.write("\n")
+            keeper.stdin.flush()
+            return str(keeper.stdout.readline().strip())
+
+        assert [await asyncio.to_thread(again, keeper) for keeper in keepers] == ["here"] * 3
+        cluster.put(slices(site, family, site.there[0], version=2))
+        await cluster.written()
+        async with asyncio.timeout(5):
+            while [await asyncio.to_thread(again, keeper) for keeper in keepers] != ["r1"] * 3:
+                await asyncio.sleep(0.05)
+        forgotten = [f for f in cluster.proxy.samples.families() if f.name.endswith("deleted_entries_total")]
+        assert sum(sample.value for sample in forgotten[0].samples) >= 3  # type: ignore[misc]  # a counter's are numbers
+        for keeper in keepers:
+            keeper.stdin.close()
+            keeper.wait(5)
+
+
+async def test_node_port_addresses_by_network(site: Site) -> None:
+    async def addresses() -> tuple[str, ...]:
+        return ("10.244.1.254", "10.244.2.254", "192.168.50.1", "fd50::1")
+
+    rules = RulesConfig(cluster_cidrs=PODS.cluster_cidrs, node_port_addresses=("10.244.0.0/16",))
+    async with running(site.node, rules=rules, host_addresses=addresses) as cluster:
+        await start(cluster, this_node(), reachable("IPv4"), slices(site, "IPv4", site.here))
+        assert await names(site.outside, "10.244.2.254", 30080) == {"here"}
+        assert await names(site.outside, OUTSIDE_OF_NODE["IPv4"], 30080) == {"node"}
+        # IPv6 was not named: all addresses but loopback ones.
+        cluster.put(reachable("IPv6"), slices(site, "IPv6", site.here))
+        await cluster.written()
+        assert await names(site.outside, OUTSIDE_OF_NODE["IPv6"], 30080) == {"here"}
+        assert await names(site.node, "::1", 30080) == {"node"}
+
+
+async def test_every_wanted_element_is_in_the_kernel(site: Site) -> None:
+    """What one Service with everything leaves behind when it goes: nothing."""
+    async with running(site.node, rules=PODS) as cluster:
+        await start(cluster, this_node())
+
+        def listed() -> str:
+            found = json.loads(site.node.exec(["nft", "-j", "list", "table", "ip", "sliceplane"]).stdout)["nftables"]
+            return json.dumps(
+                [{k: {x: y for x, y in v.items() if x != "handle"} for k, v in e.items()} for e in found[1:]]
+            )
+
+        empty = listed()
+        sticky = {"sessionAffinity": "ClientIP", "loadBalancerSourceRanges": ["192.168.50.0/24"]}
+        cluster.put(reachable("IPv4", externalTrafficPolicy="Local", **sticky), slices(site, "IPv4", site.here))
+        await cluster.written()
+        assert await names(site.outside, LB["IPv4"]) == {"here"}
+        assert listed() != empty
+        cluster.drop(service())
+        await cluster.written()
+        async with asyncio.timeout(5):
+            while listed() != empty:
+                await asyncio.sleep(0.1)

@@ -1,0 +1,143 @@
+"""A family's whole data plane on the fake kernel: objects in, packets out."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from sliceplane.api import codec
+from sliceplane.api.core import Node, Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.kit.ip import Family
+from sliceplane.nft.fake import FakeError, FakeKernel
+from sliceplane.nft.objects import TableRef
+from sliceplane.nft.plane import FamilyPlane, PlaneConfig
+from sliceplane.nft.surroundings import RulesConfig
+from sliceplane.nft.trace import Outcome, Packet, Path, trace
+
+NODE = "node-1"
+VIP = "172.30.0.1"
+CLIENT = "10.0.9.9"
+NODE_IP = "192.168.0.1"
+
+
+def service(name: str = "svc", number: int = 1, **spec: Any) -> Service:
+    document = {
+        "metadata": {"namespace": "ns", "name": name},
+        "status": {"loadBalancer": {"ingress": spec.pop("ingress", [])}},
+        "spec": {
+            "clusterIP": f"172.30.0.{number}",
+            "clusterIPs": [f"172.30.0.{number}", f"fd30::{number}"],
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
+            **spec,
+        },
+    }
+    return codec.decode(codec.encode(document), Service)
+
+
+def make_slice(
+    endpoints: list[Any],
+    service_name: str = "svc",
+    *,
+    ports: list[Any] | None = None,
+    version: int = 1,
+    kind: str = "IPv4",
+) -> EndpointSlice:
+    document = {
+        "metadata": {
+            "namespace": "ns",
+            "name": f"{service_name}-{kind.lower()}",
+            "resourceVersion": str(version),
+            "labels": {"kubernetes.io/service-name": service_name},
+        },
+        "addressType": kind,
+        "endpoints": [{"addresses": [e]} if isinstance(e, str) else e for e in endpoints],
+        "ports": ports or [{"name": "http", "port": 8080, "protocol": "TCP"}],
+    }
+    return codec.decode(codec.encode(document), EndpointSlice)
+
+
+def ep(address: str, **extra: Any) -> dict[str, Any]:
+    return {"addresses": [address], **extra}
+
+
+def node(zone: str = "", *ips: str, **spec: Any) -> Node:
+    document = {
+        "metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": zone}},
+        "spec": spec,
+        "status": {"addresses": [{"type": "InternalIP", "address": ip} for ip in ips]},
+    }
+    return codec.decode(codec.encode(document), Node)
+
+
+DYING = {"conditions": {"ready": False, "serving": True, "terminating": True}}
+IN_ZONE_A = {"hints": {"forZones": [{"name": "a"}]}}
+GONE = {"conditions": {"ready": False, "serving": False, "terminating": True}}
+
+
+class Machine:
+    """A plane, its kernel, and the objects that it was told of."""
+
+    def __init__(
+        self, family: Family = "IPv4", rules: RulesConfig | None = None, own: tuple[str, ...] = (NODE_IP, "fd99::1")
+    ) -> None:
+        self.plane = FamilyPlane(family, PlaneConfig(node_name=NODE, rules=rules or RulesConfig()))
+        self.own = frozenset(own)
+        self.kernel = FakeKernel()
+        self.ref = TableRef("ip" if family == "IPv4" else "ip6", "sliceplane")
+        self.now = 0.0
+        self.known: dict[tuple[type, str], Any] = {}
+        self.plane.on_synced(0.0)
+
+    def put(self, *objects: Service | EndpointSlice | Node) -> None:
+        for new in objects:
+            self._tell(self.known.get((type(new), new.metadata.key)), new)
+            self.known[type(new), new.metadata.key] = new
+
+    def drop(self, subject: Service | EndpointSlice) -> None:
+        self._tell(self.known.pop((type(subject), subject.metadata.key)), None)
+
+    def _tell(self, old: Any, new: Any) -> None:
+        subject = new if new is not None else old
+        if isinstance(subject, Service):
+            self.plane.on_service(old, new, self.now)
+        elif isinstance(subject, EndpointSlice):
+            self.plane.on_slice(old, new, self.now)
+        else:
+            self.plane.on_node(new, self.now)
+
+    def sync(self) -> None:
+        """What a shell does until nothing is due."""
+        while self.plane.due(self.now):
+            transaction = self.plane.take_transaction(self.now)
+            if transaction is None:
+                continue
+            try:
+                self.kernel.run(transaction)
+            except FakeError:
+                self.plane.on_failure(self.now)
+                self.now = self.plane.next_deadline() or self.now
+            else:
+                self.plane.on_success(self.now)
+        self.plane.check()
+
+    def send(
+        self,
+        daddr: str = VIP,
+        dport: int = 80,
+        proto: str = "tcp",
+        saddr: str = CLIENT,
+        path: Path = "local",
+        *,
+        iif: str = "",
+    ) -> dict[Outcome, Fraction]:
+        self.sync()
+        return trace(self.kernel.tables[self.ref], Packet(saddr, daddr, proto, dport, iif=iif), path, self.own)
+
+
+def evenly(*targets: str, masquerade: bool = False) -> dict[Outcome, Fraction]:
+    return {Outcome("accept", target, masquerade): Fraction(1, len(targets)) for target in sorted(targets)}
+
+
+REJECT = {Outcome("reject"): Fraction(1)}
+DROPPED = {Outcome("drop"): Fraction(1)}

@@ -1,0 +1,407 @@
+"""What follows from a write: health checks, latencies, figures, UDP flows; and what of it a failure keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from tests.nft.machine import DYING, GONE, NODE, Machine, ep, make_slice, service
+from tests.proxy.test_consumption import Kernel
+
+from sliceplane.api import codec
+from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, EndpointSlice
+from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
+from sliceplane.informer.changes import Change
+from sliceplane.kit.ip import Family
+from sliceplane.kit.samples import Distribution
+from sliceplane.kit.times import format_micro_time
+from sliceplane.proxy.aftermath import HealthCheck
+from sliceplane.proxy.conntrack import Expected, Flow, parse_flow, stale_flows
+from sliceplane.proxy.model import Endpoint, ServiceKey, ServicePort, ServicePortName
+from sliceplane.shell import node_proxy, proxy_consequences
+from sliceplane.shell.conntrack import Conntrack, ConntrackError
+from sliceplane.shell.node_proxy import NodeProxy
+from sliceplane.shell.proxy_samples import PROGRAMMING_BUCKETS, ProxySamples
+from sliceplane.shell.service_health import ServiceHealth
+
+KEY = ServiceKey("ns", "svc")
+HERE = {"nodeName": NODE}
+LOCAL: dict[str, Any] = {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31000}
+
+
+def stamped(at: float | None, endpoints: list[Any], version: int = 1, name: str = "svc") -> EndpointSlice:
+    document = codec.decode_document(codec.encode(make_slice(endpoints, name, version=version)))
+    if at is not None:
+        document["metadata"]["annotations"] = {ANNOTATION_TRIGGER_TIME: format_micro_time(at)}
+    return codec.decode(codec.encode(document), EndpointSlice)
+
+
+class TestTriggerTimes:
+    """Reference A12 and A16; times of the machine begin at 0, so does its tracker."""
+
+    def machine(self) -> Machine:
+        machine = Machine()
+        machine.put(service())
+        machine.sync()
+        machine.now = 100.0
+        return machine
+
+    def latencies(self, machine: Machine) -> list[float]:
+        machine.sync()
+        return [round(seconds, 3) for seconds in machine.plane.aftermath.take_latencies()]
+
+    def test_add_then_update(self) -> None:
+        machine = self.machine()
+        machine.put(stamped(97.0, ["10.0.0.1"]), stamped(99.0, ["10.0.0.2"], 2))
+        assert self.latencies(machine) == [3.0, 1.0]
+        assert self.latencies(machine) == []
+
+    def test_none_without_annotation_with_junk_or_from_before_the_start(self) -> None:
+        machine = Machine()
+        machine.plane = type(machine.plane)("IPv4", node_proxy.PlaneConfig(node_name=NODE, since=98.0))
+        machine.plane.on_synced(0.0)
+        machine.put(service(), stamped(None, ["10.0.0.1"]), stamped(97.0, ["10.0.0.2"], 2))
+        junk = codec.decode_document(codec.encode(stamped(99.0, ["10.0.0.3"], 3)))
+        junk["metadata"]["annotations"][ANNOTATION_TRIGGER_TIME] = "yesterday"
+        machine.put(codec.decode(codec.encode(junk), EndpointSlice))
+        machine.now = 100.0
+        assert self.latencies(machine) == []
+
+    def test_add_then_delete_and_add_again(self) -> None:
+        machine = self.machine()
+        machine.put(stamped(97.0, ["10.0.0.1"]))
+        machine.drop(stamped(97.0, []))
+        assert self.latencies(machine) == []
+        machine.put(stamped(97.0, ["10.0.0.1"], 2))
+        machine.drop(stamped(97.0, []))
+        machine.put(stamped(99.0, ["10.0.0.1"], 3))
+        assert self.latencies(machine) == [1.0]
+
+    def test_services_are_kept_apart(self) -> None:
+        machine = self.machine()
+        machine.put(service("web", 2), stamped(97.0, ["10.0.0.1"]), stamped(98.0, ["10.0.0.2"], name="web"))
+        machine.drop(stamped(97.0, []))
+        assert self.latencies(machine) == [2.0]
+
+    def test_metadata_alone_says_nothing_twice(self) -> None:
+        machine = self.machine()
+        machine.put(stamped(97.0, ["10.0.0.1"]))
+        assert self.latencies(machine) == [3.0]
+        machine.put(stamped(97.0, ["10.0.0.1"], 2))
+        machine.put(stamped(97.0, ["10.0.0.2"], 3))  # content, but for the same reason as before
+        assert self.latencies(machine) == []
+
+    def test_a_write_that_fails_loses_none(self) -> None:
+        machine = self.machine()
+        machine.put(stamped(97.0, ["10.0.0.1"]))
+        assert machine.plane.take_transaction(machine.now) is not None
+        machine.plane.on_failure(machine.now)
+        assert machine.plane.aftermath.take_latencies() == ()
+        machine.now = 105.0
+        assert self.latencies(machine) == [8.0]
+
+
+class TestHealthChecks:
+    def test_ready_local_addresses_count_once(self) -> None:
+        machine = Machine()
+        ports = [{"name": "http", "port": 80}, {"name": "https", "port": 443}]
+        rows = [ep("10.0.0.1", **HERE), ep("10.0.0.2", **HERE, **DYING), ep("10.0.0.3", **HERE, **GONE), "10.0.0.4"]
+        both = [{"name": "http", "port": 8080}, {"name": "https", "port": 8443}]
+        machine.put(service(ports=ports, **LOCAL), make_slice(rows, ports=both))
+        assert machine.plane.aftermath.health_checks == {}
+        machine.sync()
+        assert machine.plane.aftermath.health_checks == {KEY: HealthCheck(31000, 1)}
+
+    def test_the_port_comes_and_goes_with_the_type(self) -> None:
+        machine = Machine()
+        machine.put(service())
+        machine.sync()
+        for spec, wanted in ((LOCAL, {KEY: HealthCheck(31000, 0)}), ({}, {}), (LOCAL, {KEY: HealthCheck(31000, 0)})):
+            machine.put(service(**spec))
+            machine.sync()
+            assert machine.plane.aftermath.health_checks == wanted
+        machine.drop(service())
+        machine.sync()
+        assert machine.plane.aftermath.health_checks == {}
+
+    def test_only_what_the_kernel_has_counts(self) -> None:
+        machine = Machine()
+        machine.put(service(**LOCAL), make_slice([ep("10.0.0.1", **HERE)]))
+        machine.plane.take_transaction(0.0)
+        machine.plane.on_failure(0.0)
+        assert machine.plane.aftermath.health_checks == {}
+        machine.now = 10.0
+        machine.sync()
+        assert machine.plane.aftermath.health_checks == {KEY: HealthCheck(31000, 1)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "rows", "expected"),
+    [
+        ({"internalTrafficPolicy": "Local"}, ["10.0.0.1"], (1, 0)),
+        ({"internalTrafficPolicy": "Local"}, [ep("10.0.0.1", **HERE)], (0, 0)),
+        ({"internalTrafficPolicy": "Local"}, [], (0, 0)),
+        ({**LOCAL}, ["10.0.0.1"], (0, 1)),
+        ({**LOCAL, "internalTrafficPolicy": "Local"}, ["10.0.0.1"], (1, 1)),
+        ({}, ["10.0.0.1"], (0, 0)),
+    ],
+)
+def test_ports_without_a_local_endpoint(spec: dict[str, Any], rows: list[Any], expected: tuple[int, int]) -> None:
+    machine = Machine()
+    machine.put(service(**spec), make_slice(rows))
+    machine.sync()
+    assert machine.plane.aftermath.without_local == expected
+    machine.drop(service())
+    machine.sync()
+    assert machine.plane.aftermath.without_local == (0, 0)
+
+
+def test_udp_services_are_told_when_they_change_and_no_others() -> None:
+    machine = Machine()
+    udp = [{"name": "dns", "port": 53, "protocol": "UDP"}]
+    machine.put(service("web", 2), service(ports=udp))
+    machine.sync()
+    assert machine.plane.aftermath.take_udp() == (KEY,)
+    machine.put(make_slice(["10.0.0.1"], "web"))
+    machine.sync()
+    assert machine.plane.aftermath.take_udp() == ()
+    machine.put(make_slice(["10.0.0.1"], ports=[{"name": "dns", "port": 53, "protocol": "UDP"}]))
+    machine.sync()
+    assert machine.plane.aftermath.take_udp() == (KEY,)
+    assert machine.plane.aftermath.udp_services() == (KEY,)
+
+
+# UDP flows
+
+
+def udp_port(**more: Any) -> ServicePort:
+    return ServicePort(name=ServicePortName(KEY, "dns", "UDP"), cluster_ip="172.30.0.1", port=53, **more)
+
+
+def line(to: str, to_port: int, by: str, by_port: int, proto: str = "udp      17") -> str:
+    return (
+        f"{proto} 29 src=10.0.9.9 dst={to} sport=4000 dport={to_port} [UNREPLIED] "
+        f"src={by} dst=10.0.9.9 sport={by_port} dport=4000 mark=0 use=1"
+    )
+
+
+class TestFlows:
+    def expected(self) -> Expected:
+        expected = Expected()
+        reachable = udp_port(node_port=30053, external_ips=("192.0.2.1",), vips=("203.0.113.5",))
+        expected.add(reachable, [Endpoint("10.0.0.1", 5353), Endpoint("10.0.0.2", 5353, ready=False, serving=False)])
+        return expected
+
+    @pytest.mark.parametrize(
+        ("to", "to_port", "by", "by_port", "stale"),
+        [
+            ("172.30.0.1", 53, "10.0.0.1", 5353, False),
+            ("172.30.0.1", 53, "10.0.0.9", 5353, True),  # the endpoint is gone
+            ("172.30.0.1", 53, "10.0.0.2", 5353, True),  # it does not serve
+            ("172.30.0.1", 53, "10.0.0.1", 53, True),  # an old port
+            ("172.30.0.1", 53, "172.30.0.1", 53, True),  # never translated
+            ("172.30.0.1", 54, "10.0.0.9", 54, False),  # another port
+            ("192.0.2.1", 53, "10.0.0.9", 5353, True),
+            ("203.0.113.5", 53, "10.0.0.9", 5353, True),
+            ("192.168.0.1", 30053, "10.0.0.9", 5353, True),
+            ("192.168.0.7", 30053, "10.0.0.1", 5353, False),
+            ("8.8.8.8", 53, "8.8.8.8", 53, False),
+        ],
+    )
+    def test_which_are_stale(self, to: str, to_port: int, by: str, by_port: int, stale: bool) -> None:
+        found = stale_flows([line(to, to_port, by, by_port)], self.expected(), "IPv4")
+        assert found == ((Flow((to, to_port), (by, by_port)),) if stale else ())
+
+    def test_other_protocols_families_and_junk_are_passed_over(self) -> None:
+        assert parse_flow(line("172.30.0.1", 53, "10.0.0.9", 53, "tcp       6"), "IPv4") is None
+        assert parse_flow(line("fd00::1", 53, "fd00::2", 53), "IPv4") is None
+        assert parse_flow(line("fd00:0::1", 53, "fd00::2", 53), "IPv6") == Flow(("fd00::1", 53), ("fd00::2", 53))
+        assert parse_flow("conntrack v1.4.7: 3 flow entries have been shown.", "IPv4") is None
+
+    def test_without_a_serving_endpoint_nothing_is_touched(self) -> None:
+        expected = Expected()
+        expected.add(udp_port(), [Endpoint("10.0.0.1", 53, ready=False, serving=False, terminating=True)])
+        assert not expected
+        assert stale_flows([line("172.30.0.1", 53, "10.0.0.9", 53)], expected, "IPv4") == ()
+
+    def test_clients_do_not_multiply_flows(self) -> None:
+        """A million foreign entries are one listing; all clients of one endpoint that is gone are one deletion."""
+        lines = [line("8.8.8.8", 53, "8.8.8.8", 53)] * 5000 + [line("172.30.0.1", 53, "10.0.0.9", 53)] * 500
+        assert len(stale_flows(lines, self.expected(), "IPv4")) == 1
+
+    async def test_a_missing_program_is_a_sentence(self) -> None:
+        with pytest.raises(ConntrackError, match="no-such-conntrack could not be started"):
+            await Conntrack(program="no-such-conntrack").reconcile("IPv4", self.expected())
+        assert await Conntrack(program="no-such-conntrack").reconcile("IPv4", Expected()) == 0
+
+
+class Forgetter:
+    def __init__(self) -> None:
+        self.calls: list[tuple[Family, bool]] = []
+        self.failures = 0
+
+    async def reconcile(self, family: Family, expected: Expected) -> int:
+        self.calls.append((family, bool(expected)))
+        if self.failures:
+            self.failures -= 1
+            raise ConntrackError("no")
+        return 2
+
+
+async def test_flows_are_looked_at_after_changes_of_udp_and_again_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proxy_consequences, "FLOWS_RETRY_S", 0.01)
+    forgetter = Forgetter()
+    proxy = NodeProxy(NODE, Kernel(), families=("IPv4",), flows=forgetter)
+    task = asyncio.create_task(proxy.run())
+    try:
+        for resource in (Services, EndpointSlices, Nodes, ServiceCIDRs):
+            proxy.on_synced(resource.key)
+        await proxy.wait_ready()
+        assert forgetter.calls == []
+        forgetter.failures = 2
+        udp = [{"name": "dns", "port": 53, "protocol": "UDP"}]
+        proxy.on_change(Change(Services.key, None, service(ports=udp)))
+        proxy.on_change(Change(EndpointSlices.key, None, make_slice(["10.0.0.1"], ports=udp)))
+        async with asyncio.timeout(5):
+            while len(forgetter.calls) < 3:
+                await asyncio.sleep(0.001)
+        assert forgetter.calls[-1] == ("IPv4", True)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+# Figures
+
+
+def test_families_have_upstreams_names_and_buckets() -> None:
+    samples = ProxySamples()
+    samples.on_write("IPv4", 0.003, full=True, failed=True)
+    samples.on_write("IPv4", 0.5, full=False, failed=False)
+    samples.on_written("IPv4", 1000.0, (0.7, 61.0), (1, 2))
+    samples.on_conntrack("IPv6", 0.01, 3)
+    samples.on_service_change()
+    samples.on_endpoint_change()
+    samples.on_taken()
+    samples.on_queued("IPv4", 999.0)
+    found = {family.name.removeprefix("kubeproxy_"): family for family in samples.families()}
+    assert list(found) == sorted(found)
+
+    def value(name: str, *labels: str) -> Any:
+        return {sample.labels: sample.value for sample in found[name].samples}[labels]
+
+    whole = value("sync_proxy_rules_duration_seconds", "IPv4")
+    assert isinstance(whole, Distribution)
+    assert (whole.bounds[0], whole.bounds[-1], len(whole.bounds), sum(whole.counts)) == (0.001, 16.384, 15, 2)
+    assert sum(value("sync_full_proxy_rules_duration_seconds", "IPv4").counts) == 1
+    assert sum(value("sync_partial_proxy_rules_duration_seconds", "IPv4").counts) == 1
+    programming = value("network_programming_duration_seconds", "IPv4")
+    assert dict(zip(programming.bounds, programming.counts, strict=False))[1.0] == 1
+    assert dict(zip(programming.bounds, programming.counts, strict=False))[65.0] == 1
+    assert (len(PROGRAMMING_BUCKETS), PROGRAMMING_BUCKETS[-1]) == (81, 300.0)
+    assert list(PROGRAMMING_BUCKETS) == sorted(set(PROGRAMMING_BUCKETS))
+    assert value("sync_proxy_rules_no_local_endpoints_total", "IPv4", "external") == 2
+    assert value("conntrack_reconciler_deleted_entries_total", "IPv6") == 3
+    assert value("sync_proxy_rules_nftables_sync_failures_total", "IPv4") == 1
+    assert value("sync_proxy_rules_last_timestamp_seconds", "IPv4") == 1000.0
+    assert value("sync_proxy_rules_last_queued_timestamp_seconds", "IPv4") == 999.0
+    assert value("sync_proxy_rules_service_changes_total") == 1
+    assert value("sync_proxy_rules_endpoint_changes_pending") == 0
+
+
+# Health ports
+
+
+class Healthy:
+    def __init__(self) -> None:
+        self.value = True
+
+    def __call__(self) -> bool:
+        return self.value
+
+
+@pytest_asyncio.fixture
+async def served() -> AsyncIterator[tuple[ServiceHealth, Healthy]]:
+    healthy = Healthy()
+    health = ServiceHealth("IPv4", healthy)
+    yield health, healthy
+    await health.close()
+
+
+async def ask(port: int, path: str = "/", method: str = "GET") -> tuple[int, str, Any]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, f"http://127.0.0.1:{port}{path}") as response,
+    ):
+        return response.status, (await response.read()).decode(), response.headers
+
+
+async def free_port() -> int:
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = int(server.sockets[0].getsockname()[1])
+    server.close()
+    await server.wait_closed()
+    return port
+
+
+LOOPBACK = ("127.0.0.1",)
+
+
+async def test_a_load_balancer_is_told_how_many_there_are(served: tuple[ServiceHealth, Healthy]) -> None:
+    health, healthy = served
+    port = await free_port()
+    await health.update({KEY: HealthCheck(port, 2)}, LOOPBACK)
+    status, body, headers = await ask(port, "/any/path?x=1", "POST")
+    assert status == 200
+    assert body == (
+        '{\n\t"service": {\n\t\t"namespace": "ns",\n\t\t"name": "svc"\n\t},\n'
+        '\t"localEndpoints": 2,\n\t"serviceProxyHealthy": true\n}'
+    )
+    assert headers["Content-Type"] == "application/json"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-Load-Balancing-Endpoint-Weight"] == "2"
+
+    await health.update({KEY: HealthCheck(port, 0)}, LOOPBACK)
+    assert (await ask(port))[0] == 503
+    await health.update({KEY: HealthCheck(port, 3)}, LOOPBACK)
+    healthy.value = False
+    status, body, headers = await ask(port)
+    assert (status, headers["X-Load-Balancing-Endpoint-Weight"]) == (503, "3")
+    assert '"localEndpoints": 3' in body
+    assert '"serviceProxyHealthy": false' in body
+    await health.update({}, LOOPBACK)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await ask(port)
+
+
+async def test_several_services_and_a_port_that_moves(served: tuple[ServiceHealth, Healthy]) -> None:
+    health, _ = served
+    ports = [await free_port() for _ in range(3)]
+    other = ServiceKey("ns", "web")
+    await health.update({KEY: HealthCheck(ports[0], 1), other: HealthCheck(ports[1], 0)}, LOOPBACK)
+    assert [(await ask(port))[0] for port in ports[:2]] == [200, 503]
+    await health.update({KEY: HealthCheck(ports[2], 1), other: HealthCheck(ports[1], 0)}, LOOPBACK)
+    assert [(await ask(port))[0] for port in ports[1:]] == [503, 200]
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await ask(ports[0])
+
+
+async def test_a_port_that_is_taken_is_tried_again(
+    served: tuple[ServiceHealth, Healthy], capsys: pytest.CaptureFixture[str]
+) -> None:
+    health, _ = served
+    taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = int(taken.sockets[0].getsockname()[1])
+    for _ in range(2):
+        await health.update({KEY: HealthCheck(port, 1)}, LOOPBACK)
+    taken.close()
+    await taken.wait_closed()
+    await health.update({KEY: HealthCheck(port, 1)}, LOOPBACK)
+    assert (await ask(port))[0] == 200
+    assert capsys.readouterr().err.count("FailedToStartServiceHealthcheck") == 1, "told once"

@@ -36,9 +36,10 @@ NamedPorts = tuple[tuple[str, str, int], ...]
 class Addresses:
     """A pod's addresses of one family: the identity that they give its endpoints, and their JSON."""
 
-    __slots__ = ("head", "identity")
+    __slots__ = ("first", "head", "identity")
 
     def __init__(self, pod: str, addresses: tuple[str, ...]) -> None:
+        self.first: Final = addresses[0]
         self.identity: Final = endpoint_identity(pod, addresses, None)
         self.head: Final = b'{"addresses":' + encode(addresses) + b',"conditions":'
 

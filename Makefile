@@ -5,7 +5,7 @@ PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
 
-.PHONY: help install dev demo test check lint bench soak peers docs lock clean
+.PHONY: help install dev demo test check lint bench soak fuzz peers docs lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,8 +32,13 @@ check: lint ## fast: lint, types, layers, quick tests of the cores
 test: lint ## everything that must pass (what CI runs)
 	$(PYTEST)
 
-soak: dev ## the slow ones: 100 kills under write load, long random histories
+soak: dev ## the slow ones: 100 kills under write load, long random histories, thousands of simulated seeds
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m slow --timeout=3600
+
+FUZZ_SECONDS ?= 1800
+fuzz: dev ## hostile requests for FUZZ_SECONDS (1800), in process and over sockets
+	PYTHONPATH=src:. $(PY) -m tests.fuzz --seconds $$(( $(FUZZ_SECONDS) * 2 / 3 ))
+	PYTHONPATH=src:. $(PY) -m tests.fuzz.wire --seconds $$(( $(FUZZ_SECONDS) / 3 ))
 
 peers: dev ## real Kubernetes programs, built with Go, against our server
 	$(PYTEST) -m peer --timeout=3600

@@ -6,6 +6,7 @@ Without Go, or without a module proxy, there is no peer: the caller falls back o
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,8 +20,8 @@ BUILT = Path(__file__).parent.parent / "results" / "peers"
 BUILD_TIMEOUT_S = 900
 
 
-def build(name: str) -> Path | None:
-    """The program of the folder ``peers/<name>``; ``None``, after a note, if it cannot be built here."""
+def build(name: str, module: Path | None = None, package: str = ".") -> Path | None:
+    """The program of a module, by default ``peers/<name>``; ``None``, after a note, if it cannot be built here."""
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if go is None:
         note(f"no Go on this machine: {name} is compared with recorded figures")
@@ -28,8 +29,9 @@ def build(name: str) -> Path | None:
     program = BUILT / name
     program.parent.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        [go, "build", "-o", str(program), "."],
-        cwd=PEERS / name,
+        [go, "build", "-trimpath", "-ldflags=-s -w", "-o", str(program), package],
+        cwd=module or PEERS / name,
+        env={**os.environ, "CGO_ENABLED": "0"},  # and flags as the tests have them: Go's cache serves both
         check=False,
         capture_output=True,
         text=True,

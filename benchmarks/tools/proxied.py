@@ -44,6 +44,15 @@ def service_ip(number: int) -> str:
     return f"10.{96 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
 
+def sizes_of(groups: str) -> list[int]:
+    """How many endpoints each service has, from text like ``5000x40,7x100``."""
+    sizes: list[int] = []
+    for group in groups.split(","):
+        services, endpoints = map(int, group.split("x"))
+        sizes += [endpoints] * services
+    return sizes
+
+
 class Cluster:
     """Services ``s-00000`` and on.  Knows the bytes of everything, keeps none of them."""
 
@@ -185,10 +194,7 @@ async def changes(
 
 
 async def main(groups: str, count: int) -> None:
-    sizes = []
-    for group in groups.split(","):
-        services, endpoints = map(int, group.split("x"))
-        sizes += [endpoints] * services
+    sizes = sizes_of(groups)
     cluster = Cluster(sizes)
     server, commits = Server(cluster), Commits()
     runner = Watched(commits)

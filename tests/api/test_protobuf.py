@@ -55,7 +55,7 @@ def test_encodes_the_very_bytes_that_upstream_does(case: dict[str, Any]) -> None
 def test_decodes_to_the_json_that_upstream_reads(case: dict[str, Any]) -> None:
     raw = base64.b64decode(case["protobuf"])
     expected = without_nulls(case["decoded"])
-    if expected["kind"].endswith("List"):
+    if expected["kind"].endswith("List") and not expected["kind"].startswith("API"):
         expected.setdefault("items", expected.get("items", []))
     decoded = decode(raw)
     assert decoded == expected

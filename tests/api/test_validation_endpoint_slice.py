@@ -262,6 +262,70 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
         endpoint(hints={"forNodes": [{"name": "N"}]}),
         [("Invalid", f'endpoints[0].hints.forNodes[0].name: Invalid value: "N": {SUBDOMAIN}')],
     ),
+    ("20000 ports", {"ports": [{"name": f"p{index}", "protocol": "TCP"} for index in range(20000)]}, []),
+    ("1000 endpoints", {"endpoints": [{"addresses": ["10.0.0.1"]}] * 1000}, []),
+    ("100 addresses", {"endpoints": [{"addresses": [f"10.0.0.{index}" for index in range(100)]}]}, []),
+    (
+        "8 hints of each kind",
+        endpoint(hints={"forZones": names(8), "forNodes": names(8)}),
+        [],
+    ),
+    ("16 keys of topology", endpoint(deprecatedTopology={f"k{index}": "v" for index in range(16)}), []),
+    (
+        "key of the topology",
+        endpoint(deprecatedTopology={"a b": "v"}),
+        [("Invalid", f'endpoints[0].deprecatedTopology: Invalid value: "a b": {QUALIFIED}')],
+    ),
+    (
+        "too many zones leave nodes unchecked",
+        endpoint(hints={"forZones": names(9), "forNodes": [{"name": "N"}]}),
+        [("TooMany", "endpoints[0].hints.forZones: Too many: 9: must have at most 8 items")],
+    ),
+    (
+        "unspecified 6",
+        at("::", "IPv6"),
+        [("Invalid", 'endpoints[0].addresses[0]: Invalid value: "::": may not be unspecified (::)')],
+    ),
+    (
+        "the whole loopback range",
+        at("127.255.255.254"),
+        [("Invalid", f'endpoints[0].addresses[0]: Invalid value: "127.255.255.254": {LOOPBACK}')],
+    ),
+    ("just outside link-local", at("169.253.255.255"), []),
+    ("just outside link-local multicast", at("224.0.1.0"), []),
+    ("broadcast is not asked about", at("255.255.255.255"), []),
+    ("site-local multicast 6 is fine", at("ff05::1", "IPv6"), []),
+    (
+        "a mapped address in an IPv6 slice",
+        at("::ffff:10.0.0.1", "IPv6"),
+        [
+            (
+                "Invalid",
+                'endpoints[0].addresses[0]: Invalid value: "::ffff:10.0.0.1": must not be an IPv4-mapped IPv6 address',
+            )
+        ],
+    ),
+    (
+        "an address with a zone",
+        at("fe80::1%eth0", "IPv6"),
+        [("Invalid", f'endpoints[0].addresses[0]: Invalid value: "fe80::1%eth0": {NOT_AN_IP}')],
+    ),
+    ("an address is a name as well", at("10.0.0.1", "FQDN"), []),
+    (
+        "two trailing dots",
+        at("example.com..", "FQDN"),
+        [("Invalid", f'endpoints[0].addresses[0]: Invalid value: "example.com.": {SUBDOMAIN}')],
+    ),
+    (
+        "an empty application protocol",
+        ports("a", appProtocol=""),
+        [
+            ("Invalid", f'ports[0].appProtocol: Invalid value: "": {problem}')
+            for problem in ("name part must be non-empty", QUALIFIED)
+        ],
+    ),
+    ("port numbers may be negative", ports("a", port=-1), []),
+    ("no port number", ports("a"), []),
     (
         "zone, target and conditions are free",
         endpoint(zone="?", targetRef={"kind": "?"}, conditions={"ready": True}),

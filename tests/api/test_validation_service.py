@@ -216,6 +216,59 @@ RULES: list[tuple[str, Any, list[str]]] = [
         ["spec.LoadBalancerSourceRanges: Forbidden: may only be used when `type` is 'LoadBalancer'"],
     ),
     (
+        "bad source ranges",
+        {
+            "type": "LoadBalancer",
+            "loadBalancerSourceRanges": [
+                "10.0.0.0/8",
+                " 10.0.0.0/8 ",
+                "10.0.0.0",
+                "::1/129",
+                "10.0.0.1/8",
+                "010.0.0.0/8",
+            ],
+        },
+        [
+            f"spec.LoadBalancerSourceRanges[{index}]: Invalid value: {problem}"
+            for index, problem in (
+                (2, '"10.0.0.0": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)'),
+                (3, '"::1/129": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)'),
+                (4, '"10.0.0.1/8": must not have bits set beyond the prefix length'),
+                (5, '"010.0.0.0/8": must not have leading 0s in IP or prefix length'),
+            )
+        ],
+    ),
+    (
+        "mapped source range",
+        {"type": "LoadBalancer", "loadBalancerSourceRanges": ["::ffff:10.0.0.0/104"]},
+        [
+            (
+                'spec.LoadBalancerSourceRanges[0]: Invalid value: "::ffff:10.0.0.0/104": '
+                "must not have an IPv4-mapped IPv6 address"
+            )
+        ],
+    ),
+    (
+        "the kubelet's port",
+        {"type": "LoadBalancer", "ports": [{"port": 10250}]},
+        ["spec.ports[0]: Invalid value: 10250: may not expose port 10250 externally since it is used by kubelet"],
+    ),
+    (
+        "a good class",
+        {"type": "LoadBalancer", "loadBalancerClass": "a.b/c"},
+        [],
+    ),
+    (
+        "affinity without a timeout",
+        {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 86401}}},
+        [
+            (
+                "spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 86401: "
+                "must be greater than 0 and less than 86400"
+            )
+        ],
+    ),
+    (
         "allocate",
         {"allocateLoadBalancerNodePorts": True},
         ["spec.allocateLoadBalancerNodePorts: Forbidden: may only be used when `type` is 'LoadBalancer'"],
@@ -350,3 +403,62 @@ UPDATES: list[tuple[str, Any, Any, list[str]]] = [
 @pytest.mark.parametrize(("old", "new", "expected"), [row[1:] for row in UPDATES], ids=[row[0] for row in UPDATES])
 def test_update(old: Any, new: Any, expected: list[str]) -> None:
     assert [str(error) for error in validate_update(Services, service(**new), service(**old))] == expected
+
+
+SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-ranges"
+MODE, HINTS = "service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "spec", "expected"),
+    [
+        ({MODE: "Auto", HINTS: "Auto"}, {}, []),
+        (
+            {MODE: "Auto", HINTS: "Disabled"},
+            {},
+            [
+                (f'metadata.annotations[{MODE}]: Invalid value: "Auto": '
+                f"must match annotations[{HINTS}] when both are specified")
+            ],
+        ),
+        (
+            {SOURCE_RANGES: "10.0.0.0/8"},
+            {},
+            [f"metadata.annotations[{SOURCE_RANGES}]: Forbidden: may only be used when `type` is 'LoadBalancer'"],
+        ),
+        ({SOURCE_RANGES: " 10.0.0.0/8, 10.1.0.0/16"}, {"type": "LoadBalancer"}, []),
+        (
+            {SOURCE_RANGES: "x"},
+            {"type": "LoadBalancer"},
+            [
+                (f'metadata.annotations[{SOURCE_RANGES}]: Invalid value: "x": '
+                "must be a list of IP ranges. For example, 10.240.0.0/24,10.250.0.0/24")
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_annotations(annotations: Any, spec: Any, expected: list[str]) -> None:
+    document = service(**spec)
+    document["metadata"]["annotations"] = annotations
+    assert told(document) == expected
+
+
+@pytest.mark.parametrize(
+    ("ingress", "expected"),
+    [
+        ({"ip": "10.0.0.1"}, []),
+        ({"hostname": "a.example"}, []),
+        ({"ip": "x"}, ['ip: Invalid value: "x": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)']),
+        ({"ip": "10.0.0.1", "ipMode": "Foo"}, ['ipMode: Unsupported value: "Foo": supported values: "Proxy", "VIP"']),
+        ({"ipMode": "VIP"}, ["ipMode: Forbidden: may not be specified when `ip` is not set"]),
+        ({"hostname": "10.0.0.1"}, ['hostname: Invalid value: "10.0.0.1": must be a DNS name, not an IP address']),
+    ],
+)
+def test_status(ingress: Any, expected: list[str]) -> None:
+    old = service(type="LoadBalancer")
+    new = service(type="LoadBalancer")
+    new["status"] = {"loadBalancer": {"ingress": [ingress]}}
+    defaults.apply(Services, new)
+    errors = [str(error) for error in validate_update(Services, new, old, "status")]
+    assert errors == [f"status.loadBalancer.ingress[0].{each}" for each in expected]
+    assert bool(ingress.get("ip")) <= bool(ingress.get("ipMode")), "an address is a VIP unless it is said otherwise"

@@ -8,7 +8,8 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,3 +120,34 @@ def run_plane(
     if failure:
         end()
     return plane, end
+
+
+class Stream:
+    """An open watch, read event by event."""
+
+    def __init__(self, server: Server, path: str, **headers: str) -> None:
+        self._connection = server.connect()
+        self._connection.request("GET", path, headers={key.replace("_", "-"): value for key, value in headers.items()})
+        self.response: http.client.HTTPResponse = self._connection.getresponse()
+
+    def next(self) -> dict[str, Any]:
+        line = self.response.readline()
+        assert line.endswith(b"\n"), f"the stream ended: {line!r}"
+        event: dict[str, Any] = json.loads(line)
+        return event
+
+    def ended(self) -> bool:
+        return self.response.readline() == b""
+
+    def close(self) -> None:
+        self.response.close()
+        self._connection.close()
+
+
+@contextmanager
+def watching(server: Server, path: str, **headers: str) -> Iterator[Stream]:
+    stream = Stream(server, path, **headers)
+    try:
+        yield stream
+    finally:
+        stream.close()

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from typing import Any
 
 import pytest
-import yaml
 from tests.apiserver.serving import Reply, Server
 
-from sliceplane.api import protobuf
 from sliceplane.shell.apiserver.request import BODY_BYTES_MAX
 
 CM = "/api/v1/namespaces/default/configmaps"
 ES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-PARTIAL = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
-PARTIAL_LIST = PARTIAL.replace("Metadata;", "MetadataList;")
-PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 
 def config_map(name: str, **data: str) -> dict[str, Any]:
@@ -131,184 +124,6 @@ def test_all_namespaces_and_selectors(server: Server) -> None:
     found = server.get("/api/v1/configmaps?labelSelector=sel%3D1").json["items"]
     assert [item["metadata"]["namespace"] for item in found] == ["default"]
     assert len(server.get("/api/v1/configmaps?fieldSelector=metadata.name%3Dsel").json["items"]) == 1
-
-
-LIST_ERRORS = [
-    ("limit=x", 400, 'strconv.ParseInt: parsing "x": invalid syntax'),
-    ("limit=99999999999999999999", 400, 'strconv.ParseInt: parsing "99999999999999999999": value out of range'),
-    (
-        "resourceVersion=abc",
-        400,
-        (
-            'invalid resource version: resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": '
-            "invalid syntax"
-        ),
-    ),
-    (
-        "resourceVersionMatch=Exact",
-        422,
-        (
-            'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden '
-            "unless resourceVersion is provided"
-        ),
-    ),
-    (
-        "sendInitialEvents=true",
-        422,
-        'ListOptions.meta.k8s.io "" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list',
-    ),
-    ("timeout=abc", 400, 'invalid timeout specified in the request URL - time: invalid duration "abc"'),
-    (
-        "fieldSelector=spec.x%3D1",
-        400,
-        '"spec.x" is not a known field selector: only "metadata.name", "metadata.namespace"',
-    ),
-]
-
-
-@pytest.mark.parametrize(("query", "code", "message"), LIST_ERRORS)
-def test_list_errors(server: Server, query: str, code: int, message: str) -> None:
-    reply = server.get(f"{CM}?{query}")
-    assert (reply.code, reply.json["message"]) == (code, message)
-
-
-def test_version_from_the_future_is_waited_for(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sliceplane.shell.apiserver.resources.FUTURE_VERSION_SECONDS_MAX", 0.2)
-    for path in (f"{CM}?resourceVersion=999999", "/api/v1/namespaces/default?resourceVersion=999999"):
-        reply = server.get(path)
-        current = server.plane.store.revision
-        assert_status(reply, 504, "Timeout", f"Timeout: Too large resource version: 999999, current: {current}")
-        assert reply.headers["Retry-After"] == "1"
-        assert reply.json["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
-
-
-# Forms
-
-
-def test_yaml(server: Server) -> None:
-    server.request("POST", CM, config_map("yaml", a="x: <&>"))
-    reply = server.get(f"{CM}/yaml", Accept="application/yaml")
-    assert reply.headers["Content-Type"] == "application/yaml"
-    assert yaml.safe_load(reply.body)["data"] == {"a": "x: <&>"}
-    made = server.request("POST", CM, b"metadata: {name: yaml2}\ndata: {on: 'off'}\n", Content_Type="application/yaml")
-    assert (made.code, made.json["data"]) == (201, {"true": "off"})
-    error = server.get(f"{CM}/none", Accept="application/yaml")
-    assert yaml.safe_load(error.body)["reason"] == "NotFound"
-
-
-def test_protobuf(server: Server) -> None:
-    raw = protobuf.encode(config_map("proto", a="1"))
-    made = server.request("POST", CM, raw, Content_Type=PROTOBUF, Accept=f"{PROTOBUF},application/json")
-    assert (made.code, made.headers["Content-Type"]) == (201, PROTOBUF)
-    assert protobuf.decode(made.body)["data"] == {"a": "1"}
-    listed = protobuf.decode(server.get(CM, Accept=PROTOBUF).body)
-    assert "proto" in [item["metadata"]["name"] for item in listed["items"]]
-    assert listed["kind"] == "ConfigMapList"
-    error = protobuf.decode(server.get(f"{CM}/none", Accept=PROTOBUF).body)
-    assert error["reason"] == "NotFound"
-    options = protobuf.encode({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"})
-    assert server.request("DELETE", f"{CM}/proto", options, Content_Type=PROTOBUF).code == 200
-
-
-def test_html_characters_are_escaped(server: Server) -> None:
-    made = server.request("POST", CM, config_map("html", a="<b>&\u2028"))
-    assert b'"a":"\\u003cb\\u003e\\u0026\\u2028"' in made.body
-    assert made.json["data"]["a"] == "<b>&\u2028"
-    assert b"<" not in server.get(CM).body
-
-
-@pytest.mark.parametrize(
-    ("path", "headers"),
-    [
-        ("?pretty=true", {}),
-        ("", {"Accept": "application/json;pretty=1"}),
-        ("", {"User_Agent": "curl/8.0"}),
-    ],
-)
-def test_pretty(server: Server, path: str, headers: dict[str, str]) -> None:
-    body = server.get(f"/api/v1/namespaces/default{path}", **headers).body
-    assert body.startswith(b'{\n  "kind": "Namespace",\n  "apiVersion": "v1",\n')
-    assert b"\n" not in server.get("/api/v1/namespaces/default?pretty=0", User_Agent="curl/8.0").body[:-1]
-
-
-def test_gzip(server: Server) -> None:
-    server.request("POST", CM, config_map("large", a="x" * 200_000))
-    reply = server.get(f"{CM}/large", Accept_Encoding="gzip")
-    assert reply.headers["Content-Encoding"] == "gzip"
-    assert len(reply.body) < 2000
-    assert json.loads(gzip.decompress(reply.body))["data"]["a"] == "x" * 200_000
-    assert "Content-Encoding" not in server.get(f"{CM}/large").headers
-    assert "Content-Encoding" not in server.get(f"{CM}/large?x", Accept_Encoding="gzip", Accept=PARTIAL).headers
-    server.request("DELETE", f"{CM}/large")
-
-
-def test_table(server: Server) -> None:
-    server.request("POST", ES, endpoint_slice("table"))
-    listed = server.get(ES, Accept=f"{TABLE},application/json")
-    table = listed.json
-    assert listed.headers["Content-Type"] == "application/json"
-    assert (table["kind"], table["apiVersion"]) == ("Table", "meta.k8s.io/v1")
-    assert [column["name"] for column in table["columnDefinitions"]] == [
-        "Name",
-        "AddressType",
-        "Ports",
-        "Endpoints",
-        "Age",
-    ]
-    row = next(row for row in table["rows"] if row["cells"][0] == "table")
-    assert row["cells"][1:4] == ["IPv4", "<unset>", "10.0.0.1"]
-    assert row["object"]["kind"] == "PartialObjectMetadata"
-    one = server.get(f"{ES}/table?includeObject=Object", Accept=TABLE).json
-    assert one["metadata"]["resourceVersion"] == one["rows"][0]["object"]["metadata"]["resourceVersion"]
-    assert one["rows"][0]["object"]["kind"] == "EndpointSlice"
-    assert server.get(f"{ES}/table?includeObject=None", Accept=TABLE).json["rows"][0]["object"] is None
-    bad = server.get(f"{ES}/table?includeObject=Foo", Accept=TABLE)
-    assert_status(
-        bad,
-        400,
-        "BadRequest",
-        "Unable to convert to Table as requested: includeObject: Invalid value: \"Foo\": must be 'Metadata', "
-        "'Object', 'None', or empty",
-    )
-    empty = server.get("/api/v1/namespaces/kube-system/endpoints", Accept=TABLE).json
-    assert (empty["rows"], len(empty["columnDefinitions"])) == ([], 3)
-    assert server.get(f"{ES}/none", Accept=TABLE).json["kind"] == "Status"
-    in_yaml = server.get(f"{ES}/table", Accept=TABLE.replace("json", "yaml"))
-    assert yaml.safe_load(in_yaml.body)["kind"] == "Table"
-    assert server.get(f"{ES}/table", Accept=TABLE.replace("json", "vnd.kubernetes.protobuf")).code == 406
-
-
-def test_partial_metadata(server: Server) -> None:
-    server.request("POST", CM, config_map("partial", a="1"))
-    one = server.get(f"{CM}/partial", Accept=PARTIAL).json
-    assert (one["kind"], one["apiVersion"], set(one)) == (
-        "PartialObjectMetadata",
-        "meta.k8s.io/v1",
-        {"kind", "apiVersion", "metadata"},
-    )
-    listed = server.get(CM, Accept=PARTIAL_LIST).json
-    assert listed["kind"] == "PartialObjectMetadataList"
-    assert {item["kind"] for item in listed["items"]} == {"PartialObjectMetadata"}
-    binary = server.get(CM, Accept=PARTIAL_LIST.replace("application/json", PROTOBUF))
-    assert protobuf.decode(binary.body)["kind"] == "PartialObjectMetadataList"
-    assert_status(
-        server.get("/api/v1/namespaces", Accept=PARTIAL),
-        406,
-        "NotAcceptable",
-        "you requested PartialObjectMetadata, but the requested object is a list (*core.NamespaceList)",
-    )
-    assert_status(
-        server.get("/api/v1/namespaces/default", Accept=PARTIAL_LIST),
-        406,
-        "NotAcceptable",
-        "you requested PartialObjectMetadataList, but the requested object is not a list (*core.Namespace)",
-    )
-
-
-@pytest.mark.parametrize("accept", ["application/*", "text/html"])
-def test_not_acceptable(server: Server, accept: str) -> None:
-    reply = server.get(CM, Accept=accept)
-    assert (reply.code, reply.json["reason"], reply.json["details"]) == (406, "NotAcceptable", {})
 
 
 # Bodies
@@ -474,40 +289,3 @@ def test_deprecated_resources_warn_always(server: Server) -> None:
     text = '299 - "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"'
     for path in ("/api/v1/endpoints", "/api/v1/namespaces/default/endpoints/none"):
         assert server.get(path).values("Warning") == [text]
-
-
-# OpenAPI
-
-
-def test_openapi_index_and_documents(server: Server) -> None:
-    index = server.get("/openapi/v3")
-    assert index.headers["Content-Type"] == "text/plain; charset=utf-8"
-    unchanged = server.get("/openapi/v3", If_Modified_Since=index.headers["Last-Modified"])
-    assert (unchanged.code, unchanged.body) == (304, b"")
-    url = index.json["paths"]["apis/discovery.k8s.io/v1"]["serverRelativeURL"]
-    document = server.get(url)
-    assert document.headers["Cache-Control"] == "public, immutable"
-    assert document.headers["Expires"].endswith("GMT")
-    assert document.headers["ETag"] == f'"{url.partition("hash=")[2]}"'
-    assert document.json["openapi"] == "3.0.0"
-    assert server.get(url, If_None_Match=document.headers["ETag"]).code == 304
-    plain = server.get(url.partition("?")[0])
-    assert (plain.headers["Cache-Control"], plain.body) == ("no-cache, private", document.body)
-    moved = server.get(f"{url}0")
-    assert (moved.code, moved.headers["Location"], moved.body) == (301, url, b"")
-
-
-def test_openapi_refusals(server: Server) -> None:
-    for path in ("/openapi/v3/", "/openapi/v3/apis/none/v1"):
-        assert (server.get(path).code, server.get(path).body) == (404, b"")
-    assert server.get("/openapi/v3/api/v1", Accept="text/html").code == 406
-    assert server.get("/openapi/v2", Accept="application/yaml").code == 406
-
-
-def test_openapi_v2(server: Server) -> None:
-    wanted = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
-    reply = server.get("/openapi/v2", Accept=wanted)
-    assert reply.headers["Content-Type"] == wanted.replace("@", ".")
-    assert reply.body.startswith(b"\x0a\x032.0")
-    assert server.get("/openapi/v2", Accept=wanted, If_None_Match=reply.headers["ETag"]).code == 304
-    assert server.get("/openapi/v2").json["swagger"] == "2.0"

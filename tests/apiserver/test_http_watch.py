@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import ssl
 import time
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.apiserver.serving import Server, run_plane
+from tests.apiserver.serving import Server, Stream, run_plane, watching
 
 from sliceplane.api import protobuf
 from sliceplane.shell.apiserver import watch as watch_module
@@ -21,37 +22,6 @@ from sliceplane.shell.plane import PlaneConfig
 
 NAMESPACES = "/api/v1/namespaces"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-
-
-class Stream:
-    """An open watch, read event by event."""
-
-    def __init__(self, server: Server, path: str, **headers: str) -> None:
-        self._connection = server.connect()
-        self._connection.request("GET", path, headers={key.replace("_", "-"): value for key, value in headers.items()})
-        self.response: http.client.HTTPResponse = self._connection.getresponse()
-
-    def next(self) -> dict[str, Any]:
-        line = self.response.readline()
-        assert line.endswith(b"\n"), f"the stream ended: {line!r}"
-        event: dict[str, Any] = json.loads(line)
-        return event
-
-    def ended(self) -> bool:
-        return self.response.readline() == b""
-
-    def close(self) -> None:
-        self.response.close()
-        self._connection.close()
-
-
-@contextmanager
-def watching(server: Server, path: str, **headers: str) -> Iterator[Stream]:
-    stream = Stream(server, path, **headers)
-    try:
-        yield stream
-    finally:
-        stream.close()
 
 
 def space(server: Server, name: str) -> str:
@@ -308,7 +278,7 @@ def test_a_client_that_leaves_before_the_stream_begins_is_forgotten(
 
 def watch_requests(server: Server) -> int:
     text = server.get("/metrics").body.decode()
-    return int(float(text.partition("\napiserver_longrunning_requests ")[2].partition("\n")[0]))
+    return sum(int(float(n)) for n in re.findall(r"^apiserver_longrunning_requests\{[^}]*\} (\S+)$", text, re.M))
 
 
 def test_a_client_that_leaves_behind_a_pipelined_request_is_forgotten(server: Server) -> None:

@@ -59,6 +59,31 @@ spec: {cidrs: [10.7.0.0/16]}
     assert "services" in kubectl(server, tmp_path, "describe", "ipaddress", "2001:db8::1")
 
 
+def test_addresses_of_services(server: Server, tmp_path: Path) -> None:
+    kubectl(server, tmp_path, "create", "service", "clusterip", "held", "--tcp=80")
+    address = kubectl(server, tmp_path, "get", "service", "held", "-o", "jsonpath={.spec.clusterIP}")
+    line = kubectl(server, tmp_path, "get", "ipaddresses", address, "--no-headers")
+    assert line.split()[:2] == [address, "services/default/held"]
+    assert kubectl(server, tmp_path, "get", "servicecidr", "kubernetes", "--no-headers").split()[0] == "kubernetes"
+    kubectl(server, tmp_path, "delete", "service", "held")
+    assert address not in kubectl(server, tmp_path, "get", "ipaddresses", "--no-headers")
+
+
+def test_limit_ranges(server: Server, tmp_path: Path) -> None:
+    manifest = """
+apiVersion: v1
+kind: LimitRange
+metadata: {name: bounds}
+spec: {limits: [{type: Container, max: {cpu: "2"}}]}
+"""
+    kubectl(server, tmp_path, "apply", "-f", "-", stdin=manifest)
+    table = kubectl(server, tmp_path, "get", "limits", "bounds")
+    assert table.splitlines()[0].split() == ["NAME", "CREATED", "AT"]
+    assert "Container" in kubectl(server, tmp_path, "describe", "limitrange", "bounds")
+    assert "maxLimitRequestRatio" in kubectl(server, tmp_path, "explain", "limitrange.spec.limits")
+    kubectl(server, tmp_path, "delete", "limits", "bounds")
+
+
 def test_events_in_both_apis(server: Server, tmp_path: Path) -> None:
     manifest = """
 apiVersion: events.k8s.io/v1

@@ -174,7 +174,7 @@ def test_the_text_has_upstreams_names() -> None:
     plane.settle()
     metrics = Metrics()
     metrics.source(lambda: plane.controller.samples(plane.now))
-    lines = metrics.render().decode().splitlines()
+    lines = metrics.render()[0].decode().splitlines()
     assert "# TYPE endpoint_slice_controller_changes counter" in lines
     assert 'endpoint_slice_controller_changes{operation="create"} 1.0' in lines
     assert "# TYPE workqueue_adds_total counter" in lines

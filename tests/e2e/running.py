@@ -30,14 +30,17 @@ def kubectl_path() -> str:
     return str(Path(sys.executable).with_name("kubectl"))
 
 
-def spawn(folder: Path, *flags: str, data_dir: str = "", command: str = "up") -> Plane:
-    """Start ``sliceplane up`` (or ``apiserver``) on a free port and wait for its ready line."""
+def spawn(folder: Path, *flags: str, data_dir: str = "", command: str = "up", prefix: tuple[str, ...] = ()) -> Plane:
+    """Start ``sliceplane up`` (or ``apiserver``) on a free port and wait for its ready line.
+
+    *prefix* is a program that runs a program, such as ``ip netns exec NAME``.
+    """
     log = folder / "up.log"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     with log.open("ab") as errors:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "sliceplane", command, "--secure-port", "0"),
+                *(*prefix, sys.executable, "-m", "sliceplane", command, "--secure-port", "0"),
                 *("--data-dir", data_dir or str(folder / "data"), *flags),
             ],
             stdin=subprocess.DEVNULL,

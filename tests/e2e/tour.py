@@ -72,6 +72,20 @@ kind: Lease
 metadata: {name: leader}
 spec: {holderIdentity: alice, leaseDurationSeconds: 15}
 """
+QUEUE = """\
+apiVersion: v1
+kind: Service
+metadata:
+  name: queue
+  labels: {tier: back}
+spec:
+  selector: {app: queue}
+  ports:
+  - {name: amqp, port: 5672}
+"""
+QUEUE_OTHER_PORT = QUEUE.replace("name: amqp", "name: other")
+QUEUE_TWO_PORTS = QUEUE + "  - {name: admin, port: 15672}\n"
+QUEUE_NO_LABEL = QUEUE.replace("  labels: {tier: back}\n", "")
 ENDPOINTS = """\
 apiVersion: v1
 kind: Endpoints
@@ -161,6 +175,8 @@ TOUR: tuple[Chapter, ...] = (
                 "get pods -A -l app=web --field-selector spec.nodeName=node-1 --show-labels",
                 (r"app=web,pod-template-hash=",),
             ),
+            Step(f"get endpointslices {_NAME} -o jsonpath-as-json={{.items[0].kind}}", (r'"EndpointSlice"',)),
+            Step("get service web -o kyaml", (r'kind: "Service",', r'name: "web",')),
             Step("get service missing", (r'services "missing" not found',), fails=True),
         ),
     ),
@@ -197,6 +213,55 @@ TOUR: tuple[Chapter, ...] = (
             Step("label endpointslice by-hand tier=front", (r"by-hand labeled",)),
             Step("annotate endpointslice by-hand note-", (r"by-hand annotated",)),
             Step("get endpointslice by-hand -o yaml", (r"198.51.100.9", r"tier: front", r"ready: false")),
+        ),
+    ),
+    Chapter(
+        "Server-side apply",
+        (
+            Step("apply --server-side -f -", (r"^service/queue serverside-applied$",), stdin=QUEUE),
+            Step("diff --server-side -f -", stdin=QUEUE, absent=(r".",)),
+            Step("diff --server-side -f -", (r"\+  - name: admin",), stdin=QUEUE_TWO_PORTS, fails=True),
+            Step(
+                "apply --server-side --field-manager=other -f -",
+                (
+                    (
+                        r'Apply failed with 1 conflict: conflict with "kubectl": '
+                        r'\.spec\.ports\[port=5672,protocol="TCP"\]\.name'
+                    ),
+                    r"--force-conflicts",
+                ),
+                stdin=QUEUE_OTHER_PORT,
+                fails=True,
+            ),
+            Step(
+                "apply --server-side --field-manager=other --force-conflicts -f -",
+                (r"service/queue serverside-applied",),
+                stdin=QUEUE_OTHER_PORT,
+            ),
+            Step("get service queue -o jsonpath={.spec.ports[*].name}", (r"^other$",)),
+            Step("apply --server-side --force-conflicts -f -", (r"serverside-applied",), stdin=QUEUE_NO_LABEL),
+            Step("get service queue --show-labels", (r"queue +ClusterIP", r"tier=back")),
+            Step("apply --server-side --field-manager=other -f -", (r"serverside-applied",), stdin=QUEUE_NO_LABEL),
+            Step("get service queue --show-labels", (r"<none>",), absent=(r"tier=",)),
+            Step(
+                "get service queue -o yaml --show-managed-fields",
+                (
+                    r"manager: other\n    operation: Apply",
+                    r"manager: kubectl\n    operation: Apply",
+                    r"f:selector: \{\}",
+                ),
+            ),
+            Step("get service queue -o yaml", (r"name: queue",), absent=(r"managedFields",)),
+            Step("apply --server-side -f -", (r"service/web serverside-applied",), stdin=SERVICE),
+            Step("delete service queue", (r'service "queue" deleted',)),
+        ),
+    ),
+    Chapter(
+        "Who may do what",
+        (
+            Step("auth whoami", (r"Username +\S+", r"system:masters")),
+            Step("auth can-i create endpointslices", (r"^yes$",)),
+            Step("auth can-i --list", (r"\*\.\* +\[\] +\[\] +\[\*\]",)),
         ),
     ),
     Chapter(
@@ -256,6 +321,23 @@ TOUR: tuple[Chapter, ...] = (
             ),
             Step("explain endpointslice.endpoints.hints", (r"forZones\t<\[\]ForZone>", r"forNodes\t<\[\]ForNode>")),
             Step("explain deployment.spec.strategy --recursive", (r"maxSurge",)),
+        ),
+    ),
+    Chapter(
+        "delete, and what becomes of what is owned",
+        (
+            Step("create deployment one --image=example/app:1", (r"one created",)),
+            Step("create deployment two --image=example/app:1", (r"two created",)),
+            Step("create deployment three --image=example/app:1", (r"three created",)),
+            Step("wait deployments one two three --for=condition=Available --timeout=30s", (r"(?s)met.*met.*met",)),
+            Step("delete deployment one --cascade=background", (r'deployment.apps "one" deleted',)),
+            Step("wait replicasets,pods -l app=one --for=delete --timeout=30s"),
+            Step("delete deployment two --cascade=foreground --timeout=30s", (r'deployment.apps "two" deleted',)),
+            Step("get deployments,replicasets,pods -l app=two", (r"No resources found",)),
+            Step("delete deployment three --cascade=orphan", (r'deployment.apps "three" deleted',)),
+            Step("get replicasets,pods -l app=three", (r"replicaset.apps/three-\w+ +1 +1 +1", r"pod/three-\S+ +1/1")),
+            Step("delete replicaset -l app=three", (r'replicaset.apps "three-\w+" deleted',)),
+            Step("wait pods -l app=three --for=delete --timeout=30s"),
         ),
     ),
     Chapter(

@@ -1,9 +1,12 @@
 """A real client-go program against a running plane: its caches must equal the server's lists, whatever happens.
 
 Followers (``follow``) hold the informers of a node proxy over protobuf and over JSON, one process with WatchList on and
-one with it off.  A writer (``churn``) changes slices through protobuf bodies.  Followers are held with SIGSTOP while
-the server changes objects, compacts and restarts on the same port and data.  What the server sent meanwhile may wait
-in socket buffers, so this does not prove that a follower had to begin anew.  ServiceCIDRs need not synchronise.
+one with it off.  A writer (``churn``) changes slices through protobuf bodies.
+
+A restart in place keeps the history, so no follower may be told that its place in it is gone.  Twice followers are cut
+off: they are held with SIGSTOP while the server goes on at another port, where objects change and the history is
+compacted past what they have seen, and comes back to the port that they know.  Each of their informers must then be
+told Expired once and begin anew once; a visitor, connected to the other port all the time, must not be told at all.
 """
 
 from __future__ import annotations
@@ -11,45 +14,51 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
+import re
 import signal
 import subprocess
 import time
 import urllib.parse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.e2e.running import Plane, spawn, stop
+from tests.peers.programs import build
 
-pytestmark = [pytest.mark.peer, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 SOURCE = Path(__file__).with_name("clientgo")
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
 NOT_HEADLESS = "!service.kubernetes.io/headless"
-HISTORY_KEEP_S = 2
+#: what a node proxy follows: kind -> path and query of the server's list
+FOLLOWED: dict[str, tuple[str, dict[str, str]]] = {
+    "endpointslices": (SLICES, {"labelSelector": NOT_HEADLESS}),
+    "nodes": ("/api/v1/nodes", {"fieldSelector": "metadata.name=node-1"}),
+    "servicecidrs": ("/apis/networking.k8s.io/v1/servicecidrs", {}),
+    "services": (
+        "/api/v1/services",
+        {"fieldSelector": "spec.clusterIP!=None", "labelSelector": "!service.kubernetes.io/service-proxy-name"},
+    ),
+}
+WIRES = ("json", "protobuf")
+LONG, SHORT = ("--history-keep", "10m"), ("--history-keep", "1s")
 SETTLE_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def peer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    go = shutil.which("go")
-    if go is None:
-        assert "CI" not in os.environ, "CI must have Go: the client-go peer cannot be built"
-        pytest.skip("no Go toolchain: the client-go peer cannot be built")
-    binary = tmp_path_factory.mktemp("peer") / "clientgo"
-    done = subprocess.run(
-        [go, "build", "-trimpath", "-o", str(binary), "."], cwd=SOURCE, check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return str(binary)
+    out = tmp_path_factory.mktemp("peer")
+    build(SOURCE, out, ".")
+    return str(out / "clientgo")
 
 
 @dataclass(frozen=True)
 class Follower:
     process: subprocess.Popen[str]
+    watch_list: bool
 
     def ask(self, line: str) -> Any:
         assert self.process.stdin is not None
@@ -58,32 +67,64 @@ class Follower:
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
+    def totals(self, what: str) -> dict[str, int]:
+        """``begun``, ``expired`` or ``bytes`` of every informer, by wire format and kind."""
+        told = self.ask("totals")
+        return {f"{wire} {kind}": told[wire][FOLLOWED[kind][0]][what] for wire in WIRES for kind in FOLLOWED}
 
-def follower(peer: str, plane: Plane, *, watch_list: bool) -> Follower:
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.communicate()
+
+
+def follow(peer: str, plane: Plane, *, watch_list: bool) -> Follower:
     environment = {**os.environ, "KUBE_FEATURE_WatchListClient": str(watch_list).lower()}
-    return Follower(
-        subprocess.Popen(
-            [peer, "follow", plane.kubeconfig, "node-1"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-    )
+    command = [peer, "follow", plane.kubeconfig, "node-1"]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, text=True, env=environment)
+    return Follower(process, watch_list)
+
+
+@dataclass
+class Server:
+    """The plane that runs now; ``move`` replaces it by one with the same data."""
+
+    folder: Path
+    plane: Plane
+    home: str
+    peaks: list[int] = field(default_factory=list)
+
+    def move(self, port: str, *flags: str) -> None:
+        self.end()
+        self.plane = spawn(self.folder, *flags, "--secure-port", port)
+
+    def end(self) -> None:
+        status = Path(f"/proc/{self.plane.process.pid}/status").read_text()
+        peak = re.search(r"VmHWM:\s*(\d+) kB", status)
+        assert peak is not None, status
+        self.peaks.append(int(peak[1]) // 1024)
+        assert stop(self.plane) == 0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    plane = spawn(tmp_path, *LONG)
+    running = Server(tmp_path, plane, str(urllib.parse.urlsplit(plane.url).port))
+    yield running
+    stop(running.plane)
+
+
+def kubectl_raw(plane: Plane, path: str, query: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [plane.kubectl, "get", "--raw", f"{path}?{urllib.parse.urlencode(query)}"]
+    return subprocess.run(command, env=plane.environment, capture_output=True, text=True, check=False)
 
 
 def get(plane: Plane, path: str, **query: str) -> Any:
-    """What the server says in JSON to its administrator, by way of kubectl, unparsed."""
-    return json.loads(
-        subprocess.run(
-            [plane.kubectl, "get", "--raw", f"{path}?{urllib.parse.urlencode(query)}"],
-            env=plane.environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    )
+    """What the server says in JSON to its administrator."""
+    done = kubectl_raw(plane, path, query)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def versions(listed: Any) -> str:
@@ -100,92 +141,111 @@ def churn(peer: str, plane: Plane, seed: int, slices: int, changes: int) -> None
     assert done.returncode == 0, done.stderr
 
 
-def settle(plane: Plane, followers: list[Follower]) -> dict[str, Any]:
-    """Wait until every cache holds what the server lists; the facts of the first follower."""
-    listed = get(plane, SLICES, labelSelector=NOT_HEADLESS)
-    wanted = versions(listed)
+def settle(plane: Plane, followers: list[Follower]) -> None:
+    """Wait until every cache holds what the server lists, the same in both wire formats."""
+    lists = {kind: get(plane, path, **query) for kind, (path, query) in FOLLOWED.items()}
+    wanted = {kind: (len(listed["items"]), versions(listed)) for kind, listed in lists.items()}
     deadline = time.monotonic() + SETTLE_S
     while True:
         facts = [one.ask("facts") for one in followers]
-        slices = [one[f"{wire} endpointslices"] for one in facts for wire in ("protobuf", "json")]
-        synced = all(each["synced"] for one in facts for key, each in one.items() if "servicecidrs" not in key)
-        if synced and all(one["versions"] == wanted for one in slices):
-            assert {one["size"] for one in slices} == {len(listed["items"])}
-            assert len({one["contents"] for one in slices}) == 1, "the wire formats differ in content"
-            return facts[0]
-        assert time.monotonic() < deadline, (len(listed["items"]), wanted, facts)
-        time.sleep(0.2)
+        held = [{kind: each[f"{wire} {kind}"] for kind in FOLLOWED} for each in facts for wire in WIRES]
+        if all((one[kind]["size"], one[kind]["versions"]) == wanted[kind] for one in held for kind in FOLLOWED):
+            break
+        assert time.monotonic() < deadline, (wanted, facts)
+        time.sleep(0.1)
+    assert all(one[kind]["synced"] for one in held for kind in FOLLOWED)
+    for kind in FOLLOWED:
+        assert len({one[kind]["contents"] for one in held}) == 1, f"the wire formats differ in {kind}"
 
 
 def compacted_past(plane: Plane, revision: str) -> None:
     deadline = time.monotonic() + SETTLE_S
-    path = f"{SLICES}?resourceVersion={revision}&resourceVersionMatch=Exact"
-    while True:
-        done = subprocess.run(
-            [plane.kubectl, "get", "--raw", path], env=plane.environment, check=False, capture_output=True, text=True
-        )
-        if done.returncode != 0:
-            assert "too old" in done.stderr or "Expired" in done.stderr or "provided" in done.stderr, done.stderr
-            return
+    query = {"resourceVersion": revision, "resourceVersionMatch": "Exact", "limit": "1"}
+    while (done := kubectl_raw(plane, SLICES, query)).returncode == 0:
         assert time.monotonic() < deadline, "history was not compacted"
-        time.sleep(0.5)
+        time.sleep(0.2)
+    assert "too old" in done.stderr or "Expired" in done.stderr or "provided" in done.stderr, done.stderr
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[list[Plane]]:
-    """The running plane, as the only entry: ``restart`` replaces it."""
-    planes = [spawn(tmp_path, "--history-keep", f"{HISTORY_KEEP_S}s")]
-    yield planes
-    stop(planes[0])
-
-
-def restart(server: list[Plane], folder: Path) -> None:
-    port = str(urllib.parse.urlsplit(server[0].url).port)
-    assert stop(server[0]) == 0
-    server[0] = spawn(folder, "--history-keep", f"{HISTORY_KEEP_S}s", "--secure-port", port)
-
-
-@pytest.mark.parametrize(("slices", "changes"), [(1_000, 500), (10_000, 5_000)])
-def test_caches_equal_lists(peer: str, server: list[Plane], tmp_path: Path, slices: int, changes: int) -> None:
-    churn(peer, server[0], 1, slices, 0)
-    followers = [follower(peer, server[0], watch_list=True), follower(peer, server[0], watch_list=False)]
+@pytest.mark.parametrize(
+    ("slices", "changes"), [(1_000, 500), pytest.param(10_000, 5_000, marks=pytest.mark.peer)], ids=["small", "large"]
+)
+def test_caches_equal_lists(peer: str, server: Server, slices: int, changes: int) -> None:
+    begin = time.monotonic()
+    churn(peer, server.plane, 1, slices, 0)
+    followers = [follow(peer, server.plane, watch_list=switch) for switch in (True, False)]
     try:
-        settle(server[0], followers)
+        settle(server.plane, followers)
+        filled = time.monotonic()
         fifth = changes // 5
-        churn(peer, server[0], 2, slices, fifth)
-        settle(server[0], followers)
-        restart(server, tmp_path)
-        churn(peer, server[0], 3, slices, fifth)
-        settle(server[0], followers)
+        churn(peer, server.plane, 2, slices, fifth)
+        settle(server.plane, followers)
+        server.move(server.home, *LONG)
+        churn(peer, server.plane, 3, slices, fifth)
+        settle(server.plane, followers)
+        assert all(set(one.totals("expired").values()) == {0} for one in followers), "history survives a restart"
         for seed in (4, 5):
-            before = get(server[0], SLICES, limit="1")["metadata"]["resourceVersion"]
-            for one in followers:
-                one.process.send_signal(signal.SIGSTOP)
-            churn(peer, server[0], seed, slices, fifth)
-            compacted_past(server[0], before)
-            restart(server, tmp_path)
-            for one in followers:
-                one.process.send_signal(signal.SIGCONT)
-            settle(server[0], followers)
-        churn(peer, server[0], 6, slices, changes - 4 * fifth)
-        settle(server[0], followers)
+            _cut_off(peer, server, followers, seed, slices, fifth)
+        churn(peer, server.plane, 6, slices, changes - 4 * fifth)
+        settle(server.plane, followers)
         _requests_are_a_proxys(followers)
+        _figures(server, followers, filled - begin, time.monotonic() - begin)
     finally:
         for one in followers:
-            one.process.send_signal(signal.SIGCONT)
-            one.process.kill()
-            one.process.communicate()
+            one.end()
+
+
+def _cut_off(peer: str, server: Server, followers: list[Follower], seed: int, slices: int, changes: int) -> None:
+    """Followers miss more than the history keeps; exactly they are told so, once for each informer."""
+    earlier = [(one.totals("expired"), one.totals("begun")) for one in followers]
+    before = get(server.plane, SLICES, limit="1")["metadata"]["resourceVersion"]
+    for one in followers:
+        one.process.send_signal(signal.SIGSTOP)
+    server.move("0", *SHORT)
+    visitor = follow(peer, server.plane, watch_list=True)
+    try:
+        settle(server.plane, [visitor])
+        churn(peer, server.plane, seed, slices, changes)
+        compacted_past(server.plane, before)
+        settle(server.plane, [visitor])
+        assert set(visitor.totals("expired").values()) == {0}, "a stream that is read is not cut by compaction"
+        assert set(visitor.totals("begun").values()) == {1}
+    finally:
+        visitor.end()
+    server.move(server.home, *LONG)
+    for one in followers:
+        one.process.send_signal(signal.SIGCONT)
+    deadline = time.monotonic() + SETTLE_S
+    for one, (expired, begun) in zip(followers, earlier, strict=True):
+        wanted = (
+            {name: count + 1 for name, count in expired.items()},
+            {name: count + 1 for name, count in begun.items()},
+        )
+        while (found := (one.totals("expired"), one.totals("begun"))) != wanted:
+            assert time.monotonic() < deadline, f"{one.watch_list}: wanted {wanted}, found {found}"
+            time.sleep(0.1)
+    settle(server.plane, followers)
 
 
 def _requests_are_a_proxys(followers: list[Follower]) -> None:
-    """The streaming client streamed, in its own wire format."""
-    for watch_list, one in zip((True, False), followers, strict=True):
+    """Each asked in its own wire format, and the streaming ones began with a stream."""
+    for one in followers:
         for wire, made in one.ask("requests").items():
             mine = [each for each in made if each["path"] == SLICES]
             assert {each["labelSelector"] for each in mine} == {NOT_HEADLESS}
             first = [each for each in mine if (each["sendInitialEvents"] == "true") or not each["watch"]]
             good = [each for each in first if each["code"] == 200]
-            assert all(each["watch"] == watch_list for each in good), good
-            assert sum(each["count"] for each in good) >= 1, mine
+            assert all(each["watch"] == one.watch_list for each in good), good
+            assert sum(each["count"] for each in good) >= 3, "once at the start and once for each compaction"
             for each in good:
                 assert each["contentType"].startswith(each["accept"].partition(",")[0]), (wire, each)
+
+
+def _figures(server: Server, followers: list[Follower], filled_s: float, all_s: float) -> None:
+    relists = sum(count - 1 for one in followers for count in one.totals("begun").values())
+    expired = sum(count for one in followers for count in one.totals("expired").values())
+    received = {"stream" if one.watch_list else "list": one.totals("bytes") for one in followers}
+    mib = {f"{how} {name}": round(count / 2**20, 1) for how, each in received.items() for name, count in each.items()}
+    shown = {name: size for name, size in mib.items() if "endpointslices" in name}
+    print(f"\nfilled after {filled_s:.1f} s, all {all_s:.1f} s; {expired} times Expired, {relists} relists;")
+    print(f"received, MiB: {shown}; server's peak RSS at each of its ends, MiB: {server.peaks}")

@@ -43,6 +43,8 @@ def test_the_server_owns_identity_and_the_body_is_canonical(api: Any) -> None:
     uid = stored["metadata"]["uid"]
     assert len(uid) == 36
     assert uid != "mine"
+    (entry,) = stored["metadata"].pop("managedFields")
+    assert (entry["manager"], entry["operation"]) == ("unknown", "Update")
     assert stored["metadata"] == {
         "name": "s",
         "namespace": "default",
@@ -298,6 +300,7 @@ def test_columns_for_selectors_and_owners(api: Any) -> None:
         "spec.restartPolicy": "Always",
         "spec.schedulerName": "default-scheduler",
         "spec.hostNetwork": "false",
+        "spec.serviceAccountName": "default",
         "status.phase": "Pending",
     }
     assert api.store.owned_by("u1") == (record,)

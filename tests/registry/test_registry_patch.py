@@ -79,7 +79,7 @@ def test_an_empty_patch_is_a_no_op(with_map: Any) -> None:
             400,
             "the namespace of the provided object does not match the namespace sent on the request",
         ),
-        ("apply", {}, 415, None),
+        ("apply", {}, 400, "invalid object type: /, Kind="),
     ],
 )
 def test_bad_patches(with_map: Any, kind: Any, patch: Any, code: int, message: str | None) -> None:

@@ -250,6 +250,7 @@ def test_endpoints_follow_a_new_address(make_api: Any) -> None:
     api = make_api(advertise_address="192.168.3.4", advertise_port=6443)
     for address, kind in (("192.168.3.5", "IPv4"), ("2001:db8::5", "IPv6")):
         config = RegistryConfig(advertise_address=address, advertise_port=7443)
+        api.now += 15  # the server before this one crashed
         api.registry = Registry(api.store, rng=Rng(2), config=config)
         api.registry.bootstrap(api.now)
         api.commit()

@@ -57,7 +57,7 @@ def test_a_no_op_writes_nothing(api: Any) -> None:
     api.events.clear()
     for document in (
         slice_document("10.0.0.1", labels={"a": "b"}),
-        slice_document("10.0.0.1", labels={"a": "b"}, finalizers=[], annotations=None, managedFields=[{}]),
+        slice_document("10.0.0.1", labels={"a": "b"}, finalizers=[], annotations=None, managedFields=None),
         {**slice_document("10.0.0.1", labels={"a": "b"}), "ports": []},
         json.loads(first.body),
     ):

@@ -234,6 +234,20 @@ def test_a_fault_ends_the_watches_that_it_concerns_and_no_others(plane):
     plane.hub.check()
 
 
+def test_a_fault_in_what_is_there_ends_the_watch_and_not_its_taker(plane):
+    class Broken(PlainEncoder):
+        def event(self, kind: EventType, record: Record) -> bytes:
+            raise ValueError("no such column")
+
+    plane.put(A)
+    broken = plane.watch(encoder=Broken(), initial=True)
+    assert broken.take() == ()
+    assert (broken.closed, broken.pending) == (True, False)
+    assert broken.error is not None
+    assert (broken.error.code, "no such column" in broken.error.message) == (500, True)
+    plane.hub.check()
+
+
 def test_the_hub_must_not_lag_behind_the_store(plane):
     plane.writer.put(A)
     plane.writer.commit()

@@ -75,6 +75,8 @@ class StatusError(Exception):
     #: extra members of ``metadata`` (an expired continue token carries a fresh one)
     metadata: dict[str, Any] = field(default_factory=dict)
     retry_after_s: int | None = None
+    #: of a 405
+    allowed_methods: tuple[str, ...] = ()
 
     __hash__ = Exception.__hash__
 
@@ -138,9 +140,10 @@ def unknown_resource() -> StatusError:
     return StatusError(404, "NotFound", "the server could not find the requested resource", {})
 
 
-def method_not_allowed() -> StatusError:
+def method_not_allowed(allowed: tuple[str, ...] = ()) -> StatusError:
+    """*allowed*: the methods that would do, for the ``Allow`` header (RFC 9110 section 15.5.6)."""
     message = "the server does not allow this method on the requested resource"
-    return StatusError(405, "MethodNotAllowed", message, {})
+    return StatusError(405, "MethodNotAllowed", message, {}, allowed_methods=allowed)
 
 
 def already_exists(plural: str, group: str, name: str, *, being_deleted: bool = False) -> StatusError:
@@ -174,11 +177,14 @@ def expired(message: str, metadata: dict[str, Any] | None = None) -> StatusError
     return StatusError(410, "Expired", message, metadata=metadata or {})
 
 
-def too_large_resource_version(wanted: int, current: int) -> StatusError:
+def too_large_resource_version(wanted: int, current: int, *, retry: bool = True) -> StatusError:
+    """*retry*: with the advice to come back in a second."""
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-    details = {"causes": [cause], "retryAfterSeconds": 1}
+    details: dict[str, Any] = {"causes": [cause]}
+    if retry:
+        details["retryAfterSeconds"] = 1
     message = f"Timeout: Too large resource version: {wanted}, current: {current}"
-    return StatusError(504, "Timeout", message, details, retry_after_s=1)
+    return StatusError(504, "Timeout", message, details, retry_after_s=1 if retry else None)
 
 
 def too_large_body(limit_bytes: int) -> StatusError:

@@ -49,6 +49,8 @@ class Resource:
     delete_reply: DeleteReply = "status"
     #: gracePeriodSeconds means something (Pod only)
     graceful_delete: bool = False
+    #: upstream serves it straight from storage, which a client can tell by limits and errors (reference B4, B5) [quirk]
+    uncached: bool = False
 
     @property
     def api_version(self) -> str:
@@ -199,6 +201,7 @@ Events = Resource(
     short_names=("ev",),
     selectable_fields=_CORE_EVENT_FIELDS,
     create_on_update=True,
+    uncached=True,
 )
 #: the same Events under other names, see ``api.views``; paths of fields are those of the stored form
 EventsV1 = Resource(
@@ -216,6 +219,7 @@ EventsV1 = Resource(
         ("type", "type"),
     ),
     create_on_update=True,
+    uncached=True,
 )
 ResourceQuotas = Resource(
     group="",
@@ -226,6 +230,14 @@ ResourceQuotas = Resource(
     short_names=("quota",),
     subresources=("status",),
     delete_reply="object",
+)
+LimitRanges = Resource(
+    group="",
+    version="v1",
+    kind="LimitRange",
+    plural="limitranges",
+    singular="limitrange",
+    short_names=("limits",),
 )
 Secrets = Resource(
     group="",
@@ -363,6 +375,7 @@ RESOURCES: tuple[Resource, ...] = (
     ConfigMaps,
     EndpointsObjects,
     Events,
+    LimitRanges,
     Namespaces,
     Nodes,
     Pods,

@@ -49,6 +49,13 @@ def from_stored(resource: Resource, document: Document) -> Document:
     return {name: value for name, value in shown.items() if value != "" or name not in _OMIT_EMPTY}
 
 
+def renamed_members(source: Resource, aim: Resource) -> dict[str, str]:
+    """How top-level members of *source* are called in *aim*, where that differs; both show the same objects."""
+    if source.is_view == aim.is_view:
+        return {}
+    return _TO_VIEW if aim.is_view else _TO_STORED
+
+
 def shown(resource: Resource, body: bytes) -> bytes:
     """A stored body as *resource* shows it.  What is no such body (a list, a Status) is left as it is."""
     if not resource.is_view:

@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "controllers": ("sliceplane.cli.controllers", "Run the controllers against any API server."),
     "estimate": ("sliceplane.cli.estimate", "Estimate what a Service costs in writes, events and bytes."),
     "proxy": ("sliceplane.cli.proxy", "Run the node proxy: nftables rules for Services."),
+    "simulate": ("sliceplane.cli.simulate", "Run the control plane on virtual time, under faults, from one seed."),
     "up": ("sliceplane.cli.up", "Run the whole plane in one process."),
 }
 

@@ -15,6 +15,7 @@ import msgspec
 from sliceplane.api.codec import decode
 from sliceplane.api.errors import is_namespace_terminating
 from sliceplane.api.meta import Object
+from sliceplane.api.scheme import Resource
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Work, Write
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.informer.changes import Change
@@ -25,6 +26,8 @@ from sliceplane.workqueue.samples import queue_families
 
 #: a laptop's controllers should not brood for a quarter of an hour over a passing error
 RETRY_BACKOFF = Backoff(base_s=0.1, cap_s=30.0)
+#: how long a key rests whose object the server does not know any more, if the cache does not notice earlier
+GONE_REST_S = 30.0
 
 
 class KeyedController(ABC):
@@ -35,6 +38,8 @@ class KeyedController(ABC):
         self._queue: WorkQueue[str] = WorkQueue(backoff=RETRY_BACKOFF)
         self._synced = False
         self._notes: list[EventNote] = []
+        #: uids of which a write found nothing -> until when nothing is done for them
+        self._gone: dict[str, float] = {}
 
     @property
     def info(self) -> ControllerInfo:
@@ -91,6 +96,39 @@ class KeyedController(ABC):
 
     def next_deadline(self) -> float | None:
         return self._queue.next_deadline() if self._synced else None
+
+    # An object that the cache still shows may be gone (its watch is silent, say).  Whoever goes on making dependents
+    # for it races the garbage collector, who takes them away at once: a loop at full speed.
+
+    def note_gone(self, uid: str, done: Done, resource: Resource, now: float) -> None:
+        """*uid* is what *done* was for; if one of its patches of *resource* found nothing, let its key rest.
+
+        Another object of that name refuses the uid in the patch: 422.
+        """
+        for write, result in zip(done.job.writes, done.results, strict=False):
+            if write.resource is resource and write.verb == "patch" and not result:
+                self._gone[uid] = now + GONE_REST_S
+        if done.error is not None and done.error.reason == "Invalid":
+            refused = done.job.writes[len(done.results)]
+            if refused.resource is resource and refused.verb == "patch":
+                self._gone[uid] = now + GONE_REST_S
+
+    def rests(self, key: str, uid: str, now: float) -> bool:
+        """Nothing is to be planned for *uid* now; its key will be looked at again."""
+        until = self._gone.get(uid)
+        if until is None:
+            return False
+        if now >= until:
+            del self._gone[uid]
+            return False
+        self.enqueue_after(key, until - now, now)
+        return True
+
+    def alive_or_over(self, change: Change[Object]) -> None:
+        """The cache shows something of an object: whatever was thought of it is old."""
+        for each in (change.old, change.new):
+            if each is not None:
+                self._gone.pop(each.metadata.uid, None)
 
     def expect_results(self, expectations: Expectations, done: Done, now: float) -> None:
         """Wait until the cache shows what the job's writes did, as the server's answers tell."""

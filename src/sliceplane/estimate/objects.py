@@ -100,7 +100,9 @@ def _store(resource: Resource, document: Document) -> bytes:
     registry.bootstrap(NOW)
     context = Context(now=NOW, user=User(name="estimate", groups=("system:masters",)))
     target = Target(resource=resource, namespace=_NAMESPACE)
-    return registry.create(context, target, Body(document=document), WriteOptions()).body
+    return registry.create(
+        context, target, Body(document=document), WriteOptions(field_manager="kube-controller-manager")
+    ).body
 
 
 # What the objects are about: Pods of a Deployment, twenty to a Node, Nodes in three zones.

@@ -6,14 +6,16 @@ fraction digits.  Seconds since the epoch (``float``) are the form that cores co
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+_400_YEARS = timedelta(days=146_097)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def format_time(seconds: float) -> str:
     """A ``metav1.Time``: whole seconds, UTC."""
-    return datetime.fromtimestamp(int(seconds // 1), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    text = datetime.fromtimestamp(int(seconds // 1), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return text.rjust(20, "0")  # %Y of an early year has fewer than four digits
 
 
 def format_micro_time(seconds: float) -> str:
@@ -29,9 +31,17 @@ def format_nano_time(nanoseconds: int) -> str:
     return f"{text}.{digits}Z" if digits else f"{text}Z"
 
 
-def parse_time(text: str) -> float:
-    """Seconds since the epoch.  Raises ``ValueError`` if *text* is not RFC 3339 with an offset."""
-    moment = datetime.fromisoformat(text)
+def since_epoch(text: str) -> timedelta:
+    """What has passed since the epoch.  Raises ``ValueError`` if *text* is not RFC 3339 with an offset."""
+    # RFC 3339 and Go have a year 0, ``datetime`` has not; the calendar repeats every 400 years.
+    year_zero = text.startswith("0000-")
+    moment = datetime.fromisoformat(f"0400{text[4:]}" if year_zero else text)
     if moment.tzinfo is None:
         raise ValueError(f"time {text!r} has no UTC offset")
-    return (moment - _EPOCH).total_seconds()
+    passed = moment - _EPOCH
+    return passed - _400_YEARS if year_zero else passed
+
+
+def parse_time(text: str) -> float:
+    """Seconds since the epoch.  Raises ``ValueError`` if *text* is not RFC 3339 with an offset."""
+    return since_epoch(text).total_seconds()

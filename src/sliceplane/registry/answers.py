@@ -10,8 +10,6 @@ from sliceplane.registry.documents import canonical
 from sliceplane.registry.types import Outcome
 from sliceplane.store.types import Record
 
-FQDN_WARNING = "spec.addressType: FQDN endpoints are deprecated"
-
 
 def stored(record: Record, code: int = 200, warnings: tuple[str, ...] = ()) -> Outcome:
     """The object just staged."""

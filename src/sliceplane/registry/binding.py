@@ -22,7 +22,10 @@ _TOPOLOGY_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zon
 def bind(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
     """Raises StatusError: 400, 404, 409 (being deleted, bound already, other uid), 422."""
     record = core.latest(target)
-    wanted = normalised(body.document)
+    try:
+        wanted = normalised(body.document)
+    except ValueError as error:
+        raise bad_request(f'Binding in version "v1" cannot be handled as a Binding: {error}') from error
     head, node = wanted.get("metadata", {}), _node(target, wanted)
     pod = document_of(record)
     if head.get("uid") and head["uid"] != record.uid:

@@ -10,8 +10,17 @@ from collections.abc import Iterable, Iterator
 
 from sliceplane.api.errors import StatusError, not_found
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import ClusterRoles, Events, Resource, ResourceQuotas, Services
+from sliceplane.api.scheme import ClusterRoles, Events, IPAddresses, Resource, ResourceQuotas, ServiceCIDRs, Services
+from sliceplane.kit.ip import canonical as canonical_address
 from sliceplane.kit.rng import Rng
+from sliceplane.kit.times import format_time
+from sliceplane.registry.admission.address_book import (
+    ALLOCATOR,
+    FAMILY_LABEL,
+    MANAGED_BY_LABEL,
+    AddressBook,
+    family_of,
+)
 from sliceplane.registry.admission.quotas import QuotaIndex
 from sliceplane.registry.admission.services import ServiceLedgers
 from sliceplane.registry.authentication.types import NoTokens, TokenService
@@ -35,7 +44,8 @@ class Core:
         self.rng = rng
         self.config = config
         self.tokens = tokens or NoTokens()
-        self.services = ServiceLedgers(config, rng)
+        self.addresses = AddressBook(config.service_cidrs)
+        self.services = ServiceLedgers(config, rng, self.addresses)
         self.policy = PolicyIndex()
         self.aggregation = Aggregation()
         self.quotas = QuotaIndex(store)
@@ -44,9 +54,15 @@ class Core:
 
     def rebuild(self) -> None:
         """Derive the ledgers from the newest records: at start, and after staged events were forgotten."""
+        self.addresses.reset()
+        for record in self.store.iter_latest(ServiceCIDRs.storage_key):
+            self.addresses.on_range(record.key.name, document_of(record))
+        for record in self.store.iter_latest(IPAddresses.storage_key):
+            self.addresses.on_address(record.key.name, document_of(record))
         self.services.reset()
         for record in self.store.iter_latest(Services.storage_key):
             self.services.on_stored(record.key, document_of(record))
+        self.addresses.suspects.update(self.services.all_addresses())
         self.policy.reset()
         self.aggregation.reset()
         for key, document in self._policy_objects():
@@ -65,8 +81,22 @@ class Core:
         self.expiry.check(record.key for record in self.store.iter_latest(Events.storage_key))
         stored = [(record.key, document_of(record)) for record in self.store.iter_latest(Services.storage_key)]
         self.services.check(stored)
+        self._check_addresses()
         self.policy.check(self._policy_objects())
         self.aggregation.check(each for each in self._policy_objects() if each[0].resource == ClusterRoles.storage_key)
+
+    def _check_addresses(self) -> None:
+        """Each address of a Service has its IPAddress and the other way round, where nobody has to look yet."""
+        book = self.addresses
+        book.check()
+        for name in self.services.all_addresses():
+            told, holder = book.told(name), self.services.holder(name)
+            assert name in book.suspects or (told and told.service == holder), f"{name} of {holder}: {told}"
+        for name in book.names():
+            told = book.told(name)
+            assert told is not None
+            fine = not told.managed or name in book.suspects or self.services.holder(name) == told.service
+            assert fine, f"IPAddress {name} names {told.service}, {self.services.holder(name)} has the address"
 
     def _policy_objects(self) -> Iterator[tuple[Key, Document]]:
         for resource in sorted(POLICY_RESOURCES):
@@ -97,8 +127,7 @@ class Core:
         record = self.store.stage_put(
             key, lambda revision: make_record(resource, shaped, revision, before.created if before else revision)
         )
-        if resource is Services:
-            self.services.on_stored(key, shaped)
+        self._follow(key, shaped)
         self.policy.on_stored(key, shaped)
         if key.resource == Events.storage_key:
             self.expiry.on_stored(key)
@@ -122,6 +151,27 @@ class Core:
                 self._put(ClusterRoles, document)
                 followers.changed(key, record.labels)
 
+    def claim_addresses(self, resource: Resource, document: Document, now: float) -> None:
+        """Stage the IPAddresses that a Service lacks.  Required order: after admission, before ``put`` of it."""
+        if resource is not Services:
+            return
+        key = Key(Services.storage_key, document["metadata"]["namespace"], document["metadata"]["name"])
+        for text in document["spec"].get("clusterIPs", ()):
+            name = canonical_address(text)
+            if name is not None and self.addresses.told(name) is None:
+                self.make_address(name, key, now)
+
+    def make_address(self, name: str, service: Key, now: float) -> None:
+        """Stage the IPAddress *name* of *service*."""
+        parent = {"resource": Services.plural, "namespace": service.namespace, "name": service.name}
+        head = {
+            "name": name,
+            "uid": self.rng.uuid(),
+            "creationTimestamp": format_time(now),
+            "labels": {FAMILY_LABEL: family_of(name), MANAGED_BY_LABEL: ALLOCATOR},
+        }
+        self.put(IPAddresses, {"metadata": head, "spec": {"parentRef": parent}})
+
     def charge(self, quotas: tuple[Document, ...]) -> None:
         """Stage what ``QuotaIndex.admit`` returned.  Required order: before the object that it is for."""
         for quota in quotas:
@@ -130,8 +180,7 @@ class Core:
     def remove(self, record: Record) -> Record:
         """Stage the deletion of the newest version."""
         last = self.store.stage_delete(record.key, lambda revision: restamp(record, revision))
-        if record.key.resource == Services.storage_key:
-            self.services.on_removed(record.key)
+        self._follow(record.key, None)
         self.policy.on_removed(record.key)
         if record.key.resource == ClusterRoles.storage_key:
             self.aggregation.on_removed(record.key)
@@ -141,6 +190,43 @@ class Core:
         if record.key.resource == ResourceQuotas.storage_key:
             self.quotas.on_removed(record.key)
         return last
+
+    def _follow(self, key: Key, document: Document | None) -> None:
+        """Tell those who keep account of addresses; ``None``: the object is gone.
+
+        IPAddresses that a Service lets go of are removed in the same step, so no commit has one without the other.
+        """
+        if key.resource == IPAddresses.storage_key:
+            if document is not None:
+                self.addresses.on_address(key.name, document)
+            else:
+                self.addresses.on_address_removed(key.name)
+        elif key.resource == ServiceCIDRs.storage_key:
+            if document is not None:
+                self.addresses.on_range(key.name, document)
+            else:
+                self.addresses.on_range_removed(key.name)
+            self.services.on_ranges()
+        elif key.resource == Services.storage_key:
+            before = self.services.addresses(key)
+            if document is not None:
+                self.services.on_stored(key, document)
+            else:
+                self.services.on_removed(key)
+            for name in before:
+                if self.services.holder(name) is None:
+                    self._release(key, name)
+
+    def _release(self, service: Key, name: str) -> None:
+        told = self.addresses.told(name)
+        record = self.store.latest(Key(IPAddresses.storage_key, "", name))
+        if record is None or told is None or not told.managed or told.service != service:
+            return
+        if document_of(record)["metadata"].get("finalizers"):
+            # Somebody holds it back: it is deleted, not removed, by whoever compares the two.
+            self.addresses.suspects.add(name)
+        else:
+            self.remove(record)
 
 
 def key_of(target: Target) -> Key:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from sliceplane.api import validation
 from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import ClusterRoles, EndpointSlices, Namespaces, Resource
-from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
+from sliceplane.api.scheme import ClusterRoles, Namespaces, Resource
+from sliceplane.api.validation.warnings import warnings_of
+from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, versions
+from sliceplane.registry.admission import pods
 from sliceplane.registry.admission.namespaces import admit_create
-from sliceplane.registry.admission.pods import label_topology
 from sliceplane.registry.authorization.aggregation import fill
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.core import Core, key_of
@@ -32,22 +33,35 @@ def create(core: Core, ctx: Context, target: Target, body: Body, options: WriteO
 
 
 def create_document(
-    core: Core, ctx: Context, target: Target, document: Document, *, options: WriteOptions, warnings: tuple[str, ...]
+    core: Core,
+    ctx: Context,
+    target: Target,
+    document: Document,
+    *,
+    options: WriteOptions,
+    warnings: tuple[str, ...],
+    tracked: bool = False,
 ) -> Outcome:
-    """Create from a decoded document, which is changed.  Also serves PUT to a name that is missing."""
+    """Create from a decoded document, which is changed.  Also serves PUT to a name that is missing, and apply, whose
+    managedFields are *tracked*: those to store."""
     resource = target.resource
     head = document["metadata"]
     metadata.match_namespace(target, head)
     given_version = metadata.parse_resource_version(head.get("resourceVersion"))
     metadata.prepare_create(resource, head, core.rng, ctx.now)
+    if not tracked:
+        if resource is Namespaces:
+            metadata.force_namespace_label(head)
+        managed_fields.on_create(ctx, target, document, options)
     admit_create(core.store, resource, head)
     generated = _settle_name(core, resource, head)
     if resource is Namespaces:
         metadata.force_namespace_label(head)
+    # Before the strategy, which tells the class of service from what a Pod asks for.
+    pods.admit_create(core.store, resource, document)
     strategy.prepare_create(core.config.gates, target, document)
     if resource is ClusterRoles:
         fill(core.store, document)
-    label_topology(core.store, resource, document)
     errors = validation.validate_create(resource, document)
     validation.refuse(resource, head, gated_fields.narrow(core.config.gates, target, errors, document, None))
     check_write(core.policy, ctx.user, resource, document, None)
@@ -57,14 +71,14 @@ def create_document(
     if existing is not None:
         raise _taken(resource, head, generated, document_of(existing))
     head.pop("resourceVersion", None)
-    if resource is EndpointSlices and document.get("addressType") == "FQDN":
-        warnings = (*warnings, answers.FQDN_WARNING)
+    warnings = (*warnings, *warnings_of(resource, document, None))
     core.services.admit(resource, document, None, dry_run=options.dry_run)
     charged = core.quotas.admit(resource, document, None)
     document = versions.to_store(core.config, target, document)
     if options.dry_run:
         return answers.unwritten(resource, document, 201, warnings)
     core.charge(charged)
+    core.claim_addresses(resource, document, ctx.now)
     return answers.stored(core.put(resource, document), 201, warnings)
 
 

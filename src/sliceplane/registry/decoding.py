@@ -6,21 +6,18 @@ null means absent, and unknown members are dropped after being warned of or refu
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
 
 from sliceplane.api import codec, conversion, defaults, schema, strict, views
-from sliceplane.api.errors import StatusError, bad_request
+from sliceplane.api.errors import StatusError, bad_request, show
 from sliceplane.api.meta import Document
+from sliceplane.api.protobuf.nothings import drop_nothings
 from sliceplane.api.scheme import Resource, stored_form
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.registry.documents import normalised
 from sliceplane.registry.types import Body, WriteOptions
-
-_UNKNOWN = re.compile(r'unknown field "(?P<path>.*)"')
-_STEP = re.compile(r"(?P<name>[^.\[\]]+)|\[(?P<index>\d+)\]")
 
 
 class Undecodable(Exception):
@@ -50,52 +47,54 @@ def decoded(resource: Resource, document: Document) -> Document:
 
     Raises ``Undecodable``.
     """
-    unknown: tuple[str, ...] = ()
+    fits = schema.accepts(resource.schema_key, document)
     # Before nulls and empty lists go: those of the wrong type must not go unnoticed.
-    if not schema.accepts(resource.schema_key, document):
+    if not fits:
         mismatch = schema.first_mismatch(schema.lookup(resource.schema_key), document)
         if mismatch is not None:
             raise Undecodable(str(mismatch))
-        unknown = schema.unknown_fields(resource.schema_key, document)
+    document, managed = _set_aside(document)
     try:
         document = normalised(document)
     except ValueError as error:
         raise Undecodable(str(error)) from error
-    for problem in unknown:
-        _drop_unknown(document, problem)
+    if not fits:
+        # By the schema and not by the complaints: those are bounded, and a member's name can be anything.
+        schema.fit(resource.schema_key, document)
     metadata = document.setdefault("metadata", {})
-    # Field ownership is not tracked, and selfLink is history.
-    metadata.pop("managedFields", None)
+    # History.
     metadata.pop("selfLink", None)
     for name in ("creationTimestamp", "deletionTimestamp"):
         if name in metadata:
-            # One moment has many spellings, and clients write back what they read in their own.
-            metadata[name] = format_time(parse_time(metadata[name]))
+            metadata[name] = _respelt(metadata[name])
+    drop_nothings(resource.api_version, resource.kind, document)
     try:
         # What cannot become a projection would be lost to every reader.
         msgspec.convert(document, codec.projection_of(resource.key))
     except msgspec.ValidationError as error:
         raise Undecodable(f"json: {error}") from error
+    if managed is not None:
+        metadata["managedFields"] = managed
     document = views.to_stored(resource, document)
     defaults.apply(stored_form(resource), document)
     return document if resource.hub is None else conversion.to_hub(document)
 
 
-def _drop_unknown(document: Document, problem: str) -> None:
-    """Remove the member that *problem* names; what it cannot find stays."""
-    match = _UNKNOWN.fullmatch(problem)
-    assert match is not None, f"not a complaint about an unknown field: {problem!r}"
-    steps: list[str | int] = [
-        int(step["index"]) if step["index"] else step["name"] for step in _STEP.finditer(match["path"])
-    ]
-    parent: Any = document
-    for step in steps[:-1]:
-        if isinstance(step, int):
-            parent = parent[step] if type(parent) is list and step < len(parent) else None
-        else:
-            parent = parent.get(step) if type(parent) is dict else None
-    if steps and type(parent) is dict:
-        parent.pop(steps[-1], None)
+def _set_aside(document: Document) -> tuple[Document, Any]:
+    """The document without metadata.managedFields, and those, as sent: there, an empty list is not nothing."""
+    metadata = document.get("metadata")
+    if not metadata or "managedFields" not in metadata:
+        return document, None
+    bare = {name: value for name, value in metadata.items() if name != "managedFields"}
+    return {**document, "metadata": bare}, metadata["managedFields"]
+
+
+def _respelt(text: str) -> str:
+    """A time as we write it: one moment has many spellings, and clients write back what they read in their own."""
+    try:
+        return format_time(parse_time(text))
+    except (ValueError, OverflowError) as error:
+        raise Undecodable(f"parsing time {show(text)}: year outside of 1..9999") from error
 
 
 def must_be_unset_on_create() -> StatusError:

@@ -6,6 +6,8 @@ takes away when it has done its part.  Only Pods have a period of grace.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sliceplane.api.errors import StatusError, conflict
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces, Resource
@@ -32,7 +34,7 @@ def delete(core: Core, ctx: Context, target: Target, options: DeleteOptions) -> 
     if resource is Namespaces and _terminate_namespace(document, ctx.now):
         return _marked(core, resource, record, document, options)
     if resource is Namespaces and document.get("spec", {}).get("finalizers"):
-        return answers.unchanged(core, record)
+        return _staying(options, answers.unchanged(core, record))
     head = document["metadata"]
     graceful = False
     if resource.graceful_delete:
@@ -45,7 +47,7 @@ def delete(core: Core, ctx: Context, target: Target, options: DeleteOptions) -> 
         elif pending:
             # Deletion was announced: a shorter grace counts, everything else was settled then.
             if options.grace_period_s is None or grace_s >= pending:
-                return answers.unchanged(core, record)
+                return _staying(options, answers.unchanged(core, record))
             metadata.shorten_grace(head, grace_s)
             graceful = True
     if not graceful:
@@ -58,12 +60,17 @@ def delete(core: Core, ctx: Context, target: Target, options: DeleteOptions) -> 
 
 
 def _marked(core: Core, resource: Resource, record: Record, document: Document, options: DeleteOptions) -> Outcome:
-    """The object stays for now; 200 with the object."""
+    """The object stays for now: the answer is the object."""
     if canonical(resource, document) == document_of(record):
-        return answers.unchanged(core, record)
+        return _staying(options, answers.unchanged(core, record))
     if options.dry_run:
-        return answers.unwritten(resource, document)
-    return answers.stored(core.put(resource, document))
+        return _staying(options, answers.unwritten(resource, document))
+    return _staying(options, answers.stored(core.put(resource, document)))
+
+
+def _staying(options: DeleteOptions, outcome: Outcome) -> Outcome:
+    """A 202 for those who speak the old way of forbidding orphans, else a 200 (reference B9) [quirk]."""
+    return replace(outcome, code=202) if options.forbids_orphans else outcome
 
 
 def _removed(

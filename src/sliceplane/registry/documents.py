@@ -30,6 +30,7 @@ _METADATA_ORDER = (
     "annotations",
     "ownerReferences",
     "finalizers",
+    "managedFields",
 )
 _FIRST_AND_LAST = frozenset({"kind", "apiVersion", "metadata", "status"})
 _STRING_MAPS = ("labels", "annotations")

@@ -12,6 +12,8 @@ from sliceplane.store.mvcc import Compacted
 from sliceplane.store.types import Key, Record
 
 _CHUNK_RECORDS = 500
+#: clients ask for up to 2^63 - 1; whatever is not more than this is all there is
+_LIMIT_MAX = 1 << 31
 _TOKEN_EXPIRED = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
     "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
@@ -28,7 +30,7 @@ def get(core: Core, target: Target, resource_version: str | None) -> Record:
     version that is not a number.
     """
     wanted = read_version(resource_version)
-    _not_beyond(core, wanted)
+    _not_beyond(core, target, wanted)
     record = core.store.get(key_of(target))
     if record is None:
         raise missing(target.resource, target.name)
@@ -39,15 +41,15 @@ def list_records(core: Core, target: Target, options: ListOptions) -> ListOutcom
     """A page.  Raises StatusError: 400, 410, 422, 504 (as for ``get``)."""
     check_list(options)
     selection = select(target.resource, options.label_selector, options.field_selector)
-    limit = max(options.limit, 0)
+    limit = min(max(options.limit, 0), _LIMIT_MAX)
     version = list_version(options.resource_version)
     if options.continue_token:
         if version:
             raise bad_request("specifying resource version is not allowed when using continue")
         return _continue(core, target, selection, limit, options.continue_token)
-    _not_beyond(core, version)
+    _not_beyond(core, target, version)
     match = options.resource_version_match
-    if version == 0:
+    if version == 0 and not target.resource.uncached:
         limit = 0
     exact = match == EXACT or (not match and bool(version) and limit > 0)
     revision = version if exact and version else core.store.revision
@@ -83,9 +85,9 @@ def watch_plan(core: Core, target: Target, options: WatchOptions) -> WatchPlan:
     )
 
 
-def _not_beyond(core: Core, wanted: int | None) -> None:
+def _not_beyond(core: Core, target: Target, wanted: int | None) -> None:
     if wanted is not None and wanted > core.store.revision:
-        raise too_large_resource_version(wanted, core.store.revision)
+        raise too_large_resource_version(wanted, core.store.revision, retry=not target.resource.uncached)
 
 
 def _continue(core: Core, target: Target, selection: Selection, limit: int, token: str) -> ListOutcome:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from sliceplane.api.scheme import REVIEWS
 from sliceplane.kit.rng import Rng
-from sliceplane.registry import binding, namespaces, read, versions
+from sliceplane.registry import api_service, binding, namespaces, read, service_addresses, versions
 from sliceplane.registry import bootstrap as bootstrapping
 from sliceplane.registry import create as creating
 from sliceplane.registry import delete as deleting
@@ -138,6 +138,33 @@ class Registry:
             assert record is not None, f"{key} has a deadline and does not exist"
             gone.append(core.remove(record))
         return tuple(gone)
+
+    def tend(self, now: float) -> int:
+        """Repair what was done to IPAddresses by hand, and look after ServiceCIDRs; call it every second or so.
+
+        Returns the revision to wait for, 0 if nothing was written.
+        """
+        before = self._core.store.staged_revision
+        service_addresses.tend(self._core, Context(now=now, user=bootstrapping.SYSTEM_USER))
+        after = self._core.store.staged_revision
+        return after if after != before else 0
+
+    def keep_api_service(self, now: float) -> int:
+        """Renew this server's place behind ``default/kubernetes``; call it every ``api_service.INTERVAL_S``.
+
+        Returns the revision to wait for, 0 if nothing was written.  Raises ``StatusError``.
+        """
+        before = self._core.store.staged_revision
+        api_service.reconcile(self._core, Context(now=now, user=bootstrapping.SYSTEM_USER))
+        after = self._core.store.staged_revision
+        return after if after != before else 0
+
+    def leave_api_service(self, now: float) -> int:
+        """This server stops and is no endpoint any more.  Returns and raises as ``keep_api_service``."""
+        before = self._core.store.staged_revision
+        api_service.withdraw(self._core, Context(now=now, user=bootstrapping.SYSTEM_USER))
+        after = self._core.store.staged_revision
+        return after if after != before else 0
 
     def on_aborted(self) -> None:
         """The store forgot its staged events: what they held is free again."""

@@ -10,12 +10,14 @@ import dataclasses
 
 import msgspec
 
-from sliceplane.api import codec, schema
+from sliceplane.api import codec, fields, schema
 from sliceplane.api.errors import bad_request, invalid, invalid_value
 from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.selectors import from_label_selector
-from sliceplane.registry import metadata
+from sliceplane.registry import managed_fields, metadata
+from sliceplane.registry.apply import check_configuration, check_type, conflict_error, decode_configuration
 from sliceplane.registry.core import Core
+from sliceplane.registry.decoding import decoded
 from sliceplane.registry.documents import document_of, normalised
 from sliceplane.registry.patch import apply_patch
 from sliceplane.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions
@@ -59,6 +61,8 @@ def patch_scale(
 ) -> Outcome:
     """PATCH of a Scale, as JSON or merge patch (a strategic one of a Scale is a merge patch: it has no lists)."""
     record = core.latest(target)
+    if patch_type == "apply":
+        return _apply_scale(core, ctx, target, record, body, options=options)
     how: PatchType = "merge" if patch_type == "strategic" else patch_type
     patched = apply_patch(target.resource, how, scale_of(document_of(record)), body)
     return _set_replicas(core, ctx, target, record, _readable(patched.document), options=options)
@@ -68,8 +72,7 @@ def _readable(scale: Document) -> Document:
     """The Scale if it decodes as one; a 400 StatusError if not."""
     if scale.get("kind", _KIND) != _KIND:
         raise bad_request(f"expected input object type to be Scale, but {scale['kind']}")
-    shape = schema.lookup_kind(f"{_GROUP}/v1", _KIND)
-    assert shape is not None, "the schema has no Scale"
+    shape = _shape()
     mismatch = schema.first_mismatch(shape, scale)
     if mismatch is not None:
         raise schema.type_error(shape, str(mismatch))
@@ -79,6 +82,12 @@ def _readable(scale: Document) -> Document:
         raise schema.type_error(shape, str(error)) from error
 
 
+def _shape() -> schema.Struct:
+    shape = schema.lookup_kind(f"{_GROUP}/v1", _KIND)
+    assert shape is not None, "the schema has no Scale"
+    return shape
+
+
 def _set_replicas(
     core: Core, ctx: Context, target: Target, record: Record, scale: Document, *, options: WriteOptions
 ) -> Outcome:
@@ -86,12 +95,54 @@ def _set_replicas(
     replicas: int = scale.get("spec", {}).get("replicas", 0)
     metadata.match_name(target, head)
     metadata.match_namespace(target, head)
-    if replicas < 0:
-        error = invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
-        raise invalid(_KIND, _GROUP, target.name, [error])
+    _check_replicas(target, replicas)
     check_version(target, head, record, conditional=False)
     new = document_of(record)
     new["spec"]["replicas"] = replicas
+    managed_fields.on_update(ctx, target, new, document_of(record), options)
+    return _replaced(core, ctx, target, new, record, options=options)
+
+
+def _apply_scale(
+    core: Core, ctx: Context, target: Target, record: Record, body: bytes, *, options: WriteOptions
+) -> Outcome:
+    """Server-side apply of a Scale: of the one field of the object that it stands for."""
+    config, warnings = decode_configuration(body, options)
+    check_type(config, f"{_GROUP}/v1", _KIND)
+    check_configuration(_shape(), config)
+    head = config.get("metadata", {})
+    metadata.match_name(target, {"name": target.name, **head})
+    metadata.match_namespace(target, dict(head))
+    check_version(target, head, record, conditional=False)
+    resource = target.resource
+    wanted: Document = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": target.name}}
+    if "replicas" in config.get("spec", {}):
+        wanted["spec"] = {"replicas": config["spec"]["replicas"]}
+    try:
+        new = managed_fields.on_apply(ctx, target, document_of(record), wanted, options, force=options.force)
+    except fields.Conflicts as refused:
+        raise conflict_error(refused.conflicts, f"{_GROUP}/v1") from refused
+    _check_replicas(target, new["spec"].get("replicas", 0))
+    return _replaced(core, ctx, target, decoded(resource, new), record, options=options, warnings=warnings)
+
+
+def _check_replicas(target: Target, replicas: int) -> None:
+    if replicas < 0:
+        error = invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
+        raise invalid(_KIND, _GROUP, target.name, [error])
+
+
+def _replaced(
+    core: Core,
+    ctx: Context,
+    target: Target,
+    new: Document,
+    record: Record,
+    *,
+    options: WriteOptions,
+    warnings: tuple[str, ...] = (),
+) -> Outcome:
+    """*new*, with its managedFields, in the place of *record*; answered as a Scale."""
     whole = dataclasses.replace(target, subresource="")
-    outcome = replace(core, ctx, whole, new, record, options=options, warnings=())
+    outcome = replace(core, ctx, whole, new, record, options=options, warnings=warnings, tracked=True)
     return dataclasses.replace(outcome, body=codec.encode(scale_of(codec.decode_document(outcome.body))))

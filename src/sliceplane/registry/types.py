@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from sliceplane.api.meta import Document
@@ -58,6 +58,10 @@ class WriteOptions:
     force: bool = False
 
 
+#: how the server writes objects of its own
+BY_THE_SERVER = WriteOptions(field_manager="kube-apiserver")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
     dry_run: bool = False
@@ -65,6 +69,8 @@ class DeleteOptions:
     propagation: Propagation | None = None
     precondition_uid: str | None = None
     precondition_resource_version: str | None = None
+    #: a request that forbids orphans in the old way is told by a 202 that the object is not gone yet (reference B9)
+    forbids_orphans: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +126,6 @@ class WatchOptions:
     allow_bookmarks: bool = False
     send_initial_events: bool | None = None
     timeout_s: int | None = None
-    warnings: tuple[str, ...] = field(default_factory=tuple)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,9 @@ from sliceplane.api import validation
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ClusterRoles, Namespaces, Pods, Resource
-from sliceplane.registry import answers, gated_fields, metadata, strategy, versions
+from sliceplane.api.validation.warnings import warnings_of
+from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, versions
+from sliceplane.registry.admission import pods
 from sliceplane.registry.authorization.aggregation import fill
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.authorization.refusal import require
@@ -74,14 +76,24 @@ def replace(
     *,
     options: WriteOptions,
     warnings: tuple[str, ...],
+    tracked: bool = False,
 ) -> Outcome:
-    """Make *new* (decoded and defaulted; changed here) the next version of *record*."""
+    """Make *new* (decoded and defaulted; changed here) the next version of *record*.
+
+    *tracked*: its managedFields are those to store.
+    """
     resource = target.resource
     stored = document_of(record)
     old = versions.comparable(target, stored)
+    derived = False
+    if not tracked:
+        if resource is Namespaces:
+            metadata.force_namespace_label(new["metadata"])
+        derived = managed_fields.on_update(ctx, target, new, old, options)
     strategy.prepare_update(core.config.gates, target, new, old)
     if target.subresource != "status":
         core.services.carry_over(resource, new, old)
+        pods.carry_over(resource, new, old)
     metadata.prepare_update(resource, new, old)
     if resource is ClusterRoles:
         fill(core.store, new)
@@ -90,10 +102,12 @@ def replace(
         errors = gated_fields.narrow(core.config.gates, target, errors, new, old)
     validation.refuse(resource, new["metadata"], errors)
     check_write(core.policy, ctx.user, resource, new, old)
+    if not target.subresource:
+        warnings = (*warnings, *warnings_of(resource, new, old))
     if target.subresource != "status":
         core.services.admit(resource, new, old, dry_run=options.dry_run)
     shaped = canonical(resource, versions.to_store(core.config, target, new))
-    if shaped == stored:
+    if managed_fields.changes_nothing(shaped, stored, derived=derived):
         return answers.unchanged(core, record, warnings)
     if _ends_now(resource, shaped):
         # Watchers see DELETED alone; the reply is the object as this request left it, with its former version.
@@ -107,6 +121,7 @@ def replace(
     if options.dry_run:
         return answers.unwritten(resource, shaped, 200, warnings)
     core.charge(charged)
+    core.claim_addresses(resource, shaped, ctx.now)
     return answers.stored(core.put(resource, shaped), 200, warnings)
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: who the embedded controllers are
 CONTROLLERS = User(name="system:kube-controller-manager", groups=("system:masters",))
+#: who they are in managedFields, as in any cluster
+FIELD_MANAGER = "kube-controller-manager"
 #: caches older than this make the plane not ready: informers hear from the server at least every minute
 STALENESS_S_MAX = 120.0
 
@@ -72,7 +74,13 @@ class ControllerService:
 
     async def start(self, plane: Plane) -> None:
         client = InProcessClient(
-            plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=CONTROLLERS
+            plane.registry,
+            plane.committer,
+            plane.hub,
+            arm=plane.ticker.arm,
+            clock=plane.clock,
+            user=CONTROLLERS,
+            field_manager=FIELD_MANAGER,
         )
         # The host's own clock goes on steadily when somebody sets the machine's.
         host = ControllerHost(client, rng=Rng(int.from_bytes(os.urandom(8), "big")))
@@ -82,6 +90,7 @@ class ControllerService:
         host.add(lambda: RootCaPublisher(authority))
         self._host = host
         host.start()
+        plane.health.add_readiness("informer-sync", lambda: _unsynced(host))
         plane.health.add_readiness("controllers", lambda: complaint(host))
         gauge = plane.metrics.gauge
         plane.metrics.source(host.samples)
@@ -95,9 +104,15 @@ class ControllerService:
 def complaint(host: ControllerHost) -> str:
     """Why the controllers are not ready; "" if they are."""
     status = host.status()
-    behind = sorted(controller.name for controller in status.controllers if not controller.synced)
-    if behind:
-        return f"caches of {', '.join(behind)} are not filled"
+    unsynced = _unsynced(host)
+    if unsynced:
+        return unsynced
     if status.staleness_s > STALENESS_S_MAX:
         return f"a cache was last known current {status.staleness_s:.0f} s ago"
     return ""
+
+
+def _unsynced(host: ControllerHost) -> str:
+    """Whose caches have not seen the whole state yet; "" if nobody's."""
+    behind = sorted(controller.name for controller in host.status().controllers if not controller.synced)
+    return f"caches of {', '.join(behind)} are not filled" if behind else ""

@@ -63,6 +63,22 @@ class DataDir:
         """The file of the log; ``None`` for ``memory:``."""
         return None if self.ephemeral else self.path / "sliceplane.db"
 
+    def check_database(self) -> None:
+        """Raises ``StartError`` if the database was emptied behind our back: beginning anew would lose it for good.
+
+        An empty file is what a first start leaves when it is killed early; but the certificates are made when the
+        first objects are on disk, and a log of writes when there is something to write.
+        """
+        database = self.database
+        if database is None or not database.exists() or database.stat().st_size:
+            return
+        log = database.with_name(f"{database.name}-wal")
+        if (self.pki / "ca.crt").exists() or (log.exists() and log.stat().st_size):
+            raise StartError(
+                f"cannot use {database} for storage: it is empty, although this data directory has been in use; "
+                "restore it from a copy, or remove it to begin with nothing"
+            )
+
     @property
     def pki(self) -> Path:
         return self.path / "pki"

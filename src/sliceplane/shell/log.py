@@ -122,8 +122,12 @@ class Logger:
         self._component = component
 
     def _write(self, level: str, event: str, values: dict[str, Any]) -> None:
-        if LEVELS[level] >= _level:
+        if self.writes(level):
             getattr(_root(), level)(event, component=self._component, **values)
+
+    def writes(self, level: str) -> bool:
+        """Whether lines of *level* are written: ask before collecting what is costly."""
+        return LEVELS[level] >= _level
 
     def debug(self, event: str, **values: Any) -> None:
         self._write("debug", event, values)

@@ -26,6 +26,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import SERVED, Resource
 from sliceplane.kit.rng import Rng
+from sliceplane.registry.api_service import INTERVAL_S
 from sliceplane.registry.config import RegistryConfig, TopologyStorage
 from sliceplane.registry.registry import Registry
 from sliceplane.shell import interfaces, log, pki
@@ -37,13 +38,14 @@ from sliceplane.shell.apiserver.health import HealthChecks
 from sliceplane.shell.apiserver.issuer import IssuerPages
 from sliceplane.shell.apiserver.limits import Limits
 from sliceplane.shell.apiserver.listener import Listener, bind
-from sliceplane.shell.apiserver.metrics import Metrics
+from sliceplane.shell.apiserver.metrics import FSYNC_SECONDS_BUCKETS, Metrics
 from sliceplane.shell.apiserver.resources import ResourceHandlers
 from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.apiserver.tls import load_server_certificate, server_context
 from sliceplane.shell.apiserver.token_keys import TokenConfig, TokenKeys
 from sliceplane.shell.apiserver.watch import WatchHandler
 from sliceplane.shell.datadir import DataDir, write_private
+from sliceplane.shell.gauges import add_gauges
 from sliceplane.shell.log import get_logger
 from sliceplane.shell.start_error import StartError
 from sliceplane.shell.storage.committer import Committer
@@ -61,6 +63,7 @@ DEFAULT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 STOP_GRACE_SECONDS = 5.0
 _RETENTION_TICK_SECONDS = 5.0
 _EXPIRY_TICK_SECONDS = 5.0
+_TEND_SECONDS = 1.0
 #: often, although certificates live long: a clock that was wrong at the start may be set right by years
 _CERTIFICATE_CHECK_SECONDS = 600.0
 #: what listens on every interface is to be reached by new addresses soon
@@ -176,9 +179,12 @@ class Plane:
         self._cleanup.push_async_callback(
             self.listener.stop, grace_s=STOP_GRACE_SECONDS, end_watches=self.hub.close_all
         )
+        self._cleanup.push_async_callback(self._leave)
         self._spawn(self._keep_certificates_fresh(context), "certificates")
         self._spawn(self._tell_committer_the_time(), "retention")
         self._spawn(self._forget_events(), "expiry")
+        self._spawn(self._keep_up(self.registry.tend, _TEND_SECONDS), "addresses")
+        self._spawn(self._keep_up(self.registry.keep_api_service, INTERVAL_S), "api-service")
         for service in self._services:
             self._started.append(service)
             await service.start(self)
@@ -197,6 +203,7 @@ class Plane:
     def _open_storage(self) -> None:
         """The store as the back end remembers it, and the committer that keeps the two together."""
         database = self.data_dir.database
+        self.data_dir.check_database()
         try:
             backend: Backend = MemoryBackend() if database is None else _sqlite(database)
             self._cleanup.callback(backend.close)
@@ -211,6 +218,11 @@ class Plane:
             backend,
             report=lambda sentence: _log.error("storage", problem=sentence),
             retention=Retention(keep_s=self.config.history_keep_s),
+            on_batch=self.metrics.histogram(
+                "sliceplane_storage_commit_duration_seconds",
+                "Time to make a batch of commits durable, its fsync included.",
+                FSYNC_SECONDS_BUCKETS,
+            ).observe,
             on_aborted=lambda: self.registry.on_aborted(),  # noqa: PLW0108  # the registry is made later
         )
         self.committer.start()
@@ -306,22 +318,14 @@ class Plane:
             clock=self.clock,
         )
         app = ApiServer(services)
-        # The name that monitoring of Kubernetes knows storage by.
+        # Names and order are those that monitoring of Kubernetes knows.
+        self.health.add("log", lambda: "")
         self.health.add("etcd", lambda: self.committer.failing or "")
+        # Whoever has informers in this process says more here.
+        self.health.add_readiness("informer-sync", lambda: "")
         self.health.add_readiness("shutdown", lambda: "the process is stopping" if self._stopping else "")
-        gauge = self.metrics.gauge
-        gauge("apiserver_registered_watchers", "Open watches.", lambda: len(self.hub))
-        gauge("apiserver_storage_revision", "The newest durable revision.", lambda: self.store.revision)
-        gauge("apiserver_current_inflight_reads", "Reads being answered.", lambda: app.in_flight.current["read"])
-        gauge("apiserver_current_inflight_writes", "Writes being answered.", lambda: app.in_flight.current["write"])
-        gauge(
-            "apiserver_longrunning_requests", "Watch requests being answered.", lambda: app.in_flight.current["watch"]
-        )
-        gauge(
-            "apiserver_unsent_response_bytes", "Of large responses, not taken yet.", lambda: app.in_flight.unsent_bytes
-        )
-        gauge("sliceplane_log_lost_lines", "Log lines that stderr did not take in time.", log.lost_lines)
-        gauge("apiserver_connections", "Open client connections.", lambda: self.listener.connections)
+        add_gauges(self, app)
+        self.metrics.gauge("sliceplane_log_lost_lines", "Log lines that stderr did not take in time.", log.lost_lines)
         return app
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
@@ -356,6 +360,31 @@ class Plane:
                 self.metrics.count(
                     "sliceplane_expired_events", "Events removed because their time was over.", len(gone)
                 )
+
+    async def _keep_up(self, step: Callable[[float], int], period_s: float) -> None:
+        """Have the registry do *step* again and again.  What could not be stored is due again next time."""
+        told = ""
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                revision = step(self.clock())
+                if revision:
+                    await self.committer.durable(revision)
+                told = ""
+            except Exception as error:  # a fault here must not end the keeping for good
+                if str(error) != told:
+                    told = str(error)
+                    cause = None if isinstance(error, StatusError) else error
+                    _log.error(
+                        "what the server keeps itself is not kept", step=step.__name__, error=told, exc_info=cause
+                    )
+
+    async def _leave(self) -> None:
+        """Nobody shall be sent here any more."""
+        try:
+            await self.committer.durable(self.registry.leave_api_service(self.clock()))
+        except StatusError as error:
+            _log.error("this server is still an endpoint of default/kubernetes", error=str(error))
 
     async def _keep_certificates_fresh(self, context: ssl.SSLContext) -> None:
         """Renew certificates that expire while the process runs, or that lack a new address of this machine; open

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from sliceplane.api.errors import StatusError, expired
+from sliceplane.api.errors import StatusError, expired, internal
 from sliceplane.store.mvcc import Compacted
 from sliceplane.store.types import EventType, Record, StoreEvent
 
@@ -183,6 +183,10 @@ class Watcher:
         except Compacted as error:
             # Slower than the history is long.
             self.close(too_old(error.revision, error.oldest))
+            return
+        except Exception as error:
+            # As with live events: what cannot be shown must not be a silent gap, nor harm whoever takes.
+            self.close(internal(f"the watch cannot show what is there: {error!r}"))
             return
         self._backlog = None
 

@@ -79,7 +79,7 @@ func (f *followed) facts() (Facts, error) {
 }
 
 // follow starts the informers of a node proxy, once for each wire format.  Each line read is answered by one line:
-// "facts" or "requests".  The end of input ends it.
+// "facts", "requests" or "totals".  The end of input ends it.
 func follow(ctx context.Context, kubeconfig, node string, in io.Reader, out io.Writer) error {
 	formats := map[string]string{"protobuf": "application/vnd.kubernetes.protobuf", "json": "application/json"}
 	all := map[string]*followed{}
@@ -138,6 +138,17 @@ func answerOne(line string, all map[string]*followed, records map[string]recorde
 			record.mu.Unlock()
 		}
 		return answer.Encode(requests)
+	case "totals":
+		totals := map[string]map[string]Totals{}
+		for format, record := range records {
+			totals[format] = map[string]Totals{}
+			record.mu.Lock()
+			for path, each := range record.totals {
+				totals[format][path] = *each
+			}
+			record.mu.Unlock()
+		}
+		return answer.Encode(totals)
 	}
 	return fmt.Errorf("unknown command %q", line)
 }

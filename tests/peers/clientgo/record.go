@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"io"
 	"net/http"
 	"sync"
 
@@ -23,11 +25,19 @@ type Request struct {
 	ContentType   string `json:"contentType"`
 }
 
-// recorder counts equal requests on their way through the transport.
+// Totals are what became of one client's requests for one path.
+type Totals struct {
+	Begun   int64 `json:"begun"`   // lists, and streams with the initial events, that the server agreed to
+	Expired int64 `json:"expired"` // answers that said that the history asked for is gone
+	Bytes   int64 `json:"bytes"`   // of answers, without their heads
+}
+
+// recorder counts equal requests on their way through the transport, and reads along in the answers.
 type recorder struct {
-	next http.RoundTripper
-	mu   *sync.Mutex
-	seen map[Request]int
+	next   http.RoundTripper
+	mu     *sync.Mutex
+	seen   map[Request]int
+	totals map[string]*Totals
 }
 
 func (r recorder) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -49,9 +59,43 @@ func (r recorder) RoundTrip(request *http.Request) (*http.Response, error) {
 		entry.ContentType = response.Header.Get("Content-Type")
 	}
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.seen[entry]++
-	r.mu.Unlock()
+	if err == nil {
+		totals := r.totals[entry.Path]
+		if totals == nil {
+			totals = &Totals{}
+			r.totals[entry.Path] = totals
+		}
+		begins := !entry.Watch && query.Get("continue") == "" || entry.InitialEvents == "true"
+		if begins && entry.Code == http.StatusOK {
+			totals.Begun++
+		}
+		response.Body = &heard{ReadCloser: response.Body, mu: r.mu, totals: totals}
+	}
 	return response, err
+}
+
+// expired is the reason in the Status of error 410, as text in JSON and in protobuf; no object of the tests has it.
+var expired = []byte("Expired")
+
+// heard is an answer's body that is counted while it is read.
+type heard struct {
+	io.ReadCloser
+	mu     *sync.Mutex
+	totals *Totals
+	tail   []byte // the end of what was read, too short to have been counted
+}
+
+func (h *heard) Read(into []byte) (int, error) {
+	n, err := h.ReadCloser.Read(into)
+	text := append(h.tail, into[:n]...)
+	h.mu.Lock()
+	h.totals.Bytes += int64(n)
+	h.totals.Expired += int64(bytes.Count(text, expired))
+	h.mu.Unlock()
+	h.tail = bytes.Clone(text[max(0, len(text)-len(expired)+1):])
+	return n, err
 }
 
 // configure reads a kubeconfig; accept is the content type as a component's configuration names it.
@@ -62,7 +106,7 @@ func configure(kubeconfig, accept string) (*rest.Config, recorder, error) {
 	}
 	config.ContentType = accept
 	config.QPS, config.Burst = -1, 0
-	record := recorder{mu: &sync.Mutex{}, seen: map[Request]int{}}
+	record := recorder{mu: &sync.Mutex{}, seen: map[Request]int{}, totals: map[string]*Totals{}}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		record.next = next
 		return record

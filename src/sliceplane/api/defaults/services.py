@@ -11,6 +11,9 @@ _EXTERNAL_TYPES = ("LoadBalancer", "NodePort")
 def default_service(document: Document) -> None:
     spec = document.setdefault("spec", {})
     spec["type"] = spec.get("type") or "ClusterIP"
+    if not spec.get("selector"):
+        # An empty one selects nothing and does not survive protobuf: there is one spelling of "none".
+        spec.pop("selector", None)
     spec["sessionAffinity"] = spec.get("sessionAffinity") or "None"
     if spec["sessionAffinity"] == "None":
         spec.pop("sessionAffinityConfig", None)
@@ -27,3 +30,6 @@ def default_service(document: Document) -> None:
         spec["internalTrafficPolicy"] = spec.get("internalTrafficPolicy") or "Cluster"
     if spec["type"] == "LoadBalancer":
         spec.setdefault("allocateLoadBalancerNodePorts", True)
+        for ingress in document.get("status", {}).get("loadBalancer", {}).get("ingress", ()):
+            if ingress.get("ip"):
+                ingress["ipMode"] = ingress.get("ipMode") or "VIP"

@@ -1,4 +1,4 @@
-"""Kinds whose defaults are a line or two: Endpoints, Event, Lease, Node, ResourceQuota, Secret."""
+"""Kinds whose defaults are a line or two: Endpoints, Event, Lease, LimitRange, Node, ResourceQuota, Secret."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _NODE_INFO = (
     "operatingSystem",
     "architecture",
 )
+
+_LIMIT_MEMBERS = ("default", "defaultRequest", "max", "maxLimitRequestRatio", "min")
 
 
 def default_endpoints(document: Document) -> None:
@@ -62,6 +64,21 @@ def default_secret(document: Document) -> None:
 def default_spec(document: Document) -> None:
     """A spec that always prints."""
     document.setdefault("spec", {})
+
+
+def default_limit_range(document: Document) -> None:
+    """Containers: what is not said about a default follows from the maximum, the default limit and the minimum."""
+    for item in document.setdefault("spec", {}).setdefault("limits", []):
+        for member in _LIMIT_MEMBERS:
+            if item.get(member):
+                item[member] = {name: str(item[member][name]) for name in sorted(item[member])}
+        if item.get("type") != "Container":
+            continue
+        limit = {**item.get("max", {}), **item.get("default", {})}
+        request = {**item.get("min", {}), **limit, **item.get("defaultRequest", {})}
+        for member, amounts in (("default", limit), ("defaultRequest", request)):
+            if amounts:
+                item[member] = dict(sorted(amounts.items()))
 
 
 def default_resource_quota(document: Document) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 
+from sliceplane.api.openapi import protobuf
 from sliceplane.api.openapi.components import Components
+from sliceplane.api.openapi.discovery import discovery_paths, discovery_schemas
 from sliceplane.api.openapi.paths import paths_of
 from sliceplane.api.schema import kubernetes_version
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource
@@ -23,8 +25,9 @@ def _name_of(resource: Resource) -> str:
 
 @cache
 def document_names(served: tuple[Resource, ...] = SERVED) -> tuple[str, ...]:
-    """``api/v1``, ``apis/apps/v1``, ...: the documents about what is *served*, sorted."""
-    return tuple(sorted({_name_of(resource) for resource in served}))
+    """``api/v1``, ``apis/apps/v1``, ..., the documents about what is *served*, and those about discovery, sorted."""
+    groups = {f"apis/{resource.group}" for resource in served if resource.group}
+    return tuple(sorted({_name_of(resource) for resource in served} | groups | {"api", "apis", "version"}))
 
 
 def index(served: tuple[Resource, ...] = SERVED) -> dict[str, Any]:
@@ -36,24 +39,37 @@ def index(served: tuple[Resource, ...] = SERVED) -> dict[str, Any]:
 @cache
 def document(name: str) -> bytes | None:
     """The document called *name* as JSON, of a version served or not, or ``None`` if there is none."""
-    resources = [resource for resource in (*SERVED, *OPTIONAL_RESOURCES) if _name_of(resource) == name]
-    if not resources:
-        return None
-    components = Components(resources[0].group, resources[0].version)
+    known = (*SERVED, *OPTIONAL_RESOURCES)
+    resources = [resource for resource in known if _name_of(resource) == name]
     paths: dict[str, Any] = {}
-    for resource in sorted(resources, key=lambda resource: resource.plural):
-        paths.update(paths_of(resource, components))
+    if resources:
+        components = Components(resources[0].group, resources[0].version)
+        for resource in sorted(resources, key=lambda resource: resource.plural):
+            paths.update(paths_of(resource, components))
+        schemas = components.schemas()
+    elif name in ("api", "apis", "version") or name in {f"apis/{resource.group}" for resource in known}:
+        paths, schemas = discovery_paths(name), discovery_schemas(name)
+    else:
+        return None
     return msgspec.json.encode(
         {
             "openapi": "3.0.0",
             "info": {"title": "Kubernetes", "version": kubernetes_version()},
             "paths": dict(sorted(paths.items())),
             "components": {
-                "schemas": components.schemas(),
+                "schemas": schemas,
                 "securitySchemes": {"BearerToken": {"type": "apiKey", "name": "authorization", "in": "header"}},
             },
         }
     )
+
+
+@cache
+def document_protobuf(name: str) -> bytes:
+    """A document that exists, as ``application/com.github.proto-openapi.spec.v3.v1.0+protobuf``."""
+    body = document(name)
+    assert body is not None, f"no document {name!r}; there are {document_names()}"
+    return protobuf.encode(msgspec.json.decode(body))
 
 
 @cache

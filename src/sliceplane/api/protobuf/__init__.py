@@ -11,6 +11,7 @@ documents are JSON, with inlined members, RFC 3339 times and quantities as text.
 - ``encoder``, ``decoder``: each message compiled, on first use, into a list of closures.
 - ``envelope``: the ``k8s\\0`` envelope, lists from ready items, errors as StatusError 400.
 - ``frames``: watch streams.
+- ``nothings``: what has no form here is left out of documents that came in another one.
 
 Decoding yields what a JSON client would have sent: fields that JSON leaves out when empty are left out,
 those that it always writes are there, nulls are dropped.  Nothing here imports a protobuf runtime.
@@ -27,12 +28,14 @@ from sliceplane.api.protobuf.envelope import (
     supports,
 )
 from sliceplane.api.protobuf.frames import FrameReader, encode_watch_event
+from sliceplane.api.protobuf.nothings import drop_nothings
 
 __all__ = [
     "MAGIC",
     "FrameReader",
     "assemble_list",
     "decode",
+    "drop_nothings",
     "encode",
     "encode_item",
     "encode_watch_event",

@@ -105,7 +105,7 @@ def decode(raw: bytes, *, api_version: str = "", kind: str = "") -> Document:
         decoder(message.name).read(document, body, 0, len(body))
     except Malformed as error:
         raise bad_request(f"{prefix}: {error}") from None
-    if found_kind.endswith("List"):
+    if any(field.name == "items" for field in message.fields) and found_kind.endswith("List"):
         document.setdefault("items", [])
     return document
 

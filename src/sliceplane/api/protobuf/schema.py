@@ -13,12 +13,16 @@ Presence = Literal["pointer", "always", "omit", "inline"]
 SCALARS: Final = frozenset(("string", "bool", "int32", "int64", "bytes"))
 META: Final = "k8s.io.apimachinery.pkg.apis.meta.v1"
 
+#: PartialObjectMetadata is the same message in both
+_META_VERSIONS: Final = ("meta.k8s.io/v1", "meta.k8s.io/v1beta1")
 #: API group to the middle of the package's name
 _GROUPS: Final = {
     "": "core",
+    "apidiscovery.k8s.io": "apidiscovery",
     "apps": "apps",
     "authentication.k8s.io": "authentication",
     "authorization.k8s.io": "authorization",
+    "autoscaling": "autoscaling",
     "coordination.k8s.io": "coordination",
     "discovery.k8s.io": "discovery",
     "events.k8s.io": "events",
@@ -100,7 +104,7 @@ def find_kind(api_version: str, kind: str) -> Message | None:
     """
     group, _, version = api_version.rpartition("/")
     package = f"k8s.io.api.{_GROUPS[group]}.{version}" if group in _GROUPS else ""
-    if package not in _packages() and api_version != "meta.k8s.io/v1":
+    if package not in _packages() and api_version not in _META_VERSIONS:
         return None
     for name in (f"{package}.{kind}", f"{META}.{kind}"):
         if name in _blocks() and message(name).is_kind:

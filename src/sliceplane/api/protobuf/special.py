@@ -28,6 +28,7 @@ from sliceplane.api.protobuf.wire import (
     skip,
     varint,
 )
+from sliceplane.kit import times
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_S: Final = 86400
@@ -99,8 +100,8 @@ def _parse_time(value: Any, wanted: str) -> timedelta:
     if value.__class__ is not str:
         raise Mismatch(wanted, value)
     try:
-        return datetime.fromisoformat(value) - _EPOCH
-    except (ValueError, TypeError, OverflowError):  # TypeError: no offset
+        return times.since_epoch(value)
+    except (ValueError, OverflowError):
         raise Mismatch(wanted, value) from None
 
 

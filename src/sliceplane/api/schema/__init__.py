@@ -3,7 +3,8 @@
 Promises: ``lookup`` finds the schema of a resource; ``unknown_fields`` and ``check_types`` tell what Go's strict
 and plain decoding would say of a document, in its words (reference B3, B10); ``drop_nulls`` is what Go's decoding
 does to nulls.  A good document costs tens of microseconds (``fast``), a bad one a walk (``check``).
-Never: changes a document, knows a request, validates values beyond their form (``api.validation`` does that).
+Never: changes a document (but for ``fit``, which is told to), knows a request, validates values beyond their form
+(``api.validation`` does that).
 
 ``data.json`` holds the facts and is written by ``tools/make_schema.py``; ``model`` tells its notation.
 """
@@ -11,7 +12,14 @@ Never: changes a document, knows a request, validates values beyond their form (
 from __future__ import annotations
 
 from sliceplane.api.schema import fast
-from sliceplane.api.schema.check import PROBLEMS_MAX, TypeMismatch, first_mismatch, type_error, unknown_in
+from sliceplane.api.schema.check import (
+    PROBLEMS_MAX,
+    TypeMismatch,
+    first_mismatch,
+    fit_in,
+    type_error,
+    unknown_in,
+)
 from sliceplane.api.schema.model import (
     Field,
     Struct,
@@ -32,6 +40,7 @@ __all__ = [
     "accepts",
     "check_types",
     "drop_nulls",
+    "fit",
     "first_mismatch",
     "kubernetes_version",
     "lookup",
@@ -64,3 +73,9 @@ def check_types(resource_key: str, document: object) -> None:
     mismatch = first_mismatch(schema, document)
     if mismatch is not None:
         raise type_error(schema, str(mismatch))
+
+
+def fit(resource_key: str, document: object) -> None:
+    """Make *document*, in place, what Go's decoding would keep of it: without the members that the kind does not have
+    (all of them, whatever they are called), and with quantities as text."""
+    fit_in(lookup(resource_key), document)

@@ -15,17 +15,21 @@ first; with indices and map keys in the second.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final
 
 from sliceplane.api.errors import StatusError, bad_request
 from sliceplane.api.schema.go_types import go_type
 from sliceplane.api.schema.model import Field, Struct, Type, struct
 from sliceplane.api.schema.scalars import check_base64, check_micro_time, check_quantity, check_time
+from sliceplane.kit.times import since_epoch
 
 #: strict decoding reports no more
 PROBLEMS_MAX: Final = 100
 
 _INT_BITS: Final = {"int32": 31, "int64": 63, "intOrString": 31}
+#: what Go prints as null, and protobuf does not write
+_ZERO_TIME: Final = datetime(1, 1, 1)  # noqa: DTZ001  # UTC
 _CHECK_TEXT: Final = {"microTime": check_micro_time, "time": check_time}
 
 
@@ -183,6 +187,51 @@ def _refuse(problem: str) -> None:
 
 def _number_text(value: object) -> str:
     return repr(value) if isinstance(value, int | float) else ""
+
+
+def fit_in(schema: Struct, document: object) -> None:
+    """Change *document* in place, at every depth, to what Go's decoding would keep of it: members that *schema* does
+    not have go, quantities that are numbers become text, and times are spelt as Go writes them."""
+    if not isinstance(document, dict):
+        return
+    fields = schema.fields
+    for name in [name for name in document if name not in fields]:
+        del document[name]
+    for name, member in tuple(document.items()):
+        fitting = _fitting(fields[name].type, member)
+        if fitting is None:
+            del document[name]
+        else:
+            document[name] = fitting
+
+
+def _fitting(wanted: Type, value: Any) -> Any:
+    match wanted.kind:
+        case "struct":
+            fit_in(struct(wanted.name), value)
+        case "map" if isinstance(value, dict):
+            for name, item in value.items():
+                value[name] = _fitting(wanted.element, item)
+        case "list" if isinstance(value, list):
+            value[:] = [_fitting(wanted.element, item) for item in value]
+        case "quantity" if isinstance(value, int | float):
+            return _number_text(value)
+        case "bytes" if isinstance(value, str):
+            return value.replace("\n", "").replace("\r", "")  # Go's reader passes over these
+        case "time" | "microTime" if isinstance(value, str):
+            return _respelt(value, micro=wanted.kind == "microTime")
+    return value
+
+
+def _respelt(text: str, *, micro: bool) -> str | None:
+    """A time in UTC with its field's precision; ``None`` for Go's zero time.  Years that Python lacks stay."""
+    try:
+        moment = datetime(1970, 1, 1) + since_epoch(text)  # noqa: DTZ001  # UTC by the pattern below
+    except (ValueError, OverflowError):
+        return text
+    if moment == _ZERO_TIME:
+        return None
+    return f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}".rjust(27, "0") if micro else f"{moment:%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
 
 
 def unknown_in(schema: Struct, document: object) -> tuple[str, ...]:

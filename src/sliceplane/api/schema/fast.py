@@ -50,7 +50,7 @@ _SCALARS: Final[dict[str, Any]] = {
     "int64": _INT64 | None,
     "intOrString": _INT32 | str | None,
     "microTime": _text(MICRO_TIME_PATTERN) | None,
-    "quantity": _text(QUANTITY_PATTERN) | int | None,
+    "quantity": _text(QUANTITY_PATTERN) | None,
     "string": str | None,
     "time": _text(TIME_PATTERN) | None,
 }

@@ -24,11 +24,10 @@ QUANTITY_PATTERN: Final = rf"^(?:{_QUANTITY_NUMBER.pattern})(?:{_QUANTITY_SUFFIX
 #: times that need no further look: a day that every such month has; for ``fast``
 _DAY_PATTERN: Final = r"(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1\d|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
 _CLOCK_PATTERN: Final = r"T(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d"
-_ZONE_PATTERN: Final = r"(?:Z|[+-](?:[01]\d|2[0-3]):[0-5]\d)"
-TIME_PATTERN: Final = rf"^\d{{4}}-{_DAY_PATTERN}{_CLOCK_PATTERN}{_ZONE_PATTERN}\Z".replace(r"\d", "[0-9]")
-MICRO_TIME_PATTERN: Final = rf"^\d{{4}}-{_DAY_PATTERN}{_CLOCK_PATTERN}\.\d{{6}}{_ZONE_PATTERN}\Z".replace(
-    r"\d", "[0-9]"
-)
+#: as they are stored, that is: others are good too, and are respelt; the zero time of Go is none
+_YEAR_PATTERN: Final = r"(?!0000|0001)\d{4}"
+TIME_PATTERN: Final = rf"^{_YEAR_PATTERN}-{_DAY_PATTERN}{_CLOCK_PATTERN}Z\Z".replace(r"\d", "[0-9]")
+MICRO_TIME_PATTERN: Final = rf"^{_YEAR_PATTERN}-{_DAY_PATTERN}{_CLOCK_PATTERN}\.\d{{6}}Z\Z".replace(r"\d", "[0-9]")
 
 BASE64_PATTERN: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?\Z"
 _BASE64: Final = re.compile(BASE64_PATTERN)

@@ -268,6 +268,14 @@ def _resolve_plain(text: str) -> Any:
     return text
 
 
+def reads_as_text(text: str) -> bool:
+    """Whether *text*, written plain, is read as itself.  (Go and we read ``n`` and ``1e3`` as no text; PyYAML does.)"""
+    try:
+        return isinstance(_resolve_plain(text), str)
+    except YamlError:
+        return False
+
+
 def _finite(value: float) -> float:
     if value in {float("inf"), float("-inf")}:
         raise YamlError("json: unsupported value: +Inf")

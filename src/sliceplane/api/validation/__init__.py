@@ -22,6 +22,7 @@ from sliceplane.api.scheme import (
     EventsV1,
     IPAddresses,
     Leases,
+    LimitRanges,
     Namespaces,
     Nodes,
     Pods,
@@ -41,6 +42,8 @@ from sliceplane.api.validation import (
     endpoint_slices,
     endpoints,
     events,
+    limit_ranges,
+    load_balancers,
     metadata,
     networking,
     nodes,
@@ -79,6 +82,7 @@ _RULES: dict[str, _Rules] = {
     EventsV1.key: _Rules(events.validate_v1_event, events.validate_v1_event_update),
     IPAddresses.key: _Rules(networking.validate_ip_address, networking.validate_ip_address_update),
     Leases.key: _Rules(small.validate_lease, small.validate_lease_update),
+    LimitRanges.key: _Rules(limit_ranges.validate, limit_ranges.validate_update),
     Namespaces.key: _Rules(small.validate_namespace, small.validate_namespace_update),
     Nodes.key: _Rules(nodes.validate, nodes.validate_update),
     Pods.key: _Rules(pods.validate, pods.validate_update),
@@ -94,7 +98,7 @@ _RULES: dict[str, _Rules] = {
 _STATUS_RULES: dict[str, _Update] = {
     Namespaces.key: small.validate_namespace_status,
     Pods.key: pods.validate_status,
-    Services.key: small.validate_service_status,
+    Services.key: load_balancers.validate_service_status,
 }
 
 

@@ -10,6 +10,8 @@ from sliceplane.api.scheme import Resource
 from sliceplane.kit.names import check_label_value, check_qualified_name
 
 ANNOTATIONS_MAX_BYTES = 256 * 1024
+MANAGER_MAX_BYTES = 128
+SUBRESOURCE_MAX_BYTES = 256
 STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 _IMMUTABLE = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 _OWNER_ORDER = ("apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion")
@@ -37,6 +39,7 @@ def validate(resource: Resource, head: Document) -> list[FieldError]:
     errors += validate_maps(head)
     errors += _validate_owners(head)
     errors += _validate_finalizers(head)
+    errors += _validate_managers(head)
     return errors
 
 
@@ -63,6 +66,7 @@ def validate_update(resource: Resource, new: Document, old: Document) -> list[Fi
         errors += validate_maps(new)
     if new.get("ownerReferences") != old.get("ownerReferences"):
         errors += _validate_owners(new)
+    errors += _validate_managers(new)
     errors = [*errors, *errors]
     if new.get("finalizers") != old.get("finalizers"):
         errors += _validate_finalizers(new)
@@ -89,6 +93,25 @@ def validate_labels(labels: dict[str, str], path: str) -> list[FieldError]:
         errors += [invalid_value(path, key, problem) for problem in _key_problems(key)]
         errors += [invalid_value(path, value, problem) for problem in _value_problems(value)]
     return errors
+
+
+def _validate_managers(head: Document) -> list[FieldError]:
+    """What clients can send in entries that are understood otherwise."""
+    errors: list[FieldError] = []
+    for index, entry in enumerate(head.get("managedFields", ())):
+        path = f"metadata.managedFields[{index}]"
+        if len(entry["manager"].encode()) > MANAGER_MAX_BYTES:
+            errors.append(too_long(f"{path}.manager", MANAGER_MAX_BYTES))
+        elif not entry["manager"].isprintable():
+            errors.append(_unprintable(f"{path}.manager", entry["manager"]))
+        if len(entry.get("subresource", "")) > SUBRESOURCE_MAX_BYTES:
+            errors.append(too_long(f"{path}.subresource", SUBRESOURCE_MAX_BYTES))
+    return errors
+
+
+def _unprintable(path: str, manager: str) -> FieldError:
+    position, found = next((at, each) for at, each in enumerate(manager) if not each.isprintable())
+    return invalid_value(path, manager, f"invalid character U+{ord(found):04X} (at position {position})")
 
 
 def _validate_owners(head: Document) -> list[FieldError]:

@@ -16,6 +16,7 @@ from sliceplane.api.errors import (
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.validation.addresses import check_endpoint_ip, ip_problem, version_of
+from sliceplane.api.validation.load_balancers import check_balancer, check_ports
 from sliceplane.api.validation.metadata import validate_labels
 from sliceplane.api.validation.ports import PORT_RANGE, check_number, check_protocol, iana_name_problems
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
@@ -26,8 +27,9 @@ POLICIES = ("Cluster", "Local")
 TRAFFIC_DISTRIBUTIONS = ("PreferClose", "PreferSameNode", "PreferSameZone")
 FAMILIES = ("IPv4", "IPv6")
 FAMILY_POLICIES = ("PreferDualStack", "RequireDualStack", "SingleStack")
+ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
+ANNOTATION_TOPOLOGY_HINTS = "service.kubernetes.io/topology-aware-hints"
 AFFINITY_TIMEOUT_MAX_S = 86400
-_ONLY_LOAD_BALANCER = "may only be used when `type` is 'LoadBalancer'"
 
 
 def is_headless(spec: Document) -> bool:
@@ -37,6 +39,7 @@ def is_headless(spec: Document) -> bool:
 def validate_service(document: Document) -> list[FieldError]:
     spec: Document = document["spec"]
     errors = _for_type(spec)
+    errors += check_ports(spec)
     errors += _each_port(spec)
     errors += validate_labels(spec.get("selector", {}), "spec.selector")
     errors += _affinity(spec)
@@ -45,8 +48,9 @@ def validate_service(document: Document) -> list[FieldError]:
         errors += check_endpoint_ip(f"spec.externalIPs[{index}]", address)
     errors += _type(spec)
     errors += _distinct_ports(spec)
-    errors += _load_balancer(spec)
+    errors += check_balancer(document)
     errors += _policies(spec)
+    errors += _topology(document)
     return errors
 
 
@@ -211,21 +215,6 @@ def _distinct_ports(spec: Document) -> list[FieldError]:
     return errors
 
 
-def _load_balancer(spec: Document) -> list[FieldError]:
-    is_balancer = spec.get("type") == "LoadBalancer"
-    errors: list[FieldError] = []
-    if spec.get("loadBalancerSourceRanges") and not is_balancer:
-        errors.append(forbidden_field("spec.LoadBalancerSourceRanges", _ONLY_LOAD_BALANCER))
-    if spec.get("allocateLoadBalancerNodePorts") is not None and not is_balancer:
-        errors.append(forbidden_field("spec.allocateLoadBalancerNodePorts", _ONLY_LOAD_BALANCER))
-    given = spec.get("loadBalancerClass")
-    if given is not None and not is_balancer:
-        errors.append(forbidden_field("spec.loadBalancerClass", _ONLY_LOAD_BALANCER))
-    elif given is not None:
-        errors += [invalid_value("spec.loadBalancerClass", given, problem) for problem in check_qualified_name(given)]
-    return errors
-
-
 def _policies(spec: Document) -> list[FieldError]:
     kind = spec.get("type")
     errors: list[FieldError] = []
@@ -252,3 +241,13 @@ def _policies(spec: Document) -> list[FieldError]:
     if distribution is not None and distribution not in TRAFFIC_DISTRIBUTIONS:
         errors.append(not_supported("spec.trafficDistribution", distribution, TRAFFIC_DISTRIBUTIONS))
     return errors
+
+
+def _topology(document: Document) -> list[FieldError]:
+    """The two names of one annotation may not contradict each other."""
+    annotations = document["metadata"].get("annotations", {})
+    mode, hints = annotations.get(ANNOTATION_TOPOLOGY_MODE), annotations.get(ANNOTATION_TOPOLOGY_HINTS)
+    if mode is None or hints is None or mode == hints:
+        return []
+    detail = f"must match annotations[{ANNOTATION_TOPOLOGY_HINTS}] when both are specified"
+    return [invalid_value(f"metadata.annotations[{ANNOTATION_TOPOLOGY_MODE}]", mode, detail)]

@@ -1,8 +1,8 @@
-"""Kinds with few rules: Lease, Namespace, and the status of Service (reference B10, B14, B16)."""
+"""Kinds with few rules: Lease and Namespace (reference B10, B14, B16)."""
 
 from __future__ import annotations
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value
+from sliceplane.api.errors import FieldError, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.validation.metadata import validate_finalizer
 
@@ -43,12 +43,4 @@ def validate_namespace_status(new: Document, old: Document) -> list[FieldError]:
             return [invalid_value("status.Phase", phase, detail)]
     elif phase != "Active":
         return [invalid_value("status.Phase", phase, "may only be 'Active' if `deletionTimestamp` is empty")]
-    return []
-
-
-def validate_service_status(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
-    ingress = new.get("status", {}).get("loadBalancer", {}).get("ingress")
-    if ingress and new["spec"].get("type") != "LoadBalancer":
-        detail = "may only be used when `spec.type` is 'LoadBalancer'"
-        return [forbidden_field("status.loadBalancer.ingress", detail)]
     return []

@@ -73,6 +73,7 @@ class DeploymentController(KeyedController):
             self._on_name(change, now)
             return
         key = change.object.metadata.key
+        self.alive_or_over(change)
         if change.old is not None:
             self._key_of_uid.pop(change.old.metadata.uid, None)
         if isinstance(change.new, Deployment):
@@ -131,6 +132,8 @@ class DeploymentController(KeyedController):
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         deployment = self._deployments.get(key)
         if deployment is None or deployment.metadata.deletion_timestamp is not None:
+            return ()
+        if self.rests(key, deployment.metadata.uid, now):
             return ()
         again = self._expectations.pending(key, now)
         if again is not None:
@@ -245,6 +248,9 @@ class DeploymentController(KeyedController):
         return Write(verb="create", resource=ReplicaSets, namespace=deployment.metadata.namespace, body=encode(body))
 
     def finished(self, done: Done, now: float) -> None:
+        deployment = self._deployments.get(done.job.key)
+        if deployment is not None:
+            self.note_gone(deployment.metadata.uid, done, Deployments, now)
         self.expect_results(self._expectations, done, now)
 
     def check(self) -> None:

@@ -83,6 +83,7 @@ class ReplicaSetController(KeyedController):
         self._expectations.observe(change)
 
     def _on_set(self, change: Change[Object], now: float) -> None:
+        self.alive_or_over(change)
         key = change.object.metadata.key
         if isinstance(change.new, ReplicaSet):
             self._sets[key] = change.new
@@ -97,7 +98,7 @@ class ReplicaSetController(KeyedController):
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         wanted = self._sets.get(key)
-        if wanted is None:
+        if wanted is None or self.rests(key, wanted.metadata.uid, now):
             return ()
         again = self._expectations.pending(key, now)
         if again is not None:
@@ -162,6 +163,9 @@ class ReplicaSetController(KeyedController):
         return (patch,)
 
     def finished(self, done: Done, now: float) -> None:
+        wanted = self._sets.get(done.job.key)
+        if wanted is not None:
+            self.note_gone(wanted.metadata.uid, done, ReplicaSets, now)
         self.expect_results(self._expectations, done, now)
 
     def check(self) -> None:

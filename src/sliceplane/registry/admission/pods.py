@@ -1,21 +1,64 @@
-"""A Pod that already has a node takes over where that node is: its zone and region labels (reference B6)."""
+"""What every Pod gets whatever its author said: zone and region of its node, an account, a priority, tolerations.
+
+As upstream's admission does it, in that order, with the built-in priority classes only: nothing here schedules.  An
+account is named and neither looked up nor mounted: nothing here runs containers.
+"""
 
 from __future__ import annotations
 
+from typing import Final
+
 from sliceplane.api import codec
 from sliceplane.api.core import Node
+from sliceplane.api.errors import forbidden
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, Resource
+from sliceplane.registry.admission import limit_ranges
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key
 
-TOPOLOGY_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+TOPOLOGY_LABELS: Final = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+TOLERATION_S: Final = 300
+PRIORITY_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+_DEFAULT_ACCOUNT: Final = "default"
+_PREEMPTS: Final = "PreemptLowerPriority"
+_BAD_NODES: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
-def label_topology(store: Store, resource: Resource, document: Document) -> None:
-    """Copy the labels into the new document, if its node exists and has them."""
+def admit_create(store: Store, resource: Resource, document: Document) -> None:
+    """Complete a new Pod, in place.  Raises a 403 StatusError: a LimitRange, or a priority that cannot be."""
     if resource is not Pods:
         return
+    _label_topology(store, document)
+    spec = document.get("spec", {})
+    limit_ranges.admit_pod(store, document)
+    account = spec.get("serviceAccountName") or _DEFAULT_ACCOUNT
+    spec["serviceAccountName"] = spec["serviceAccount"] = account
+    _settle_priority(document)
+    missing = [key for key in _BAD_NODES if not _is_tolerated(spec, key)]
+    if missing:
+        spec["tolerations"] = [*spec.get("tolerations", ()), *map(_toleration, missing)]
+
+
+def carry_over(resource: Resource, new: Document, old: Document) -> None:
+    """Before validation of an update: what was given at the start may be left out."""
+    if resource is not Pods:
+        return
+    spec, before = new.get("spec", {}), old.get("spec", {})
+    for member in ("priority", "preemptionPolicy"):
+        if spec.get(member) is None and member in before:
+            spec[member] = before[member]
+    kept = [
+        _toleration(key)
+        for key in _BAD_NODES
+        if _toleration(key) in before.get("tolerations", ()) and not _is_tolerated(spec, key)
+    ]
+    if kept:
+        spec["tolerations"] = [*spec.get("tolerations", ()), *kept]
+
+
+def _label_topology(store: Store, document: Document) -> None:
+    """A Pod that already has a node takes over where that node is (reference B6), if the node says so."""
     node_name = document.get("spec", {}).get("nodeName")
     record = store.latest(Key(Nodes.storage_key, "", node_name)) if node_name else None
     if record is None:
@@ -25,3 +68,36 @@ def label_topology(store: Store, resource: Resource, document: Document) -> None
     if found:
         head = document["metadata"]
         head["labels"] = {**head.get("labels", {}), **found}
+
+
+def _settle_priority(document: Document) -> None:
+    spec = document["spec"]
+    name = spec.get("priorityClassName", "")
+    why = ""
+    computed = PRIORITY_CLASSES.get(name, 0)
+    if name and name not in PRIORITY_CLASSES:
+        why = f"no PriorityClass with name {name} was found"
+    elif spec.get("priority", computed) != computed:
+        why = (
+            f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; "
+            f"priority admission controller computed {computed} from the given PriorityClass name"
+        )
+    elif spec.get("preemptionPolicy", _PREEMPTS) != _PREEMPTS:
+        why = (
+            f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod spec; "
+            f"priority admission controller computed {_PREEMPTS} from the given PriorityClass name"
+        )
+    if why:
+        raise forbidden(Pods.plural, Pods.group, document["metadata"].get("name", ""), why)
+    spec["priority"], spec["preemptionPolicy"] = computed, _PREEMPTS
+
+
+def _is_tolerated(spec: Document, key: str) -> bool:
+    return any(
+        toleration.get("key", "") in (key, "") and toleration.get("effect", "") in ("NoExecute", "")
+        for toleration in spec.get("tolerations", ())
+    )
+
+
+def _toleration(key: str) -> Document:
+    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_S}

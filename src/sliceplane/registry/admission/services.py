@@ -15,13 +15,16 @@ from sliceplane.api.scheme import Resource, Services
 from sliceplane.kit.ip import Family, family, parse_lenient
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.admission import ip_families, service_update
-from sliceplane.registry.admission.ledger import Ledger
+from sliceplane.registry.admission.address_book import AddressBook, family_of
+from sliceplane.registry.admission.ledger import Ledger, Range, static_band
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.store.types import Key
 
 API_SERVICE = Key(Services.storage_key, "default", "kubernetes")
 #: what a dry run shows in place of a port that it does not allocate
 DRY_RUN_NODE_PORT = 32769
+_PORT_BAND_SHARE = 32
+_PORT_BAND_MAX = 128
 _TAKEN_IP = "provided IP is already allocated"
 _FOREIGN_IP = "the provided network does not match the current range"
 _TAKEN_PORT = "provided port is already allocated"
@@ -34,34 +37,37 @@ def needs_node_ports(spec: Document) -> bool:
 
 
 class ServiceLedgers:
-    """The ranges and who holds what.  Owned by ``Core``, which keeps it equal to the newest Services."""
+    """Who holds what.  Owned by ``Core``, which keeps it equal to the newest Services; *book* tells the ranges."""
 
-    def __init__(self, config: RegistryConfig, rng: Rng) -> None:
+    def __init__(self, config: RegistryConfig, rng: Rng, book: AddressBook) -> None:
         self._rng = rng
+        self._book = book
         self._addresses: dict[Family, Ledger] = {}
         for text in config.service_cidrs:
-            network = ipaddress.ip_network(text)
-            first = int(network.network_address) + 1
-            # The last IPv4 address of a network is its broadcast address.
-            last = int(network.broadcast_address) - (1 if network.version == 4 else 0)
-            wanted: Family = "IPv4" if network.version == 4 else "IPv6"
+            wanted: Family = "IPv4" if ipaddress.ip_network(text).version == 4 else "IPv6"
             assert wanted not in self._addresses, f"two {wanted} ranges in {config.service_cidrs}"
-            self._addresses[wanted] = Ledger(first, last, reserved=() if self._addresses else (first,))
+            ranges = book.ranges(wanted)
+            # The API server's own Service has the primary range's first address, from the first moment on.
+            self._addresses[wanted] = Ledger(ranges, reserved=() if self._addresses else (ranges[0].first,))
         assert self._addresses, "at least one service CIDR is needed"
         self._families = tuple(self._addresses)
-        self._ports = Ledger(config.node_port_first, config.node_port_last)
+        self._reserved = _address_text(self._families[0], self._addresses[self._families[0]].ranges[0].first)
+        first, last = config.node_port_first, config.node_port_last
+        size = last - first + 1
+        band = static_band(size, share=_PORT_BAND_SHARE, most=_PORT_BAND_MAX)
+        self._ports = Ledger((Range(first, last, band),))
 
     @property
     def reserved_address(self) -> str:
         """The primary range's first address, which the API server's own Service has."""
-        primary = self._families[0]
-        return _address_text(primary, self._addresses[primary].first)
+        return self._reserved
 
     # Following the store
 
     def reset(self) -> None:
         for ledger in (*self._addresses.values(), self._ports):
             ledger.clear()
+        self.on_ranges()
 
     def on_stored(self, key: Key, document: Document) -> None:
         addresses, ports = _holdings(document)
@@ -72,6 +78,31 @@ class ServiceLedgers:
     def on_removed(self, key: Key) -> None:
         for ledger in (*self._addresses.values(), self._ports):
             ledger.assign(key, ())
+
+    def on_ranges(self) -> None:
+        """The book's ranges changed."""
+        for wanted, ledger in self._addresses.items():
+            ledger.set_ranges(self._book.ranges(wanted))
+
+    def addresses(self, key: Key) -> tuple[str, ...]:
+        """The addresses that a Service holds, canonical, in the order of families and numbers."""
+        return tuple(
+            _address_text(wanted, number) for wanted, ledger in self._addresses.items() for number in ledger.held(key)
+        )
+
+    def holder(self, name: str) -> Key | None:
+        """The Service that holds a (canonical) address."""
+        ledger = self._addresses.get(family_of(name))
+        return ledger.holder(int(ipaddress.ip_address(name))) if ledger else None
+
+    def in_range(self, name: str) -> bool:
+        ledger = self._addresses.get(family_of(name))
+        return ledger is not None and int(ipaddress.ip_address(name)) in ledger
+
+    def all_addresses(self) -> list[str]:
+        """Every address that a Service holds."""
+        holders = frozenset[Key]().union(*(ledger.keys() for ledger in self._addresses.values()))
+        return sorted(text for key in holders for text in self.addresses(key))
 
     # Deciding
 
@@ -104,11 +135,17 @@ class ServiceLedgers:
                 raise _invalid(document, [error])
         for wanted in spec["ipFamilies"][len(given) :]:
             ledger = self._addresses[wanted]
-            number = ledger.first if dry_run else ledger.choose(self._rng)
+            number = self._choose_address(wanted, ledger, dry_run)
             if number is None:
                 raise internal("Internal error occurred: failed to allocate a serviceIP: range is full")
             given.append(_address_text(wanted, number))
         spec["clusterIP"], spec["clusterIPs"] = given[0], given
+
+    def _choose_address(self, wanted: Family, ledger: Ledger, dry_run: bool) -> int | None:
+        """A dry run shows the first address of the range."""
+        if dry_run and ledger.ranges:
+            return ledger.ranges[0].first
+        return ledger.choose(self._rng, self._book.numbers[wanted])
 
     def _address_problem(self, key: Key, text: str) -> str:
         address = parse_lenient(text)
@@ -119,7 +156,9 @@ class ServiceLedgers:
             return _FOREIGN_IP
         holder = ledger.holder(number)
         reserved = text == self.reserved_address and key != API_SERVICE
-        return _TAKEN_IP if reserved or holder not in (None, key) else ""
+        told = self._book.told(str(address))
+        taken = told is not None and told.service != key
+        return _TAKEN_IP if reserved or holder not in (None, key) or (taken and holder != key) else ""
 
     def _give_ports(self, key: Key, document: Document, dry_run: bool) -> None:
         ports: list[Document] = document["spec"].get("ports", [])
@@ -154,7 +193,7 @@ class ServiceLedgers:
     def _claim_port(self, key: Key, document: Document, path: str, number: int) -> None:
         problem = ""
         if number not in self._ports:
-            valid = f"{self._ports.first}-{self._ports.last}"
+            valid = f"{self._ports.ranges[0].first}-{self._ports.ranges[0].last}"
             problem = f"provided port is not in the valid range. The range of valid ports is {valid}"
         elif self._ports.holder(number) not in (None, key):
             problem = _TAKEN_PORT
@@ -178,10 +217,11 @@ class ServiceLedgers:
         for key, document in services:
             addresses, ports = _holdings(document)
             for wanted, ledger in self._addresses.items():
-                expected = tuple(sorted(number for number in addresses.get(wanted, ()) if number in ledger))
+                expected = tuple(sorted(addresses.get(wanted, ())))
                 assert ledger.held(key) == expected, f"{key} holds {ledger.held(key)}, its object says {expected}"
-            inside = tuple(sorted(number for number in ports if number in self._ports))
-            assert self._ports.held(key) == inside, f"{key} holds {self._ports.held(key)}, its object says {inside}"
+            assert self._ports.held(key) == tuple(sorted(ports)), (
+                f"{key} holds {self._ports.held(key)}, its object says {ports}"
+            )
         known = {key for key, _ in services}
         for ledger in (*self._addresses.values(), self._ports):
             leaked = ledger.keys() - known

@@ -96,7 +96,7 @@ def fill(store: Store, document: Document) -> None:
     rules: list[Document] = []
     for selector in selectors:
         for record in roles:
-            if record.key.name == document["metadata"]["name"] or not selector.matches(record.labels):
+            if record.key.name == document["metadata"].get("name") or not selector.matches(record.labels):
                 continue
             rules += [rule for rule in document_of(record).get("rules", ()) if rule not in rules]
     if rules:

@@ -13,7 +13,7 @@ from sliceplane.registry.authorization.rules import document_of_rule, rules_of, 
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.create import create
 from sliceplane.registry.documents import document_of
-from sliceplane.registry.types import Body, Context, Target, WriteOptions
+from sliceplane.registry.types import BY_THE_SERVER, Body, Context, Target
 from sliceplane.registry.update import update
 
 
@@ -23,13 +23,13 @@ def ensure_policy(core: Core, ctx: Context) -> None:
         record = core.store.latest(key_of(target))
         if record is None:
             _keep_additions(core, wanted)
-            create(core, ctx, Target(resource=resource), Body(document=wanted), WriteOptions())
+            create(core, ctx, Target(resource=resource), Body(document=wanted), BY_THE_SERVER)
             continue
         document = document_of(record)
         if document["metadata"].get("annotations", {}).get(AUTOUPDATE) == "true" and _complete(
             resource, document, wanted
         ):
-            update(core, ctx, target, Body(document=document), WriteOptions())
+            update(core, ctx, target, Body(document=document), BY_THE_SERVER)
     # A crash may have come between a role and those that gather it.
     core.gather(core.aggregation.all())
 

@@ -27,6 +27,7 @@ from sliceplane.shell.apiserver.auth import ANONYMOUS, authenticate, authorize
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
 from sliceplane.shell.apiserver.issuer import IssuerPages
+from sliceplane.shell.apiserver.labels import page_key, resource_key
 from sliceplane.shell.apiserver.limits import InFlight, Limits, TooMany, too_many_requests
 from sliceplane.shell.apiserver.metrics import Metrics, RequestKey
 from sliceplane.shell.apiserver.params import request_timeout_s
@@ -50,7 +51,8 @@ WRITE_SECONDS_MAX = 34.0
 
 _READ_VERBS = ("get", "list")
 _HEALTH_ROOTS = ("healthz", "livez", "readyz")
-_METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+#: first segments of every page that is no resource
+_ROOTS = (*_HEALTH_ROOTS, "", "api", "apis", "metrics", "openapi", "version")
 
 _log = get_logger("apiserver")
 
@@ -87,7 +89,7 @@ class _Exchange:
         given = request.header(b"audit-id")
         self.audit_id = given if given and given.isascii() and len(given) <= 64 else _new_audit_id()
         self.started = started
-        self.key: RequestKey = (request.method.lower(), "", "")
+        self.key = RequestKey("other")
         self.streaming = False
         self.error: StatusError | None = None
         #: ``None``: there is no audit log
@@ -132,7 +134,10 @@ class ApiServer:
             exchange.settle(code if exchange.streaming else 400, request.user)
             return
         exchange.settle(code, request.user)
-        services.metrics.observe(exchange.key, code, time.perf_counter() - exchange.started)
+        seconds = time.perf_counter() - exchange.started
+        services.metrics.observe(exchange.key, code, seconds)
+        if _log.writes("debug"):
+            _tell(request, exchange, code, seconds)
 
     async def _respond(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
         """The response, or ``None`` if a stream was sent and has ended.  Raises ``ConnectionAbortedError``."""
@@ -163,17 +168,22 @@ class ApiServer:
 
     async def _answer(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
         services = self._services
+        path = parse(request.path)
+        if path is None:
+            verb = request.method.lower()
+            wanted = Attributes(verb=verb, path=request.path)
+            exchange.key = page_key(request.method, request.path)
+        else:
+            verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
+            wanted = _attributes(request, verb, path)
+            exchange.key = self._key_of(request, verb, path, wanted.name)
         authorization = request.headers.get(b"authorization", b"")
         request.user = user = authenticate(
             request.certificate_user, authorization, services.find_user, anonymous=services.anonymous
         )
-        path = parse(request.path)
+        self._admit(request, user, wanted, path, exchange)
         if path is None:
-            self._admit(request, user, Attributes(verb=request.method.lower(), path=request.path), None, exchange)
             return await self._answer_other(request)
-        verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
-        exchange.key = (verb, path.plural, path.subresource)
-        self._admit(request, user, _attributes(request, verb, path), path, exchange)
         if verb == "watch":
             return await self._watch(request, path, exchange, send)
         reading = verb in _READ_VERBS
@@ -182,6 +192,11 @@ class ApiServer:
             limit_s = READ_SECONDS_MAX if reading else WRITE_SECONDS_MAX
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
                 return await self._services.resources.respond(request, route)
+
+    def _key_of(self, request: Request, verb: str, path: ResourcePath, name: str) -> RequestKey:
+        served = self._services.discovery.served
+        dry_run = "dryRun" in request.query
+        return resource_key(verb, path, name, served, dry_run=dry_run, content_type=request.header(b"content-type"))
 
     def _admit(
         self, request: Request, user: User, wanted: Attributes, path: ResourcePath | None, exchange: _Exchange
@@ -205,6 +220,7 @@ class ApiServer:
 
     async def _watch(self, request: Request, path: ResourcePath, exchange: _Exchange, send: Send) -> Response | None:
         route = resolve(path, "watch", self._services.discovery.served)
+        metrics, key = self._services.metrics, exchange.key
         with self.in_flight.admit("watch"):
 
             def on_head() -> str:
@@ -213,20 +229,27 @@ class ApiServer:
                     exchange.audit.started()
                 return exchange.audit_id
 
-            await self._services.watches.respond(request, route, send, on_head)
+            traffic = metrics.traffic(key.group, key.version, key.resource)
+            metrics.on_stream(key, +1)
+            try:
+                await self._services.watches.respond(request, route, send, on_head, traffic)
+            finally:
+                metrics.on_stream(key, -1)
             return None
 
     async def _answer_other(self, request: Request) -> Response:
-        root = request.path[1:].partition("/")[0]
+        root, _, rest = request.path[1:].partition("/")
         if request.method not in ("GET", "HEAD"):
-            raise method_not_allowed()
+            if root in _ROOTS:
+                raise method_not_allowed(("GET", "HEAD"))
+            return _page_not_found()
         services = self._services
         if root in _HEALTH_ROOTS:
             return services.health.respond(request.path, request.query)
-        if root == "version":
+        if root == "version" and not rest:
             return version.respond(services.emulated)
-        if root == "metrics":
-            return Response(200, services.metrics.render(), _METRICS_TYPE)
+        if request.path == "/metrics":
+            return Response(200, *services.metrics.render(request.header(b"accept")))
         if root in ("api", "apis"):
             return services.discovery.respond(request) or _page_not_found()
         if root == "openapi":
@@ -239,7 +262,7 @@ class ApiServer:
             page = services.issuer.respond(request.path)
             if page is not None:
                 return page
-        if root == "":
+        if request.path == "/":
             found = [
                 *(services.issuer.paths if services.issuer else ()),
                 *services.discovery.paths(),
@@ -252,6 +275,21 @@ class ApiServer:
             ]
             return Response(200, encode({"paths": sorted([*found, "/version"])}) + b"\n")
         return _page_not_found()
+
+
+def _tell(request: Request, exchange: _Exchange, code: int, seconds: float) -> None:
+    """A line for each request, found by its audit id: for who asked for debug lines only."""
+    _log.debug(
+        "request",
+        audit_id=exchange.audit_id,
+        verb=exchange.key.verb,
+        uri=request.uri,
+        code=code,
+        milliseconds=round(seconds * 1000, 3),
+        user=request.user.name if request.user is not None else "",
+        agent=request.header(b"user-agent"),
+        source=request.client_address,
+    )
 
 
 def _attributes(request: Request, verb: str, path: ResourcePath) -> Attributes:
@@ -296,6 +334,8 @@ def _status_response(request: Request, error: StatusError) -> Response:
     headers = [NO_CACHE]
     if error.code == 403:
         headers.append(NOSNIFF)
+    if error.allowed_methods:
+        headers.append((b"allow", ", ".join(error.allowed_methods).encode()))
     if error.retry_after_s is not None:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
     path = parse(request.path)

@@ -9,18 +9,30 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 from sliceplane.api.codec import encode
-from sliceplane.api.errors import StatusError, unknown_resource
+from sliceplane.api.errors import unknown_resource
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import SERVED, STATUS_VERBS, Resource
-from sliceplane.shell.apiserver.negotiate import JSON, YAML, parse_accept
+from sliceplane.shell.apiserver.negotiate import (
+    JSON,
+    MEDIA,
+    PROTOBUF,
+    Media,
+    Representation,
+    not_acceptable,
+    parse_accept,
+)
+from sliceplane.shell.apiserver.render import render_bytes
 from sliceplane.shell.apiserver.request import Request
 from sliceplane.shell.apiserver.response import NO_CACHE, Response
 
-_AGGREGATED_TYPE = b"application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+_AGGREGATED_FORM = ";g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+_AGGREGATED_TYPES: dict[Media, bytes] = {
+    "json": f"{JSON}{_AGGREGATED_FORM}".encode(),
+    "protobuf": f"{PROTOBUF}{_AGGREGATED_FORM}".encode(),
+}
 _VARY = (b"vary", b"Accept")
 #: subresources whose objects are of another kind: (group, version, kind); "" for the enclosing ones
 _FOREIGN_KINDS = {
@@ -47,6 +59,7 @@ class Discovery:
     def __init__(self, address: str, served: tuple[Resource, ...] = SERVED) -> None:
         self._address = address
         self.served = served
+        self._made: dict[tuple[str, Media], tuple[bytes, bytes]] = {}
         #: versions of each group but the core one, in the order of *served*
         self._groups: dict[str, list[str]] = {}
         for resource in served:
@@ -63,9 +76,9 @@ class Discovery:
         parts = request.path.strip("/").split("/")
         match parts:
             case ["api"]:
-                return _negotiated(request, self._api_versions, lambda: self._core_document)
+                return _negotiated(request, self._api_versions, lambda media: self._aggregated("api", media))
             case ["apis"]:
-                return _negotiated(request, self._group_list, lambda: self._groups_document)
+                return _negotiated(request, self._group_list, lambda media: self._aggregated("apis", media))
             case ["apis", group] if group in self._groups:
                 return _negotiated(
                     request, lambda: {"kind": "APIGroup", "apiVersion": "v1", **self._group_body(group)}, None
@@ -119,16 +132,17 @@ class Discovery:
         ]
         return document
 
-    @cached_property
-    def _core_document(self) -> tuple[bytes, bytes]:
-        return self._aggregated({"": ["v1"]})
+    def _aggregated(self, root: str, media: Media) -> tuple[bytes, bytes]:
+        """What ``/api`` or ``/apis`` answers in the aggregated form, and its ETag; made once for each media type."""
+        made = self._made.get((root, media))
+        if made is None:
+            document = self._aggregated_document({"": ["v1"]} if root == "api" else self._groups)
+            body = render_bytes(encode(document), Representation(media))
+            etag = f'"{hashlib.sha512(body).hexdigest().upper()}"'.encode()
+            made = self._made[root, media] = (body, etag)
+        return made
 
-    @cached_property
-    def _groups_document(self) -> tuple[bytes, bytes]:
-        return self._aggregated(self._groups)
-
-    def _aggregated(self, groups: dict[str, list[str]]) -> tuple[bytes, bytes]:
-        """The aggregated document and its ETag."""
+    def _aggregated_document(self, groups: dict[str, list[str]]) -> Document:
         items = []
         for group, versions in groups.items():
             entries = [
@@ -140,48 +154,51 @@ class Discovery:
                 for version in versions
             ]
             items.append({"metadata": {"name": group} if group else {}, "versions": entries})
-        document = {
+        return {
             "kind": "APIGroupDiscoveryList",
             "apiVersion": "apidiscovery.k8s.io/v2",
             "metadata": {},
             "items": items,
         }
-        body = encode(document) + b"\n"
-        return body, f'"{hashlib.sha512(body).hexdigest().upper()}"'.encode()
 
 
 def _negotiated(
-    request: Request, legacy: Callable[[], Document], aggregated: Callable[[], tuple[bytes, bytes]] | None
+    request: Request, legacy: Callable[[], Document], aggregated: Callable[[Media], tuple[bytes, bytes]] | None
 ) -> Response:
+    """The answer to the first clause that can be met.  Raises the 406 ``StatusError``."""
     accept = request.header(b"accept")
     clauses = parse_accept(accept)
     if not clauses and not accept.strip():
-        return _legacy_json(legacy())
+        return _legacy(legacy(), Representation(pretty=request.pretty))
+    known_type = False
     for clause in clauses:
+        media = MEDIA.get(clause.type, "json" if clause.type in ("*/*", "application/*") else None)
+        if media is None:
+            continue
+        known_type = True
         wanted = clause.parameter("as")
-        if wanted:
-            named = (clause.type, clause.parameter("g"), clause.parameter("v"), wanted)
-            if aggregated and named == (JSON, "apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"):
-                return _conditional(request, *aggregated())
-        elif clause.type in (JSON, "*/*", "application/*"):
-            return _legacy_json(legacy())
-        elif clause.type == YAML:
-            import yaml
-
-            return Response(200, yaml.safe_dump(legacy()).encode(), YAML.encode(), (NO_CACHE, _VARY))
-    message = f"only the following media types are accepted: {JSON}, {YAML}"
-    raise StatusError(406, "NotAcceptable", message)
+        if not wanted:
+            return _legacy(legacy(), Representation(media, pretty=request.pretty))
+        if aggregated and media in _AGGREGATED_TYPES and clause.type in MEDIA:
+            named = (clause.parameter("g"), clause.parameter("v"), wanted)
+            if named == ("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"):
+                return _conditional(request, *aggregated(media), _AGGREGATED_TYPES[media])
+    raise not_acceptable(known_type=known_type)
 
 
-def _legacy_json(document: Document) -> Response:
-    return Response(200, encode(document) + b"\n", headers=(NO_CACHE, _VARY))
+def _legacy(document: Document, representation: Representation) -> Response:
+    if representation.media == "protobuf":
+        # The envelope names a version, although the JSON of the core group has none.
+        document = {"apiVersion": "v1", **document}
+    body = render_bytes(encode(document), representation)
+    return Response(200, body, representation.content_type, (NO_CACHE, _VARY))
 
 
-def _conditional(request: Request, body: bytes, etag: bytes) -> Response:
+def _conditional(request: Request, body: bytes, etag: bytes, content_type: bytes) -> Response:
     headers = ((b"cache-control", b"public"), _VARY, (b"etag", etag))
     if request.headers.get(b"if-none-match") == etag:
         return Response(304, b"", headers=headers)
-    return Response(200, body, _AGGREGATED_TYPE, headers)
+    return Response(200, body, content_type, headers)
 
 
 def _subresource_entries(resource: Resource) -> list[dict[str, Any]]:

@@ -32,10 +32,17 @@ class HealthChecks:
     def respond(self, path: str, query: Query) -> Response:
         """Answer ``/healthz``, ``/livez``, ``/readyz`` and ``/livez/NAME``."""
         endpoint, _, single = path[1:].partition("/")
-        checks = {**self._live, **self._ready} if endpoint == "readyz" else self._live
+        checks = self._checks(endpoint)
         if path.count("/") > 1:
             return self._single(checks.get(single))
         return _summary(endpoint, checks, query)
+
+    def results(self, endpoint: str) -> list[tuple[str, str]]:
+        """Each check of *endpoint* and what it says now."""
+        return [(name, check()) for name, check in self._checks(endpoint).items()]
+
+    def _checks(self, endpoint: str) -> dict[str, Check]:
+        return {**self._live, **self._ready} if endpoint == "readyz" else self._live
 
     @staticmethod
     def _single(check: Check | None) -> Response:

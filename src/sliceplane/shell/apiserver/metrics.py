@@ -1,121 +1,179 @@
 """What ``/metrics`` shows, counted in plain dictionaries so that nothing has to be imported to count.
 
-Names are upstream's where upstream has the thing.  ``prometheus_client`` is loaded by the first scrape; it only
-renders.
+Names, labels and buckets are upstream's where upstream has the thing, so that dashboards and alerts made for
+Kubernetes work; what is ours alone is called ``sliceplane_...``.  ``prometheus_client`` is loaded by the first scrape;
+it only renders.
+
+Counting costs a request two dictionary look-ups and a watch two additions for each write, whatever the number of
+events in it.  Nobody can make series by inventing names: labels are of what is served (see ``labels``).
 """
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
-from sliceplane.kit.samples import Distribution, Family
+from sliceplane.kit.samples import Histogram
+from sliceplane.shell.prometheus import Families, Source, expose, rows_of
 
-_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+#: upstream's buckets of apiserver_request_duration_seconds
+REQUEST_SECONDS_BUCKETS = (
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0,
+)  # fmt: skip
+#: etcd's buckets of its fsync
+FSYNC_SECONDS_BUCKETS = tuple(0.001 * 2**power for power in range(14))
 
-#: the library wants every counter's name to end in _total; some of upstream's do not, and pass through as untyped
-_BARE_COUNTER = re.compile(rb"(# TYPE \w+) untyped")
+Labels = Mapping[str, str]
+#: of one moment: labels and value, in the order in which they are shown
+Samples = Iterable[tuple[Labels, float]]
 
-RequestKey = tuple[str, str, str]  # verb, resource, subresource
+
+class RequestKey(NamedTuple):
+    """The labels of a request, but for its code."""
+
+    verb: str
+    dry_run: str = ""
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    scope: str = ""
+
+
+class WatchTraffic:
+    """What was sent to the watches of one resource.  Streams add to it."""
+
+    __slots__ = ("events", "sent_bytes")
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.sent_bytes = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A family whose samples are read at scrape time."""
+
+    kind: Literal["gauge", "counter"]
+    help: str
+    read: Callable[[], Samples]
 
 
 class Metrics:
-    """Counters of one server.  Owned by the server; ``gauge`` callbacks are read at scrape time."""
+    """Counters of one server.  Owned by the server; callbacks are read at scrape time."""
 
     def __init__(self) -> None:
-        self._requests: dict[tuple[str, str, str, int], int] = {}
-        self._latencies: dict[RequestKey, tuple[list[int], list[float]]] = {}
+        self._requests: dict[tuple[RequestKey, int], int] = {}
+        self._latencies: dict[RequestKey, Histogram] = {}
+        self._running: dict[RequestKey, int] = {}
+        self._traffic: dict[tuple[str, str, str], WatchTraffic] = {}
         self._counters: dict[str, tuple[str, int]] = {}
-        self._gauges: dict[str, tuple[str, Callable[[], float]]] = {}
-        self._sources: list[Callable[[], tuple[Family, ...]]] = []
+        self._readings: dict[str, _Reading] = {}
+        self._histograms: dict[str, tuple[str, Histogram]] = {}
+        self._sources: list[Source] = []
 
     def observe(self, key: RequestKey, code: int, seconds: float) -> None:
         """Count one answered request; long-running ones (watches) call it when they end."""
-        counted = (*key, code)
+        counted = (key, code)
         self._requests[counted] = self._requests.get(counted, 0) + 1
-        if key[0] == "watch":
+        if key.verb == "WATCH":
             return
         found = self._latencies.get(key)
         if found is None:
-            found = self._latencies[key] = ([0] * (len(_SECONDS_BUCKETS) + 1), [0.0])
-        buckets, total = found
-        buckets[bisect_left(_SECONDS_BUCKETS, seconds)] += 1
-        total[0] += seconds
+            found = self._latencies[key] = Histogram(REQUEST_SECONDS_BUCKETS)
+        found.observe(seconds)
+
+    def on_stream(self, key: RequestKey, change: int) -> None:
+        """A watch began (+1) or ended (-1)."""
+        self._running[key] = self._running.get(key, 0) + change
+
+    def traffic(self, group: str, version: str, resource: str) -> WatchTraffic:
+        """The counter that streams of this resource add to."""
+        return self._traffic.setdefault((group, version, resource), WatchTraffic())
+
+    def histogram(self, name: str, help_text: str, bounds: tuple[float, ...]) -> Histogram:
+        found = Histogram(bounds)
+        self._histograms[name] = (help_text, found)
+        return found
 
     def count(self, name: str, help_text: str, amount: int = 1) -> None:
         self._counters[name] = (help_text, self._counters.get(name, ("", 0))[1] + amount)
 
     def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
-        self._gauges[name] = (help_text, read)
+        self._readings[name] = _Reading("gauge", help_text, lambda: (({}, read()),))
 
-    def source(self, read: Callable[[], tuple[Family, ...]]) -> None:
+    def gauges(self, name: str, help_text: str, read: Callable[[], Samples]) -> None:
+        """A family with labels; every sample has the same ones."""
+        self._readings[name] = _Reading("gauge", help_text, read)
+
+    def counter(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        """Something that is counted elsewhere; *name* without ``_total``."""
+        self._readings[name] = _Reading("counter", help_text, lambda: (({}, read()),))
+
+    def source(self, read: Source) -> None:
         """*read* gives figures that somebody else counts; their names must be nobody else's."""
         self._sources.append(read)
 
-    def render(self) -> bytes:
-        """The text exposition format."""
-        from prometheus_client import CollectorRegistry, generate_latest
-
-        registry = CollectorRegistry()
-        registry.register(self)
-        return _BARE_COUNTER.sub(rb"\1 counter", generate_latest(registry))
+    def render(self, accept: str = "") -> tuple[bytes, bytes]:
+        """The exposition that *accept* asks for, text or OpenMetrics, and its content type."""
+        return expose((self, Families(self._sources)), accept)
 
     def collect(self) -> Iterator[Any]:
         """``prometheus_client``'s collector protocol; sorted, so that equal states render equally."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-        requests = CounterMetricFamily(
-            "apiserver_request_total",
-            "Requests by verb, resource, subresource and HTTP code.",
-            labels=("verb", "resource", "subresource", "code"),
-        )
-        for (verb, resource, subresource, code), number in sorted(self._requests.items()):
-            requests.add_metric((verb, resource, subresource, str(code)), number)
+        yield from self._collect_requests()
+        for name, (help_text, count) in sorted(self._counters.items()):
+            yield CounterMetricFamily(name, help_text, value=count)
+        for name, (help_text, histogram) in sorted(self._histograms.items()):
+            family = HistogramMetricFamily(name, help_text)
+            found = histogram.read()
+            family.add_metric((), rows_of(found), found.total)
+            yield family
+        for name, reading in sorted(self._readings.items()):
+            samples = tuple(reading.read())
+            labels = tuple(samples[0][0]) if samples else ()
+            made: Any = (CounterMetricFamily if reading.kind == "counter" else GaugeMetricFamily)(
+                name, reading.help, labels=labels
+            )
+            for values, number in samples:
+                made.add_metric(tuple(values.values()), number)
+            yield made
+
+    def _collect_requests(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        labels = (*RequestKey._fields, "component")
+        requests = CounterMetricFamily("apiserver_request_total", "Answered requests.", labels=(*labels, "code"))
+        for (key, code), number in sorted(self._requests.items()):
+            requests.add_metric((*key, "apiserver", str(code)), number)
         yield requests
         latencies = HistogramMetricFamily(
             "apiserver_request_duration_seconds",
             "Time from the request's head to its answer; watches are left out.",
-            labels=("verb", "resource", "subresource"),
+            labels=labels,
         )
-        for key, (buckets, total) in sorted(self._latencies.items()):
-            rows, running = [], 0
-            for bound, number in zip((*(str(b) for b in _SECONDS_BUCKETS), "+Inf"), buckets, strict=True):
-                running += number
-                rows.append((bound, running))
-            latencies.add_metric(key, rows, total[0])
+        for key, histogram in sorted(self._latencies.items()):
+            found = histogram.read()
+            latencies.add_metric((*key, "apiserver"), rows_of(found), found.total)
         yield latencies
-        for name, (help_text, number) in sorted(self._counters.items()):
-            yield CounterMetricFamily(name, help_text, value=number)
-        for name, (help_text, read) in sorted(self._gauges.items()):
-            yield GaugeMetricFamily(name, help_text, value=read())
-        for source in self._sources:
-            for family in source():
-                yield _rendered(family)
-
-
-def _rendered(family: Family) -> Any:
-    """A family in the library's terms."""
-    from prometheus_client.core import HistogramMetricFamily, Metric
-
-    if family.kind != "histogram":
-        whole = family.kind != "counter" or family.name.endswith("_total")
-        metric = Metric(
-            family.name.removesuffix("_total") if whole else family.name,
-            family.help,
-            family.kind if whole else "untyped",
+        running = GaugeMetricFamily(
+            "apiserver_longrunning_requests",
+            "Watch requests being answered.",
+            labels=tuple(label for label in labels if label != "dry_run"),
         )
-        for sample in family.samples:
-            assert not isinstance(sample.value, Distribution), f"{family.name} is a {family.kind}"
-            metric.add_sample(family.name, dict(zip(family.labels, sample.labels, strict=True)), sample.value)
-        return metric
-    histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
-    for sample in family.samples:
-        assert isinstance(sample.value, Distribution), f"{family.name} is a histogram"
-        rows, running = [], 0
-        for bound, count in zip((*map(repr, sample.value.bounds), "+Inf"), sample.value.counts, strict=True):
-            running += count
-            rows.append((bound, running))
-        histogram.add_metric(sample.labels, rows, sample.value.total)
-    return histogram
+        for key, streams in sorted(self._running.items()):
+            running.add_metric((key.verb, *key[2:], "apiserver"), streams)
+        yield running
+        identity = ("group", "version", "resource")
+        events = CounterMetricFamily("apiserver_watch_events_total", "Events sent to watch clients.", labels=identity)
+        sent = CounterMetricFamily(
+            "sliceplane_watch_sent_bytes_total", "Of events, written to connections before encryption.", labels=identity
+        )
+        for of, traffic in sorted(self._traffic.items()):
+            events.add_metric(of, traffic.events)
+            sent.add_metric(of, traffic.sent_bytes)
+        yield events
+        yield sent

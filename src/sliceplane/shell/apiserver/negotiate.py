@@ -19,8 +19,8 @@ JSON = "application/json"
 YAML = "application/yaml"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 
-_MEDIA: dict[str, Media] = {JSON: "json", YAML: "yaml", PROTOBUF: "protobuf"}
-_TYPES: dict[Media, str] = {media: name for name, media in _MEDIA.items()}
+MEDIA: dict[str, Media] = {JSON: "json", YAML: "yaml", PROTOBUF: "protobuf"}
+_TYPES: dict[Media, str] = {media: name for name, media in MEDIA.items()}
 _FORMS = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 _OBJECT_TYPES = f"{JSON}, {YAML}, {PROTOBUF}"
 _WATCH_TYPES = f"{JSON};stream=watch, {PROTOBUF};stream=watch"
@@ -97,7 +97,7 @@ def negotiate(accept: str, *, watch: bool = False, pretty: bool = False) -> Repr
         return Representation(pretty=pretty and not watch)
     known_type = False
     for clause in clauses:
-        media: Media | None = "json" if clause.type == "*/*" else _MEDIA.get(clause.type)
+        media: Media | None = "json" if clause.type == "*/*" else MEDIA.get(clause.type)
         if media is None:
             continue
         known_type = True
@@ -107,7 +107,7 @@ def negotiate(accept: str, *, watch: bool = False, pretty: bool = False) -> Repr
         indent = pretty or clause.parameter("pretty") in _TRUTHS
         version = clause.parameter("v") if form else "v1"
         return Representation(media, form, version, indent and not watch)
-    raise _not_acceptable(known_type=known_type, watch=watch)
+    raise not_acceptable(known_type=known_type, watch=watch)
 
 
 def _form_of(clause: Clause, *, watch: bool) -> Form | None:
@@ -127,7 +127,8 @@ def _form_of(clause: Clause, *, watch: bool) -> Form | None:
     return None
 
 
-def _not_acceptable(*, known_type: bool, watch: bool) -> StatusError:
+def not_acceptable(*, known_type: bool, watch: bool = False) -> StatusError:
+    """The 406: *known_type* says that a media type was known, but not what was asked of it."""
     if known_type:
         types = _WATCH_TYPES if watch else _OBJECT_TYPES
         return StatusError(406, "NotAcceptable", f"only the following media types are accepted: {types}")

@@ -22,6 +22,8 @@ _VARY = (b"vary", b"Accept")
 _VARY_BOTH = (b"vary", b"Accept-Encoding, Accept")
 _V2_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _V2_PROTOBUF_OLD = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+_V3_PROTOBUF = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf"
+_V3_PROTOBUF_OLD = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"
 _JSON_TYPES = (JSON, "application/*", "*/*")
 
 
@@ -62,13 +64,16 @@ def _unmodified_since(text: str, started: float) -> bool:
 
 
 async def _document(request: Request, name: str, served: tuple[Resource, ...], now: float) -> Response:
-    from sliceplane.api.openapi import document, document_names, hash_of
+    from sliceplane.api.openapi import document, document_names, document_protobuf, hash_of
 
     if name not in document_names(served):
         return _empty(404)
-    if _choose(request, dict.fromkeys(_JSON_TYPES, JSON)) is None:
+    offered = dict.fromkeys(_JSON_TYPES, JSON)
+    offered[_V3_PROTOBUF] = offered[_V3_PROTOBUF_OLD] = _V3_PROTOBUF
+    chosen = _choose(request, offered)
+    if chosen is None:
         return _empty(406)
-    body = await asyncio.to_thread(document, name)
+    body = await asyncio.to_thread(document if chosen == JSON else document_protobuf, name)
     assert body is not None, f"{name} is a document"
     digest = hash_of(name)
     asked = request.query.first("hash")
@@ -84,7 +89,7 @@ async def _document(request: Request, name: str, served: tuple[Resource, ...], n
         headers = (*headers, NO_CACHE)
     if request.headers.get(b"if-none-match") == etag:
         return Response(304, b"", headers=headers)
-    return Response(200, body, JSON.encode(), headers)
+    return Response(200, body, chosen.encode(), headers)
 
 
 def _v2(request: Request) -> Response:

@@ -179,6 +179,9 @@ def delete_options_of_query(query: Query) -> DeleteOptions:
         raw["orphanDependents"] = query.flag("orphanDependents")
     if "dryRun" in query:
         raw["dryRun"] = list(query.all("dryRun"))
+    preconditions = {name: query.first(name) for name in ("uid", "resourceVersion") if query.first(name)}
+    if preconditions:
+        raw["preconditions"] = preconditions
     return delete_options_of_document(raw)
 
 
@@ -206,6 +209,7 @@ def delete_options_of_document(document: dict[str, Any]) -> DeleteOptions:
         propagation=policy,
         precondition_uid=_member(preconditions, "uid", str),
         precondition_resource_version=_member(preconditions, "resourceVersion", str),
+        forbids_orphans=orphan is False,
     )
 
 

@@ -10,11 +10,21 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sliceplane.api.errors import method_not_allowed, unknown_resource
+from sliceplane.api.errors import StatusError, bad_request, method_not_allowed, show, unknown_resource
 from sliceplane.api.scheme import SERVED, Resource, by_path
 from sliceplane.registry.types import Target
 
 _METHOD_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+_VERB_METHODS = {
+    "get": "GET",
+    "list": "GET",
+    "watch": "GET",
+    "create": "POST",
+    "update": "PUT",
+    "patch": "PATCH",
+    "delete": "DELETE",
+    "deletecollection": "DELETE",
+}
 #: verbs of the subresources that are served, beyond reading (reference B1)
 _SUBRESOURCE_VERBS = {
     "binding": ("create",),
@@ -106,21 +116,34 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
         raise unknown_resource()
     if path.name and resource.namespaced and not path.namespace:
         raise unknown_resource()
-    if path.subresource:
-        if path.subresource not in resource.subresources or path.legacy_watch:
-            raise unknown_resource()
-        allowed = verb in _SUBRESOURCE_VERBS[path.subresource]
-    else:
-        allowed = verb in _verbs_at(resource, path)
-    if not allowed:
-        raise method_not_allowed()
+    if path.subresource and (path.subresource not in resource.subresources or path.legacy_watch):
+        raise unknown_resource()
+    allowed = _verbs_at(resource, path)
+    if verb not in allowed:
+        raise method_not_allowed(tuple(sorted({_VERB_METHODS[known] for known in allowed})))
+    if path.name:
+        _check_segment(path.name)
     target = Target(resource=resource, namespace=path.namespace, name=path.name, subresource=path.subresource)
     return Route(target, verb)
+
+
+def _check_segment(name: str) -> None:
+    """What can be no part of a path can be no name.  Raises the 400 ``StatusError`` (reference B13)."""
+    if name in (".", ".."):
+        raise _name_invalid(name, f"may not be '{name}'")
+    if "%" in name:
+        raise _name_invalid(name, "may not contain '%'")
+
+
+def _name_invalid(name: str, why: str) -> StatusError:
+    return bad_request(f"Name parameter invalid: {show(name)}: {why}")
 
 
 def _verbs_at(resource: Resource, path: ResourcePath) -> tuple[str, ...]:
     if path.legacy_watch:
         return ("watch",)
+    if path.subresource:
+        return _SUBRESOURCE_VERBS[path.subresource]
     if path.name:
         return tuple(verb for verb in resource.verbs if verb in ("get", "update", "patch", "delete"))
     across_namespaces = resource.namespaced and not path.namespace

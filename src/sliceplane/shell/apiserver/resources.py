@@ -75,7 +75,7 @@ class ResourceHandlers:
 
     async def _get(self, request: Request, target: Target, representation: Representation) -> Response:
         version = request.query.optional("resourceVersion")
-        await self.wait_for(version)
+        await self.wait_for(target, version)
         record = self._registry.get(self.context(request), target, version)
         return self._object(request, target, representation, Outcome(code=200, body=record.body))
 
@@ -83,7 +83,7 @@ class ResourceHandlers:
         options = list_options(request.query)
         included = included_objects(request, representation)
         if options.resource_version_match != "Exact":
-            await self.wait_for(options.resource_version)
+            await self.wait_for(target, options.resource_version)
         context = self.context(request)
         outcome = self._registry.list(context, target, options)
         body = render_list(outcome, target.resource, representation, now=context.now, include_object=included)
@@ -133,9 +133,11 @@ class ResourceHandlers:
         body = render_object(outcome.body, target.resource, representation, now=self.clock(), include_object=included)
         return _response(outcome.code, body, target, representation, outcome.warnings)
 
-    async def wait_for(self, resource_version: str | None) -> None:
-        """Wait a little for a version from the future.  Raises the 504 ``StatusError``; what is no number
-        is left to the registry to complain of."""
+    async def wait_for(self, target: Target, resource_version: str | None) -> None:
+        """Wait a little for a version from the future.  Raises the 504 ``StatusError``; what is no number and what
+        nobody waits for is left to the registry to complain of."""
+        if target.resource.uncached:
+            return
         try:
             wanted = parse_uint64(resource_version or "")
         except NotAnInteger:

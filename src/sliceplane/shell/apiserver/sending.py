@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
+from sliceplane.shell.apiserver.labels import flow_headers
 from sliceplane.shell.apiserver.limits import InFlight, TooMany, too_many_requests
 from sliceplane.shell.apiserver.request import Request, Send
 from sliceplane.shell.apiserver.response import Response, common_headers
@@ -43,6 +44,8 @@ async def send_response(
 async def _send(request: Request, send: Send, response: Response, now: float, audit_id: str) -> None:
     body = response.body
     headers = common_headers(now, audit_id)
+    if request.user is not None:
+        headers.extend(flow_headers(request.user, request.path))
     headers.extend(response.headers)
     if response.content_type and response.code != 304:
         headers.append((b"content-type", response.content_type))

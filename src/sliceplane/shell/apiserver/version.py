@@ -16,9 +16,30 @@ KUBERNETES_MAJOR, KUBERNETES_MINOR, KUBERNETES_PATCH = "1", "36", "2"
 @cache
 def respond(emulated: Release = NEWEST) -> Response:
     """*emulated* is the release whose feature gates count."""
+    return Response(200, json.dumps(_document(emulated), indent=2).encode(), headers=(NO_CACHE,))
+
+
+def build_labels(emulated: Release = NEWEST) -> dict[str, str]:
+    """The labels of ``kubernetes_build_info``."""
+    document = _document(emulated)
+    names = {
+        "build_date": "buildDate",
+        "compiler": "compiler",
+        "git_commit": "gitCommit",
+        "git_tree_state": "gitTreeState",
+        "git_version": "gitVersion",
+        "go_version": "goVersion",
+        "major": "major",
+        "minor": "minor",
+        "platform": "platform",
+    }
+    return {label: document[member] for label, member in names.items()}
+
+
+def _document(emulated: Release) -> dict[str, str]:
     major, minor = emulated
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    document = {
+    return {
         "major": KUBERNETES_MAJOR,
         "minor": KUBERNETES_MINOR,
         "emulationMajor": str(major),
@@ -34,4 +55,3 @@ def respond(emulated: Release = NEWEST) -> Response:
         "compiler": platform.python_implementation(),
         "platform": f"{platform.system().lower()}/{machine}",
     }
-    return Response(200, json.dumps(document, indent=2).encode(), headers=(NO_CACHE,))

@@ -17,10 +17,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from sliceplane.api.errors import StatusError
+from sliceplane.api.errors import StatusError, expired
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Target, WatchPlan
 from sliceplane.shell.apiserver.encoders import AnyEncoder, TableEncoder, encoder_for
+from sliceplane.shell.apiserver.labels import flow_headers
+from sliceplane.shell.apiserver.metrics import WatchTraffic
 from sliceplane.shell.apiserver.negotiate import Representation, negotiate
 from sliceplane.shell.apiserver.params import watch_options
 from sliceplane.shell.apiserver.paths import Route
@@ -41,6 +43,8 @@ DEFAULT_SECONDS_MIN = 1800.0
 SEND_BYTES = 32 * 1024
 #: streams that write in one turn of the loop: what they write should fit into the processor's cache
 STREAMS_PER_TURN = 16
+#: what upstream's storage says, where no cache stands before it
+_TOO_OLD_IN_STORAGE = "The resourceVersion for the provided watch is too old."
 
 
 class Turns:
@@ -92,15 +96,19 @@ class Stream:
         "_held",
         "_loop",
         "_scheduled",
+        "_traffic",
         "_turns",
         "_watcher",
     )
 
-    def __init__(self, connection: Connection, watcher: Watcher, encoder: AnyEncoder, turns: Turns) -> None:
+    def __init__(
+        self, connection: Connection, watcher: Watcher, encoder: AnyEncoder, turns: Turns, traffic: WatchTraffic
+    ) -> None:
         self._connection = connection
         self._watcher = watcher
         self._encoder = encoder
         self._turns = turns
+        self._traffic = traffic
         self._loop = asyncio.get_running_loop()
         #: taken from the watcher, not written yet
         self._held: deque[bytes] = deque()
@@ -144,9 +152,13 @@ class Stream:
             self._finish(connected=True)
             return
         if not self._held:
-            self._held.extend(item.data for item in watcher.take())
+            taken = watcher.take()
+            self._traffic.events += len(taken)
+            self._held.extend(item.data for item in taken)
         if self._held:
-            self._connection.write(self._portion())
+            portion = self._portion()
+            self._traffic.sent_bytes += len(portion)
+            self._connection.write(portion)
         if self._held or watcher.pending:
             self._wake()
         elif watcher.closed:
@@ -189,11 +201,13 @@ class WatchHandler:
         self._ticker = ticker
         self._turns = Turns()
 
-    async def respond(self, request: Request, route: Route, send: Send, on_head: Callable[[], str]) -> None:
+    async def respond(
+        self, request: Request, route: Route, send: Send, on_head: Callable[[], str], traffic: WatchTraffic
+    ) -> None:
         """Serve a watch to its end.
 
-        *on_head* is called when the head is about to be sent, and gives the audit id.  Raises ``StatusError`` before
-        that, never after: later errors are ERROR events.
+        *on_head* is called when the head is about to be sent, and gives the audit id; *traffic* is added to.  Raises
+        ``StatusError`` before that, never after: later errors are ERROR events.
         """
         query, target = request.query, route.target
         representation = negotiate(request.header(b"accept"), watch=True)
@@ -202,26 +216,26 @@ class WatchHandler:
         context = self._resources.context(request)
         plan = self._registry.watch_plan(context, replace(target, name=""), options)
         encoder = encoder_for(target.resource, representation, included, self._resources.clock)
-        late = await self._future_error(plan)
+        late = await self._future_error(target, plan)
         watcher = None if late else self._subscribe(plan, encoder)
         try:
-            await send(_head(target, representation, on_head(), self._resources.clock()))
+            await send(_head(request, target, representation, on_head(), self._resources.clock()))
             if watcher is None:
                 assert late is not None, "without a watcher there is an error to tell"
                 request.connection.write(encoder.error(late))
-            elif not await Stream(request.connection, watcher, encoder, self._turns).run():
+            elif not await Stream(request.connection, watcher, encoder, self._turns, traffic).run():
                 return
             await send({"type": "http.response.body", "body": b""})
         finally:
             if watcher is not None:
                 self._hub.unsubscribe(watcher)
 
-    async def _future_error(self, plan: WatchPlan) -> StatusError | None:
+    async def _future_error(self, target: Target, plan: WatchPlan) -> StatusError | None:
         """A state at a version from the future is waited for a little; then it is an ERROR event (reference B4)."""
         if plan.wait_for is None:
             return None
         try:
-            await self._resources.wait_for(str(plan.wait_for))
+            await self._resources.wait_for(target, str(plan.wait_for))
         except StatusError as error:
             return error
         return None
@@ -241,12 +255,18 @@ class WatchHandler:
         watcher = self._hub.subscribe(
             interest, now=now, since=plan.since, initial=plan.initial, bookmarks=plan.bookmarks, ends_at=now + seconds
         )
+        if watcher.error is not None and plan.resource.uncached:
+            watcher.error = expired(_TOO_OLD_IN_STORAGE)
         self._ticker.arm()
         return watcher
 
 
-def _head(target: Target, representation: Representation, audit_id: str, now: float) -> dict[str, Any]:
+def _head(
+    request: Request, target: Target, representation: Representation, audit_id: str, now: float
+) -> dict[str, Any]:
     headers = common_headers(now, audit_id)
+    if request.user is not None:
+        headers.extend(flow_headers(request.user, request.path))
     headers.append(NO_CACHE)
     headers.append((b"content-type", representation.watch_content_type))
     headers.extend(warning_headers(deprecation(target.resource.group, target.resource.version, target.resource.plural)))

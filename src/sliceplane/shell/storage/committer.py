@@ -29,6 +29,7 @@ Compaction goes through the same thread in chunks between batches, so no commit 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -57,9 +58,14 @@ def _nothing() -> None:
     return None
 
 
+def _unobserved(seconds: float) -> None:
+    del seconds
+
+
 class Committer:
     """Owned by the server, in its loop.  ``start``, then any number of ``durable``, then ``close``, which also closes
-    the back end.  *report* gets one sentence for each thing that an operator should know."""
+    the back end.  *report* gets one sentence for each thing that an operator should know, *on_batch* how many seconds
+    each batch took to become durable."""
 
     def __init__(
         self,
@@ -70,6 +76,7 @@ class Committer:
         retention: Retention | None = None,
         report: Callable[[str], None] = _silent,
         on_aborted: Callable[[], None] = _nothing,
+        on_batch: Callable[[float], None] = _unobserved,
     ) -> None:
         self._store = store
         self._hub = hub
@@ -77,6 +84,7 @@ class Committer:
         self._retention = retention if retention is not None else Retention()
         self._report = report
         self._on_aborted = on_aborted
+        self._on_batch = on_batch
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="storage") if backend.blocking else None
         self._wake = asyncio.Event()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -173,6 +181,7 @@ class Committer:
                 return
 
     async def _commit(self, batch: tuple[StoreEvent, ...]) -> None:
+        started = time.perf_counter()
         try:
             await self._call(self._backend.append, batch)
         except WriteFailed as error:
@@ -182,6 +191,7 @@ class Committer:
             # OutcomeUnknown, or a fault of the back end: either way only the disk knows.
             if not await self._reconcile(error, batch):
                 return
+        self._on_batch(time.perf_counter() - started)
         self.failing = None
         self.batches += 1
         self.commits += len(batch)

@@ -1,0 +1,108 @@
+"""Load: 200 clients for a minute, all verbs mixed, on slices, Services, Pods and Leases; no request may fail.
+
+Each client sends a request every 0.2 s over a connection that it keeps, so the server gets about a thousand requests a
+second, and a third of them write.  Clients are processes of their own (``tools.load_clients``).  Printed are latencies
+as clients see them, the server's processor time for a request, and its memory in the last third against the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import sys
+import time
+from collections import Counter, defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.harness import Result, main, percentile
+from benchmarks.tools.load_clients import VERBS
+from benchmarks.tools.objects import PER_SLICE, namespace_document, slice_document
+from benchmarks.tools.process import PlaneProcess, Process, scratch
+from sliceplane.api.codec import encode
+from sliceplane.api.scheme import EndpointSlices, Namespaces
+from sliceplane.shell.client.http import HttpClient
+from sliceplane.shell.client.kubeconfig import load
+
+CLIENTS, SECONDS, PROCESSES = 200, 60.0, 2
+SMALL_CLIENTS, SMALL_SECONDS = 20, 5.0
+#: slices that are there all the time, to be listed in pages
+SLICES = 100
+SAMPLE_SECONDS = 1.0
+#: short, so that history reaches its steady size within the run
+HISTORY_KEEP = "5s"
+
+
+async def prepare(kubeconfig: Path) -> None:
+    client = HttpClient(load(kubeconfig))
+    try:
+        await client.create(Namespaces, "", encode(namespace_document()))
+        for number in range(SLICES):
+            document = slice_document(f"web-{number}", "web", range(number * PER_SLICE, number * PER_SLICE + 20))
+            await client.create(EndpointSlices, document["metadata"]["namespace"], encode(document))
+    finally:
+        await client.close()
+
+
+def drive(server: PlaneProcess, folder: Path, clients: int, seconds: float) -> tuple[list[dict], list[float], float]:
+    """What each process of clients says, the server's memory once a second (MiB), and its processor seconds."""
+    each = clients // PROCESSES
+    with ExitStack() as stack:
+        fleets = [
+            stack.enter_context(
+                Process(
+                    *(sys.executable, "-m", "benchmarks.tools.load_clients", str(server.kubeconfig)),
+                    *(str(number * each), str(each), str(seconds)),
+                    log=folder / "clients.log",
+                )
+            )
+            for number in range(PROCESSES)
+        ]
+        for fleet in fleets:
+            assert fleet.line() == "open"
+        cpu, until, memory = server.cpu_s(), time.monotonic() + seconds, []
+        for fleet in fleets:
+            fleet.say("go")
+        while time.monotonic() < until:
+            time.sleep(SAMPLE_SECONDS)
+            memory.append(server.rss_mib())
+        said = [json.loads(fleet.line()) for fleet in fleets]
+        return said, memory, server.cpu_s() - cpu
+
+
+def run(small: bool = False) -> list[Result]:
+    clients, seconds = (SMALL_CLIENTS, SMALL_SECONDS) if small else (CLIENTS, SECONDS)
+    with scratch() as name, PlaneProcess(Path(name), "--history-keep", HISTORY_KEEP, command="apiserver") as server:
+        asyncio.run(prepare(server.kubeconfig))
+        said, memory, cpu = drive(server, Path(name), clients, seconds)
+    latencies: dict[str, list[float]] = defaultdict(list)
+    errors: Counter[str] = Counter()
+    for one in said:
+        errors.update(one["errors"])
+        for verb, found in one["latencies"].items():
+            latencies[verb] += found
+    if errors:
+        raise SystemExit(f"{errors.total()} requests failed: {errors.most_common(5)}")
+    requests = sum(map(len, latencies.values()))
+    what = f"{clients} clients, {seconds:.0f} s"
+    third = max(1, len(memory) // 3)
+    growth = statistics.mean(memory[-third:]) - statistics.mean(memory[:third])
+    found = [
+        Result(name="requests, none failed", size=what, value=requests / seconds, unit="1/s"),
+        Result(name="server CPU for a request", size=what, value=cpu / requests * 1e6, unit="us"),
+        Result(name="server memory", size=what, value=memory[-1], unit="MiB"),
+        Result(name="memory, last third less first", size=what, value=max(0.0, growth), unit="MiB"),
+    ]
+    for verb in VERBS:
+        for percent in (50, 99):
+            if latencies[verb]:
+                value = percentile(latencies[verb], percent) * 1e3
+                found.append(
+                    Result(name=f"{verb}, p{percent}", size=f"{len(latencies[verb]):,}", value=value, unit="ms")
+                )
+    return found
+
+
+if __name__ == "__main__":
+    main(run)

@@ -1,0 +1,96 @@
+"""LimitRange: what may be said about a type, and that minimum, defaults and maximum do not contradict each other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, required
+from sliceplane.api.meta import Document
+from sliceplane.api.quota import amount
+from sliceplane.kit.names import check_qualified_name
+
+TYPES: Final = ("Container", "PersistentVolumeClaim", "Pod")
+_COMPUTE: Final = frozenset(("cpu", "memory", "ephemeral-storage", "storage"))
+_HUGE_PAGES: Final = "hugepages-"
+_NO_DEFAULT: Final = "may not be specified when `type` is 'Pod'"
+_OVER_LIMIT: Final = "default request value {0} is greater than default limit value {1}"
+#: (member at fault, smaller, larger, what is said)
+_ORDER: Final = (
+    ("min", "min", "max", "min value {0} is greater than max value {1}"),
+    ("defaultRequest", "min", "defaultRequest", "min value {0} is greater than default request value {1}"),
+    ("defaultRequest", "defaultRequest", "max", "default request value {0} is greater than max value {1}"),
+    ("defaultRequest", "defaultRequest", "default", _OVER_LIMIT),
+    ("default", "min", "default", "min value {0} is greater than default value {1}"),
+    ("default", "default", "max", "default value {0} is greater than max value {1}"),
+)
+_MEMBERS: Final = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
+
+
+def validate(document: Document) -> list[FieldError]:
+    errors: list[FieldError] = []
+    seen: set[str] = set()
+    for index, item in enumerate(document.get("spec", {}).get("limits", ())):
+        path, kind = f"spec.limits[{index}]", item.get("type", "")
+        errors += _type(f"{path}.type", kind)
+        if kind in seen:
+            errors.append(duplicate(f"{path}.type", ""))
+        seen.add(kind)
+        errors += _item(path, kind, item)
+    return errors
+
+
+def validate_update(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
+    return validate(new)
+
+
+def _type(path: str, kind: str) -> list[FieldError]:
+    errors = [invalid_value(path, kind, problem) for problem in check_qualified_name(kind)]
+    if not errors and "/" not in kind and kind not in TYPES:
+        errors.append(invalid_value(path, kind, "must be a standard limit type or fully qualified"))
+    return errors
+
+
+def _item(path: str, kind: str, item: Document) -> list[FieldError]:
+    errors: list[FieldError] = []
+    names: dict[str, None] = {}
+    for member in _MEMBERS:
+        if kind == "Pod" and member in ("default", "defaultRequest"):
+            if item.get(member):
+                errors.append(forbidden_field(f"{path}.{member}", _NO_DEFAULT))
+            continue
+        for name in item.get(member, {}):
+            errors += _resource(f"{path}.{member}[{name}]", name)
+            names[name] = None
+    if kind == "PersistentVolumeClaim" and not any("storage" in item.get(member, {}) for member in ("min", "max")):
+        detail = "either minimum or maximum storage value is required, but neither was provided"
+        errors.append(required(f"{path}.limits", detail))
+    for name in sorted(names):
+        errors += _amounts(path, item, name)
+    return errors
+
+
+def _amounts(path: str, item: Document, name: str) -> list[FieldError]:
+    given = {member: item[member][name] for member in _MEMBERS if name in item.get(member, {})}
+    errors = [
+        invalid_value(f"{path}.{at}[{name}]", given[at], text.format(given[low], given[high]))
+        for at, low, high, text in _ORDER
+        if low in given and high in given and amount(given[low]) > amount(given[high])
+    ]
+    ratio = given.get("maxLimitRequestRatio")
+    if ratio is None:
+        return errors
+    where = f"{path}.maxLimitRequestRatio[{name}]"
+    if amount(ratio) < 1:
+        errors.append(invalid_value(where, ratio, f"ratio {ratio} is less than 1"))
+    low, high = amount(given.get("min", 0)), amount(given.get("max", 0))
+    if low > 0 and high > 0 and amount(ratio) > high / low:
+        detail = f"ratio {ratio} is greater than max/min = {float(high / low):f}"
+        errors.append(invalid_value(where, ratio, detail))
+    return errors
+
+
+def _resource(path: str, name: str) -> list[FieldError]:
+    errors = [invalid_value(path, name, problem) for problem in check_qualified_name(name)]
+    if not errors and "/" not in name and name not in _COMPUTE and not name.startswith(_HUGE_PAGES):
+        errors.append(invalid_value(path, name, "must be a standard resource type or fully qualified"))
+    return errors

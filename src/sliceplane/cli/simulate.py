@@ -1,0 +1,215 @@
+"""``sliceplane simulate``: the control plane on virtual time, under faults, from one seed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.values import DurationType
+
+if TYPE_CHECKING:
+    from sliceplane.sim.simulation import Options, Verdict
+
+#: more processes than that do not help anybody
+JOBS_MAX = 256
+
+
+class _Parsed(click.ParamType[Any]):
+    """A value that a function of ``sliceplane.sim`` reads; its ``ValueError`` is the usage error."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _faults(text: str) -> dict[str, float]:
+    from sliceplane.sim.faults import parse_faults
+
+    return parse_faults(text)
+
+
+def _controllers(text: str) -> tuple[str, ...]:
+    from sliceplane.sim.roster import parse_controllers
+
+    return parse_controllers(text)
+
+
+def _seeds(text: str) -> range:
+    first, dash, last = text.partition("-")
+    if not dash or not first.isdecimal() or not last.isdecimal() or int(first) > int(last):
+        raise ValueError(f"{text!r} is no range of seeds such as 1-500")
+    return range(int(first), int(last) + 1)
+
+
+@click.command("simulate")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Everything follows from it.")
+@click.option("--seeds", type=_Parsed("A-B", _seeds), help="Run all of these seeds, a line each, instead of --seed.")
+@click.option(
+    "--until-failure", is_flag=True, help="Go on with the next seed until one fails (with --seeds: stop at the first)."
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(0, 10_000_000),
+    default=100,
+    show_default=True,
+    help="Actions of the workload; every 25 of them faults stop and all invariants are checked.",
+)
+@click.option("--duration", type=DurationType(), help="Make no more steps after so much virtual time.")
+@click.option(
+    "--faults",
+    type=_Parsed("FAULTS", _faults),
+    default="normal",
+    show_default=True,
+    help="none, light, normal, heavy, or NAME=WEIGHT,... where a weight is the probability at one opportunity; "
+    "a level may come first: light,crash=0.2. --list-faults tells the names.",
+)
+@click.option(
+    "--controllers",
+    type=_Parsed("NAMES", _controllers),
+    default="all",
+    show_default=True,
+    help="Which controllers run, with commas. Without kubelet there are no Deployments.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Write one line for each event to this file (-: standard output).",
+)
+@click.option("--shrink", is_flag=True, help="After a failure look for the fewest steps that fail.")
+@click.option("--jobs", type=click.IntRange(1, JOBS_MAX), default=1, show_default=True, help="Processes for --seeds.")
+@click.option("--list-faults", is_flag=True, help="List the faults with their weights at level normal, and exit.")
+def command(
+    *,
+    seed: int,
+    seeds: range | None,
+    until_failure: bool,
+    steps: int,
+    duration: float | None,
+    faults: dict[str, float],
+    controllers: tuple[str, ...],
+    trace: str | None,
+    shrink: bool,
+    jobs: int,
+    list_faults: bool,
+) -> None:
+    """Run the production store, informers and controllers on virtual time, under faults, from one seed.
+
+    The same seed makes the same run, byte for byte: the digest of its trace is printed. Exit code 0: every invariant
+    held; 1: one was broken, and the output ends with the line that replays it; 2: the command line is wrong.
+    """
+    if list_faults:
+        _list_faults()
+        return
+    if trace is not None and (seeds is not None or until_failure):
+        raise click.UsageError("--trace is about one run: give --seed alone")
+    from sliceplane.sim.report import report, summary
+    from sliceplane.sim.simulation import Options
+
+    def options(of: int) -> Options:
+        return Options(seed=of, steps=steps, duration_s=duration, faults=faults, controllers=controllers)
+
+    if seeds is None and not until_failure:
+        verdict = _traced(options(seed), trace)
+        if shrink and verdict.violation is not None:
+            verdict = _shrunk(verdict)
+        # With the trace on standard output the report is for people all the same.
+        click.echo(report(verdict), err=trace == "-")
+        sys.exit(verdict.violation is not None)
+    failed: list[int] = []
+    for verdict in _many(map(options, seeds if seeds is not None else _from(seed)), jobs, stop=until_failure):
+        click.echo(summary(verdict))
+        if verdict.violation is not None:
+            failed.append(verdict.options.seed)
+            click.echo(report(_shrunk(verdict) if shrink else verdict))
+    if failed:
+        click.echo(f"{len(failed)} seeds failed: {' '.join(map(str, failed))}")
+    sys.exit(bool(failed))
+
+
+def _list_faults() -> None:
+    from sliceplane.sim.faults import KINDS
+
+    for name, kind in KINDS.items():
+        click.echo(f"{name:14} {kind.weight:<7g} per {kind.per:8} {kind.what}")
+
+
+def _from(seed: int) -> Iterator[int]:
+    while True:
+        yield seed
+        seed += 1
+
+
+def _run(options: Options) -> Verdict:
+    from dataclasses import replace
+
+    from sliceplane.sim.simulation import Simulation
+
+    verdict = Simulation(options).run()
+    if verdict.violation is not None:
+        # a traceback does not travel between processes
+        verdict = replace(verdict, violation=replace(verdict.violation, cause=None))
+    return verdict
+
+
+def _traced(options: Options, path: str | None) -> Verdict:
+    from sliceplane.sim.simulation import Simulation
+
+    with ExitStack() as stack:
+        if path is None:
+            return Simulation(options).run()
+        if path == "-":
+            return Simulation(options, sys.stdout.write).run()
+        try:
+            file = stack.enter_context(Path(path).open("w", encoding="utf-8"))
+        except OSError as error:
+            raise click.UsageError(f"--trace: {path}: {error.strerror}") from error
+        return Simulation(options, file.write).run()
+
+
+def _shrunk(verdict: Verdict) -> Verdict:
+    from sliceplane.sim.shrink import shrink
+
+    click.echo(f"seed {verdict.options.seed} fails after {verdict.steps} steps; looking for fewer", err=True)
+    return shrink(verdict)
+
+
+def _many(runs: Iterator[Options], jobs: int, *, stop: bool) -> Iterator[Verdict]:
+    """The verdicts, in order; with *stop* until the first that fails."""
+    if jobs == 1:
+        for options in runs:
+            verdict = _run(options)
+            yield verdict
+            if stop and verdict.violation is not None:
+                return
+        return
+    from concurrent.futures import Future, ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting: list[Future[Verdict]] = []
+        for options in runs:
+            waiting.append(pool.submit(_run, options))
+            if len(waiting) < 2 * jobs:
+                continue
+            verdict = waiting.pop(0).result()
+            yield verdict
+            if stop and verdict.violation is not None:
+                break
+        else:
+            yield from (each.result() for each in waiting)
+            return
+        for each in waiting:
+            each.cancel()

@@ -1,0 +1,171 @@
+"""What the IPAddress and ServiceCIDR objects say: which addresses are spoken for, and from which ranges new ones come.
+
+A pure follower of the newest staged objects, as the ledgers are of Services; the two together are what an address can
+be in: held by a Service, and told of by an IPAddress.  Every write of either makes the address a *suspect* until
+``registry.service_addresses`` has compared the two, so nobody ever has to compare all of them but at the start.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final, NamedTuple
+
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Services
+from sliceplane.kit.ip import Family, parse_strict
+from sliceplane.registry.admission.ledger import Range, static_band
+from sliceplane.store.types import Key
+
+MANAGED_BY_LABEL: Final = "ipaddress.kubernetes.io/managed-by"
+FAMILY_LABEL: Final = "ipaddress.kubernetes.io/ip-family"
+ALLOCATOR: Final = "ipallocator"
+READY: Final = "Ready"
+_BAND_SHARE = 16
+_BAND_MAX = 256
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Told(NamedTuple):
+    """What one IPAddress tells.  ``service`` is ``None`` where its parent is something else."""
+
+    service: Key | None
+    managed: bool
+    #: managed, with its labels as they must be, and not being deleted: fine if its Service has the address
+    whole: bool
+
+
+class ServiceRange(NamedTuple):
+    """What one ServiceCIDR tells.  New addresses come from it only while it is ``usable``."""
+
+    networks: tuple[Network, ...]
+    usable: bool
+    going: bool
+
+
+class AddressBook:
+    """Owned by ``Core``, which tells it of every write of the two kinds."""
+
+    def __init__(self, configured: tuple[str, ...]) -> None:
+        self._configured = tuple(map(ipaddress.ip_network, configured))
+        self._told: dict[str, Told] = {}
+        #: the numbers of all IPAddresses, by family: nobody else may have them
+        self.numbers: dict[Family, set[int]] = {"IPv4": set(), "IPv6": set()}
+        self._ranges: dict[str, ServiceRange] = {}
+        #: addresses whose IPAddress and whose Service are to be compared
+        self.suspects: set[str] = set()
+        #: ServiceCIDRs are to be looked at
+        self.ranges_changed = True
+
+    def reset(self) -> None:
+        self._told.clear()
+        self.numbers = {"IPv4": set(), "IPv6": set()}
+        self._ranges.clear()
+        self.suspects.clear()
+        self.ranges_changed = True
+
+    # IPAddresses
+
+    def told(self, name: str) -> Told | None:
+        return self._told.get(name)
+
+    def names(self) -> list[str]:
+        return sorted(self._told)
+
+    def on_address(self, name: str, document: Document) -> None:
+        head, managed, wanted = document["metadata"], is_managed(document), family_of(name)
+        whole = managed and head["labels"].get(FAMILY_LABEL) == wanted and "deletionTimestamp" not in head
+        if name not in self._told:
+            self.numbers[wanted].add(_number(name))
+        self._told[name] = Told(parent_of(document), managed, whole)
+        self.suspects.add(name)
+
+    def on_address_removed(self, name: str) -> None:
+        del self._told[name]
+        self.numbers[family_of(name)].discard(_number(name))
+        self.suspects.add(name)
+        if any(each.going for each in self._ranges.values()):
+            self.ranges_changed = True
+
+    # ServiceCIDRs
+
+    def on_range(self, name: str, document: Document) -> None:
+        networks = tuple(ipaddress.ip_network(text) for text in document.get("spec", {}).get("cidrs", ()))
+        going = "deletionTimestamp" in document["metadata"]
+        conditions: list[Document] = document.get("status", {}).get("conditions", [])
+        ready = any(each.get("type") == READY and each.get("status") == "True" for each in conditions)
+        self._ranges[name] = ServiceRange(networks, ready and not going, going)
+        self.ranges_changed = True
+
+    def on_range_removed(self, name: str) -> None:
+        del self._ranges[name]
+        self.ranges_changed = True
+
+    def ranges(self, wanted: Family) -> tuple[Range, ...]:
+        """What new addresses come out of: the configured ranges first, then what usable ServiceCIDRs tell.
+
+        A configured range counts also where no ServiceCIDR tells of it, and not while the one that does is going.
+        """
+        told = {network for each in self._ranges.values() for network in each.networks}
+        usable = [
+            network
+            for name in sorted(self._ranges)
+            if self._ranges[name].usable
+            for network in self._ranges[name].networks
+        ]
+        configured = [network for network in self._configured if network in usable or network not in told]
+        version = 4 if wanted == "IPv4" else 6
+        return tuple(dict.fromkeys(_range(network) for network in (*configured, *usable) if network.version == version))
+
+    def is_needed(self, name: str) -> bool:
+        """Whether an address would be in no usable range if the ServiceCIDR went.  O(addresses)."""
+        others = [
+            network
+            for other, each in self._ranges.items()
+            if other != name and each.usable
+            for network in each.networks
+        ]
+        mine = self._ranges[name].networks
+        for text in self._told:
+            address = parse_strict(text)
+            assert address is not None, f"IPAddress {text!r} is no address"
+            inside = any(address in network for network in mine)
+            if inside and not any(address in network for network in others):
+                return True
+        return False
+
+    def check(self) -> None:
+        for wanted, numbers in self.numbers.items():
+            expected = {_number(name) for name in self._told if family_of(name) == wanted}
+            assert numbers == expected, f"{wanted} numbers {sorted(numbers)}, IPAddresses say {sorted(expected)}"
+
+
+def family_of(name: str) -> Family:
+    """Of a canonical address."""
+    return "IPv6" if ":" in name else "IPv4"
+
+
+def _number(name: str) -> int:
+    return int(ipaddress.ip_address(name))
+
+
+def parent_of(document: Document) -> Key | None:
+    """The Service that an IPAddress names, if it names a Service."""
+    parent: Document = document.get("spec", {}).get("parentRef") or {}
+    if parent.get("group") or parent.get("resource") != Services.plural:
+        return None
+    return Key(Services.storage_key, parent.get("namespace", ""), parent.get("name", ""))
+
+
+def is_managed(document: Document) -> bool:
+    return bool(document["metadata"].get("labels", {}).get(MANAGED_BY_LABEL) == ALLOCATOR)
+
+
+def _range(network: Network) -> Range:
+    """The addresses that Services can have: not the network's own nor, in IPv4, the one for broadcast."""
+    first, last = int(network.network_address), int(network.broadcast_address)
+    size = last - first + 1
+    if size > 2:
+        first, last = first + 1, last - (1 if network.version == 4 else 0)
+    band = static_band(size, share=_BAND_SHARE, most=_BAND_MAX)
+    return Range(first, last, min(band, last - first + 1))

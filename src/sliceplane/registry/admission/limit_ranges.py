@@ -1,0 +1,158 @@
+"""LimitRange: what the containers of a new Pod ask for by default, and what they may ask for at least and at most.
+
+Only names that a LimitRange speaks of are looked at.  Defaults come from all LimitRanges of the namespace, by name;
+then each of them is a bound of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Final
+
+from sliceplane.api.errors import StatusError, forbidden
+from sliceplane.api.meta import Document
+from sliceplane.api.quota import amount
+from sliceplane.api.scheme import LimitRanges, Pods
+from sliceplane.registry.documents import document_of
+from sliceplane.store.mvcc import Store
+
+_ANNOTATION: Final = "kubernetes.io/limit-ranger"
+_CONTAINERS: Final = (("containers", "container"), ("initContainers", "init container"))
+
+Amounts = dict[str, str]
+
+
+def admit_pod(store: Store, document: Document) -> None:
+    """Fill in defaults, in place.  Raises the 403 ``StatusError`` of the first LimitRange that is exceeded."""
+    namespace = document["metadata"]["namespace"]
+    ranges = [document_of(record) for record in store.iter_latest(LimitRanges.storage_key, namespace)]
+    if not ranges:
+        return
+    _apply_defaults(document, ranges)
+    for limits in ranges:
+        problems = [problem for item in limits["spec"]["limits"] for problem in _problems(document["spec"], item)]
+        if problems:
+            raise _refused(document, problems)
+
+
+def _refused(document: Document, problems: list[str]) -> StatusError:
+    distinct = list(dict.fromkeys(problems))
+    why = distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]"
+    return forbidden(Pods.plural, Pods.group, document["metadata"].get("name", ""), why)
+
+
+# Defaults
+
+
+def _apply_defaults(document: Document, ranges: list[Document]) -> None:
+    requests: Amounts = {}
+    limits: Amounts = {}
+    for each in ranges:
+        for item in each["spec"]["limits"]:
+            if item.get("type") == "Container":
+                requests |= item.get("defaultRequest", {})
+                limits |= item.get("default", {})
+    told: list[str] = []
+    for member, noun in _CONTAINERS:
+        for container in document["spec"].get(member, ()):
+            resources = container.setdefault("resources", {})
+            for kind, defaults, word in (("limits", limits, "limit"), ("requests", requests, "request")):
+                missing = sorted(defaults.keys() - resources.get(kind, {}).keys())
+                if missing:
+                    resources[kind] = {**resources.get(kind, {}), **{name: defaults[name] for name in missing}}
+                    told.append(f"{', '.join(missing)} {word} for {noun} {container['name']}")
+    if told:
+        head = document["metadata"]
+        # Requests are told before limits.
+        told.sort(key=lambda each: " limit for " in each)
+        head["annotations"] = {**head.get("annotations", {}), _ANNOTATION: f"LimitRanger plugin set: {'; '.join(told)}"}
+
+
+# Bounds
+
+
+def _problems(spec: Document, item: Document) -> list[str]:
+    kind = item.get("type", "")
+    if kind == "Pod":
+        return _compare(item, kind, *_whole(spec))
+    if kind != "Container":
+        return []
+    found: list[str] = []
+    for member, _ in _CONTAINERS:
+        for container in spec.get(member, ()):
+            resources = container.get("resources", {})
+            found += _compare(item, kind, resources.get("requests", {}), resources.get("limits", {}))
+    return found
+
+
+def _compare(item: Document, kind: str, requests: Amounts, limits: Amounts) -> list[str]:
+    found: list[str] = []
+    for name, bound in item.get("min", {}).items():
+        found += _at_least(name, kind, bound, requests.get(name), limits.get(name))
+    for name, bound in item.get("max", {}).items():
+        found += _at_most(name, kind, bound, requests.get(name), limits.get(name))
+    for name, bound in item.get("maxLimitRequestRatio", {}).items():
+        found += _ratio(name, kind, bound, requests.get(name), limits.get(name))
+    return found
+
+
+def _at_least(name: str, kind: str, bound: str, request: str | None, limit: str | None) -> list[str]:
+    text = f"minimum {name} usage per {kind} is {bound}"
+    if request is None:
+        return [f"{text}.  No request is specified"]
+    if amount(request) < amount(bound):
+        return [f"{text}, but request is {request}"]
+    if limit is not None and amount(limit) < amount(bound):
+        return [f"{text}, but limit is {limit}"]
+    return []
+
+
+def _at_most(name: str, kind: str, bound: str, request: str | None, limit: str | None) -> list[str]:
+    text = f"maximum {name} usage per {kind} is {bound}"
+    if limit is None:
+        return [f"{text}.  No limit is specified"]
+    if amount(limit) > amount(bound):
+        return [f"{text}, but limit is {limit}"]
+    if request is not None and amount(request) > amount(bound):
+        return [f"{text}, but request is {request}"]
+    return []
+
+
+def _ratio(name: str, kind: str, bound: str, request: str | None, limit: str | None) -> list[str]:
+    text = f"{name} max limit to request ratio per {kind} is {bound}"
+    if request is None or not amount(request):
+        return [f"{text}, but no request is specified or request is 0"]
+    if limit is None or not amount(limit):
+        return [f"{text}, but no limit is specified or limit is 0"]
+    ratio = amount(limit) / amount(request)
+    return [f"{text}, but provided ratio is {float(ratio):f}"] if ratio > amount(bound) else []
+
+
+def _whole(spec: Document) -> tuple[Amounts, Amounts]:
+    """Requests and limits of a Pod: the sum of its containers, or the largest init container if that is more."""
+    return _total(spec, "requests"), _total(spec, "limits")
+
+
+def _total(spec: Document, kind: str) -> Amounts:
+    sums: dict[str, Decimal] = {}
+    for container in spec.get("containers", ()):
+        for name, given in _amounts(container, kind):
+            sums[name] = sums.get(name, Decimal(0)) + amount(given)
+    beside: dict[str, Decimal] = {}
+    for container in spec.get("initContainers", ()):
+        stays = container.get("restartPolicy") == "Always"
+        for name, given in _amounts(container, kind):
+            if stays:
+                sums[name] = sums.get(name, Decimal(0)) + amount(given)
+            beside[name] = max(beside.get(name, Decimal(0)), amount(given))
+    return {name: _shown(max(sums.get(name, Decimal(0)), beside.get(name, Decimal(0)))) for name in {**sums, **beside}}
+
+
+def _amounts(container: Document, kind: str) -> Iterable[tuple[str, str]]:
+    return sorted(container.get("resources", {}).get(kind, {}).items())
+
+
+def _shown(total: Decimal) -> str:
+    """Whole numbers plainly, the rest in thousandths."""
+    return f"{int(total)}" if total == int(total) else f"{int(-(-total * 1000 // 1))}m"

@@ -1,0 +1,216 @@
+"""Server-side apply: PATCH with a configuration instead of a patch (KEP-555, reference B8).
+
+A configuration is judged as it was sent, before defaults: it is of the kind and version of the URL, everything in it is
+declared in the schema, and no list has a key twice.  What it makes of the live object then goes the way of an update,
+or of a create if there is none.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from sliceplane.api import codec, fields, strict
+from sliceplane.api.errors import Cause, StatusError, bad_request, conflict
+from sliceplane.api.meta import Document
+from sliceplane.api.schema import Struct, drop_nulls, lookup
+from sliceplane.api.scheme import Resource
+from sliceplane.api.validation.metadata import ANNOTATIONS_MAX_BYTES
+from sliceplane.registry import managed_fields, metadata, versions
+from sliceplane.registry.authorization.refusal import require
+from sliceplane.registry.authorization.types import Attributes
+from sliceplane.registry.core import Core, key_of, missing
+from sliceplane.registry.create import create_document
+from sliceplane.registry.decoding import Undecodable, decoded
+from sliceplane.registry.documents import document_of
+from sliceplane.registry.types import Context, Outcome, Target, WriteOptions
+from sliceplane.registry.update import check_version, replace
+
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_YAML_ERRORS: Final = "yaml: unmarshal errors:\n"
+_NO_OBJECT: Final = re.compile("json: cannot unmarshal [a-z]+ into Go value")
+#: the one manager that keeps the annotation, and that may take what it applied from the client's side before
+KUBECTL: Final = "kubectl"
+
+
+def apply(core: Core, ctx: Context, target: Target, body: bytes, options: WriteOptions) -> Outcome:
+    """Raises StatusError: 400, 403, 404, 409, 422, 500."""
+    resource = target.spoken
+    config, warnings = decode_configuration(body, options)
+    record = core.store.latest(key_of(target))
+    if record is None and target.subresource:
+        raise missing(target.resource, target.name)
+    check_type(config, resource.api_version, resource.kind)
+    check_configuration(lookup(resource.schema_key), config)
+    live = {} if record is None else versions.shown_document(resource, document_of(record))
+    merged = _merged(ctx, target, live, config, options)
+    if record is None and merged["metadata"].get("uid"):
+        uid = merged["metadata"]["uid"]
+        why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+        raise conflict(target.resource.plural, target.resource.group, target.name, why)
+    new = _decoded(resource, merged)
+    head = new["metadata"]
+    metadata.match_namespace(target, head)
+    metadata.match_name(target, head)
+    if record is None:
+        creating = Attributes(
+            verb="create",
+            group=target.resource.group,
+            resource=target.resource.plural,
+            namespace=target.namespace,
+            name=target.name,
+        )
+        require(core.policy, ctx.user, creating)
+        head.pop("resourceVersion", None)
+        return create_document(core, ctx, target, new, options=options, warnings=warnings, tracked=True)
+    check_version(target, head, record, conditional=False)
+    return replace(core, ctx, target, new, record, options=options, warnings=warnings, tracked=True)
+
+
+def decode_configuration(body: bytes, options: WriteOptions) -> tuple[Document, tuple[str, ...]]:
+    """The first YAML document (JSON is YAML), without nulls, and the warnings that it earns.
+
+    Raises the 400 ``StatusError`` for what cannot be read or, with ``Strict``, has a member twice.
+    """
+    try:
+        if body.lstrip()[:1] == b"{":
+            # kubectl sends JSON, which need not be read as slowly as YAML unless a member is there twice.
+            try:
+                found = strict.decode_json(body)
+            except strict.MalformedBody:
+                found = strict.decode_yaml(body)
+            if found.problems:
+                found = strict.decode_yaml(body)
+        else:
+            found = strict.decode_yaml(body)
+    except strict.MalformedBody as error:
+        raise bad_request(f"error decoding YAML: {_complaint(str(error))}") from error
+    if options.field_validation == "Ignore" or not found.problems:
+        return drop_nulls(found.document), ()
+    if options.field_validation == "Strict":
+        raise bad_request(f"error strict decoding YAML: {_complaint(found.problems[0])}")
+    lines = (line.strip() for problem in found.problems for line in problem.removeprefix(_YAML_ERRORS).split("\n"))
+    return drop_nulls(found.document), tuple(lines)
+
+
+def _complaint(text: str) -> str:
+    """A complaint of reading YAML, as it reads where only an object will do."""
+    found = _NO_OBJECT.match(text)
+    if found:
+        return f"error unmarshaling JSON: while decoding JSON: {found[0]} of type map[string]interface {{}}"
+    return f"error converting YAML to JSON: {text}"
+
+
+def check_type(config: Document, api_version: str, kind: str) -> None:
+    """Raises the 400 for a configuration of something else, or of nothing."""
+    version, found = config.get("apiVersion"), config.get("kind")
+    if version != api_version or found != kind:
+        raise bad_request(f"invalid object type: {_kind_text(version, found)}")
+    head = config.get("metadata")
+    if isinstance(head, dict) and managed_fields.MEMBER in head:
+        raise bad_request("metadata.managedFields must be nil")
+
+
+def _kind_text(version: Any, kind: Any) -> str:
+    """``apps/v1, Kind=Deployment``; the core group is ""."""
+    version = version if isinstance(version, str) else ""
+    kind = kind if isinstance(kind, str) else ""
+    if version.count("/") > 1:
+        # What is no version makes the whole no kind.
+        return "/, Kind="
+    group, _, short = version.rpartition("/")
+    return f"{group}/{short}, Kind={kind}"
+
+
+def check_configuration(schema: Struct, config: Document) -> None:
+    """Raises the 500 that upstream gives to what its schema cannot type [quirk]."""
+    problem = fields.check(schema, config)
+    if problem:
+        head = config.get("metadata")
+        head = head if isinstance(head, dict) else {}
+        what = f"{head.get('namespace', '')}/{head.get('name', '')}; {_kind_text(config['apiVersion'], config['kind'])}"
+        raise StatusError(500, "", f"failed to create typed patch object ({what}): {problem}")
+
+
+def _merged(ctx: Context, target: Target, live: Document, config: Document, options: WriteOptions) -> Document:
+    """The live object with the configuration in it.  Raises the 409 ``StatusError``."""
+    is_kubectl = options.field_manager == KUBECTL
+    try:
+        merged = managed_fields.on_apply(ctx, target, live, config, options, force=options.force)
+    except fields.Conflicts as refused:
+        left = _left_by_last_applied(target.spoken, live, refused.conflicts) if is_kubectl else refused.conflicts
+        if left:
+            raise conflict_error(left) from refused
+        merged = managed_fields.on_apply(ctx, target, live, config, options, force=True)
+    if is_kubectl:
+        _renew_last_applied(merged, config)
+    return merged
+
+
+def _left_by_last_applied(
+    resource: Resource, live: Document, conflicts: tuple[fields.Conflict, ...]
+) -> tuple[fields.Conflict, ...]:
+    """The conflicts over fields that kubectl did not set itself when it applied from the client's side."""
+    text = live.get("metadata", {}).get("annotations", {}).get(LAST_APPLIED)
+    if not text:
+        return conflicts
+    try:
+        last = drop_nulls(strict.decode_json(text.encode()).document)
+    except strict.MalformedBody:
+        return conflicts
+    if last.get("apiVersion") != resource.api_version or fields.check(lookup(resource.schema_key), last):
+        return conflicts
+    own = fields.allowed_by_last_applied(fields.shape_of(resource.schema_key), last, live)
+    return tuple(one for one in conflicts if not fields.has(own, one.path))
+
+
+def _renew_last_applied(merged: Document, config: Document) -> None:
+    """An object that plain ``kubectl apply`` manages too is told what was applied, unless that is too long."""
+    annotations: dict[str, str] = merged["metadata"].get("annotations") or {}
+    if not annotations.get(LAST_APPLIED):
+        return
+    head: Document = config.get("metadata", {})
+    own = {name: value for name, value in head.get("annotations", {}).items() if name != LAST_APPLIED}
+    bare: Document = {**config, "metadata": {**head, "annotations": own}}
+    if not own:
+        del bare["metadata"]["annotations"]
+    annotations = {**annotations, LAST_APPLIED: codec.encode(_sorted(bare)).decode() + "\n"}
+    if sum(len(name.encode()) + len(value.encode()) for name, value in annotations.items()) > ANNOTATIONS_MAX_BYTES:
+        del annotations[LAST_APPLIED]
+    merged["metadata"]["annotations"] = annotations
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _sorted(value[name]) for name in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
+
+
+def _decoded(resource: Resource, merged: Document) -> Document:
+    try:
+        return decoded(resource, merged)
+    except Undecodable as error:
+        head = merged["metadata"]
+        what = f"{head.get('namespace', '')}/{head.get('name', '')}; {_kind_text(resource.api_version, resource.kind)}"
+        raise StatusError(500, "", f"failed to convert new typed object ({what}) to object: {error}") from error
+
+
+def conflict_error(conflicts: tuple[fields.Conflict, ...], shown_version: str = "") -> StatusError:
+    """The 409 of reference B8: causes, and neither kind nor name.  *shown_version* stands for every version."""
+
+    def show(who: fields.Identity) -> str:
+        return str(who._replace(api_version=shown_version) if shown_version else who)
+
+    causes: list[Cause] = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {show(one.who)}", "field": fields.show(one.path)}
+        for one in conflicts
+    ]
+    if len(conflicts) == 1:
+        text = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+    else:
+        grouped: dict[str, list[str]] = {}
+        for one, cause in zip(conflicts, causes, strict=True):
+            grouped.setdefault(show(one.who), []).append(f"- {cause['field']}")
+        lines = [line for who, paths in grouped.items() for line in (f"conflicts with {who}:", *paths)]
+        text = f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
+    return StatusError(409, "Conflict", text, {"causes": causes})

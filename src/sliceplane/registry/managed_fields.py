@@ -1,0 +1,190 @@
+"""metadata.managedFields on every write: who the writer is, what this endpoint does not write, what is stored.
+
+``on_create``, ``on_update`` and ``on_apply`` look at what a client asked for, defaults included, before the server adds
+anything of its own: a cluster IP that the server chose belongs to nobody.  They leave the entries to be stored in the
+document's metadata; a client's own entries, which decoding left there, are taken into account as upstream does:
+
+- none, or some that cannot be read: those of the stored object stay;
+- ``[]`` or ``[{}]``: nothing is tracked from here on, until the next apply;
+- others, through the main endpoint: they are the state before this write.
+
+Sets are compared in one version.  Versions differ in the names of top-level fields at most (``api.views``), so it is
+sets that are translated, never documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final
+
+from sliceplane.api import fields, views
+from sliceplane.api.fields import FieldSet, Managers
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Deployments, Pods, Resource, ServiceCIDRs, by_kind, stored_form
+from sliceplane.kit.times import format_time
+from sliceplane.registry.types import Context, Target, WriteOptions
+
+MEMBER: Final = "managedFields"
+
+_STATUS: Final = fields.of_paths([("f:status",)])
+_SPEC: Final = fields.of_paths([("f:spec",)])
+#: many writes a second, one text
+_stamp = lru_cache(8)(format_time)
+#: what the endpoint ``status`` of a kind does not write, beside spec
+_NOT_BY_STATUS: Final[dict[str, FieldSet]] = {
+    Deployments.key: fields.of_paths([("f:spec",), ("f:metadata", "f:labels")]),
+    Pods.key: fields.of_paths(
+        [("f:spec",), ("f:metadata", "f:deletionTimestamp"), ("f:metadata", "f:ownerReferences")]
+    ),
+    ServiceCIDRs.key: fields.of_paths([("f:spec",), ("f:metadata",)]),
+}
+
+
+def on_create(ctx: Context, target: Target, document: Document, options: WriteOptions) -> None:
+    """Put the entries of a new object into *document*, which is in stored form."""
+    head = document["metadata"]
+    base = _base(head.pop(MEMBER, None), [])
+    write = _write(ctx, target, options, "Update")
+    working = stored_form(target.resource)
+    change = fields.compare(_shape(working), {}, document)
+    _store(head, fields.updated(_decoded(base, working, ordered=False), change, write), working)
+
+
+def on_update(ctx: Context, target: Target, new: Document, old: Document, options: WriteOptions) -> bool:
+    """Put the entries that come of making *new* out of *old* into *new*; both are in stored form.
+
+    ``target.subresource`` says through which endpoint, ``scale`` included.  Returns whether the stored entries were
+    where it began, so that they differ now by what this write does to the object and by nothing else.
+    """
+    head, stored = new["metadata"], old["metadata"].get(MEMBER, [])
+    sent = head.pop(MEMBER, None)
+    base = stored if target.subresource else _base(sent, stored)
+    if not base:
+        # Nobody was tracked, or should be any more: that lasts until the next apply.
+        return base is stored
+    working = stored_form(target.resource)
+    change = fields.compare(_shape(working), _untracked(old), new)
+    write = _write(ctx, target, options, "Update")
+    before = _decoded(base, working, ordered=base is stored)
+    after = fields.updated(before, change, write)
+    if after is before and base is stored:
+        head[MEMBER] = stored
+    else:
+        _store(head, after, working)
+    return base is stored
+
+
+def on_apply(
+    ctx: Context, target: Target, live: Document, config: Document, options: WriteOptions, *, force: bool
+) -> Document:
+    """What applying *config* makes of *live*, with its entries; both in the version that the client speaks.
+
+    *live* is ``{}`` where there is no object.  Raises ``fields.Conflicts``.
+    """
+    working = target.spoken
+    shape = fields.shape_of(working.schema_key)
+    write = _write(ctx, target, options, "Apply")
+    before = _decoded(live.get("metadata", {}).get(MEMBER, []), working)
+    bare = _untracked(live)
+    if not before and live:
+        before = fields.before_first_apply(shape, bare, write)
+    try:
+        result = fields.applied(shape, bare, config, before, write, force=force)
+    except fields.Conflicts as refused:
+        raise _in_their_words(refused, working) from None
+    # Copies down to metadata, since what follows changes it.
+    made = {**result.document, "metadata": dict(result.document.get("metadata", {}))}
+    _store(made["metadata"], result.managers, working)
+    return made
+
+
+def _in_their_words(refused: fields.Conflicts, working: Resource) -> fields.Conflicts:
+    """Each field under the name that it has in the version of the one who owns it."""
+    back = _translate(working, into=False)
+    told = []
+    for one in refused.conflicts:
+        named = back(fields.of_paths([one.path]), one.api_version)
+        assert named is not None, f"an entry of the unknown version {one.api_version} was kept"
+        told.append(replace(one, path=next(fields.paths(named))))
+    return fields.Conflicts(tuple(told))
+
+
+def changes_nothing(new: Document, old: Document, *, derived: bool) -> bool:
+    """Is the write that made *new*, canonical as *old* is, none?
+
+    It is if nothing but the times of entries differs.  An update that the server undid is none either, whatever its
+    writer would own: that is where the entries are *derived* from it (see ``on_update``).
+    """
+    if not derived:
+        ours, theirs = new["metadata"].get(MEMBER), old["metadata"].get(MEMBER)
+        if ours != theirs and not (ours and theirs and fields.same_but_times(ours, theirs)):
+            return False
+    return _untracked(new) == _untracked(old)
+
+
+def _untracked(document: Document) -> Document:
+    """*document* without its entries; shared where there are none."""
+    head = document.get("metadata", {})
+    if MEMBER not in head:
+        return document
+    return {**document, "metadata": {name: value for name, value in head.items() if name != MEMBER}}
+
+
+def _base(sent: Any, stored: list[Document]) -> list[Document]:
+    """The entries before this write, by what the client *sent* of them."""
+    if fields.is_reset(sent):
+        return []
+    if not sent or sent == stored:
+        return stored
+    try:
+        return fields.received(sent)
+    except fields.Malformed:
+        return stored
+
+
+def _store(head: Document, managers: Managers, working: Resource) -> None:
+    head.pop(MEMBER, None)
+    if managers:
+        head[MEMBER] = fields.encode(managers, _translate(working, into=False))
+
+
+def _decoded(entries: list[Document], working: Resource, *, ordered: bool = True) -> Managers:
+    return fields.decode(entries, _translate(working, into=True), ordered=ordered)
+
+
+def _translate(working: Resource, *, into: bool) -> Callable[[FieldSet, str], FieldSet | None]:
+    """Between the names of a set's own version and those of *working*."""
+
+    def translate(found: FieldSet, version: str) -> FieldSet | None:
+        if version == working.api_version:
+            return found
+        other = by_kind(version, working.kind)
+        if other is None:
+            return None
+        source, aim = (other, working) if into else (working, other)
+        return fields.renamed(found, views.renamed_members(source, aim))
+
+    return translate
+
+
+def _shape(working: Resource) -> fields.StructShape:
+    return fields.shape_of(working.schema_key)
+
+
+def _write(ctx: Context, target: Target, options: WriteOptions, operation: Any) -> fields.Write:
+    version = target.spoken.api_version
+    return fields.Write(
+        who=fields.identity(options.field_manager, operation, version, target.subresource),
+        api_version=version,
+        now=_stamp(int(ctx.now)),
+        reset=_reset(target),
+    )
+
+
+def _reset(target: Target) -> FieldSet:
+    """What the endpoint does not write, whatever a body says."""
+    if target.subresource == "status":
+        return _NOT_BY_STATUS.get(target.resource.key, _SPEC)
+    return _STATUS if target.resource.has_status else fields.EMPTY

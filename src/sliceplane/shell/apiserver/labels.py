@@ -1,0 +1,113 @@
+"""What a request is called in metrics and what flow it belongs to.
+
+Both are made of what the server knows, never of what a client says: an invented resource, method or page must not
+become a time series of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from functools import lru_cache
+
+from sliceplane.api.scheme import Resource, by_path
+from sliceplane.registry.types import User
+from sliceplane.shell.apiserver.metrics import RequestKey
+from sliceplane.shell.apiserver.paths import ResourcePath
+from sliceplane.shell.apiserver.response import Header
+
+_VERBS = {
+    "get": "GET",
+    "list": "LIST",
+    "watch": "WATCH",
+    "create": "POST",
+    "update": "PUT",
+    "patch": "PATCH",
+    "delete": "DELETE",
+    "deletecollection": "DELETECOLLECTION",
+}
+_METHODS = {"GET": "GET", "HEAD": "GET", "POST": "POST", "PUT": "PUT", "PATCH": "PATCH", "DELETE": "DELETE"}
+_OTHER = "other"
+_PAGES = frozenset(
+    (
+        "/",
+        "/.well-known/openid-configuration",
+        "/api",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/openid/v1/jwks",
+        "/readyz",
+        "/version",
+    )
+)
+_APPLY = "application/apply-patch+yaml"
+
+
+def page_key(method: str, path: str) -> RequestKey:
+    """A request for no resource: known pages have their path for a subresource, as upstream has it."""
+    page = path if path in _PAGES else "/openapi/v3" if path.startswith("/openapi/v3/") else ""
+    return RequestKey(_METHODS.get(method, _OTHER), subresource=page)
+
+
+def resource_key(
+    verb: str, path: ResourcePath, name: str, served: Collection[Resource], *, dry_run: bool, content_type: str
+) -> RequestKey:
+    """*name* is the object's, also that of a list or watch that selects one by its name."""
+    shown = _VERBS.get(verb, _OTHER)
+    if verb == "patch" and content_type.startswith(_APPLY):
+        shown = "APPLY"
+    resource = by_path(path.group, path.version, path.plural)
+    if resource is None or resource not in served:
+        return RequestKey(shown)
+    subresource = path.subresource if path.subresource in resource.subresources else ""
+    scope = "resource" if name or verb == "create" else "namespace" if path.namespace else "cluster"
+    return RequestKey(shown, "All" if dry_run else "", path.group, path.version, path.plural, subresource, scope)
+
+
+# Flows.  Nothing is queued by them here, but clients and proxies show and log these headers (reference B1), and who
+# reads them wants to see requests of one sort under one name.
+
+_PROBES = ("/healthz", "/livez", "/readyz")
+_FLOWS = (
+    ("system:masters", "exempt", "exempt"),
+    ("system:nodes", "system-nodes", "system"),
+    ("system:serviceaccounts:kube-system", "kube-system-service-accounts", "workload-high"),
+    ("system:serviceaccounts", "service-accounts", "workload-low"),
+)
+_MANAGERS = {
+    "system:kube-controller-manager": "kube-controller-manager",
+    "system:kube-scheduler": "kube-scheduler",
+}
+
+
+def flow_headers(user: User, path: str) -> tuple[Header, ...]:
+    """The headers that name the flow schema and the priority level of a request, by uid."""
+    return _headers(*("probes", "exempt")) if path in _PROBES else _flow_of(user.name, user.groups)
+
+
+@lru_cache(maxsize=1024)
+def _flow_of(name: str, groups: tuple[str, ...]) -> tuple[Header, ...]:
+    if "system:masters" not in groups and name in _MANAGERS:
+        return _headers(_MANAGERS[name], "workload-high")
+    for group, schema, level in _FLOWS:
+        if group in groups:
+            return _headers(schema, level)
+    return _headers("global-default", "global-default")
+
+
+@lru_cache(maxsize=32)
+def _headers(schema: str, level: str) -> tuple[Header, ...]:
+    return (
+        (b"x-kubernetes-pf-flowschema-uid", _uid("flowschema", schema)),
+        (b"x-kubernetes-pf-prioritylevel-uid", _uid("prioritylevel", level)),
+    )
+
+
+def _uid(kind: str, name: str) -> bytes:
+    """There are no objects to take a uid from: one made of the name, in the form of a version 4 UUID."""
+    digits = hashlib.sha256(f"{kind}/{name}".encode()).hexdigest()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:32]}".encode()

@@ -1,0 +1,106 @@
+"""Everything on ``/metrics`` that is read at scrape time: what the parts of a plane count anyway.
+
+Upstream's names, where upstream has the thing (see ``apiserver.metrics``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sliceplane.api.gates import GATES, spec_at
+from sliceplane.shell.apiserver.metrics import Labels
+from sliceplane.shell.apiserver.version import build_labels
+
+if TYPE_CHECKING:
+    from sliceplane.shell.apiserver.app import ApiServer
+    from sliceplane.shell.plane import Plane
+
+_SUFFIXES = ("", "-wal")
+
+
+def add_gauges(plane: Plane, app: ApiServer) -> None:
+    """Called once, while the plane starts; its listener does not exist yet."""
+    _add_requests(plane, app)
+    _add_storage(plane)
+    _add_watches(plane)
+    _add_process(plane)
+
+
+def _add_requests(plane: Plane, app: ApiServer) -> None:
+    current = app.in_flight.current
+    plane.metrics.gauges(
+        "apiserver_current_inflight_requests",
+        "Requests being answered, watches left out.",
+        lambda: (
+            ({"request_kind": "mutating"}, current["write"]),
+            ({"request_kind": "readOnly"}, current["read"]),
+        ),
+    )
+    gauge = plane.metrics.gauge
+    gauge("apiserver_unsent_response_bytes", "Of large responses, not taken yet.", lambda: app.in_flight.unsent_bytes)
+    gauge("apiserver_connections", "Open client connections.", lambda: plane.listener.connections)
+
+
+def _add_storage(plane: Plane) -> None:
+    metrics, store, committer = plane.metrics, plane.store, plane.committer
+
+    def objects() -> Iterator[tuple[Labels, float]]:
+        for key in sorted(store.resources()):
+            plural, _, group = key.partition(".")
+            yield {"group": group, "resource": plural}, store.count(key)
+
+    metrics.gauges("apiserver_resource_objects", "Stored objects.", objects)
+    metrics.gauges(
+        "apiserver_storage_objects",
+        "Stored objects, by plural.group; the older form of apiserver_resource_objects.",
+        lambda: (({"resource": key}, store.count(key)) for key in sorted(store.resources())),
+    )
+    metrics.gauges("apiserver_storage_size_bytes", "Size of the database on disk.", lambda: _database_size(plane))
+    metrics.gauge("apiserver_storage_revision", "The newest durable revision.", lambda: store.revision)
+    metrics.gauge("sliceplane_storage_compacted_revision", "What is older is forgotten.", lambda: store.compacted)
+    metrics.counter("sliceplane_storage_commits", "Durable commits.", lambda: committer.commits)
+    metrics.counter("sliceplane_storage_failures", "Batches that were not stored.", lambda: committer.failures)
+
+
+def _database_size(plane: Plane) -> Iterator[tuple[Labels, float]]:
+    """The file and its log; nothing for a plane that keeps nothing."""
+    database = plane.data_dir.database
+    if database is not None:
+        files = [database.with_name(database.name + suffix) for suffix in _SUFFIXES]
+        yield {"storage_cluster_id": "sliceplane"}, sum(file.stat().st_size for file in files if file.exists())
+
+
+def _add_watches(plane: Plane) -> None:
+    metrics, hub = plane.metrics, plane.hub
+    metrics.gauge("apiserver_registered_watchers", "Open watches.", lambda: len(hub))
+    metrics.counter("sliceplane_hub_published_events", "Durable events handed to the hub.", lambda: hub.published)
+    metrics.counter("sliceplane_hub_delivered_events", "Events put into queues of watches.", lambda: hub.delivered)
+    metrics.counter("sliceplane_hub_encoded_events", "Events encoded; watches share them.", lambda: hub.encoded)
+    metrics.counter("sliceplane_hub_bookmarks", "Bookmarks put into queues of watches.", lambda: hub.bookmarked)
+    metrics.counter(
+        "sliceplane_hub_overflowed_watches", "Watches ended since they were too slow.", lambda: hub.overflowed
+    )
+    metrics.counter("sliceplane_hub_faults", "Events that could not be shown.", lambda: hub.faults)
+
+
+def _add_process(plane: Plane) -> None:
+    metrics, gates = plane.metrics, plane.config.gates
+
+    def features() -> Iterator[tuple[Labels, float]]:
+        for name in sorted(GATES):
+            spec = spec_at(name, gates.release)
+            if spec is not None:
+                stage = "" if spec.stage == "GA" else spec.stage
+                yield {"name": name, "stage": stage}, gates.enabled(name)
+
+    def checks() -> Iterator[tuple[Labels, float]]:
+        for endpoint in ("healthz", "livez", "readyz"):
+            for name, why in plane.health.results(endpoint):
+                yield {"name": name, "type": endpoint}, not why
+
+    metrics.gauges("kubernetes_feature_enabled", "Feature gates: 1 is on.", features)
+    metrics.gauges("kubernetes_healthcheck", "Health checks: 1 is well.", checks)
+    metrics.gauges(
+        "kubernetes_build_info", "What runs, as /version has it.", lambda: ((build_labels(gates.release), 1),)
+    )

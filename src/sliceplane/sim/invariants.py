@@ -1,0 +1,229 @@
+"""What must hold at every quiet point, by name.
+
+Each is a small function of the world that raises ``Broken``; ``INVARIANTS`` is the list that reports and
+``docs/invariants.md`` go by.  Three more hold all the time and are checked where they happen: ``no-lost-endpoint``
+(``steady``), ``no-part-fails`` and ``quiescence`` (``simulation``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from sliceplane.api.apps import ReplicaSet
+from sliceplane.api.codec import decode, projection_of
+from sliceplane.api.core import Pod
+from sliceplane.api.meta import Object
+from sliceplane.api.quota import COUNTABLE, COUNTED, amount, usage
+from sliceplane.api.scheme import ReplicaSets, by_storage_key
+from sliceplane.sim.roster import MAX_ENDPOINTS
+from sliceplane.sim.server import Server
+from sliceplane.sim.steady import Broken
+from sliceplane.sim.view import View, service_of
+from sliceplane.slices import oracle
+
+
+class Checked(Protocol):
+    """A process, as far as invariants look at it."""
+
+    actor: str
+
+    def check(self) -> None: ...
+
+    def stale(self, server: Server) -> str:
+        """What its caches show otherwise than the server; "" if nothing."""
+
+
+#: writes of controllers between two quiet points, without anything happening and for each thing that does
+WRITES_BASE, WRITES_PER_INPUT = 500, 10
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """At a quiet point.  ``inputs`` and ``writes``: since the one before."""
+
+    view: View
+    controllers: Sequence[str]
+    processes: Sequence[Checked]
+    inputs: int
+    writes: int
+
+
+def _converged(world: World) -> None:
+    view = world.view
+    for service in view.lasting_services():
+        space = service.metadata.namespace
+        if oracle.is_active(service):
+            try:
+                oracle.check_converged(
+                    service, view.pods.get(space, ()), view.nodes, view.slices.get(space, ()), MAX_ENDPOINTS
+                )
+            except AssertionError as error:
+                raise Broken("convergence", service.metadata.key, str(error)) from error
+
+
+def _no_duplicates(world: World) -> None:
+    seen: Counter[tuple[str, ...]] = Counter()
+    active = {each.metadata.key for each in world.view.lasting_services() if oracle.is_active(each)}
+    for slices in world.view.slices.values():
+        for each in slices:
+            if service_of(each) in active:
+                seen.update(
+                    (service_of(each), each.address_type, endpoint.target_ref.uid, repr(sorted(endpoint.addresses)))
+                    for endpoint in each.endpoints or ()
+                    if endpoint.target_ref is not None
+                )
+    for (service, kind, uid, addresses), count in sorted(seen.items()):
+        if count > 1:
+            raise Broken("no-duplicate-endpoint", service, f"{service} {kind} has {addresses} of {uid} {count} times")
+
+
+def _maximum(world: World) -> None:
+    for slices in world.view.slices.values():
+        for each in slices:
+            count = len(each.endpoints or ())
+            if service_of(each) and count > MAX_ENDPOINTS:
+                raise Broken("slice-maximum", each.metadata.name, f"{each.metadata.key} has {count} endpoints")
+
+
+def _bounded_writes(world: World) -> None:
+    """Generous: a namespace's end alone is a write for each object.  What it finds is a loop that ends by luck."""
+    most = WRITES_BASE + WRITES_PER_INPUT * world.inputs
+    if world.writes > most:
+        raise Broken("bounded-writes", "", f"{world.writes} writes after {world.inputs} changes and faults")
+
+
+def _owners(world: World) -> None:
+    if "garbage-collector" not in world.controllers:
+        return
+    store = world.view.server.store
+    everything = [record for name in store.resources() for record in store.list(name).records]
+    alive = {record.uid for record in everything}
+    for record in everything:
+        if record.owners and not alive.intersection(record.owners):
+            raise Broken("no-dead-owner", record.key.name, f"{record.key} outlives its owners {record.owners}")
+
+
+def _deleted_services(world: World) -> None:
+    """Slices that lost their owner to another writer before the Service went are nobody's any more."""
+    if not {"garbage-collector", "endpointslice"} <= set(world.controllers):
+        return
+    keys = {each.metadata.key for each in world.view.services}
+    for slices in world.view.slices.values():
+        for each in slices:
+            service = service_of(each)
+            if service and service not in keys and each.metadata.owner_references:
+                raise Broken("deleted-services-leave-nothing", each.metadata.name, f"{each.metadata.key} of {service}")
+
+
+def _quotas(world: World) -> None:
+    if "resourcequota" not in world.controllers:
+        return
+    server = world.view.server
+    for quota in world.view.quotas:
+        used: Counter[str] = Counter()
+        for resource in COUNTED:
+            kind = projection_of(resource.key)
+            for record in server.records(resource, quota.metadata.namespace):
+                used.update(usage(resource, decode(record.body, kind)))
+        for name in sorted(quota.spec.hard or {}):
+            said = (quota.status.used or {}).get(name)
+            if name in COUNTABLE and (said is None or amount(said) != used[name]):
+                raise Broken("quotas-true", "limits", f"{quota.metadata.key}: {name} is {used[name]}, told is {said}")
+
+
+def _replicas(world: World) -> None:
+    if not {"replicaset", "garbage-collector"} <= set(world.controllers):
+        return
+    view = world.view
+    for record in view.server.records(ReplicaSets):
+        found: ReplicaSet = decode(record.body, ReplicaSet)
+        if found.metadata.deletion_timestamp is None and found.metadata.namespace in view.namespaces:
+            mine = [each for each in view.pods.get(found.metadata.namespace, ()) if _runs_for(each, found)]
+            full = len(mine) < (found.spec.replicas or 0) and _is_full(view, found.metadata.namespace)
+            if len(mine) != found.spec.replicas and not full:
+                raise Broken(
+                    "replicas", found.metadata.name, f"{found.metadata.key} has {len(mine)} of {found.spec.replicas}"
+                )
+
+
+def _is_full(view: View, namespace: str) -> bool:
+    """A quota lets no further Pod in."""
+    return any(
+        amount((quota.status.used or {}).get("pods", 0)) >= amount((quota.spec.hard or {})["pods"])
+        for quota in view.quotas
+        if quota.metadata.namespace == namespace and "pods" in (quota.spec.hard or {})
+    )
+
+
+def _addresses(world: World) -> None:
+    """Bare Pods take over addresses of failed ones on purpose."""
+    if "kubelet" not in world.controllers:
+        return
+    owners: dict[str, str] = {}
+    for pods in world.view.pods.values():
+        for pod in pods:
+            if pod.status.phase in ("Succeeded", "Failed") or pod.spec.node_name.startswith("bare-"):
+                continue
+            for each in pod.status.pod_ips or ():
+                other = owners.setdefault(each.ip, pod.metadata.key)
+                if other != pod.metadata.key:
+                    raise Broken("one-address-one-pod", pod.metadata.name, f"{other} and {pod.metadata.key}: {each.ip}")
+
+
+def _runs_for(pod: Pod, owner: Object) -> bool:
+    return (
+        pod.metadata.deletion_timestamp is None
+        and pod.status.phase not in ("Succeeded", "Failed")
+        and any(each.uid == owner.metadata.uid and each.controller for each in pod.metadata.owner_references or ())
+    )
+
+
+def _namespaces(world: World) -> None:
+    if not {"namespace", "garbage-collector"} <= set(world.controllers):
+        return
+    alive = {"", *world.view.namespaces}
+    store = world.view.server.store
+    for name in store.resources():
+        for record in store.list(name).records:
+            if record.key.namespace not in alive:
+                what = f"{by_storage_key(name).plural}/{record.key.path}"
+                raise Broken("namespaces-end", record.key.name, f"{what} is in a namespace that is gone or going")
+
+
+def _caches(world: World) -> None:
+    for process in world.processes:
+        stale = process.stale(world.view.server)
+        if stale:
+            raise Broken("caches-current", process.actor, f"{process.actor}: {stale}")
+
+
+def _checks(world: World) -> None:
+    for process in world.processes:
+        process.check()
+    world.view.server.check()
+
+
+#: name -> (what it says, how it is checked)
+INVARIANTS: Final[dict[str, tuple[str, Callable[[World], None]]]] = {
+    "consistent-state": ("every controller's, the store's, the registry's and the hub's check() passes", _checks),
+    "caches-current": ("every informer's cache is what the server holds", _caches),
+    "convergence": ("slices show exactly what the oracle says", _converged),
+    "no-duplicate-endpoint": ("no endpoint is listed twice", _no_duplicates),
+    "slice-maximum": ("no slice has more endpoints than allowed", _maximum),
+    "bounded-writes": ("writes are in proportion to what happened", _bounded_writes),
+    "no-dead-owner": ("no object outlives all its owners", _owners),
+    "deleted-services-leave-nothing": ("no slice is left of a Service that is gone", _deleted_services),
+    "namespaces-end": ("a deleted namespace goes, with all that was in it", _namespaces),
+    "quotas-true": ("a quota's status counts what there is", _quotas),
+    "one-address-one-pod": ("no two running Pods have one address", _addresses),
+    "replicas": ("a ReplicaSet has the Pods that it asks for", _replicas),
+}
+#: checked where they happen
+ALWAYS: Final[dict[str, str]] = {
+    "no-lost-endpoint": "a Pod that stays ready stays published at every commit",
+    "no-part-fails": "no controller, store or hub raises",
+    "quiescence": "without faults and changes writes end within bounded time, for good",
+}

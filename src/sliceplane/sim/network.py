@@ -1,0 +1,109 @@
+"""Between a controller and the server: requests that get lost, doubled, late or refused.
+
+A request takes a few milliseconds each way.  A sender without an answer gives up after ``WRITE_TIMEOUT_S`` and is told
+what the production host tells: ``Unreachable``, the outcome unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sliceplane.api.codec import decode
+from sliceplane.api.errors import StatusError, internal, unreachable
+from sliceplane.api.meta import Object
+from sliceplane.controllers.base import Write
+from sliceplane.kit.rng import Rng
+from sliceplane.sim.agenda import Agenda
+from sliceplane.sim.faults import Faults
+from sliceplane.sim.server import Server, described
+from sliceplane.sim.trace import Trace
+
+#: as the production host's
+WRITE_TIMEOUT_S = 40.0
+#: one way, in seconds
+LATENCY_MIN_S, LATENCY_MAX_S = 0.0005, 0.02
+RETRY_AFTER_MAX_S = 10
+
+Answer = Callable[[bytes | StatusError], None]
+
+
+class Network:
+    """Owned by one simulation."""
+
+    def __init__(self, agenda: Agenda, server: Server, faults: Faults, trace: Trace, rng: Rng) -> None:
+        self._agenda = agenda
+        self._server = server
+        self._faults = faults
+        self._trace = trace
+        self._rng = rng
+        #: writes of controllers that reached the server
+        self.writes = 0
+
+    def latency(self) -> float:
+        return self._rng.uniform(LATENCY_MIN_S, LATENCY_MAX_S)
+
+    def send(self, actor: str, write: Write, answer: Answer) -> None:
+        """*answer* is called exactly once."""
+        faults, agenda = self._faults, self._agenda
+        if faults.strikes("request-lost"):
+            self._trace.note(agenda.now, actor, write.verb, named(write), "request-lost")
+            agenda.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
+        elif faults.strikes("request-late"):
+            late = WRITE_TIMEOUT_S + faults.draw("request-late", 0.0, 60.0)
+            self._trace.note(agenda.now, actor, write.verb, named(write), "request-late")
+            agenda.after(late, lambda: self._perform_late(actor, write))
+            agenda.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
+        else:
+            agenda.after(self.latency(), lambda: self._arrive(actor, write, answer))
+
+    def _arrive(self, actor: str, write: Write, answer: Answer) -> None:
+        faults, agenda = self._faults, self._agenda
+        refusal = self.refusal()
+        if refusal is not None:
+            self._trace.note(agenda.now, actor, write.verb, named(write), described(refusal))
+            agenda.after(self.latency(), lambda: answer(refusal))
+            return
+        result = self._perform(actor, write)
+        if faults.strikes("request-twice"):
+            result = self._perform(f"{actor}(again)", write)
+        if faults.strikes("response-lost"):
+            self._trace.note(agenda.now, actor, write.verb, named(write), "response-lost")
+            agenda.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
+            return
+        agenda.after(self.latency(), lambda: answer(result))
+
+    def refusal(self) -> StatusError | None:
+        """A server in trouble, for any request."""
+        if self._faults.strikes("server-error"):
+            return internal("etcdserver: request timed out")
+        if self._faults.strikes("throttled"):
+            seconds = 1 + self._faults.choose("throttled", RETRY_AFTER_MAX_S)
+            details = {"retryAfterSeconds": seconds}
+            message = "Too many requests, please try again later."
+            return StatusError(429, "TooManyRequests", message, details, retry_after_s=seconds)
+        return None
+
+    def _perform_late(self, actor: str, write: Write) -> None:
+        """Nobody waits for the answer any more."""
+        self._perform(actor, write)
+
+    def _perform(self, actor: str, write: Write) -> bytes | StatusError:
+        self.writes += 1
+        try:
+            answer = self._server.perform(write)
+        except StatusError as error:
+            self._trace.note(self._agenda.now, actor, write.verb, named(write), described(error))
+            return error
+        name = write.name
+        if write.verb == "create" and not write.subresource:
+            name = decode(answer, Object).metadata.name
+        self._trace.note(
+            self._agenda.now, actor, write.verb, named(write, name), "ok", revision=self._server.store.revision
+        )
+        return answer
+
+
+def named(write: Write, name: str = "") -> str:
+    """``resource/namespace/name[/subresource]``, for the trace."""
+    parts = (write.resource.plural, write.namespace, name or write.name, write.subresource)
+    return "/".join(part for part in parts if part)

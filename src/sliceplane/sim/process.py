@@ -1,0 +1,216 @@
+"""A process with one controller: its informers, its jobs in flight, its death.
+
+What the production host does (``shell.host``), on virtual time: changes reach the core in the order in which they
+came, jobs run side by side up to a bound, the writes of one job in order until the first error.  A process that dies
+takes all that it knew with it; its requests that are under way are not called back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import Resource
+from sliceplane.controllers.base import Controller, Done, Job
+from sliceplane.informer.changes import Change
+from sliceplane.kit.rng import Rng
+from sliceplane.sim.agenda import Agenda, Deed
+from sliceplane.sim.faults import Faults
+from sliceplane.sim.network import Network
+from sliceplane.sim.server import Server
+from sliceplane.sim.streams import Informer
+from sliceplane.sim.trace import Trace
+
+MAX_IN_FLIGHT = 5
+#: as the production host's
+PAST_DEADLINE_S = 0.01
+
+
+class ControllerFault(Exception):
+    """A core raised.  The cause is chained."""
+
+    def __init__(self, actor: str) -> None:
+        super().__init__(f"{actor} raised")
+        self.actor = actor
+
+
+class Process:
+    """Owned by one simulation."""
+
+    def __init__(
+        self,
+        actor: str,
+        make: Callable[[], Controller],
+        *,
+        agenda: Agenda,
+        server: Server,
+        network: Network,
+        faults: Faults,
+        trace: Trace,
+        rng: Rng,
+    ) -> None:
+        self.actor = actor
+        self.controller = make()
+        self.alive = True
+        self._agenda = agenda
+        self._network = network
+        self._trace = trace
+        self._jobs: set[str] = set()
+        self._turn_asked = False
+        self._armed: float | None = None
+        self._stands_until = 0.0
+        self._put_off: deque[Deed] = deque()
+        self._informers = [
+            Informer(
+                watched,
+                agenda=agenda,
+                server=server,
+                network=network,
+                faults=faults,
+                rng=rng.fork(),
+                receive=self._receive,
+                deliver=self._on_changes,
+                on_synced=self._on_synced,
+            )
+            for watched in self.controller.info.watches
+        ]
+        self._unsynced = len(self._informers)
+
+    def start(self) -> None:
+        self._trace.note(self._agenda.now, self.actor, "start", "process")
+        for informer in self._informers:
+            informer.start()
+
+    def kill(self) -> None:
+        self._trace.note(self._agenda.now, self.actor, "die", "process")
+        self.alive = False
+        for informer in self._informers:
+            informer.stop()
+
+    def pause(self, seconds: float) -> None:
+        """Stand still: nothing that comes is looked at before the end."""
+        until = self._stands_until = max(self._stands_until, self._agenda.now + seconds)
+        self._agenda.at(until, self._go_on)
+
+    def wake(self) -> None:
+        """Stand still no longer than now."""
+        self._stands_until = self._agenda.now
+        self._go_on()
+
+    def silence(self, resource: Resource) -> None:
+        """The watch of *resource* is half open from now on: nothing comes, no end is told."""
+        for informer in self._informers:
+            if informer.watched.resource is resource:
+                informer.silence()
+
+    def cut_watches(self) -> None:
+        for informer in self._informers:
+            informer.cut()
+
+    def check(self) -> None:
+        self._guarded(self.controller.check)
+        for informer in self._informers:
+            informer.reflector.check()
+
+    def stale(self, server: Server) -> str:
+        """What the caches show otherwise than the server; "" if nothing."""
+        for informer in self._informers:
+            truth = {(each.key.path, str(each.revision)) for each in server.records(informer.watched.resource)}
+            held = {(each.metadata.key, each.metadata.resource_version) for each in informer.reflector.cache}
+            if held != truth:
+                wrong = sorted(truth ^ held)[:4]
+                return f"{informer.watched.resource.plural} differ in {wrong} when {informer.reflector.phase.value}"
+        return ""
+
+    # -- in ---------------------------------------------------------------------------------------------
+
+    def _receive(self, deed: Deed) -> None:
+        if not self.alive:
+            return
+        if self._put_off or self._agenda.now < self._stands_until:
+            self._put_off.append(deed)
+        else:
+            deed()
+
+    def _go_on(self) -> None:
+        """Look at what came while the process stood still, in its order."""
+        while self.alive and self._put_off and self._agenda.now >= self._stands_until:
+            self._put_off.popleft()()
+
+    def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
+        for change in changes:
+            self._guarded(lambda change=change: self.controller.on_change(change, self._agenda.now))  # type: ignore[misc]  # a default binds the loop's value
+        self._ask_turn()
+
+    def _on_synced(self) -> None:
+        self._unsynced -= 1
+        if self._unsynced == 0:
+            self._trace.note(self._agenda.now, self.actor, "synced", "process")
+            self._guarded(lambda: self.controller.on_synced(self._agenda.now))
+            self._ask_turn()
+
+    def _guarded(self, deed: Deed) -> None:
+        try:
+            deed()
+        except Exception as error:
+            raise ControllerFault(self.actor) from error
+
+    # -- work -------------------------------------------------------------------------------------------
+
+    def _ask_turn(self) -> None:
+        """Once all that happens at this moment has happened."""
+        if not self._turn_asked:
+            self._turn_asked = True
+            self._agenda.after(0.0, lambda: self._receive(self._turn))
+
+    def _turn(self) -> None:
+        self._turn_asked = False
+        if self._unsynced:
+            return
+        self._guarded(self._take_work)
+        due = self.controller.next_deadline() if len(self._jobs) < MAX_IN_FLIGHT else None
+        if due is not None:
+            self._arm(max(due, self._agenda.now + PAST_DEADLINE_S))
+
+    def _arm(self, due: float) -> None:
+        if self._armed is None or due < self._armed:
+            self._armed = due
+            self._agenda.at(due, lambda: self._receive(lambda: self._ring(due)))
+
+    def _ring(self, armed_for: float) -> None:
+        if self._armed == armed_for:
+            self._armed = None
+            self._ask_turn()
+
+    def _take_work(self) -> None:
+        work = self.controller.take_work(self._agenda.now, MAX_IN_FLIGHT - len(self._jobs))
+        for note in work.notes:
+            what = f"{note.regarding_resource.plural}/{note.regarding.metadata.key}"
+            self._trace.note(self._agenda.now, self.actor, "event", what, note.reason)
+        for job in work.jobs:
+            assert job.key not in self._jobs, f"two unfinished jobs with key {job.key!r}"
+            self._jobs.add(job.key)
+            self._next_write(job, ())
+
+    def _next_write(self, job: Job, results: tuple[bytes, ...]) -> None:
+        if len(results) == len(job.writes):
+            self._end(Done(job, results))
+            return
+        write = job.writes[len(results)]
+
+        def answered(answer: bytes | StatusError) -> None:
+            if not isinstance(answer, StatusError):
+                self._next_write(job, (*results, answer))
+            elif answer.reason in write.tolerate:
+                self._next_write(job, (*results, b""))
+            else:
+                self._end(Done(job, results, answer))
+
+        self._network.send(self.actor, write, lambda answer: self._receive(lambda: answered(answer)))
+
+    def _end(self, done: Done) -> None:
+        self._jobs.discard(done.job.key)
+        self._guarded(lambda: self.controller.on_done(done, self._agenda.now))
+        self._ask_turn()

@@ -1,0 +1,291 @@
+"""One run: a seed, a workload, a plan of faults, and the verdict.
+
+::
+
+    step step step ... quiet point | step step step ... quiet point | ...
+
+A step is one action of the workload, perhaps some faults, and a little time.  At a quiet point faults stop, processes
+that stand still go on, and time passes until nobody has written for ``QUIET_S``; if that takes longer than
+``CONVERGE_MAX_S`` something runs in a circle.  Then every invariant is checked.
+
+Everything that draws has a generator of its own, forked from the seed in a fixed order; the history of the first k
+steps is the same however many follow, which is what shrinking relies on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sliceplane.kit.rng import Rng
+from sliceplane.sim.agenda import Agenda
+from sliceplane.sim.faults import KINDS, LEVELS, Faults
+from sliceplane.sim.invariants import INVARIANTS, World
+from sliceplane.sim.network import Network
+from sliceplane.sim.process import ControllerFault, Process
+from sliceplane.sim.roster import ROSTER
+from sliceplane.sim.server import Server
+from sliceplane.sim.steady import Broken, Steady
+from sliceplane.sim.trace import Trace
+from sliceplane.sim.view import View, service_of
+from sliceplane.sim.workload import Workload
+from sliceplane.store.types import StoreEvent
+
+START = 1_800_000_000.0
+STEPS_DEFAULT = 100
+#: steps between quiet points
+ROUND_STEPS = 25
+#: longer than any back-off, time limit or bookmark period that could still bring a write
+QUIET_S = 400.0
+CONVERGE_MAX_S = 1500.0
+_LOOK_S = 10.0
+_GAP_MAX_S, _LONG_GAP_MAX_S = 2.0, 45.0
+_PAUSE_MAX_S, _OVERLAP_MAX_S, _SKEW_MAX_S = 30.0, 30.0, 900.0
+
+
+def normal_faults() -> dict[str, float]:
+    return {name: kind.weight * LEVELS["normal"] for name, kind in KINDS.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """``duration_s``: virtual time after which no further step is made (``None``: *steps* alone count)."""
+
+    seed: int
+    steps: int = STEPS_DEFAULT
+    duration_s: float | None = None
+    faults: Mapping[str, float] = field(default_factory=normal_faults)
+    controllers: tuple[str, ...] = tuple(ROSTER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    invariant: str
+    message: str
+    #: the newest lines of the trace about what broke
+    lines: tuple[str, ...]
+    cause: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """``checked``: invariant -> at how many quiet points it held."""
+
+    options: Options
+    violation: Violation | None
+    steps: int
+    virtual_s: float
+    deeds: int
+    writes: int
+    commits: int
+    faults: Mapping[str, int]
+    checked: Mapping[str, int]
+    slowest_rest_s: float
+    digest: str
+    lines: int
+
+
+class Simulation:
+    """Made for one ``run``.  A test may call ``begin`` and then tell its own story with the parts."""
+
+    def __init__(self, options: Options, sink: Callable[[str], object] | None = None) -> None:
+        rng = Rng(options.seed)
+        self.options = options
+        self.agenda = Agenda(START)
+        self.trace = Trace(START, sink)
+        self.faults = Faults(options.faults, rng.fork())
+        self.server = Server(self.agenda, rng.fork())
+        self.network = Network(self.agenda, self.server, self.faults, self.trace, rng.fork())
+        self._gaps = rng.fork()
+        self._rng = rng.fork()
+        self.workload = Workload(
+            self.agenda, self.server, self.trace, rng.fork(), deployments="kubelet" in options.controllers
+        )
+        self.steady = Steady(self.server)
+        self.server.listeners.append(self.steady.on_commit)
+        self.server.listeners.append(self._watch_writes)
+        self.processes: dict[str, Process] = {}
+        self._leaving: list[Process] = []
+        self._lives = 0
+        self._last_commit = START
+        self._commits_of_last_round = self._writes_of_last_round = self._faults_of_last_round = 0
+        self._commits = 0
+        self._slowest = 0.0
+        self._checked: dict[str, int] = dict.fromkeys(INVARIANTS, 0)
+
+    def _watch_writes(self, event: StoreEvent) -> None:
+        self._last_commit = self.agenda.now
+        self._commits += 1
+
+    # -- processes --------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> Process:
+        """A new instance, which takes the place of the one that has this name."""
+        self._lives += 1
+        process = Process(
+            f"{name}#{self._lives}",
+            ROSTER[name].make,
+            agenda=self.agenda,
+            server=self.server,
+            network=self.network,
+            faults=self.faults,
+            trace=self.trace,
+            rng=self._rng.fork(),
+        )
+        self.processes[name] = process
+        process.start()
+        return process
+
+    def crash(self, name: str) -> None:
+        self.processes[name].kill()
+        self.start(name)
+
+    def overlap(self, name: str, seconds: float) -> None:
+        """A new instance starts, and the old one lives on for a while, as after a lost lease."""
+        old = self.processes[name]
+        self._leaving.append(old)
+        self.start(name)
+        self.agenda.after(seconds, lambda: self._leave(old))
+
+    def _leave(self, old: Process) -> None:
+        if old.alive:
+            old.kill()
+            self._leaving.remove(old)
+
+    # -- steps ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        for name in self.options.controllers:
+            self.start(name)
+        self.workload.begin()
+
+    def step(self) -> None:
+        self._strike()
+        self.workload.step()
+        gap = self._gaps.uniform(0.0, _LONG_GAP_MAX_S if self._gaps.below(16) == 0 else _GAP_MAX_S)
+        self.agenda.run_until(self.agenda.now + (gap if self._gaps.below(4) else 0.0))
+
+    def _strike(self) -> None:
+        """The faults whose opportunity is a step."""
+        faults, names = self.faults, self.options.controllers
+        servers = [name for name in names if not ROSTER[name].agent]
+        agents = [name for name in names if ROSTER[name].agent]
+        if faults.strikes("compaction"):
+            self._told("compaction")
+            self.server.forget_history()
+            for name in names:
+                self.processes[name].cut_watches()
+        if faults.strikes("crash"):
+            self.crash(names[faults.choose("crash", len(names))])
+        if servers and faults.strikes("overlap"):
+            chosen = servers[faults.choose("overlap", len(servers))]
+            self.overlap(chosen, faults.draw("overlap", 1.0, _OVERLAP_MAX_S))
+        for kind, group in (("pause", servers), ("slow-node", agents)):
+            if group and faults.strikes(kind):
+                process = self.processes[group[faults.choose(kind, len(group))]]
+                self._told(kind, process.actor)
+                process.pause(faults.draw(kind, 1.0, _PAUSE_MAX_S))
+        if faults.strikes("clock-skew"):
+            self.server.ahead_s = faults.draw("clock-skew", -_SKEW_MAX_S, _SKEW_MAX_S)
+            self._told("clock-skew", f"{self.server.ahead_s:.3f}")
+        if faults.strikes("foreign-edit"):
+            self.foreign_edit(faults.choose("foreign-edit", 1 << 16))
+
+    def foreign_edit(self, which: int) -> None:
+        for slices in View(self.server).slices.values():
+            for each in slices:
+                self.steady.disturb(service_of(each))
+        self.workload.foreign_edit(which)
+
+    def _told(self, kind: str, what: str = "-") -> None:
+        self.trace.note(self.agenda.now, "fault", kind, what)
+
+    # -- quiet points -----------------------------------------------------------------------------------
+
+    def settle(self) -> float:
+        """Stop the faults and let time pass until nobody writes.  Gives how long writes went on, in seconds.
+
+        Raises ``Broken`` if they do not end.
+        """
+        self.faults.active = False
+        for old in tuple(self._leaving):
+            self._leave(old)
+        for process in self.processes.values():
+            process.wake()
+        began = self.agenda.now
+        self._last_commit = began
+        while self.agenda.now < self._last_commit + QUIET_S:
+            if self.agenda.now > began + CONVERGE_MAX_S:
+                raise Broken("quiescence", "", f"still writing {CONVERGE_MAX_S:g} s after the last change")
+            self.agenda.run_until(self.agenda.now + _LOOK_S)
+        rest = self._last_commit - began
+        self._slowest = max(self._slowest, rest)
+        return rest
+
+    def check(self) -> None:
+        """Every invariant, at a quiet point.  Raises ``Broken``."""
+        view = View(self.server)
+        writes, struck = self.network.writes, sum(self.faults.struck.values())
+        world = World(
+            view,
+            self.options.controllers,
+            tuple(self.processes.values()),
+            self.workload.steps - self._commits_of_last_round + struck - self._faults_of_last_round,
+            writes - self._writes_of_last_round,
+        )
+        for name, (_, holds) in INVARIANTS.items():
+            holds(world)
+            self._checked[name] += 1
+        self._commits_of_last_round, self._writes_of_last_round = self.workload.steps, writes
+        self._faults_of_last_round = struck
+        self.steady.begin(view)
+        self.faults.active = True
+
+    def quiet_point(self) -> None:
+        rest = self.settle()
+        self.check()
+        self.trace.note(self.agenda.now, "sim", "quiet", f"{rest:.6f}", "ok", revision=self.server.store.revision)
+
+    # -- the whole --------------------------------------------------------------------------------------
+
+    def run(self) -> Verdict:
+        violation = None
+        try:
+            self._run()
+        except Broken as broken:
+            violation = self._violation(broken.invariant, broken.message, broken.subject, broken)
+        except ControllerFault as fault:
+            cause = fault.__cause__
+            violation = self._violation("no-part-fails", f"{fault}: {cause!r}", fault.actor, cause)
+        except Exception as error:
+            violation = self._violation("no-part-fails", f"{type(error).__name__}: {error}", "", error)
+        return Verdict(
+            options=self.options,
+            violation=violation,
+            steps=self.workload.steps,
+            virtual_s=self.agenda.now - START,
+            deeds=self.agenda.done,
+            writes=self.network.writes,
+            commits=self._commits,
+            faults={name: count for name, count in self.faults.struck.items() if count},
+            checked=dict(self._checked),
+            slowest_rest_s=self._slowest,
+            digest=self.trace.digest,
+            lines=self.trace.lines,
+        )
+
+    def _violation(self, invariant: str, message: str, subject: str, cause: BaseException | None) -> Violation:
+        lines = self.trace.about(subject.rpartition("/")[2])
+        return Violation(invariant=invariant, message=message, lines=lines, cause=cause)
+
+    def _run(self) -> None:
+        options = self.options
+        self.begin()
+        for number in range(1, options.steps + 1):
+            self.step()
+            over = options.duration_s is not None and self.agenda.now >= START + options.duration_s
+            if number % ROUND_STEPS == 0 and number < options.steps and not over:
+                self.quiet_point()
+            if over:
+                break
+        self.quiet_point()

@@ -1,0 +1,261 @@
+"""An informer on virtual time: performs what the production reflector asks for, over a network that fails.
+
+The messages of one watch stay in order, as on a connection; each stream has a lag of its own, so that the order across
+watches is anybody's guess.  A stream that breaks loses what was under way in it; a silent one keeps quiet until the
+reflector's own time limit finds it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sliceplane.api.codec import encode
+from sliceplane.api.errors import StatusError, unreachable
+from sliceplane.api.meta import Object
+from sliceplane.controllers.base import Watched
+from sliceplane.informer.cache import Cache
+from sliceplane.informer.changes import Change
+from sliceplane.informer.reflector import Phase, Reflector, StartList, StartWatch, StopWatch
+from sliceplane.kit.rng import Rng
+from sliceplane.sim.agenda import Agenda, Deed
+from sliceplane.sim.faults import Faults
+from sliceplane.sim.network import Network
+from sliceplane.sim.server import Server
+from sliceplane.store.watcher import Item, Watcher
+
+#: as the production informer's
+LIST_TIMEOUT_S = 60.0
+LAG_MAX_S, BURST_MAX_S = 5.0, 20.0
+
+Deliver = Callable[[tuple[Change[Object], ...]], None]
+
+
+class Informer:
+    """Owned by one process.  *receive* runs a deed of this process, later if it stands still."""
+
+    def __init__(
+        self,
+        watched: Watched,
+        *,
+        agenda: Agenda,
+        server: Server,
+        network: Network,
+        faults: Faults,
+        rng: Rng,
+        receive: Callable[[Deed], None],
+        deliver: Deliver,
+        on_synced: Deed,
+    ) -> None:
+        self.reflector: Reflector[Object] = Reflector(Cache(watched.resource), rng)
+        self.watched = watched
+        self._agenda = agenda
+        self._server = server
+        self._network = network
+        self._faults = faults
+        self._receive = receive
+        self._deliver = deliver
+        self._on_synced = on_synced
+        self._told = False
+        self._armed: float | None = None
+        #: counts requests; answers to older ones are nobody's
+        self._request = 0
+        self._stream: _Stream | None = None
+
+    def start(self) -> None:
+        self.reflector.start(self._agenda.now)
+        self._go()
+
+    def stop(self) -> None:
+        self.reflector.stop()
+        self._request += 1
+        self._close()
+
+    # -- what the reflector wants -----------------------------------------------------------------------
+
+    def _go(self) -> None:
+        """After each call of the reflector."""
+        for action in self.reflector.take_actions():
+            match action:
+                case StartList():
+                    self._list(action)
+                case StartWatch():
+                    self._watch(action)
+                case StopWatch():
+                    self._request += 1
+                    self._close()
+        changes = self.reflector.take_changes()
+        if changes:
+            self._deliver(changes)
+        if self.reflector.synced and not self._told:
+            self._told = True
+            self._on_synced()
+        self._arm()
+
+    def _arm(self) -> None:
+        due = self.reflector.next_deadline()
+        if due is not None and (self._armed is None or due < self._armed):
+            self._armed = due
+            self._agenda.at(due, lambda: self._receive(lambda: self._tick(due)))
+
+    def _tick(self, armed_for: float) -> None:
+        if self._armed != armed_for or self.reflector.phase is Phase.STOPPED:
+            return
+        self._armed = None
+        self.reflector.on_deadline(self._agenda.now)
+        self._go()
+
+    def _answered(self, request: int, deed: Deed) -> None:
+        """Run *deed* and what follows from it, unless the request was given up."""
+
+        def run() -> None:
+            if request == self._request:
+                deed()
+                self._go()
+
+        self._receive(run)
+
+    # -- lists ------------------------------------------------------------------------------------------
+
+    def _list(self, action: StartList) -> None:
+        self._request += 1
+        request = self._request
+        if self._faults.strikes("request-lost") or self._faults.strikes("response-lost"):
+            self._agenda.after(LIST_TIMEOUT_S, lambda: self._list_failed(request, unreachable("timeout")))
+            return
+        self._agenda.after(self._network.latency(), lambda: self._list_arrives(request, action))
+
+    def _list_arrives(self, request: int, action: StartList) -> None:
+        error = self._network.refusal()
+        if error is None:
+            try:
+                found = self._server.page(self.watched, action.limit, action.continue_token)
+            except StatusError as refused:
+                error = refused
+            else:
+                items = tuple(record.body for record in found.records)
+                version, token = str(found.resource_version), found.continue_token
+
+                def page() -> None:
+                    self.reflector.on_page(items, version, token, self._agenda.now)
+
+                self._agenda.after(self._network.latency(), lambda: self._answered(request, page))
+                return
+        failure = error
+        self._agenda.after(self._network.latency(), lambda: self._list_failed(request, failure))
+
+    def _list_failed(self, request: int, error: StatusError) -> None:
+        self._answered(request, lambda: self.reflector.on_list_failed(error, self._agenda.now))
+
+    # -- watches ----------------------------------------------------------------------------------------
+
+    def _watch(self, action: StartWatch) -> None:
+        self._request += 1
+        request = self._request
+        self._close()
+        self._agenda.after(self._network.latency(), lambda: self._watch_arrives(request, action))
+
+    def _watch_arrives(self, request: int, action: StartWatch) -> None:
+        if request != self._request:
+            return
+        error = self._network.refusal()
+        if error is None:
+            try:
+                watcher = self._server.watch(self.watched, action.resource_version, action.timeout_s)
+            except StatusError as refused:
+                error = refused
+            else:
+                lag = self._faults.draw("watch-delay", 0.0, LAG_MAX_S) if self._faults.strikes("watch-delay") else 0.0
+                self._answered(request, lambda: self.reflector.on_watch_opened(self._agenda.now))
+                self._stream = _Stream(self, request, watcher, lag)
+                self._stream.pump()
+                return
+        self._watch_ended(request, error)
+
+    def _watch_ended(self, request: int, error: StatusError | None) -> None:
+        def end() -> None:
+            self._request += 1  # what is still under way in the stream is lost
+            self.reflector.on_watch_ended(self._agenda.now, error)
+
+        self._answered(request, end)
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._server.hub.unsubscribe(self._stream.watcher)
+            self._stream = None
+
+    def silence(self) -> None:
+        """The connection of the watch is half open from now on."""
+        if self._stream is not None:
+            self._stream.silent = True
+
+    def cut(self) -> None:
+        """The connection of the watch breaks now, if there is one."""
+        if self._stream is not None:
+            self._request += 1
+            self._close()
+            self._watch_ended(self._request, unreachable("connection reset by peer"))
+
+
+class _Stream:
+    """One watch: from the hub's queue to the reflector, in order."""
+
+    def __init__(self, owner: Informer, request: int, watcher: Watcher, lag_s: float) -> None:
+        self.watcher = watcher
+        self._owner = owner
+        self._request = request
+        self._lag_s = lag_s
+        #: when the message before this one arrives
+        self._last = 0.0
+        self.silent = False
+        watcher.notify = self.pump
+
+    def pump(self) -> None:
+        """Send what there is."""
+        owner, watcher = self._owner, self.watcher
+        if owner._stream is not self:
+            return
+        while watcher.pending:
+            for item in watcher.take():
+                if not self._send(item):
+                    return
+        if watcher.closed:
+            self._end()
+
+    def _send(self, item: Item) -> bool:
+        """False: the stream broke at this message."""
+        owner, faults, agenda = self._owner, self._owner._faults, self._owner._agenda
+        if faults.strikes("watch-cut"):
+            agenda.after(0.0, lambda: owner.cut() if owner._stream is self else None)
+            self.silent = True
+            return False
+        if self.silent or faults.strikes("watch-silence"):
+            self.silent = True
+            return True
+        late = faults.draw("watch-burst", 0.0, BURST_MAX_S) if faults.strikes("watch-burst") else 0.0
+        lag = self._lag_s if faults.active else 0.0
+        self._last = max(self._last, agenda.now + owner._network.latency() + lag + late)
+        kind, data = item.type, item.data
+        agenda.at(self._last, lambda: self._message(kind, data))
+        return True
+
+    def _message(self, kind: str, data: bytes) -> None:
+        owner = self._owner
+        request = self._request
+
+        def read() -> None:
+            if kind == "ERROR":
+                owner._request += 1
+            owner.reflector.on_watch_event(kind, data, owner._agenda.now)
+
+        owner._answered(request, read)
+
+    def _end(self) -> None:
+        owner, error = self._owner, self.watcher.error
+        if self.silent:
+            return
+        after_all = max(self._last, owner._agenda.now)
+        if error is not None:
+            body = encode(error.status())
+            owner._agenda.at(after_all, lambda: self._message("ERROR", body))
+            return
+        owner._agenda.at(after_all, lambda: owner._watch_ended(self._request, None))

@@ -1,0 +1,317 @@
+"""People and machines that change things at random, by weight: one action a step.
+
+Actions look at the truth and write without faults; it is the controllers who have to live with loss.  What the server
+refuses (a selector on an ExternalName, say) is an outcome like another and is traced.
+
+Pods are of two kinds: those of Deployments, which the emulated kubelets run, and *bare* ones on Nodes of their own,
+whose status is written here, so that a simulation of the EndpointSlice controller alone has Pods too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from sliceplane.api.codec import encode
+from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_ZONE
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import (
+    Deployments,
+    EndpointSlices,
+    Namespaces,
+    Nodes,
+    Pods,
+    Resource,
+    ResourceQuotas,
+    Services,
+)
+from sliceplane.controllers.base import Verb, Write
+from sliceplane.controllers.emulation.nodes import ANNOTATION_READY, make_nodes, node_document
+from sliceplane.kit.rng import Rng
+from sliceplane.sim import documents
+from sliceplane.sim.agenda import Agenda
+from sliceplane.sim.network import named
+from sliceplane.sim.roster import EMULATED_NODES, ZONES
+from sliceplane.sim.server import Server, described
+from sliceplane.sim.trace import Trace
+from sliceplane.store.types import EventType, StoreEvent
+
+NAMESPACES: Final = ("default", "shop", "lab")
+POLICIES: Final = ("Background", "Foreground", "Orphan")
+APPS: Final = ("web", "db")
+BARE_NODES: Final = 3
+BARE_PODS_MAX: Final = 24
+REPLICAS_MAX: Final = 7
+_FINISH_MIN_S, _FINISH_MAX_S = 0.5, 15.0
+
+
+@dataclass(slots=True)
+class Workload:
+    """Owned by one simulation, which calls ``begin`` once and ``step`` often."""
+
+    agenda: Agenda
+    server: Server
+    trace: Trace
+    rng: Rng
+    #: Deployments make sense only with their controllers
+    deployments: bool
+    made: int = 0
+    #: addresses of Pods that have failed, to be given out again
+    freed: list[str] = field(default_factory=list)
+    steps: int = 0
+
+    def begin(self) -> None:
+        self.server.listeners.append(self._finish_terminating)
+        for which in range(BARE_NODES):
+            self.write("create", Nodes, "", documents.node(f"bare-{which}", ZONES[which % len(ZONES)]))
+        for name in NAMESPACES[1:]:
+            self._open_namespace(name)
+        for name in NAMESPACES:
+            self.write("create", Services, name, documents.service("web", "web", self.rng))
+            for _ in range(4):
+                self._new_pod(name)
+            if self.deployments:
+                self.write("create", Deployments, name, documents.deployment("web", "web", 3, "image:1"))
+
+    def step(self) -> None:
+        self.steps += 1
+        actions = [each for each in _ACTIONS if self.deployments or not each[2]]
+        at = self.rng.below(sum(weight for weight, _, _ in actions))
+        for weight, action, _ in actions:
+            at -= weight
+            if at < 0:
+                action(self)
+                return
+
+    # -- writing ----------------------------------------------------------------------------------------
+
+    def write(
+        self, verb: Verb, resource: Resource, namespace: str, body: Document, name: str = "", *, subresource: str = ""
+    ) -> bool:
+        write = Write(
+            verb=verb,
+            resource=resource,
+            namespace=namespace,
+            name=name,
+            subresource=subresource,
+            body=encode({"apiVersion": resource.api_version, "kind": resource.kind, **body})
+            if verb == "create"
+            else encode(body),
+        )
+        shown = named(write, name or body.get("metadata", {}).get("name", ""))
+        try:
+            self.server.perform(write)
+        except StatusError as error:
+            self.trace.note(self.agenda.now, "user", verb, shown, described(error))
+            return False
+        self.trace.note(self.agenda.now, "user", verb, shown, "ok", revision=self.server.store.revision)
+        return True
+
+    def _pick(self, resource: Resource, namespace: str = "") -> Document | None:
+        found = self.server.documents(resource, namespace)
+        return found[self.rng.below(len(found))] if found else None
+
+    def _patch(self, resource: Resource, found: Document | None, change: Document, subresource: str = "") -> bool:
+        if found is None:
+            return False
+        meta = found["metadata"]
+        return self.write("patch", resource, meta.get("namespace", ""), change, meta["name"], subresource=subresource)
+
+    def _delete(self, resource: Resource, found: Document | None, **options: object) -> bool:
+        if found is None:
+            return False
+        meta = found["metadata"]
+        return self.write("delete", resource, meta.get("namespace", ""), options, meta["name"])
+
+    def _somewhere(self) -> str:
+        return NAMESPACES[self.rng.below(len(NAMESPACES))]
+
+    # -- Pods -------------------------------------------------------------------------------------------
+
+    def _bare(self) -> Document | None:
+        found = [each for each in self.server.documents(Pods) if each["metadata"]["name"].startswith("bare-")]
+        return found[self.rng.below(len(found))] if found else None
+
+    def _new_pod(self, namespace: str) -> None:
+        self.made += 1
+        name = f"bare-{self.made}"
+        app = APPS[0 if self.rng.below(3) else 1]
+        body = documents.bare_pod(name, app, f"bare-{self.rng.below(BARE_NODES)}", self.rng)
+        if self.write("create", Pods, namespace, body):
+            status = documents.pod_status(self._addresses(), ready=self.rng.below(4) > 0)
+            self.write("patch", Pods, namespace, status, name, subresource="status")
+
+    def _addresses(self) -> list[str]:
+        if self.freed and self.rng.below(3) == 0:
+            return [self.freed.pop()]
+        four = f"10.99.{self.made // 250}.{self.made % 250 + 1}"
+        return [four, f"fd99::{self.made:x}"] if self.rng.below(2) else [four]
+
+    def pod_comes(self) -> None:
+        if sum(each["metadata"]["name"].startswith("bare-") for each in self.server.documents(Pods)) < BARE_PODS_MAX:
+            self._new_pod(self._somewhere())
+
+    def pod_turns(self) -> None:
+        """Ready or not."""
+        pod = self._bare()
+        if pod is not None:
+            addresses = [each["ip"] for each in pod["status"].get("podIPs", ())]
+            self._patch(Pods, pod, documents.pod_status(addresses, ready=self.rng.below(2) == 0), "status")
+
+    def pod_fails(self) -> None:
+        pod = self._bare()
+        if pod is not None and pod["status"].get("phase") == "Running":
+            addresses = [each["ip"] for each in pod["status"].get("podIPs", ())]
+            if self._patch(Pods, pod, documents.pod_status(addresses, ready=False, phase="Failed"), "status"):
+                self.freed.extend(addresses[:1])
+
+    def pod_goes(self) -> None:
+        self._delete(Pods, self._pick(Pods), **({"gracePeriodSeconds": 0} if self.rng.below(3) == 0 else {}))
+
+    def pod_relabelled(self) -> None:
+        labels = {"app": APPS[self.rng.below(2)], "tier": "front" if self.rng.below(2) else None}
+        self._patch(Pods, self._bare(), {"metadata": {"labels": labels}})
+
+    def pod_told_readiness(self) -> None:
+        """Of an emulated Pod."""
+        said = ("true", "false", None)[self.rng.below(3)]
+        self._patch(Pods, self._pick(Pods), {"metadata": {"annotations": {ANNOTATION_READY: said}}})
+
+    def _finish_terminating(self, event: StoreEvent) -> None:
+        """The node agent of bare Pods: one that was deleted ends after a while."""
+        key = event.record.key
+        if key.resource != Pods.storage_key or not key.name.startswith("bare-") or event.type is EventType.DELETED:
+            return
+        if b'"deletionTimestamp"' in event.record.body and b'"deletionTimestamp"' not in (
+            event.previous.body if event.previous is not None else b""
+        ):
+            options = {"gracePeriodSeconds": 0, "preconditions": {"uid": event.record.uid}}
+            delay = self.rng.uniform(_FINISH_MIN_S, _FINISH_MAX_S)
+            self.agenda.after(delay, lambda: void(self.write("delete", Pods, key.namespace, options, key.name)))
+
+    # -- Services, Deployments, namespaces, nodes, others -----------------------------------------------
+
+    def service_comes(self) -> None:
+        app = APPS[self.rng.below(2)]
+        name = f"{app}{('', '-2')[self.rng.below(2)]}"
+        self.write("create", Services, self._somewhere(), documents.service(name, app, self.rng))
+
+    def service_changes(self) -> None:
+        self._patch(Services, self._users_service(), documents.service_edit(APPS[self.rng.below(2)], self.rng))
+
+    def service_goes(self) -> None:
+        self._delete(Services, self._users_service(), propagationPolicy=POLICIES[self.rng.below(3)])
+
+    def _users_service(self) -> Document | None:
+        found = [each for each in self.server.documents(Services) if each["metadata"]["name"] != "kubernetes"]
+        return found[self.rng.below(len(found))] if found else None
+
+    def deployment_comes(self) -> None:
+        app = APPS[self.rng.below(2)]
+        body = documents.deployment(app, app, 1 + self.rng.below(REPLICAS_MAX), "image:1")
+        self.write("create", Deployments, self._somewhere(), body)
+
+    def deployment_scales(self) -> None:
+        self._patch(Deployments, self._pick(Deployments), {"spec": {"replicas": self.rng.below(REPLICAS_MAX + 1)}})
+
+    def deployment_rolls(self) -> None:
+        image = "image:" + "1" * (1 + self.rng.below(4))
+        self._patch(Deployments, self._pick(Deployments), documents.image_change(image))
+
+    def deployment_goes(self) -> None:
+        self._delete(Deployments, self._pick(Deployments), propagationPolicy=POLICIES[self.rng.below(3)])
+
+    def _open_namespace(self, name: str) -> None:
+        if self.write("create", Namespaces, "", documents.namespace(name)) and name == "shop":
+            hard = {"pods": "12", "services": "20", "count/endpointslices.discovery.k8s.io": "200"}
+            self.write("create", ResourceQuotas, name, documents.quota(hard))
+
+    def namespace_comes_or_goes(self) -> None:
+        name = NAMESPACES[1 + self.rng.below(len(NAMESPACES) - 1)]
+        found = self.server.find(Namespaces, "", name)
+        if found is None:
+            self._open_namespace(name)
+        elif self.rng.below(2):
+            self._delete(Namespaces, found)
+
+    def node_moves(self) -> None:
+        """To another zone, or its zone label goes for a while."""
+        zone = (*ZONES, None)[self.rng.below(len(ZONES) + 1)]
+        self._patch(Nodes, self._pick(Nodes), {"metadata": {"labels": {LABEL_ZONE: zone}}})
+
+    def node_goes_or_returns(self) -> None:
+        which = self.rng.below(BARE_NODES + (EMULATED_NODES if self.deployments else 0))
+        if which < BARE_NODES:
+            body = documents.node(f"bare-{which}", (*ZONES, None)[self.rng.below(len(ZONES) + 1)])
+        else:
+            body = node_document(make_nodes(EMULATED_NODES, ZONES)[which - BARE_NODES])
+        found = self.server.find(Nodes, "", body["metadata"]["name"])
+        if found is None:
+            self.write("create", Nodes, "", {key: body[key] for key in body if key not in ("apiVersion", "kind")})
+        else:
+            self._delete(Nodes, found)
+
+    def foreign_slice(self) -> None:
+        found = [each for each in self.server.documents(EndpointSlices) if each["metadata"]["name"].startswith("their")]
+        if found and self.rng.below(2):
+            self._delete(EndpointSlices, found[self.rng.below(len(found))])
+            return
+        service, which = self._users_service(), 1 + self.rng.below(3)
+        if service is not None:
+            meta = service["metadata"]
+            self.write("create", EndpointSlices, meta["namespace"], documents.foreign_slice(meta["name"], which))
+
+    # -- as a fault -------------------------------------------------------------------------------------
+
+    def foreign_edit(self, which: int) -> None:
+        """Another writer lays hands on a slice of ours."""
+        found = [
+            each
+            for each in self.server.documents(EndpointSlices)
+            if each["metadata"].get("labels", {}).get(LABEL_MANAGED_BY) not in (None, documents.FOREIGN_MANAGER)
+        ]
+        if not found:
+            return
+        chosen = found[which % len(found)]
+        edits: tuple[Document, ...] = (
+            {"endpoints": chosen["endpoints"][1:]},
+            {"endpoints": [{"addresses": ["198.51.100.99"]}] if chosen["addressType"] == "IPv4" else []},
+            {"metadata": {"labels": {"team": "intruder"}}},
+            {"metadata": {"labels": {LABEL_MANAGED_BY: None}}},
+            {"metadata": {"ownerReferences": None}},
+            {"ports": []},
+            {"metadata": {"annotations": {"theirs": f"{self.steps}"}}},
+        )
+        choice = (which // 64) % (len(edits) + 1)
+        if choice == len(edits):
+            self._delete(EndpointSlices, chosen)
+        else:
+            self._patch(EndpointSlices, chosen, edits[choice])
+
+
+def void(_: object) -> None:
+    return None
+
+
+#: weight, action, whether it needs the controllers of Deployments
+_ACTIONS: Final[tuple[tuple[int, Callable[[Workload], None], bool], ...]] = (
+    (12, Workload.pod_comes, False),
+    (20, Workload.pod_turns, False),
+    (3, Workload.pod_fails, False),
+    (10, Workload.pod_goes, False),
+    (5, Workload.pod_relabelled, False),
+    (6, Workload.pod_told_readiness, True),
+    (5, Workload.service_comes, False),
+    (12, Workload.service_changes, False),
+    (3, Workload.service_goes, False),
+    (4, Workload.deployment_comes, True),
+    (10, Workload.deployment_scales, True),
+    (6, Workload.deployment_rolls, True),
+    (2, Workload.deployment_goes, True),
+    (2, Workload.namespace_comes_or_goes, False),
+    (4, Workload.node_moves, False),
+    (4, Workload.node_goes_or_returns, False),
+    (4, Workload.foreign_slice, False),
+)

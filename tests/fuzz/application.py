@@ -1,0 +1,210 @@
+"""The whole server but for its sockets: the ASGI application over a registry that keeps nothing, and clients of it.
+
+A case gets a server of its own, so that it can be replayed by its number alone.  The clock stands still at ``NOW``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import Mock
+from urllib.parse import unquote
+
+from sliceplane.api.scheme import OPTIONAL_RESOURCES, RESOURCES, SERVED
+from sliceplane.kit.rng import Rng
+from sliceplane.registry.registry import Registry
+from sliceplane.registry.types import User
+from sliceplane.shell.apiserver import app as app_module
+from sliceplane.shell.apiserver import resources as resources_module
+from sliceplane.shell.apiserver.app import ApiServer, Services
+from sliceplane.shell.apiserver.auth import Tokens
+from sliceplane.shell.apiserver.discovery import Discovery
+from sliceplane.shell.apiserver.health import HealthChecks
+from sliceplane.shell.apiserver.limits import Limits
+from sliceplane.shell.apiserver.metrics import Metrics
+from sliceplane.shell.apiserver.resources import ResourceHandlers
+from sliceplane.shell.apiserver.ticker import HubTicker
+from sliceplane.shell.apiserver.watch import WatchHandler
+from sliceplane.shell.storage.committer import Committer
+from sliceplane.shell.storage.memory import MemoryBackend
+from sliceplane.store.hub import Hub
+from sliceplane.store.mvcc import Store
+
+NOW = 1_800_000_000.0
+ADMIN = User(name="fuzzer", groups=("system:masters", "system:authenticated"))
+STORED = {resource.storage_key for resource in RESOURCES}
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request as it is on the wire; *path* and *query* are percent-encoded as far as their maker cared."""
+
+    method: str
+    path: str
+    query: bytes = b""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    body: bytes = b""
+
+
+@dataclass
+class Answer:
+    code: int = 0
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    body: bytes = b""
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get(b"content-type", b"").decode("latin-1")
+
+
+class Wire:
+    """The connection of a stream: takes everything at once."""
+
+    write_paused = False
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.on_lost: Callable[[], None] | None = None
+        self.aborted = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def attach(self, on_resumed: Callable[[], None], on_lost: Callable[[], None]) -> None:
+        self.on_lost = on_lost
+
+    def detach(self) -> None:
+        self.on_lost = None
+
+    def abort(self) -> None:
+        self.aborted = True
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        if self.on_lost is not None:
+            self.on_lost()
+
+
+@dataclass
+class OpenWatch:
+    ask: Ask
+    answer: Answer
+    wire: Wire
+    task: asyncio.Task[None]
+
+
+class Application:
+    """An async context manager.  What the server logs as its own fault is in ``faults``."""
+
+    def __init__(self, seed: int) -> None:
+        self.store = Store()
+        self.hub = Hub(self.store)
+        self.committer = Committer(
+            self.store, self.hub, MemoryBackend(), report=self._fault, on_aborted=self._on_aborted
+        )
+        self.registry = Registry(self.store, rng=Rng(seed))
+        self.faults: list[str] = []
+        self.watches: list[OpenWatch] = []
+        handlers = ResourceHandlers(self.registry, self.store, self.committer, lambda: NOW)
+        self._ticker = HubTicker(self.hub)
+        services = Services(
+            resources=handlers,
+            watches=WatchHandler(handlers, self.registry, self.hub, self._ticker),
+            discovery=Discovery("127.0.0.1:6443", (*SERVED, *OPTIONAL_RESOURCES)),
+            health=HealthChecks(),
+            metrics=Metrics(),
+            find_user=Tokens({"secret": User(name="nobody", groups=("system:authenticated",))}).find,
+            impersonate=self.registry.impersonate,
+            decide=self.registry.decide,
+            limits=Limits(),
+            clock=lambda: NOW,
+        )
+        self.app = ApiServer(services)
+        self._saved: tuple[Any, float] | None = None
+
+    def _on_aborted(self) -> None:
+        self.registry.on_aborted()
+
+    def _fault(self, sentence: str) -> None:
+        self.faults.append(sentence)
+
+    async def __aenter__(self) -> Application:
+        self._saved = (app_module._log, resources_module.FUTURE_VERSION_SECONDS_MAX)
+        log = Mock()
+        log.error.side_effect = lambda message, **known: self.faults.append(f"{message}: {known.get('exc_info')!r}")
+        app_module._log = log
+        # What never comes need not be waited for.
+        resources_module.FUTURE_VERSION_SECONDS_MAX = 0.0
+        self.committer.start()
+        await self.committer.durable(self.registry.bootstrap(NOW))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.hang_up()
+        self._ticker.close()
+        await self.committer.close()
+        assert self._saved is not None, "entered"
+        app_module._log, resources_module.FUTURE_VERSION_SECONDS_MAX = self._saved
+
+    async def ask(self, ask: Ask) -> Answer:
+        """The answer.  A watch that stays open is kept in ``watches``, and its head is the answer."""
+        answer, wire = Answer(), Wire()
+        task = asyncio.create_task(self._call(ask, answer, wire))
+        for _ in range(2000):
+            if task.done() or wire.on_lost is not None:
+                break
+            await asyncio.sleep(0)
+        if wire.on_lost is None:
+            await asyncio.wait_for(task, 10)
+        elif not task.done():
+            self.watches.append(OpenWatch(ask, answer, wire, task))
+        else:
+            await task
+        return answer
+
+    async def hang_up(self) -> list[OpenWatch]:
+        """End every open watch; they are returned for inspection."""
+        ended, self.watches = self.watches, []
+        await asyncio.sleep(0)
+        for watch in ended:
+            watch.wire.hang_up()
+        if ended:
+            await asyncio.wait({watch.task for watch in ended}, timeout=5)
+        for watch in ended:
+            watch.task.result()
+        return ended
+
+    async def _call(self, ask: Ask, answer: Answer, wire: Wire) -> None:
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": ask.method,
+            "path": unquote(ask.path),
+            "raw_path": ask.path.encode("latin-1", "replace"),
+            "query_string": ask.query,
+            "headers": [(name.lower(), value) for name, value in ask.headers],
+            "client": ("127.0.0.1", 1),
+            "state": {"certificate_user": ADMIN, "connection": wire},
+        }
+        halves = [ask.body[: len(ask.body) // 2], ask.body[len(ask.body) // 2 :]]
+
+        async def receive() -> MutableMapping[str, Any]:
+            if not halves:
+                return {"type": "http.disconnect"}
+            return {"type": "http.request", "body": halves.pop(0), "more_body": bool(halves)}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                answer.code = message["status"]
+                answer.headers = {bytes(name): bytes(value) for name, value in message["headers"]}
+            else:
+                answer.body += bytes(message.get("body", b""))
+
+        await self.app(scope, receive, send)
+
+    def check(self) -> None:
+        """Every invariant that the server's parts can assert."""
+        self.store.check()
+        self.hub.check()
+        self.registry.check()

@@ -1,0 +1,162 @@
+"""Kubernetes' own programs, built from ``kubernetes/`` beside this file, and what their tests share."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.peers.recorder import Recorded, requests_of
+
+MODULE = Path(__file__).with_name("kubernetes")
+DATA = Path(__file__).with_name("data")
+#: set to write the recordings anew instead of comparing with them
+RECORD = "RECORD_PEERS"
+#: they differ from start to start
+_RANDOM = ("timeout", "timeoutSeconds")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as a recording keeps it: all that tells one client's request from another's."""
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...]
+    accept: str
+    content_type: str
+    body: bytes
+
+    def alike(self) -> tuple[str, ...]:
+        """What is the same at every start of the program."""
+        query = [f"{name}={value}" for name, value in self.query if name not in _RANDOM]
+        return (self.method, self.path, *query, self.accept, self.content_type)
+
+
+def load(name: str) -> list[Asked]:
+    def asked(each: dict[str, Any]) -> Asked:
+        query = tuple(sorted(each["query"].items()))
+        body = base64.b64decode(each["body"])
+        return Asked(each["method"], each["path"], query, each["accept"], each["contentType"], body)
+
+    return [asked(each) for each in json.loads((DATA / name).read_text())["requests"]]
+
+
+def compare(name: str, program: str, recorded: list[Recorded], *, more: bool = False) -> None:
+    """The recording *name* must be what the program asked for now, in any order, equal requests counted once.
+
+    With *more*, it may ask for other things too.
+    """
+    unique = {each.alike(): each for each in map(_asked, recorded)}
+    if os.environ.get(RECORD):
+        requests = [_document(each) for _, each in sorted(unique.items())]
+        text = json.dumps({"program": program, "requests": requests}, indent=1)
+        (DATA / name).write_text(text + "\n")
+    kept = {each.alike() for each in load(name)}
+    now = set(unique)
+    assert kept == now or (more and kept < now), (
+        f"{name} has {sorted(kept - now)} that was not asked, not {sorted(now - kept)}; set {RECORD}=1"
+    )
+
+
+def _asked(request: Recorded) -> Asked:
+    accept, content_type = (request.headers.get(name, "") for name in ("accept", "content-type"))
+    query = tuple(sorted(request.query.items()))
+    return Asked(request.method, request.path, query, accept, content_type, request.body)
+
+
+def _document(asked: Asked) -> dict[str, Any]:
+    return {
+        "method": asked.method,
+        "path": asked.path,
+        "query": dict(asked.query),
+        "accept": asked.accept,
+        "contentType": asked.content_type,
+        "body": base64.b64encode(asked.body).decode("ascii"),
+    }
+
+
+def kubeconfig_for(admin: str, out: Path, *, server: str = "", token: str = "") -> str:
+    """The administrator's kubeconfig with another server (plain HTTP: without identity) or another identity."""
+    config = yaml.safe_load(Path(admin).read_text())
+    if server:
+        config["clusters"][0]["cluster"] = {"server": server}
+        config["users"][0]["user"] = {}
+    if token:
+        config["users"][0]["user"] = {"token": token}
+    out.write_text(yaml.safe_dump(config))
+    return str(out)
+
+
+@contextlib.contextmanager
+def started(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that runs until the context ends; its output goes to *log*.  It must not end by itself."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    try:
+        yield process
+        assert process.poll() in (None, -signal.SIGKILL), (
+            f"{command[0]} ended with {process.returncode}\n{log.read_text()[-4000:]}"
+        )
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@dataclass(frozen=True)
+class Recorder:
+    url: str
+    process: subprocess.Popen[str]
+    out: Path
+
+    def requests(self) -> list[Recorded]:
+        """What it heard.  It hears no more."""
+        self.process.communicate(timeout=10)
+        assert self.process.returncode == 0, "the recorder failed"
+        return requests_of(self.out.read_text())
+
+
+@contextlib.contextmanager
+def recorder(admin: str, out: Path, prefix: tuple[str, ...] = ()) -> Iterator[Recorder]:
+    program = str(Path(__file__).with_name("recorder.py"))
+    process = subprocess.Popen(
+        [*prefix, sys.executable, program, admin, str(out)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield Recorder(process.stdout.readline().strip(), process, out)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def eventually(check: Callable[[], Any], *, within_s: float = 30.0) -> Any:
+    """The first true answer of *check*, which may fail with ``RuntimeError`` or ``AssertionError`` until then."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            last = check()
+        except (RuntimeError, AssertionError) as error:
+            last = None
+            said: object = error
+        else:
+            said = last
+        if last:
+            return last
+        assert time.monotonic() < deadline, f"{said!r} after {within_s} s"
+        time.sleep(0.1)

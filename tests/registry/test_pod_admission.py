@@ -1,0 +1,83 @@
+"""What every Pod gets at its creation: account, priority, tolerations (upstream's always-on admission)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sliceplane.api.scheme import Pods
+
+NOT_READY, UNREACHABLE = (
+    {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    for key in ("not-ready", "unreachable")
+)
+
+
+def pod(**spec: Any) -> Any:
+    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}], **spec}}
+
+
+def spec_of(outcome: Any) -> Any:
+    return json.loads(outcome.body)["spec"]
+
+
+def test_what_is_filled_in(api: Any) -> None:
+    spec = spec_of(api.create(Pods, pod()))
+    assert spec["tolerations"] == [NOT_READY, UNREACHABLE]
+    assert (spec["priority"], spec["preemptionPolicy"]) == (0, "PreemptLowerPriority")
+    assert (spec["serviceAccountName"], spec["serviceAccount"]) == ("default", "default")
+    assert "volumes" not in spec
+
+
+@pytest.mark.parametrize(
+    ("given", "added"),
+    [
+        ({"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}, [UNREACHABLE]),
+        ({"key": "node.kubernetes.io/unreachable", "operator": "Exists"}, [NOT_READY]),
+        ({"operator": "Exists"}, []),
+        ({"key": "mine", "operator": "Exists"}, [NOT_READY, UNREACHABLE]),
+        (
+            {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoSchedule"},
+            [NOT_READY, UNREACHABLE],
+        ),
+    ],
+)
+def test_what_is_tolerated_already_stays(api: Any, given: Any, added: list[Any]) -> None:
+    assert spec_of(api.create(Pods, pod(tolerations=[given])))["tolerations"] == [given, *added]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"priorityClassName": "high"}, "no PriorityClass with name high was found"),
+        (
+            {"priority": 7},
+            (
+                "the integer value of priority (7) must not be provided in pod spec; "
+                "priority admission controller computed 0 from the given PriorityClass name"
+            ),
+        ),
+        (
+            {"preemptionPolicy": "Never"},
+            (
+                "the string value of PreemptionPolicy (Never) must not be provided in pod spec; "
+                "priority admission controller computed PreemptLowerPriority from the given PriorityClass name"
+            ),
+        ),
+    ],
+)
+def test_priorities_are_not_for_the_asking(api: Any, given: Any, why: str) -> None:
+    error = api.fails("create", Pods, pod(**given))
+    assert (error.code, error.message) == (403, f'pods "p" is forbidden: {why}')
+
+
+def test_the_system_classes(api: Any) -> None:
+    assert spec_of(api.create(Pods, pod(priorityClassName="system-node-critical")))["priority"] == 2000001000
+
+
+def test_an_update_may_leave_out_what_was_given(api: Any) -> None:
+    created = api.create(Pods, pod(serviceAccountName="robot"))
+    outcome = api.update(Pods, "p", pod(serviceAccountName="robot"))
+    assert (outcome.revision, spec_of(outcome)) == (0, spec_of(created)), "nothing changed, nothing written"

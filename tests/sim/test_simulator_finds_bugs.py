@@ -1,0 +1,105 @@
+"""A simulator that finds nothing may be blind: each of these faults in production code is found within a few seeds.
+
+Every mutation is a mistake that somebody made before (reference: users-and-peers, section 4).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sliceplane.controllers import garbage_collector
+from sliceplane.controllers.base import Work
+from sliceplane.controllers.emulation.addresses import PodAddresses
+from sliceplane.controllers.expectations import Expectations
+from sliceplane.informer.cache import Cache
+from sliceplane.informer.reflector import Reflector
+from sliceplane.sim.faults import parse_faults
+from sliceplane.sim.simulation import Options, Simulation
+from sliceplane.slices import packer as packing
+from sliceplane.slices import service as slice_service
+from sliceplane.workqueue.queue import WorkQueue
+
+SEEDS = 12
+
+
+def found(faults: str = "heavy", steps: int = 50, seeds: int = SEEDS) -> set[str]:
+    """Which invariant the first failing seed breaks."""
+    for seed in range(1, seeds + 1):
+        violation = Simulation(Options(seed=seed, steps=steps, faults=parse_faults(faults))).run().violation
+        if violation is not None:
+            return {violation.invariant}
+    return set()
+
+
+def test_a_delete_lost_in_a_relist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """production-stack#1091: the informer takes a new list and forgets what is not in it any more."""
+    original = Cache.replace
+
+    def replace(self: Cache[Any], items: Any) -> Any:
+        return tuple(change for change in original(self, items) if change.new is not None)
+
+    monkeypatch.setattr(Cache, "replace", replace)
+    assert found("none,watch-cut=0.05,compaction=0.3")
+
+
+def test_an_expired_version_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fabric8#7896: after a 410 the watch is tried again with the version that was refused."""
+    original = Reflector.on_watch_ended
+
+    def on_watch_ended(self: Reflector[Any], now: float, error: Any = None) -> None:
+        version = self._version
+        original(self, now, error)
+        self._version = version
+
+    monkeypatch.setattr(Reflector, "on_watch_ended", on_watch_ended)
+    assert found("none,compaction=0.3") & {"caches-current", "convergence", "quiescence", "no-part-fails"}
+
+
+def test_an_own_create_that_the_cache_does_not_show_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """k/k#93374, for Pods: without read-your-writes a ReplicaSet makes too many and deletes them again."""
+    monkeypatch.setattr(Expectations, "pending", lambda self, key, now: None)
+    assert found("none,watch-delay=0.9") & {"no-part-fails", "bounded-writes", "replicas", "quiescence"}
+
+
+def test_a_full_slice_is_filled_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = packing.Packer.__init__
+
+    def init(self: Any, ports: Any, most: int) -> None:
+        original(self, ports, most + 1)
+
+    monkeypatch.setattr(packing.Packer, "__init__", init)
+    assert found("none") & {"slice-maximum", "convergence"}
+
+
+def test_a_failed_sync_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """k/k#127429: one 409, and the endpoint stays wrong until something else happens."""
+    monkeypatch.setattr(WorkQueue, "add_rate_limited", lambda self, key, now: None)
+    assert found() - {"no-part-fails"}
+
+
+def test_an_endpoint_moves_by_way_of_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """nacos#10209, k/k#82494: a restart that empties what it finds and fills it again."""
+    original = slice_service.ServiceState._plan_family
+
+    def plan_family(self: Any, shape: Any, family: Any, writes: Any) -> Any:
+        changes = original(self, shape, family, writes)
+        if not getattr(self, "_emptied", True):
+            self._emptied = True
+            writes[:] = [slice_service.delete_slice(each) for _, each in sorted(self.slices.items())]
+        return changes
+
+    monkeypatch.setattr(slice_service.ServiceState, "_plan_family", plan_family)
+    monkeypatch.setattr(slice_service.ServiceState, "_emptied", False, raising=False)
+    assert found("none,crash=0.5") & {"no-lost-endpoint"}
+
+
+def test_the_collector_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage_collector.GarbageCollector, "take_work", lambda self, now, most: Work())
+    assert found("none") & {"no-dead-owner", "replicas", "namespaces-end", "deleted-services-leave-nothing"}
+
+
+def test_an_address_is_given_out_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PodAddresses, "hold", lambda self, uid, addresses: None)
+    assert found("none,crash=0.3") & {"one-address-one-pod", "no-part-fails"}

@@ -22,8 +22,8 @@ from sliceplane.endpoints.shape import (
     ANNOTATION_OVER_CAPACITY,
     LABEL_ENDPOINTS_MANAGED_BY,
     LABEL_SKIP_MIRROR,
-    SelectorChanges,
 )
+from sliceplane.slices.succession import SelectorChanges
 
 OURS = {LABEL_ENDPOINTS_MANAGED_BY: "endpoint-controller", LABEL_SKIP_MIRROR: "true"}
 NAMED = (ServicePort(name="http", port=80, target_port="http"), ServicePort(name="x", port=81, target_port=9000))

@@ -28,8 +28,8 @@ from sliceplane.controllers.endpointslice_mirroring import (
 from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.endpoints.mirroring.desired import ANNOTATION_LAST_APPLIED, MANAGED_BY_MIRRORING
 from sliceplane.endpoints.mirroring.ledger import UNSEEN_TIMEOUT_S
-from sliceplane.endpoints.mirroring.service import HAND_OVER_TIMEOUT_S
-from sliceplane.endpoints.shape import ANNOTATION_LEADER, LABEL_SKIP_MIRROR, SelectorChanges
+from sliceplane.endpoints.shape import ANNOTATION_LEADER, LABEL_SKIP_MIRROR
+from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 
 HTTP = (CoreEndpointPort(name="http", port=80, app_protocol="h2c"),)
 SKIPPED = {LABEL_SKIP_MIRROR: "true"}

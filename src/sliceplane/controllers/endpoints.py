@@ -21,13 +21,13 @@ from sliceplane.api.scheme import EndpointsObjects, Pods, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
 from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.endpoints.engine import EndpointsEngine
-from sliceplane.endpoints.shape import SelectorChanges
 from sliceplane.endpoints.truncate import capacity_at
 from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
 from sliceplane.kit.samples import Family
 from sliceplane.slices.engine import Touched
+from sliceplane.slices.succession import SelectorChanges
 from sliceplane.workqueue.queue import WorkQueue
 from sliceplane.workqueue.samples import queue_families
 
@@ -172,7 +172,7 @@ class EndpointsController:
             self._queue.forget(key)
         self._queue.done(key, now)
         deadline = self._engine.deadline(key)
-        if deadline is not None:
+        if deadline is not None and deadline > now:
             self._queue.add_after(key, deadline - now, now)
         if self._unvisited:
             self._unvisited.discard(key)

@@ -6,7 +6,8 @@ do, a second later for its slices (most such changes are echoes of our own write
 often a second one), and with exponential back-off after a failure.  A sync costs what changed since the last one, so
 syncing once too often is cheap.
 
-A service deleted is forgotten; its slices are the garbage collector's, by their ownerReferences.
+A service deleted is forgotten; its slices are the garbage collector's, by their ownerReferences.  One that loses its
+selector, or becomes a name elsewhere, hands over (``slices.succession``).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from sliceplane.informer.changes import Change
 from sliceplane.kit.samples import Family
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine, Touched
 from sliceplane.slices.hints import Notice
+from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.writes import SlicePlan, SliceWrite
 from sliceplane.workqueue.queue import WorkQueue
 from sliceplane.workqueue.samples import queue_families
@@ -40,7 +42,8 @@ EVENT_COMPONENT: Final = "endpoint-slice-controller"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSliceConfig:
-    """kube-controller-manager's flags of the same names, and its feature gates.
+    """kube-controller-manager's flags of the same names, its feature gates, and what becomes of slices when a selector
+    is removed.
 
     Raises ``ValueError`` for what upstream refuses.
     """
@@ -48,6 +51,7 @@ class EndpointSliceConfig:
     max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT
     concurrent_service_endpoint_syncs: int = 5
     endpointslice_updates_batch_period_s: float = 0.0
+    selector_changes: SelectorChanges = SelectorChanges.HAND_OVER
     gates: Gates = field(default_factory=Gates)
 
     def __post_init__(self) -> None:
@@ -64,7 +68,8 @@ class EndpointSliceController:
 
     def __init__(self, config: EndpointSliceConfig | None = None) -> None:
         self._config = config or EndpointSliceConfig()
-        self._engine = SliceEngine(self._config.max_endpoints_per_slice, self._config.gates)
+        config = self._config
+        self._engine = SliceEngine(config.max_endpoints_per_slice, config.gates, config.selector_changes)
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._queue: WorkQueue[str] = WorkQueue()
         self._notes: list[EventNote] = []
@@ -181,7 +186,7 @@ class EndpointSliceController:
             self._queue.forget(key)
         self._queue.done(key, now)
         deadline = self._engine.deadline(key)
-        if deadline is not None:
+        if deadline is not None and deadline > now:
             self._queue.add_after(key, deadline - now, now)
 
     def next_deadline(self) -> float | None:

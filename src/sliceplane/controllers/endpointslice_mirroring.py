@@ -22,10 +22,10 @@ from sliceplane.controllers.mirroring_samples import MirroringSamples
 from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
 from sliceplane.endpoints.mirroring.writes import MirrorPlan, MirrorWrite, Notice
-from sliceplane.endpoints.shape import SelectorChanges
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
 from sliceplane.kit.samples import Family
+from sliceplane.slices.succession import SelectorChanges
 from sliceplane.workqueue.queue import WorkQueue
 from sliceplane.workqueue.samples import queue_families
 

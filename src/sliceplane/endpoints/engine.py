@@ -15,13 +15,14 @@ from sliceplane.api.core import Endpoints, Pod, Service
 from sliceplane.api.errors import StatusError
 from sliceplane.endpoints.members import EndpointsMembers
 from sliceplane.endpoints.service import EndpointsState
-from sliceplane.endpoints.shape import EndpointsShape, SelectorChanges, shape_of
+from sliceplane.endpoints.shape import EndpointsShape, shape_of
 from sliceplane.endpoints.truncate import Capacity
 from sliceplane.endpoints.writes import EndpointsPlan
 from sliceplane.slices.engine import Touched
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.index import PodIndex, SelectorIndex
 from sliceplane.slices.members import Effect
+from sliceplane.slices.succession import SelectorChanges
 
 _UNTOUCHED: Final = Touched()
 

@@ -25,12 +25,12 @@ from sliceplane.endpoints.shape import (
     ANNOTATION_OVER_CAPACITY,
     EndpointsShape,
     Role,
-    SelectorChanges,
 )
 from sliceplane.endpoints.truncate import ADDRESSES_MAX, Capacity
 from sliceplane.endpoints.versions import is_older
 from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
 from sliceplane.slices.facts import PodFacts
+from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.trigger import parse_nanoseconds
 
 #: how long an own create or delete may stay unseen by the cache before we stop believing in it

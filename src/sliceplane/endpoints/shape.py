@@ -13,6 +13,7 @@ from typing import Final
 from sliceplane.api.core import Service, ServicePort
 from sliceplane.api.discovery import LABEL_HEADLESS
 from sliceplane.kit.ip import Family, family, parse_lenient
+from sliceplane.slices.succession import SelectorChanges
 
 LABEL_ENDPOINTS_MANAGED_BY: Final = "endpoints.kubernetes.io/managed-by"
 ENDPOINTS_MANAGED_BY_CONTROLLER: Final = "endpoint-controller"
@@ -25,18 +26,6 @@ class Role(Enum):
     SELECTING = "selecting"
     WITHOUT_SELECTOR = "without selector"
     EXTERNAL_NAME = "external name"
-
-
-class SelectorChanges(Enum):
-    """What becomes of Endpoints and slices when their Service loses its selector, or is a name elsewhere from now on.
-
-    ``HAND_OVER``: Endpoints become the user's and are mirrored; slices of a controller that is not in charge any more
-    go, but not before those of the one that is are there.  ``UPSTREAM``: Endpoints and slices stay as they are, and
-    mirrored slices go at once.
-    """
-
-    HAND_OVER = "hand-over"
-    UPSTREAM = "upstream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from sliceplane.slices.index import PodIndex, SelectorIndex
 from sliceplane.slices.members import Effect, Members
 from sliceplane.slices.service import ServiceState, Totals
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
+from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.writes import SlicePlan
 
@@ -53,10 +54,16 @@ def _touched(effects: dict[str, Effect]) -> Touched:
 class SliceEngine:
     """Owns all state of the EndpointSlice policy.  One caller at a time; nothing in here waits."""
 
-    def __init__(self, max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT, gates: Gates | None = None) -> None:
+    def __init__(
+        self,
+        max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT,
+        gates: Gates | None = None,
+        changes: SelectorChanges = SelectorChanges.HAND_OVER,
+    ) -> None:
         assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, f"max endpoints {max_endpoints_per_slice}"
         self._max = max_endpoints_per_slice
         self._gates = gates or Gates()
+        self._changes = changes
         self._services: dict[str, ServiceState] = {}
         self._selectors: SelectorIndex[ServiceState] = SelectorIndex()
         self._selecting: dict[str, int] = {}
@@ -180,7 +187,7 @@ class SliceEngine:
             self._pods.drop_labels(namespace)
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Keys:
-        """Slices that others manage are passed over; a slice can come to us and leave us by its labels."""
+        """A slice can come to us and leave us by its labels; slices of others tell at most that ours are not needed."""
         before, after = _service_of(old), _service_of(new)
         touched: dict[str, None] = {}
         if old is not None and before and before != after:
@@ -194,6 +201,10 @@ class SliceEngine:
             if service.on_slice(new):
                 touched[after] = None
             self._drop_if_empty(service)  # a slice that is on its way out is none
+        elif new is not None:
+            successor = self._services.get(f"{new.metadata.namespace}/{_named_service(new)}")
+            if successor is not None and successor.on_successor(new):
+                touched[successor.key] = None
         return tuple(touched)
 
     # -- plan and result --------------------------------------------------------------------------------
@@ -253,7 +264,8 @@ class SliceEngine:
     def _service(self, key: str) -> ServiceState:
         service = self._services.get(key)
         if service is None:
-            service = self._services[key] = ServiceState(key, self._nodes, self._zones, self._max)
+            service = ServiceState(key, self._nodes, self._zones, self._max, changes=self._changes)
+            self._services[key] = service
         return service
 
     def _drop_if_empty(self, service: ServiceState) -> None:
@@ -289,8 +301,11 @@ def _members(service: ServiceState) -> Members:
 
 def _service_of(observed: EndpointSlice | None) -> str:
     """The key of the service that a slice of ours belongs to; "" for a slice that is not ours."""
-    labels = {} if observed is None else observed.metadata.labels or {}
-    name = labels.get(LABEL_SERVICE_NAME)
-    if observed is None or not name or labels.get(LABEL_MANAGED_BY) != MANAGED_BY_CONTROLLER:
+    name = "" if observed is None else _named_service(observed)
+    if observed is None or not name or (observed.metadata.labels or {}).get(LABEL_MANAGED_BY) != MANAGED_BY_CONTROLLER:
         return ""
     return f"{observed.metadata.namespace}/{name}"
+
+
+def _named_service(observed: EndpointSlice) -> str:
+    return (observed.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")

@@ -34,9 +34,7 @@ from sliceplane.endpoints.mirroring.writes import (
     delete_slice,
     update_slice,
 )
-
-#: how long slices wait for those that follow them, at most
-HAND_OVER_TIMEOUT_S: Final = 10.0
+from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S
 
 
 class MirrorState:

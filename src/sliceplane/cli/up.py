@@ -10,9 +10,9 @@ import click
 
 from sliceplane.api.gates import ENDPOINT_SLICE_PROXYING
 from sliceplane.cli.access import with_access
+from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.emulation import emulation_config, emulation_options
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
-from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
     from sliceplane.api.scheme import Resource
@@ -22,20 +22,7 @@ if TYPE_CHECKING:
 
 @click.command("up")
 @serving_options
-@click.option(
-    "--max-endpoints-per-slice",
-    type=click.IntRange(1, 1000),
-    default=100,
-    show_default=True,
-    help="Endpoints that the EndpointSlice controller puts into one slice.",
-)
-@click.option(
-    "--endpointslice-updates-batch-period",
-    type=DurationType(),
-    default="0s",
-    show_default=True,
-    help="How long changes of Pods are gathered before slices are written.",
-)
+@discovery_options
 @click.option("--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft).")
 @click.option(
     "--hostname-override", default="", metavar="NODE", help="The node that --proxy is for.  [default: the host name]"
@@ -57,8 +44,6 @@ def command(
     feature_gates: str,
     emulated_version: str,
     log_level: str,
-    max_endpoints_per_slice: int,
-    endpointslice_updates_batch_period: float,
     proxy: bool,
     hostname_override: str,
     netns: str,
@@ -92,15 +77,9 @@ def command(
         return with_access(plane, grouped)
 
     def services() -> tuple[Service, ...]:
-        from sliceplane.controllers.endpointslice import EndpointSliceConfig
         from sliceplane.shell.controllers import ControllerService, default_controllers, emulation_controllers
 
-        slices = EndpointSliceConfig(
-            max_endpoints_per_slice=max_endpoints_per_slice,
-            endpointslice_updates_batch_period_s=endpointslice_updates_batch_period,
-            gates=gates,
-        )
-        entries = default_controllers(slices)
+        entries = default_controllers(discovery_config(grouped, gates))
         if emulated is not None:
             entries += emulation_controllers(emulated)
         running: list[Service] = [ControllerService(entries)]

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sliceplane.api.gates import ENDPOINT_SLICE
 from sliceplane.controllers.base import Controller
+from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
+from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
@@ -45,12 +48,33 @@ class Entry:
     max_in_flight: int = 5
 
 
-def default_controllers(slices: EndpointSliceConfig) -> tuple[Entry, ...]:
-    """What every plane runs; without the feature gate EndpointSlice, slices stay as they are (KEP-0752)."""
-    entries = [Entry(GarbageCollector, 20), Entry(NamespaceController), Entry(ResourceQuotaController)]
-    entries.append(Entry(ServiceAccountController))
+@dataclass(frozen=True, slots=True)
+class DiscoveryConfig:
+    """The controllers that make EndpointSlices and Endpoints."""
+
+    slices: EndpointSliceConfig = field(default_factory=EndpointSliceConfig)
+    endpoints: EndpointsConfig = field(default_factory=EndpointsConfig)
+    mirroring: MirroringConfig = field(default_factory=MirroringConfig)
+
+
+def default_controllers(config: DiscoveryConfig | None = None) -> tuple[Entry, ...]:
+    """What every plane runs; without the feature gate EndpointSlice, slices stay as they are (KEP-0752).
+
+    The mirroring controller of one call waits for the Endpoints controller of the same call, if that runs.
+    """
+    wanted = config or DiscoveryConfig()
+    slices, endpoints, mirroring = wanted.slices, wanted.endpoints, wanted.mirroring
+    first_sync = FirstSync()
+    entries = [Entry(lambda: EndpointsController(endpoints, first_sync), endpoints.concurrent_endpoint_syncs)]
     if slices.gates.enabled(ENDPOINT_SLICE):
+        mirror = Entry(
+            lambda: EndpointSliceMirroringController(mirroring, first_sync),
+            mirroring.concurrent_service_endpoint_syncs,
+        )
+        entries.append(mirror)
         entries.insert(0, Entry(lambda: EndpointSliceController(slices), slices.concurrent_service_endpoint_syncs))
+    entries += [Entry(GarbageCollector, 20), Entry(NamespaceController), Entry(ResourceQuotaController)]
+    entries.append(Entry(ServiceAccountController))
     return tuple(entries)
 
 

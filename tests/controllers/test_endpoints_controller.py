@@ -360,6 +360,16 @@ def test_create_that_the_cache_does_not_show_is_not_repeated() -> None:
     assert plane.verbs() == ["create", "update"]
 
 
+def test_create_that_was_deleted_before_its_answer_came_is_made_again() -> None:
+    plane = Plane(make_pod("p-1"))
+    (job,) = plane.jobs()
+    done = plane.cluster.run(job)
+    plane.cluster.remove(EndpointsObjects, "shop", "web")
+    plane.deliver()
+    plane.controller.on_done(done, plane.now)
+    assert len(plane.jobs(2.0)) == 1
+
+
 def test_create_that_went_unseen_is_given_up_in_time() -> None:
     plane = Plane(make_pod("p-1"))
     (job,) = plane.jobs()

@@ -172,6 +172,19 @@ class Plane(RuleBasedStateMachine):
     def relist(self) -> None:
         self.cluster.relist(self.controller, self.now)
 
+    @rule(fault=FAULTS)
+    def sync(self, fault: str | None) -> None:
+        """All that is due, from the event to the answer."""
+        self.cluster.deliver(self.controller, self.now)
+        self.take(2.0)
+        while self.flying:
+            self.job_ends(fault)
+
+    @rule()
+    def sync_and_see(self) -> None:
+        self.sync(None)
+        self.cluster.deliver(self.controller, self.now)
+
     @rule(seconds=st.sampled_from((0.0, 2.0, 20.0)))
     def take(self, seconds: float) -> None:
         self.now += seconds
@@ -231,4 +244,4 @@ class Plane(RuleBasedStateMachine):
 
 
 TestPlane = Plane.TestCase
-TestPlane.settings = settings(max_examples=60, stateful_step_count=40)
+TestPlane.settings = settings(max_examples=120, stateful_step_count=40)

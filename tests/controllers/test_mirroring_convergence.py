@@ -92,8 +92,8 @@ class Mirror(RuleBasedStateMachine):
     @rule(
         name=NAMES,
         subsets=endpoint_subsets(),
-        labels=st.sampled_from((None, None, {"a": "b"}, {LABEL_SKIP_MIRROR: "true"})),
-        annotations=st.sampled_from((None, None, {"a": "b"}, {ANNOTATION_LEADER: "x"})),
+        labels=st.sampled_from((None, None, None, None, {"a": "b"}, {LABEL_SKIP_MIRROR: "true"})),
+        annotations=st.sampled_from((None, None, None, None, {"a": "b"}, {ANNOTATION_LEADER: "x"})),
         anew=st.booleans(),
     )
     def endpoints(
@@ -115,7 +115,7 @@ class Mirror(RuleBasedStateMachine):
     def endpoints_go(self, name: str) -> None:
         self.cluster.remove(EndpointsObjects, "shop", name)
 
-    @rule(name=NAMES, selector=st.sampled_from((None, None, {}, {"app": "web"})))
+    @rule(name=NAMES, selector=st.sampled_from((None, None, None, {}, {"app": "web"})))
     def service(self, name: str, selector: dict[str, str] | None) -> None:
         self.cluster.put(make_service(name, selector=selector))
 
@@ -164,6 +164,19 @@ class Mirror(RuleBasedStateMachine):
     @rule()
     def relist(self) -> None:
         self.cluster.relist(self.controller, self.now)
+
+    @rule(fault=FAULTS, at=st.integers(0, 2))
+    def sync(self, fault: str | None, at: int) -> None:
+        """All that is due, from the event to the answer."""
+        self.cluster.deliver(self.controller, self.now)
+        self.take(0.0)
+        while self.flying:
+            self.job_ends(fault, at)
+
+    @rule()
+    def sync_and_see(self) -> None:
+        self.sync(None, 0)
+        self.cluster.deliver(self.controller, self.now)
 
     @rule(seconds=st.sampled_from((0.0, 2.0, 40.0)))
     def take(self, seconds: float) -> None:
@@ -229,4 +242,4 @@ class Mirror(RuleBasedStateMachine):
 
 
 TestMirror = Mirror.TestCase
-TestMirror.settings = settings(max_examples=60, stateful_step_count=40)
+TestMirror.settings = settings(max_examples=120, stateful_step_count=40)

@@ -22,6 +22,7 @@ from sliceplane.controllers.base import Done, Job
 from sliceplane.controllers.endpointslice_mirroring import (
     FIRST_SYNC_TIMEOUT_S,
     MAX_RETRIES,
+    PLANS_PER_TURN,
     EndpointSliceMirroringController,
     MirroringConfig,
 )
@@ -719,6 +720,20 @@ def test_churn_leaves_nothing_behind() -> None:
     plane.settle()
     assert (plane.controller._engine._states, plane.controller._engine._selecting) == ({}, {"shop/web": False})
     assert plane.controller._engine.totals == (0, 0, 0)
+
+
+def test_a_start_with_much_to_look_at_gives_others_their_turn() -> None:
+    plane = Plane()
+    for number in range(2 * PLANS_PER_TURN):
+        plane.cluster.put(make_service(f"s{number}", selector=None))
+        plane.cluster.put(replace(custom(name=f"s{number}"), subsets=None))
+    plane.begin()
+    assert plane.jobs() == ()
+    assert plane.controller.next_deadline() == plane.now, "there is more, at once"
+    assert plane.controller._queue.depth == PLANS_PER_TURN
+    assert plane.jobs() == ()
+    assert plane.jobs() == ()
+    assert plane.controller.next_deadline() is None
 
 
 # Figures

@@ -37,6 +37,8 @@ RETRY_BACKOFF: Final = Backoff(base_s=0.005, cap_s=1000.0)
 EDIT_DELAY_S: Final = 1.0
 #: between the finding that an object has no Service and its end
 STRAY_DELAY_S: Final = 3.0
+#: keys that are looked at before others in the process get their turn; at a start there are many, without a write
+PLANS_PER_TURN: Final = 256
 #: what an Event's message may hold, in characters
 EVENT_NOTE_MAX: Final = 1024
 EVENT_COMPONENT: Final = "endpoint-controller"
@@ -69,6 +71,8 @@ class EndpointsController:
         self._queue: WorkQueue[str] = WorkQueue(backoff=RETRY_BACKOFF)
         self._notes: list[EventNote] = []
         self._synced = False
+        #: when work was taken last, and whether more was due then
+        self._turn, self._more = 0.0, False
         self._first_sync = first_sync or FirstSync()
         self._first_sync.begin()
         #: keys whose first turn has not ended
@@ -139,16 +143,19 @@ class EndpointsController:
         if not self._synced:
             return Work()
         jobs: list[Job] = []
+        self._turn, plans = now, 0
         limit = self._config.concurrent_endpoint_syncs
-        while len(jobs) < max_jobs and self._queue.in_progress < limit:
+        while len(jobs) < max_jobs and self._queue.in_progress < limit and plans < PLANS_PER_TURN:
             key = self._queue.get(now)
             if key is None:
                 break
+            plans += 1
             plan = self._engine.plan(key, now)
             if plan.write is not None:
                 jobs.append(Job(key=key, writes=(_to_write(plan.write),), token=plan))
             else:
                 self._end(key, failed=plan.stale, now=now)
+        self._more = plans == PLANS_PER_TURN
         notes, self._notes = tuple(self._notes), []
         return Work(jobs=tuple(jobs), notes=notes)
 
@@ -184,6 +191,8 @@ class EndpointsController:
             self._first_sync.end()
 
     def next_deadline(self) -> float | None:
+        if self._more:
+            return self._turn
         return self._queue.next_deadline() if self._synced else None
 
     def samples(self, now: float) -> tuple[Family, ...]:

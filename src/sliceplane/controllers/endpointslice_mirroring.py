@@ -35,6 +35,8 @@ RETRY_BACKOFF: Final = Backoff(base_s=1.0, cap_s=100.0)
 #: how often it is asked whether the Endpoints controller is through, and how long at most
 FIRST_SYNC_LOOK_S: Final = 0.05
 FIRST_SYNC_TIMEOUT_S: Final = 60.0
+#: keys that are looked at before others in the process get their turn; at a start there are many, without a write
+PLANS_PER_TURN: Final = 256
 #: what an Event's message may hold, in characters
 EVENT_NOTE_MAX: Final = 1024
 EVENT_COMPONENT: Final = "endpoint-slice-mirroring-controller"
@@ -81,6 +83,8 @@ class EndpointSliceMirroringController:
         self._synced = False
         self._started = False
         self._looked = self._patience = 0.0
+        #: when work was taken last, and whether more was due then
+        self._turn, self._more = 0.0, False
         self._info = ControllerInfo(
             name="endpointslice-mirroring-controller",
             aliases=("endpointslicemirroring", "endpointslicemirroring-controller"),
@@ -130,11 +134,13 @@ class EndpointSliceMirroringController:
         if not self._started:
             return Work()
         jobs: list[Job] = []
+        self._turn, plans = now, 0
         limit = self._config.concurrent_service_endpoint_syncs
-        while len(jobs) < max_jobs and self._queue.in_progress < limit:
+        while len(jobs) < max_jobs and self._queue.in_progress < limit and plans < PLANS_PER_TURN:
             key = self._queue.get(now)
             if key is None:
                 break
+            plans += 1
             plan = self._engine.plan(key, now)
             if plan.sizes is not None:
                 self._samples.planned(plan.sizes)
@@ -145,6 +151,7 @@ class EndpointSliceMirroringController:
             else:
                 self._samples.synced(0.0)
                 self._end(key, failed=plan.stale, now=now)
+        self._more = plans == PLANS_PER_TURN
         notes, self._notes = tuple(self._notes), []
         return Work(jobs=tuple(jobs), notes=notes)
 
@@ -176,7 +183,7 @@ class EndpointSliceMirroringController:
             return None
         if not self._started:
             return self._looked + FIRST_SYNC_LOOK_S
-        return self._queue.next_deadline()
+        return self._turn if self._more else self._queue.next_deadline()
 
     def samples(self, now: float) -> tuple[Family, ...]:
         queue = queue_families("endpoint_slice_mirroring", self._queue, now)

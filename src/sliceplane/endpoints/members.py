@@ -212,6 +212,6 @@ class EndpointsMembers:
 def _texts(sides: list[SortedDict[AddressKey, bytes]], count: int) -> Iterator[bytes]:
     """The first *count* texts of all *sides*, in the order of their keys."""
     if len(sides) == 1:
-        return islice(sides[0].values(), count)
+        return map(sides[0].__getitem__, islice(sides[0], count))  # values() is ten times slower
     merged = heapq.merge(*(side.items() for side in sides), key=lambda each: each[0])
     return (text for _, text in islice(merged, count))

@@ -65,7 +65,7 @@ class EndpointsState:
         #: how many more plans wait for the cache
         self._behind = 0
         #: uids that went while a write was under way: an answer that comes late must not revive them
-        self._gone: set[str] = set()
+        self._gone: frozenset[str] = frozenset()
         #: the Service is gone, and the object has to follow
         self.condemned = False
         self._synced_before = False
@@ -126,7 +126,7 @@ class EndpointsState:
         if self._unseen is not None and self._unseen.uid == uid:
             self._unseen = None
         if self.in_flight:
-            self._gone.add(uid)
+            self._gone |= {uid}
         if self._observed is not None and self._observed.metadata.uid == uid:
             self._observed = None
         if self._known is None or self._known.uid != uid:
@@ -177,15 +177,16 @@ class EndpointsState:
         self._note_trigger_time(members)
         text, total = members.render(truncate=self._capacity is Capacity.TRUNCATE)
         capacity = self._capacity.value if total > ADDRESSES_MAX else ""
+        content = writes.Content(text, writes.digest_of(text), capacity)
         known = self._known
         if known is None:
-            return writes.create_endpoints(shape, text, capacity, self._trigger)
+            return writes.create_endpoints(shape, content, self._trigger)
         same = (
             (known.labels or {}) == shape.labels
             and (known.annotations or {}).get(ANNOTATION_OVER_CAPACITY, "") == capacity
-            and self._known_digest() == writes.digest_of(text)
+            and self._known_digest() == content.digest
         )
-        return None if same else writes.update_endpoints(shape, known, text, capacity, self._trigger)
+        return None if same else writes.update_endpoints(shape, known, content, self._trigger)
 
     def _known_digest(self) -> bytes:
         if self._digest is None:
@@ -252,7 +253,7 @@ class EndpointsState:
     def ended(self, *, well: bool) -> None:
         """No write is under way any more."""
         self.in_flight = False
-        self._gone.clear()
+        self._gone = frozenset()
         if well:
             self._trigger = 0
 

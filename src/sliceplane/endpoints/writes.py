@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -58,27 +58,33 @@ def digest_of_subsets(subsets: tuple[EndpointSubset, ...] | None) -> bytes:
     return digest_of(text_of(subsets) if subsets else _EMPTY)
 
 
-def create_endpoints(shape: EndpointsShape, text: bytes, capacity: str, trigger: int) -> EndpointsWrite:
+class Content(NamedTuple):
+    """What an object must hold: its subsets as text, their digest, and what its capacity annotation says ("": none)."""
+
+    text: bytes
+    digest: bytes
+    capacity: str
+
+
+def create_endpoints(shape: EndpointsShape, content: Content, trigger: int) -> EndpointsWrite:
     meta = ObjectMeta(
         name=shape.name,
         namespace=shape.namespace,
         labels=shape.labels,
-        annotations=_annotations({}, capacity, trigger),
+        annotations=_annotations({}, content.capacity, trigger),
     )
     return EndpointsWrite(
         verb="create",
         namespace=shape.namespace,
         name=shape.name,
-        body=_body(meta, text),
-        digest=digest_of(text),
+        body=_body(meta, content.text),
+        digest=content.digest,
     )
 
 
-def update_endpoints(
-    shape: EndpointsShape, known: ObjectMeta, text: bytes, capacity: str, trigger: int
-) -> EndpointsWrite:
+def update_endpoints(shape: EndpointsShape, known: ObjectMeta, content: Content, trigger: int) -> EndpointsWrite:
     """Labels become the shape's; other metadata stays as it is, foreign annotations included."""
-    annotations = _annotations(known.annotations or {}, capacity, trigger)
+    annotations = _annotations(known.annotations or {}, content.capacity, trigger)
     meta = msgspec.structs.replace(known, labels=shape.labels, annotations=annotations)
     return EndpointsWrite(
         verb="update",
@@ -86,8 +92,8 @@ def update_endpoints(
         name=known.name,
         uid=known.uid,
         resource_version=known.resource_version,
-        body=_body(meta, text),
-        digest=digest_of(text),
+        body=_body(meta, content.text),
+        digest=content.digest,
     )
 
 

@@ -7,10 +7,16 @@ what old data may contain and what kube-proxy accepts; its result is always spel
 from __future__ import annotations
 
 import ipaddress
-from typing import Literal
+import re
+from typing import Final, Literal
 
 Family = Literal["IPv4", "IPv6"]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+#: spelled as ``ipaddress`` would spell it; anything else takes the slow way
+CANONICAL_IPV4: Final = re.compile(
+    r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)", re.ASCII
+)
 
 
 def parse_strict(text: str) -> Address | None:
@@ -47,6 +53,14 @@ def parse_lenient(text: str) -> Address | None:
 
 def family(address: Address) -> Family:
     return "IPv4" if address.version == 4 else "IPv6"
+
+
+def canonical_with_family(text: str) -> tuple[Family, str] | None:
+    """Family and canonical spelling of a leniently parsed address; quick for IPv4 that is spelled so already."""
+    if CANONICAL_IPV4.fullmatch(text):
+        return "IPv4", text
+    address = parse_lenient(text)
+    return None if address is None else (family(address), str(address))
 
 
 def canonical(text: str) -> str | None:

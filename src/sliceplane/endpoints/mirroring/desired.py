@@ -23,7 +23,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.meta import ObjectMeta, ObjectReference, OwnerReference
 from sliceplane.endpoints.repack import canonical
 from sliceplane.endpoints.shape import ANNOTATION_LEADER, LABEL_SKIP_MIRROR
-from sliceplane.kit.ip import Family, family, parse_lenient
+from sliceplane.kit.ip import Family, canonical_with_family
 from sliceplane.slices.ports import Ports, canonical_ports
 
 MANAGED_BY_MIRRORING: Final = "endpointslicemirroring-controller.k8s.io"
@@ -78,13 +78,13 @@ def mirror_of(endpoints: Endpoints, max_per_subset: int) -> Mirror:
             for address in addresses:
                 if room == 0:
                     break
-                parsed = parse_lenient(address.ip)
+                parsed = canonical_with_family(address.ip)
                 if parsed is None:
                     invalid += 1
                     continue
                 room -= 1
-                content, texts = found[family(parsed)]
-                _add(_endpoint(str(parsed), address, ready=ready), content, texts)
+                content, texts = found[parsed[0]]
+                _add(_endpoint(parsed[1], address, ready=ready), content, texts)
         skipped += len(subset.ready) + len(subset.waiting) - (max_per_subset - room)
         groups.extend(
             Group(kind, subset.ports, content, tuple(texts)) for kind, (content, texts) in found.items() if content

@@ -51,7 +51,7 @@ class Ledger:
         #: slices whose update was refused as stale: name -> how many more plans to wait for the cache
         self._behind: dict[str, int] = {}
         #: uids that went while a plan was under way: an answer that comes late must not revive them
-        self._gone: set[str] = set()
+        self._gone: frozenset[str] = frozenset()
 
     @property
     def empty(self) -> bool:
@@ -80,7 +80,7 @@ class Ledger:
         """The cache lost a slice, or it is not labelled as ours any more.  False: we knew."""
         self._unseen.pop(uid, None)
         if in_flight:
-            self._gone.add(uid)
+            self._gone |= {uid}
         known = self.slices.get(name)
         return known is not None and known.metadata.uid == uid and self._forget(name)
 
@@ -142,7 +142,7 @@ class Ledger:
 
     def ended(self) -> None:
         """No write of the plan is under way any more."""
-        self._gone.clear()
+        self._gone = frozenset()
 
     def check(self) -> None:
         assert set(self._behind) <= set(self.slices), f"waits for slices that nobody knows: {self._behind}"

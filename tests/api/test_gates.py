@@ -6,7 +6,7 @@ import pytest
 
 from sliceplane.api.gates import GATES, NEWEST, OLDEST, Gates, Release, parse_release, spec_at
 
-OFF_NOW = {"EndpointSliceSubsetting", "TopologyAwareSubsetting"}
+OFF_NOW = {"EndpointSliceSubsetting", "ShardedListAndWatch", "TopologyAwareSubsetting"}
 
 
 def test_the_newest_release_has_everything_that_ever_shipped() -> None:

@@ -199,9 +199,13 @@ class Application:
                 answer.code = message["status"]
                 answer.headers = {bytes(name): bytes(value) for name, value in message["headers"]}
             else:
-                answer.body += bytes(message.get("body", b""))
+                parts.append(bytes(message.get("body", b"")))
 
-        await self.app(scope, receive, send)
+        parts: list[bytes] = []
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            answer.body += b"".join(parts)
 
     def check(self) -> None:
         """Every invariant that the server's parts can assert."""

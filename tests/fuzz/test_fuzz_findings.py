@@ -220,3 +220,14 @@ async def test_the_largest_limits(limit: bytes) -> None:
         send("GET", "/api/v1/namespaces", query=b"labelSelector=a!%3Db&limit=" + limit),
     )
     assert len(json.loads(plain.body)["items"]) == len(json.loads(selected.body)["items"]) > 0
+
+
+async def test_a_thousand_controllers_are_told_of_in_a_few_words() -> None:
+    """Case 1795274684809: each of 999 complaints showed all of the thousand references, 100 MB in all."""
+    owner = {"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "u1", "controller": True}
+    body = {"metadata": {"name": "a", "ownerReferences": [owner] * 1000}}
+    (answer,) = await answers(send("POST", "/api/v1/namespaces/default/configmaps", body))
+    status = json.loads(answer.body)
+    assert answer.code == 422
+    assert 1 < len(status["details"]["causes"]) <= 8
+    assert "Only one reference can have Controller set to true" in status["message"]

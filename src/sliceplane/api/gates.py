@@ -33,6 +33,7 @@ SERVICE_TRAFFIC_DISTRIBUTION: Final = "ServiceTrafficDistribution"
 PREFER_SAME_TRAFFIC_DISTRIBUTION: Final = "PreferSameTrafficDistribution"
 ENDPOINT_SLICE_SUBSETTING: Final = "EndpointSliceSubsetting"
 TOPOLOGY_AWARE_SUBSETTING: Final = "TopologyAwareSubsetting"
+SHARDED_LIST_AND_WATCH: Final = "ShardedListAndWatch"
 
 #: set many gates of one stage at once; a gate named by itself counts more
 _ALL: Final[dict[str, Stage]] = {"AllAlpha": "ALPHA", "AllBeta": "BETA"}
@@ -90,6 +91,7 @@ GATES: Final[Mapping[str, tuple[Spec, ...]]] = {
         Spec((1, 34), "BETA", True),
         Spec((1, 35), "GA", True, locked=True),
     ),
+    SHARDED_LIST_AND_WATCH: (Spec((1, 36), "ALPHA", False),),
     # Described in KEP-2030 and withdrawn before any release had them.
     ENDPOINT_SLICE_SUBSETTING: (Spec((1, 21), "ALPHA", False),),
     TOPOLOGY_AWARE_SUBSETTING: (Spec((1, 21), "ALPHA", False),),

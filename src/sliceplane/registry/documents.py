@@ -152,13 +152,24 @@ def list_bytes(
     resource_version: int,
     continue_token: str = "",
     remaining: int | None = None,
+    shard: str = "",
 ) -> bytes:
     """The KINDList document of *records*."""
+    metadata = list_metadata(
+        resource_version=resource_version, continue_token=continue_token, remaining=remaining, shard=shard
+    )
+    head = codec.encode({"kind": resource.list_kind, "apiVersion": resource.api_version, "metadata": metadata})
+    items = b",".join(item_bytes(resource, record.body) for record in records)
+    return head[:-1] + b',"items":[' + items + b"]}"
+
+
+def list_metadata(*, resource_version: int, continue_token: str, remaining: int | None, shard: str) -> Document:
+    """Of a list, in whatever form it is shown."""
     metadata: Document = {"resourceVersion": str(resource_version)}
     if continue_token:
         metadata["continue"] = continue_token
     if remaining is not None:
         metadata["remainingItemCount"] = remaining
-    head = codec.encode({"kind": resource.list_kind, "apiVersion": resource.api_version, "metadata": metadata})
-    items = b",".join(item_bytes(resource, record.body) for record in records)
-    return head[:-1] + b',"items":[' + items + b"]}"
+    if shard:
+        metadata["shardInfo"] = {"selector": shard}
+    return metadata

@@ -40,7 +40,7 @@ def get(core: Core, target: Target, resource_version: str | None) -> Record:
 def list_records(core: Core, target: Target, options: ListOptions) -> ListOutcome:
     """A page.  Raises StatusError: 400, 410, 422, 504 (as for ``get``)."""
     check_list(options)
-    selection = select(target.resource, options.label_selector, options.field_selector)
+    selection = select(target.resource, options, core.config.gates)
     limit = min(max(options.limit, 0), _LIMIT_MAX)
     version = list_version(options.resource_version)
     if options.continue_token:
@@ -65,7 +65,7 @@ def watch_plan(core: Core, target: Target, options: WatchOptions) -> WatchPlan:
     A version that is too old is told by the hub, on the stream.
     """
     check_watch(options)
-    selection = select(target.resource, options.label_selector, options.field_selector)
+    selection = select(target.resource, options, core.config.gates)
     version = read_version(options.resource_version)
     wants_state = options.send_initial_events
     if wants_state is None:
@@ -111,10 +111,14 @@ def _page(core: Core, target: Target, selection: Selection, *, revision: int, af
     else:
         found = _scan(core, target, selection, revision=revision, after=after, wanted=limit + 1 if limit else 0)
         records, more, remaining = found[:limit] if limit else found, bool(limit) and len(found) > limit, None
-    if not more:
-        return ListOutcome(records=records, resource_version=revision)
-    token = continue_token.encode(revision, records[-1].key.path, namespace)
-    return ListOutcome(records=records, resource_version=revision, continue_token=token, remaining=remaining)
+    token = continue_token.encode(revision, records[-1].key.path, namespace) if more else ""
+    return ListOutcome(
+        records=records,
+        resource_version=revision,
+        continue_token=token,
+        remaining=remaining if more else None,
+        shard=selection.shard,
+    )
 
 
 def _scan(

@@ -100,6 +100,8 @@ class Outcome:
 class ListOptions:
     label_selector: str = ""
     field_selector: str = ""
+    #: counts with the feature gate ShardedListAndWatch
+    shard_selector: str | None = None
     #: as the client sent it; ``None``: not sent
     resource_version: str | None = None
     resource_version_match: str | None = None
@@ -115,12 +117,15 @@ class ListOutcome:
     resource_version: int
     continue_token: str = ""
     remaining: int | None = None
+    #: the selector of the shard that this is, "" for the whole collection
+    shard: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
     label_selector: str = ""
     field_selector: str = ""
+    shard_selector: str | None = None
     resource_version: str | None = None
     resource_version_match: str | None = None
     allow_bookmarks: bool = False

@@ -114,10 +114,14 @@ def _unprintable(path: str, manager: str) -> FieldError:
     return invalid_value(path, manager, f"invalid character U+{ord(found):04X} (at position {position})")
 
 
+#: each complaint about one controller too many shows all references: a thousand of them would be a gigabyte
+CONTROLLERS_TOLD_MAX = 8
+
+
 def _validate_owners(head: Document) -> list[FieldError]:
     path = "metadata.ownerReferences"
     errors: list[FieldError] = []
-    controller = ""
+    controller, further = "", 0
     owners: list[Document] = head.get("ownerReferences", [])
     for owner in owners:
         api_version, kind = owner.get("apiVersion", ""), owner.get("kind", "")
@@ -133,7 +137,10 @@ def _validate_owners(head: Document) -> list[FieldError]:
             errors.append(invalid_value(path, _shown(owner), "/v1, Kind=Event is disallowed from being an owner"))
         if owner.get("controller"):
             name = f"{kind}/{owner.get('name', '')}"
+            if controller and further == CONTROLLERS_TOLD_MAX:
+                continue
             if controller:
+                further += 1
                 detail = (
                     'Only one reference can have Controller set to true. Found "true" in references for '
                     f"{controller} and {name}"

@@ -80,6 +80,7 @@ def list_options(query: Query) -> ListOptions:
     return ListOptions(
         label_selector=query.first("labelSelector"),
         field_selector=query.first("fieldSelector"),
+        shard_selector=query.first("shardSelector") or None,
         resource_version=query.optional("resourceVersion"),
         resource_version_match=query.optional("resourceVersionMatch"),
         limit=max(parse_integer(limit), 0) if limit else 0,
@@ -101,6 +102,7 @@ def watch_options(query: Query, *, name: str = "") -> WatchOptions:
     return WatchOptions(
         label_selector=query.first("labelSelector"),
         field_selector=fields,
+        shard_selector=query.first("shardSelector") or None,
         resource_version=query.optional("resourceVersion"),
         resource_version_match=query.optional("resourceVersionMatch"),
         allow_bookmarks=query.flag("allowWatchBookmarks"),

@@ -15,7 +15,7 @@ from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.registry.documents import list_bytes
+from sliceplane.registry.documents import list_bytes, list_metadata
 from sliceplane.registry.types import ListOutcome
 from sliceplane.shell.apiserver.negotiate import PLAIN_JSON, Representation
 
@@ -146,6 +146,7 @@ def _plain_list(outcome: ListOutcome, resource: Resource) -> bytes:
         resource_version=outcome.resource_version,
         continue_token=outcome.continue_token,
         remaining=outcome.remaining,
+        shard=outcome.shard,
     )
 
 
@@ -158,12 +159,12 @@ def _protobuf_list(outcome: ListOutcome, resource: Resource) -> bytes:
 
 
 def _list_metadata(outcome: ListOutcome) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"resourceVersion": str(outcome.resource_version)}
-    if outcome.continue_token:
-        metadata["continue"] = outcome.continue_token
-    if outcome.remaining is not None:
-        metadata["remainingItemCount"] = outcome.remaining
-    return metadata
+    return list_metadata(
+        resource_version=outcome.resource_version,
+        continue_token=outcome.continue_token,
+        remaining=outcome.remaining,
+        shard=outcome.shard,
+    )
 
 
 def _yaml(document: Document) -> bytes:

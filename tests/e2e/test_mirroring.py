@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.running import running_plane
+from tests.e2e.running import Plane, running_plane
 from tests.e2e.test_controllers_command import add_pod
 from tests.e2e.test_kill9 import Api
 
@@ -17,12 +18,17 @@ SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     folder: Path = tmp_path_factory.mktemp("plane")
-    with running_plane(folder) as plane:
-        connection = Api(plane)
-        yield connection
-        connection.close()
+    with running_plane(folder) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def api(plane: Plane) -> Iterator[Api]:
+    connection = Api(plane)
+    yield connection
+    connection.close()
 
 
 def slices(api: Api, service: str) -> list[dict[str, Any]]:
@@ -80,6 +86,16 @@ def test_endpoints_of_the_controller_include_the_skip_label(api: Api) -> None:
     assert labels["endpoints.kubernetes.io/managed-by"] == "endpoint-controller"
     managers = {each["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] for each in slices(api, "web")}
     assert managers == {"endpointslice-controller.k8s.io"}, "nothing of it is mirrored"
+
+
+def test_kubectl_shows_addresses_and_says_what_to_use_instead(plane: Plane, api: Api) -> None:
+    make_service(api, "shop", selector={"app": "shop"})
+    add_pod(api, "shop", 0)
+    until(lambda: "subsets" in api.call("GET", f"{NAMESPACE}/endpoints/shop")[1])
+    command = [plane.kubectl, "get", "endpoints", "shop", "--no-headers"]
+    done = subprocess.run(command, env=plane.environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[:2] == ["shop", "10.9.4.1:8080"]
+    assert "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice" in done.stderr
 
 
 def test_mirrored_slices_have_labels_endpoints_ports_and_references(api: Api) -> None:

@@ -326,6 +326,18 @@ def test_conflict_without_news_is_tried_again_in_the_end() -> None:
     assert plane.subsets() == [(["10.0.0.2", "10.0.0.3"], [], [8080])]
 
 
+def test_server_that_was_restored_from_a_copy_is_believed_in_the_end() -> None:
+    """Its versions are smaller than those that we know, and what it refuses twice is not so any more."""
+    plane = Plane(make_pod("p-1"))
+    plane.settle()
+    plane.cluster.revision = 1
+    plane.cluster.put(replace(plane.one(), subsets=None))
+    plane.cluster.put(make_pod("p-2"))
+    plane.cluster.relist(plane.controller, plane.now)
+    plane.settle()
+    assert plane.subsets() == [(["10.0.0.2", "10.0.0.3"], [], [8080])]
+
+
 def test_old_event_is_passed_over() -> None:
     """k/k#93374: a cache that has not seen our last write is not planned on."""
     plane = Plane(make_pod("p-1"))

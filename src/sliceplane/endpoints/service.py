@@ -59,6 +59,10 @@ class EndpointsState:
         self._digest: bytes | None = None
         #: what the cache shows
         self._observed: Endpoints | None = None
+        #: shown although we knew of a newer version, and the version that the server refused twice: together they say
+        #: that the server was restored from a copy, and counts from an earlier number again
+        self._older: Endpoints | None = None
+        self._refused = ""
         #: the version that our last write replaced
         self._superseded = ""
         self._unseen: _Unseen | None = None
@@ -116,10 +120,14 @@ class EndpointsState:
                 self._observed = observed
                 return self._waits_for_echo
             if is_older(meta.resource_version, known.resource_version) or meta.resource_version == self._superseded:
+                self._older = observed
                 return False
-        self._known, self._digest, self._observed = meta, None, observed
-        self._behind = 0
+        self._adopt(observed)
         return True
+
+    def _adopt(self, observed: Endpoints) -> None:
+        self._known, self._digest, self._observed = observed.metadata, None, observed
+        self._older, self._refused, self._behind = None, "", 0
 
     def on_endpoints_gone(self, uid: str) -> bool:
         """The cache lost the object.  False: we knew."""
@@ -136,7 +144,7 @@ class EndpointsState:
         return True
 
     def _forget(self) -> None:
-        self._known = self._digest = self._observed = None
+        self._known = self._digest = self._observed = self._older = None
         self._behind = 0
 
     @property
@@ -247,8 +255,12 @@ class EndpointsState:
         elif known is not None and known.uid == write.uid and known.resource_version == write.resource_version:
             if error.reason == "NotFound":
                 self._forget()
-            elif error.reason == "Conflict":
-                self._behind = STALE_PLANS
+            elif error.reason != "Conflict":
+                return
+            elif self._refused == write.resource_version and self._older is not None:
+                self._adopt(self._older)
+            else:
+                self._behind, self._refused = STALE_PLANS, write.resource_version
 
     def ended(self, *, well: bool) -> None:
         """No write is under way any more."""

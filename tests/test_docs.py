@@ -157,7 +157,10 @@ def test_made_parts_are_as_made_now(path: Path) -> None:
 
 
 def flags_of(command: click.Command) -> set[str]:
-    return {flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")}
+    """Those of its subcommands too."""
+    own = {flag for parameter in command.params for flag in parameter.opts if flag.startswith("--")}
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    return own.union(*map(flags_of, below))
 
 
 def test_flags_of_the_command_line() -> None:

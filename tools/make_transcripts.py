@@ -1,18 +1,24 @@
-"""Write docs/kubectl.md: every step of the kubectl tour with its real output.
+"""Write docs/kubectl.md, every step of the kubectl tour with its real output, and the transcripts of docs/hints.md.
 
 Run from the root of the repository: ``PYTHONPATH=src:. .venv/bin/python tools/make_transcripts.py``.
-The steps are those that ``tests/e2e/test_kubectl_tour.py`` drives, so what the document shows is what is tested.
+With the argument ``hints``, only the latter.  The steps are those that ``tests/e2e/test_kubectl_tour.py`` and
+``test_hint_story.py`` drive, so what the documents show is what is tested.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
+from tests.e2e.hint_story import FLAGS, STORY, run
 from tests.e2e.running import running_plane
 from tests.e2e.tour import TOUR, Step, run_step
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "kubectl.md"
+HINTS = DOCUMENT.with_name("hints.md")
+#: everything after it in ``HINTS`` is made here
+MARK = "<!-- transcripts -->\n"
 LINES_MAX = 60
 
 HEAD = """\
@@ -38,7 +44,30 @@ def transcript(step: Step, stdout: str, stderr: str) -> str:
     return "\n".join([*lines, *said])
 
 
+def write_hints() -> None:
+    parts = [HINTS.read_text(encoding="utf-8").partition(MARK)[0] + MARK]
+    with (
+        tempfile.TemporaryDirectory(prefix="sliceplane-hints-") as folder,
+        running_plane(Path(folder), *FLAGS) as plane,
+    ):
+        for chapter in STORY:
+            shown = [
+                f"$ {step.command}\n{run(plane, step)}" if not step.hidden else run(plane, step) and ""
+                for step in chapter.steps
+            ]
+            text = f"{chapter.text}\n\n" if chapter.text else ""
+            blocks = "\n\n".join(f"```console\n{each.rstrip()}\n```" for each in shown if each)
+            parts.append(f"### {chapter.title}\n\n{text}{blocks}\n")
+    HINTS.write_text("\n".join(parts), encoding="utf-8")
+
+
 def main() -> None:
+    write_hints()
+    if sys.argv[1:] != ["hints"]:
+        write_tour()
+
+
+def write_tour() -> None:
     parts = [HEAD]
     with (
         tempfile.TemporaryDirectory(prefix="sliceplane-transcripts-") as folder,

@@ -319,6 +319,17 @@ RULES: list[tuple[str, Any, list[str]]] = [
     ("close", {"trafficDistribution": "PreferClose"}, []),
     ("zone", {"trafficDistribution": "PreferSameZone"}, []),
     ("node", {"trafficDistribution": "PreferSameNode"}, []),
+    ("a heuristic", {"trafficDistribution": "example.com/Nearest"}, []),
+    (
+        "no name of a heuristic",
+        {"trafficDistribution": "Example.com/Nearest"},
+        [
+            (
+                'spec.trafficDistribution: Unsupported value: "Example.com/Nearest": supported values: "PreferClose", '
+                '"PreferSameNode", "PreferSameZone"'
+            )
+        ],
+    ),
 ]
 
 

@@ -179,7 +179,7 @@ def test_a_signature_is_verified_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_key_that_is_none_fails_the_start(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("junk")
-    with pytest.raises(StartError, match="cannot use the service account key"):
+    with pytest.raises(StartError, match="no unencrypted private key in PEM"):
         TokenKeys(TokenConfig(issuer="i", signing_key_file=tmp_path / "key"), tmp_path / "own", lambda token: None)
     with pytest.raises(StartError, match="no private key in PEM"):
         TokenKeys(TokenConfig(issuer="i"), tmp_path / "key", lambda token: None)

@@ -33,7 +33,7 @@ def test_a_connection_that_never_asks_is_closed(server: Server, monkeypatch: pyt
 
 
 def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plane_module, "_CERTIFICATE_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(plane_module, "CERTIFICATE_CHECK_SECONDS", 0.05)
     ahead = 0.0
     plane, end = run_plane(kept, clock=lambda: time.time() + ahead)
     server = Server(plane)
@@ -54,6 +54,24 @@ def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig, monke
         while plane.kubeconfig.read_bytes() == kubeconfig:
             assert time.monotonic() < deadline, "the kubeconfig is still the old one"
             time.sleep(0.05)
+    finally:
+        end()
+
+
+def test_a_new_authority_is_trusted_at_once(kept: PlaneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubeconfig that is written then must work at the server that wrote it, without a restart."""
+    monkeypatch.setattr(plane_module, "CERTIFICATE_CHECK_SECONDS", 0.05)
+    plane, end = run_plane(kept)
+    server = Server(plane)
+    try:
+        assert server.get("/version").code == 200
+        kubeconfig = plane.kubeconfig.read_bytes()
+        plane.pki.ca_file.unlink()
+        deadline = time.monotonic() + 5
+        while plane.kubeconfig.read_bytes() == kubeconfig:
+            assert time.monotonic() < deadline, "there is no new authority"
+            time.sleep(0.05)
+        assert Server(plane).get("/api/v1/namespaces").code == 200
     finally:
         end()
 

@@ -55,6 +55,12 @@ def test_every_flag_counts(tmp_path: Path) -> None:
     assert (config.limits.reads_max, config.limits.writes_max) == (1, 2)
 
 
+def test_an_issuer_without_a_name_is_wrong_usage() -> None:
+    done = CliRunner().invoke(main, ["up", "--data-dir", "memory:", "--secure-port", "0", "--service-account-issuer="])
+    assert done.exit_code == 2
+    assert "'--service-account-issuer': it must not be empty" in done.output
+
+
 @pytest.mark.parametrize("command", ["up", "apiserver"])
 def test_both_commands_have_them(command: str) -> None:
     def flags(of: click.Command) -> set[str]:

@@ -72,8 +72,9 @@ def test_client_certificates_as_files_and_as_data(tmp_path: Path, plane_server: 
     ("text", "complaint"),
     [
         ("{", "is not YAML"),
-        ("a: 1", "is incomplete"),
-        ("", "is incomplete"),
+        ("a: 1", "is incomplete: it has no 'clusters'"),
+        ("", "is incomplete: it holds no members"),
+        ("127.0.0.1 localhost", "is incomplete: it holds no members"),
         ("clusters: []\ncontexts: []\n", "No current context"),
         ("clusters: []\ncontexts: []\ncurrent-context: x\n", "Context 'x' not found"),
         ("clusters: []\ncontexts: [{name: x, context: {cluster: y}}]\ncurrent-context: x\n", "is incomplete"),
@@ -106,6 +107,8 @@ def test_where_a_kubeconfig_is_looked_for(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
     assert kubeconfig.default_path() == tmp_path / ".kube" / "config"
+    with pytest.raises(KubeconfigError, match=r"there is no kubeconfig .*/config: name one with --kubeconfig"):
+        kubeconfig.load()
     monkeypatch.setenv("KUBECONFIG", f":{tmp_path}/one:{tmp_path}/two")
     assert kubeconfig.default_path() == tmp_path / "one"
 

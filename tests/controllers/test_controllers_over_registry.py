@@ -154,6 +154,31 @@ async def test_owner_that_never_was_and_foreground_deletion(client: InProcessCli
     await until(family_is_gone)
 
 
+async def test_references_are_taken_out_one_by_one(client: InProcessClient) -> None:
+    """By the real server's strategic merge: orphans are let go, and what is beside a living owner stays."""
+    await make(client, Namespaces, "shop")
+    owners = [await make(client, ConfigMaps, name) for name in ("going", "staying")]
+    going, staying = (
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": each["metadata"]["name"], "uid": each["metadata"]["uid"]}
+        for each in owners
+    )
+    lost = {**going, "name": "never", "uid": "never"}
+    await make(client, ConfigMaps, "orphan", metadata={"ownerReferences": [going]})
+    await make(client, ConfigMaps, "shared", metadata={"ownerReferences": [lost, going, staying]})
+    options = encode({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Orphan"})
+    await client.delete(ConfigMaps, "shop", "going", options)
+
+    async def owners_of(name: str) -> list[str]:
+        found = decode_document(await client.get(ConfigMaps, "shop", name))["metadata"]
+        return [each["name"] for each in found.get("ownerReferences") or ()]
+
+    async def settled() -> bool:
+        gone = not await exists(client, ConfigMaps, "going")
+        return gone and await owners_of("orphan") == [] and await owners_of("shared") == ["staying"]
+
+    await until(settled)
+
+
 async def test_namespace_goes_with_all_that_is_in_it(client: InProcessClient) -> None:
     await make(client, Namespaces, "shop")
     await make(client, ConfigMaps, "plain")

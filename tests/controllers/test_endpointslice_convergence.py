@@ -8,10 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_service, replace
+from tests.slices.heuristics import find
 
 from sliceplane.api.core import Node, Pod, Service, ServicePort
 from sliceplane.api.discovery import (
     LABEL_MANAGED_BY,
+    LABEL_REGION,
     LABEL_SERVICE_NAME,
     MANAGED_BY_CONTROLLER,
     EndpointHints,
@@ -23,9 +25,18 @@ from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.base import Job
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.heuristics.balanced import ANNOTATION_MAX_OVERLOAD
+from sliceplane.heuristics.spread_constraints import KEY_HOSTNAME, KEY_REGION, KEY_ZONE
 from sliceplane.slices import oracle
 
 MAX = 3
+HEURISTICS = (
+    "sliceplane.dev/Balanced",
+    "sliceplane.dev/SpreadConstraints",
+    "test.dev/TwoZones",
+    "test.dev/NoThrees",
+    "nobody.dev/None",
+)
 NUMERIC = (ServicePort(name="http", port=80, target_port=8080),)
 NAMED = (ServicePort(name="http", port=80, target_port="http"), ServicePort(name="x", port=81, target_port="none"))
 
@@ -40,6 +51,7 @@ pods = st.fixed_dictionaries(
         "uid": st.sampled_from(("u1", "u2")),
         "hostname": st.sampled_from(("", "", "h")),
         "subdomain": st.just("web"),
+        "spread": st.sampled_from(((), (KEY_ZONE,), (KEY_REGION,), (KEY_HOSTNAME,))),
     }
 )
 services = st.fixed_dictionaries(
@@ -50,9 +62,11 @@ services = st.fixed_dictionaries(
         "ip_families": st.sampled_from((("IPv4",), ("IPv4",), ("IPv4", "IPv6"), ("IPv6",), None)),
         "ports": st.sampled_from((NUMERIC, NUMERIC, NAMED, ())),
         "publish_not_ready_addresses": st.booleans(),
-        "traffic_distribution": st.sampled_from((None, "PreferClose", "PreferSameNode")),
+        "traffic_distribution": st.sampled_from((None, "PreferClose", "PreferSameNode", *HEURISTICS)),
         "labels": st.sampled_from((None, {"team": "a"}, {"service.kubernetes.io/headless": "user"})),
-        "annotations": st.sampled_from((None, {"service.kubernetes.io/topology-mode": "Auto"})),
+        "annotations": st.sampled_from(
+            (None, None, {"service.kubernetes.io/topology-mode": "Auto"}, {ANNOTATION_MAX_OVERLOAD: "100%"})
+        ),
         "uid": st.sampled_from(("u1", "u1", "u2")),
     }
 )
@@ -62,6 +76,9 @@ FAULTS = st.sampled_from((None, None, None, "refused", "conflict", "lost answer"
 
 
 class Plane(RuleBasedStateMachine):
+    #: of Services that ask for none; "": the feature is off
+    subsetting = ""
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
@@ -83,8 +100,11 @@ class Plane(RuleBasedStateMachine):
         self.begin()
 
     def begin(self) -> None:
-        self.controller = EndpointSliceController(EndpointSliceConfig(max_endpoints_per_slice=MAX))
+        self.controller = EndpointSliceController(self.config())
         self.cluster.start(self.controller, self.now)
+
+    def config(self) -> EndpointSliceConfig:
+        return EndpointSliceConfig(max_endpoints_per_slice=MAX, find_heuristic=find)
 
     # -- the world --------------------------------------------------------------------------------------
 
@@ -107,9 +127,11 @@ class Plane(RuleBasedStateMachine):
         zone=st.sampled_from(("", "a", "b", "c")),
         cpu=st.sampled_from(("4", "4", "1500m", "0")),
         ready=st.sampled_from((True, True, False)),
+        region=st.sampled_from(("", "r1", "r2")),
     )
-    def node(self, which: str, zone: str, cpu: str, ready: bool) -> None:
-        self.cluster.put(make_node(which, zone, cpu=cpu, ready=ready))
+    def node(self, which: str, zone: str, cpu: str, ready: bool, region: str) -> None:
+        labels = {LABEL_REGION: region} if region else {}
+        self.cluster.put(make_node(which, zone, cpu=cpu, ready=ready, **labels))
 
     @rule()
     def zones_are_well(self) -> None:
@@ -232,7 +254,10 @@ class Plane(RuleBasedStateMachine):
             return  # own creates that others deleted while the watch was broken: no event tells (UNSEEN_TIMEOUT_S)
         service = self.cluster.objects["services", "shop", job.key.partition("/")[2]]
         assert isinstance(service, Service), f"{service!r}"
-        baseline = oracle.baseline_writes(service, self.pods(), self.nodes(), self.cluster.slices(), MAX)
+        if oracle.approach_of(service, self.subsetting) not in ("", "Original"):
+            return
+        slices = self.cluster.slices()
+        baseline = oracle.baseline_writes(service, self.pods(), self.nodes(), slices, MAX, subsetting=self.subsetting)
         assert len(job.writes) <= baseline.total, f"{len(job.writes)} writes, packing makes {baseline}"
         creates = sum(write.verb == "create" for write in job.writes)
         assert creates <= baseline.creates, f"{creates} creates, packing makes {baseline}"
@@ -273,7 +298,9 @@ class Plane(RuleBasedStateMachine):
         self.now, _ = self.cluster.settle(self.controller, self.now)
         for each in list(self.cluster.objects.values()):
             if isinstance(each, Service) and oracle.is_active(each):
-                oracle.check_converged(each, self.pods(), self.nodes(), self.cluster.slices(), MAX)
+                oracle.check_converged(
+                    each, self.pods(), self.nodes(), self.cluster.slices(), MAX, subsetting=self.subsetting, find=find
+                )
         assert self.cluster.objects["endpointslices.discovery.k8s.io", "shop", "theirs"] == self.foreign
         # a restart with everything in place writes nothing
         self.begin()

@@ -8,7 +8,7 @@ import pytest
 from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_service, replace
 
 from sliceplane.api.core import Pod, ServicePort
-from sliceplane.api.discovery import MANAGED_BY_CONTROLLER, EndpointSlice
+from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
 from sliceplane.api.scheme import Nodes, Pods
 from sliceplane.controllers.base import Job
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
@@ -242,3 +242,27 @@ def test_a_slice_that_moves_to_another_service_syncs_both() -> None:
     plane.settle()
     assert sorted(s.metadata.name.partition("-")[0] for s in plane.cluster.slices()) == ["api", "web"]
     assert len(plane.cluster.endpoints()) == 2
+
+
+def test_slices_from_before_the_managed_by_label_are_claimed_on_request() -> None:
+    """KEP-0752 as of 2019: 1.17 takes over what the controller of 1.16 made; nobody else's."""
+
+    def unlabelled(plane: Plane) -> None:
+        (found,) = plane.cluster.slices()
+        kept = {k: v for k, v in (found.metadata.labels or {}).items() if k != LABEL_MANAGED_BY}
+        plane.cluster.put(replace(found, metadata=replace(found.metadata, labels=kept)))
+        user = replace(found.metadata, name="mine", uid="mine", labels=kept, owner_references=None)
+        plane.cluster.put(replace(found, metadata=user))
+
+    for claim, expected in ((True, ["update"]), (False, ["create"])):
+        plane = Plane(make_pod("p-1"))
+        plane.settle()
+        unlabelled(plane)
+        plane.controller = EndpointSliceController(EndpointSliceConfig(claim_unlabelled_slices=claim))
+        plane.cluster.writes.clear()
+        plane.cluster.start(plane.controller, plane.now)
+        plane.settle()
+        assert [write.verb for write in plane.cluster.writes] == expected
+        assert [each.metadata.labels for each in plane.cluster.slices() if each.metadata.name == "mine"] == [
+            {LABEL_SERVICE_NAME: "web"}
+        ]

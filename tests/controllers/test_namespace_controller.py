@@ -6,11 +6,11 @@ import pytest
 from tests.slices.fake_cluster import FakeCluster, make_pod, make_service, replace
 
 from sliceplane.api.codec import decode_document
-from sliceplane.api.core import Namespace, NamespaceSpec
-from sliceplane.api.errors import conflict
-from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.api.core import Namespace, NamespaceSpec, NamespaceStatus
+from sliceplane.api.errors import StatusError, conflict
+from sliceplane.api.meta import Condition, Object, ObjectMeta
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods, Services
-from sliceplane.controllers.base import Done
+from sliceplane.controllers.base import Done, Write
 from sliceplane.controllers.namespace import DELETES_MAX, QUIET_S, NamespaceController
 
 ENDING = "2026-11-21T12:00:00Z"
@@ -103,3 +103,113 @@ def test_many_objects_go_in_parts(cluster: FakeCluster, controller: NamespaceCon
     cluster.put(make_namespace(), Namespaces)
     cluster.settle(controller, 10.0)
     assert ("namespaces", "", "shop") not in cluster.objects
+
+
+class Stubborn(FakeCluster):
+    """Will not delete objects of some names."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.stuck = names
+
+    def perform(self, write: Write) -> bytes:
+        if write.verb == "delete" and write.name in self.stuck:
+            self.writes.append(write)
+            raise StatusError(403, "Forbidden", f"admission webhook denied {write.name}")
+        return super().perform(write)
+
+
+def conditions_of(write: Write) -> dict[str, dict[str, str]]:
+    return {each["type"]: each for each in decode_document(write.body)["status"]["conditions"]}
+
+
+def turns(cluster: FakeCluster, controller: NamespaceController, now: float, seconds: float) -> float:
+    """Like ``settle``, for what never comes to rest."""
+    end = now + seconds
+    while now <= end:
+        cluster.deliver(controller, now)
+        for job in controller.take_work(now, 10).jobs:
+            controller.on_done(cluster.run(job), now)
+        controller.check()
+        due = controller.next_deadline()
+        if not cluster.pending:
+            if due is None or due > end:
+                return now
+            now = max(now, due)
+    return now
+
+
+def test_what_cannot_be_deleted_holds_up_nothing_else_and_is_told() -> None:
+    """Upstream goes on with other kinds after an error, too, and says what it was."""
+    cluster = Stubborn("p-1", "p-2")
+    cluster.put(make_namespace(), Namespaces)
+    for number in range(6):
+        cluster.put(make_pod(f"p-{number}"))
+    cluster.put(make_service())
+    controller = NamespaceController()
+    cluster.start(controller, 0.0)
+    now = turns(cluster, controller, 0.0, 60.0)
+    assert sorted(name for _, _, name in cluster.objects) == ["p-1", "p-2", "shop"]
+    told = [conditions_of(write) for write in cluster.writes if write.subresource == "status"]
+    failure = told[-1]["NamespaceDeletionContentFailure"]
+    assert (failure["status"], failure["reason"]) == ("True", "ContentDeletionFailed")
+    assert failure["message"] == (
+        "Failed to delete all resource types, 2 remaining: admission webhook denied p-1, admission webhook denied p-2"
+    )
+    assert told[-1]["NamespaceContentRemaining"]["message"] == (
+        "Some resources are remaining: pods. has 2 resource instances"
+    )
+    tries = [write.name for write in cluster.writes if write.verb == "delete" and write.name in cluster.stuck]
+    assert abs(tries.count("p-1") - tries.count("p-2")) <= 1, "each has its turn"
+    assert len(tries) < 20, "with back-off"
+    cluster.stuck = ()
+    cluster.settle(controller, now + 60.0)
+    assert cluster.objects == {}
+
+
+def test_a_new_life_goes_on_from_the_conditions_that_it_finds(cluster: FakeCluster) -> None:
+    """Also when nothing is left: what an earlier life said must not stay untrue behind another finalizer."""
+    theirs = Condition(type="Theirs", status="True", reason="R", message="m", last_transition_time=ENDING)
+    remaining = Condition(
+        type="NamespaceContentRemaining", status="True", reason="R", message="m", last_transition_time=ENDING
+    )
+    held = make_namespace("held")
+    held = replace(held, status=NamespaceStatus(phase="Terminating", conditions=(remaining, theirs)))
+    cluster.put(held, Namespaces)
+    controller = NamespaceController()
+    cluster.start(controller, 1e9)
+    (job,) = controller.take_work(1e9, 10).jobs
+    told = conditions_of(job.writes[0])
+    assert told["Theirs"]["message"] == "m"
+    assert told["NamespaceContentRemaining"]["status"] == "False"
+    assert told["NamespaceContentRemaining"]["lastTransitionTime"] != ENDING
+
+
+def test_a_condition_that_stays_keeps_its_time(cluster: FakeCluster) -> None:
+    remaining = Condition(
+        type="NamespaceContentRemaining", status="True", reason="R", message="m", last_transition_time=ENDING
+    )
+    cluster.put(
+        replace(make_namespace(), status=NamespaceStatus(phase="Terminating", conditions=(remaining,))), Namespaces
+    )
+    controller = NamespaceController()
+    cluster.start(controller, 1e9)
+    (job,) = controller.take_work(1e9, 10).jobs
+    (patch,) = (write for write in job.writes if write.subresource == "status")
+    assert conditions_of(patch)["NamespaceContentRemaining"]["lastTransitionTime"] == ENDING
+
+
+def test_planning_does_not_depend_on_what_was_asked_for(cluster: FakeCluster, controller: NamespaceController) -> None:
+    """The third job of many looks at its own objects only."""
+    for number in range(3 * DELETES_MAX):
+        cluster.put(make_pod(f"q-{number}", ips=("10.0.0.1",)))
+    cluster.put(make_namespace(), Namespaces)
+    cluster.deliver(controller, 10.0)
+    sizes = []
+    for _ in range(4):
+        (job,) = controller.take_work(10.0, 5).jobs
+        sizes.append(sum(write.verb == "delete" for write in job.writes))
+        controller.on_done(cluster.run(job), 10.0)
+        controller.check()
+    assert sizes == [DELETES_MAX, DELETES_MAX, DELETES_MAX, 2]
+    assert controller.take_work(10.0, 5).jobs == ()

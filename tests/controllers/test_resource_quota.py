@@ -70,6 +70,41 @@ def test_a_changed_spec_changes_the_status(cluster: Cluster) -> None:
     cluster.controllers[0].check()
 
 
+@pytest.mark.parametrize("said", ["0", "1", "9"])
+def test_a_status_that_somebody_spoils_is_set_right(cluster: Cluster, said: str) -> None:
+    """Lowered, it would let too much in; raised, it would keep out what fits."""
+    cluster.create(ResourceQuotas, quota(configmaps="5"))
+    for name in "ab":
+        cluster.create(ConfigMaps, {"metadata": {"name": name}})
+    cluster.settle()
+    assert status(cluster)["used"] == {"configmaps": "2"}
+    spoilt = {"status": {"used": {"configmaps": said}, "hard": {"configmaps": "7", "secrets": "1"}}}
+    cluster.patch(ResourceQuotas, "q", spoilt, subresource="status")
+    cluster.settle()
+    assert status(cluster) == {"hard": {"configmaps": "5"}, "used": {"configmaps": "2"}}
+
+
+def test_what_is_let_in_at_once_is_what_fits(cluster: Cluster) -> None:
+    """Creates and deletes without a look of the controller in between: the server's charge alone decides."""
+    cluster.create(ResourceQuotas, quota(configmaps="3"))
+    cluster.settle()
+    codes = []
+    for number in range(8):
+        try:
+            cluster.create(ConfigMaps, {"metadata": {"name": f"c{number}"}})
+            codes.append(201)
+        except StatusError as error:
+            codes.append(error.code)
+    assert codes == [201] * 3 + [403] * 5
+    cluster.delete(ConfigMaps, "c0")
+    assert status(cluster)["used"] == {"configmaps": "3"}, "only the controller gives back"
+    cluster.settle()
+    assert status(cluster)["used"] == {"configmaps": "2"}
+    cluster.create(ConfigMaps, {"metadata": {"name": "again"}})
+    cluster.settle()
+    assert status(cluster)["used"] == {"configmaps": "3"}
+
+
 def test_a_namespace_with_a_quota_can_go() -> None:
     cluster = Cluster(ResourceQuotaController(), NamespaceController())
     cluster.create(Namespaces, {"metadata": {"name": "shop"}})

@@ -22,6 +22,7 @@ from tests.e2e.test_kill9 import Api
 NAMESPACE = "/api/v1/namespaces/default"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/sliceplane-controllers"
+EVENTS = "/apis/events.k8s.io/v1/namespaces/kube-system/events?fieldSelector=reason%3DLeaderElection"
 PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 #: a leader that was killed is missed after the lease's duration
 TIMES = ("--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=500ms")
@@ -170,6 +171,16 @@ def test_the_second_takes_over_when_the_first_goes_or_dies(plane: Plane) -> None
     _, lease = api.call("GET", LEASE)
     spec: Any = lease["spec"]
     assert spec["leaseTransitions"] == 2
+    _, told = api.call("GET", EVENTS)
+    items: Any = told["items"]
+    assert {(each["regarding"]["kind"], each["regarding"]["name"]) for each in items} == {
+        ("Lease", "sliceplane-controllers")
+    }
+    said = {(each["type"], each["reportingController"], each["note"]) for each in items}
+    # who is killed says nothing
+    assert {
+        ("Normal", "sliceplane-controllers", f"{leader} {what}") for what in ("became leader", "stopped leading")
+    } | {("Normal", "sliceplane-controllers", f"{successor} became leader")} <= said
     api.close()
 
 

@@ -63,7 +63,7 @@ def told(plane: Plane) -> list[tuple[str, str, str]]:
     return [
         (each["type"], each["reason"], each["message"])
         for each in found["items"]
-        if each["involvedObject"]["kind"] == "Service" and each["source"]["component"] == "endpoint-slice-controller"
+        if each["involvedObject"]["kind"] == "Service" and each["reportingComponent"] == "endpoint-slice-controller"
     ]
 
 

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from sliceplane.api.errors import StatusError, internal
-from sliceplane.api.scheme import ConfigMaps, Events
+from sliceplane.api.scheme import ConfigMaps, EventsV1
 from sliceplane.controllers.base import Work
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.host import ControllerHost
@@ -285,9 +285,9 @@ async def test_notes_become_events(
     source(api, "a", x="1")
     await asyncio.sleep(1)
     (body,) = [document for _, document in sorted(api._objects.items()) if document["kind"] == "Event"]
-    assert api.objects(Events).keys() == {f"ns/{body['metadata']['name']}"}
-    assert (body["count"], body["message"], body["reason"], body["type"]) == (2, "copying a", "Copying", "Normal")
-    assert body["involvedObject"]["name"] == "a"
-    assert body["involvedObject"]["kind"] == "ConfigMap"
-    assert body["source"] == {"component": "copier"}
-    assert body["reportingInstance"] == "test"
+    assert api.objects(EventsV1).keys() == {f"ns/{body['metadata']['name']}"}
+    assert (body["note"], body["reason"], body["type"]) == ("copying a", "Copying", "Normal")
+    assert body["series"]["count"] == 2
+    assert body["regarding"]["name"] == "a"
+    assert body["regarding"]["kind"] == "ConfigMap"
+    assert (body["reportingController"], body["reportingInstance"]) == ("copier", "copier-test")

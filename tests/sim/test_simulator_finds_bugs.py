@@ -13,6 +13,7 @@ from sliceplane.controllers import garbage_collector
 from sliceplane.controllers.base import Work
 from sliceplane.controllers.emulation.addresses import PodAddresses
 from sliceplane.controllers.expectations import Expectations
+from sliceplane.controllers.ownership import OwnershipGraph
 from sliceplane.informer.cache import Cache
 from sliceplane.informer.reflector import Reflector
 from sliceplane.sim.faults import parse_faults
@@ -66,8 +67,8 @@ def test_an_own_create_that_the_cache_does_not_show_is_repeated(monkeypatch: pyt
 def test_a_full_slice_is_filled_further(monkeypatch: pytest.MonkeyPatch) -> None:
     original = packing.Packer.__init__
 
-    def init(self: Any, ports: Any, most: int) -> None:
-        original(self, ports, most + 1)
+    def init(self: Any, ports: Any, most: int, **options: Any) -> None:
+        original(self, ports, most + 1, **options)
 
     monkeypatch.setattr(packing.Packer, "__init__", init)
     assert found("none") & {"slice-maximum", "convergence"}
@@ -103,3 +104,9 @@ def test_the_collector_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_address_is_given_out_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PodAddresses, "hold", lambda self, uid, addresses: None)
     assert found("none,crash=0.3") & {"one-address-one-pod", "no-part-fails"}
+
+
+def test_a_collector_believes_a_cache_that_does_not_show_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kubernetes#98471: dependents seen before their owner, and collected at once."""
+    monkeypatch.setattr(OwnershipGraph, "is_gone", lambda self, claim: self.find(claim) is None)
+    assert found("none,watch-delay=0.9") & {"no-premature-collection"}

@@ -301,7 +301,7 @@ class History:
         if clean:
             self.base_writes += self.writes - counted
             self.base_bytes += self.sent_bytes - sent
-            self.compare_writes(over, self.writes - counted)
+            self.compare_writes(over, self.writes - counted, self.sent_bytes - sent)
         for key in KEYS:
             self.sync_upstream(key, clean)
         self.tell_upstream, self.fault = True, None
@@ -348,12 +348,15 @@ class History:
             return
         model.sync(self.wanted(key, kind), labels)
 
-    def compare_writes(self, over: dict[tuple[str, str], Upstream], made: int) -> None:
-        """This sync, over the very same slices: never more writes."""
+    def compare_writes(self, over: dict[tuple[str, str], Upstream], made: int, sent: int) -> None:
+        """This sync, over the very same slices: never more writes, and with as many never more bytes."""
         for (key, kind), model in over.items():
             self.sync_model(model, key, kind)
         most = sum(each.writes for each in over.values())
         assert made <= most, f"{made} writes, upstream's packing makes {most}"
+        if made == most:
+            most = sum(each.sent_bytes for each in over.values())
+            assert sent <= most, f"{sent} bytes in {made} writes, upstream's packing sends {most}"
 
     def sync_upstream(self, key: str, clean: bool) -> None:
         for kind in FAMILIES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from sliceplane.api.core import (
     Service,
     ServicePort,
     ServiceSpec,
+    TopologySpreadConstraint,
 )
 from sliceplane.api.discovery import LABEL_ZONE, Endpoint, EndpointSlice
 from sliceplane.api.errors import StatusError, already_exists, conflict, invalid, invalid_value, not_found
@@ -35,7 +37,8 @@ Key = tuple[str, str, str]
 
 
 def make_pod(name: str, **over: Any) -> Pod:
-    """A ready pod on node n0; *over*: ips, labels, node, ready, phase, terminating, port, hostname, uid, since."""
+    """A ready pod on node n0; *over*: ips, labels, node, ready, phase, terminating, port, hostname, uid, since,
+    spread."""
     ips = over.get("ips", (f"10.0.0.{int(name.rpartition('-')[2]) + 1}",))
     ports = (ContainerPort(name="http", container_port=over.get("port", 8080)),)
     ready = Condition(
@@ -56,6 +59,10 @@ def make_pod(name: str, **over: Any) -> Pod:
             hostname=over.get("hostname", ""),
             subdomain=over.get("subdomain", ""),
             containers=(Container(name="main", ports=ports),),
+            topology_spread_constraints=tuple(
+                TopologySpreadConstraint(topology_key=key) for key in over.get("spread", ())
+            )
+            or None,
         ),
         status=PodStatus(
             phase=over.get("phase", "Running"),
@@ -162,16 +169,22 @@ class FakeCluster:
             if seen != (old.metadata.uid, old.metadata.resource_version):
                 raise _conflict(write)
             return encode(self._settle(new, resource))
+        if write.verb == "get":
+            return encode(old)
         if write.verb == "patch":
             return self._patch(write, old)
         return self._delete(write, old)
 
     def _patch(self, write: Write, old: Object) -> bytes:
-        """A merge patch.  Metadata comes and goes as a whole member."""
+        """A merge patch; of strategic ones, that which takes owners out.  Metadata comes and goes as a whole member."""
         resource = write.resource
         document = msgspec.to_builtins(old)
         for member, value in decode_document(write.body).items():
             document[member] = {**document.get(member, {}), **value}
+        if write.patch_type == "strategic":
+            out = {each["uid"] for each in document["metadata"]["ownerReferences"] if each["$patch"] == "delete"}
+            owners = [each for each in old.metadata.owner_references or () if each.uid not in out]
+            document["metadata"]["ownerReferences"] = msgspec.to_builtins(owners) or None
         found = document["metadata"]
         if found.get("uid") != old.metadata.uid:
             raise invalid(resource.kind, resource.group, write.name, [invalid_value("metadata.uid", "x", "immutable")])
@@ -254,7 +267,8 @@ class FakeCluster:
             try:
                 if index == fail_at and error is not None:
                     if lost:
-                        self.perform(write)
+                        with contextlib.suppress(StatusError):
+                            self.perform(write)
                     raise error
                 results.append(self.perform(write))
             except StatusError as failure:

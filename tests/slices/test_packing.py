@@ -8,7 +8,8 @@ from sliceplane.api.core import ServicePort
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.slices.content import Stored
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.packer import Desired, Packer, PackPlan
+from sliceplane.slices.packer import Desired, Packer
+from sliceplane.slices.packplan import PackPlan
 from sliceplane.slices.ports import PortResolver
 
 LABELS = {"l": "1"}

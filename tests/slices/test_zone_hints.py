@@ -18,7 +18,8 @@ from sliceplane.controllers.base import EventNote
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.slices import oracle
 from sliceplane.slices.facts import NodeFacts
-from sliceplane.slices.hints import REPEAT_S, Candidate, choose
+from sliceplane.slices.hint_policy import REPEAT_S
+from sliceplane.slices.moves import Candidate, choose
 from sliceplane.slices.topology import ZoneShares, allocate, holds, transfers
 
 AUTO = {"service.kubernetes.io/topology-mode": "Auto"}
@@ -321,7 +322,7 @@ def test_a_flip_within_bounds_writes_one_slice_and_moves_no_hint() -> None:
 @pytest.mark.parametrize("control", ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"])
 def test_control_plane_nodes_have_no_share(control: str) -> None:
     assert NodeFacts(make_node("n", "a", **{control: ""})).topology is None
-    assert NodeFacts(make_node("n", "a")).topology == ("a", 4000)
+    assert NodeFacts(make_node("n", "a")).topology == ("a", "", 4000)
 
 
 # -- any history ----------------------------------------------------------------------------------------

@@ -44,8 +44,17 @@ class ServiceSpec(Projection, frozen=True, kw_only=True):
     traffic_distribution: str | None = None
 
 
+class ServiceCondition(Condition, frozen=True, kw_only=True):
+    observed_generation: int | None = None
+
+
+class ServiceStatus(Projection, frozen=True, kw_only=True):
+    conditions: tuple[ServiceCondition, ...] | None = None
+
+
 class Service(Object, frozen=True, kw_only=True):
     spec: ServiceSpec = ServiceSpec()
+    status: ServiceStatus = ServiceStatus()
 
 
 class EndpointAddress(Projection, frozen=True, kw_only=True):
@@ -89,6 +98,10 @@ class PodReadinessGate(Projection, frozen=True, kw_only=True):
     condition_type: str = ""
 
 
+class TopologySpreadConstraint(Projection, frozen=True, kw_only=True):
+    topology_key: str = ""
+
+
 class PodSpec(Projection, frozen=True, kw_only=True):
     node_name: str = ""
     hostname: str = ""
@@ -98,6 +111,7 @@ class PodSpec(Projection, frozen=True, kw_only=True):
     node_selector: dict[str, str] | None = None
     readiness_gates: tuple[PodReadinessGate, ...] | None = None
     termination_grace_period_seconds: int | None = None
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] | None = None
 
 
 class PodIP(Projection, frozen=True, kw_only=True):
@@ -158,6 +172,7 @@ class NamespaceSpec(Projection, frozen=True, kw_only=True):
 
 class NamespaceStatus(Projection, frozen=True, kw_only=True):
     phase: str = ""
+    conditions: tuple[Condition, ...] | None = None
 
 
 class Namespace(Object, frozen=True, kw_only=True):

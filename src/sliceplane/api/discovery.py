@@ -12,10 +12,20 @@ LABEL_SERVICE_NAME = "kubernetes.io/service-name"
 LABEL_MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 LABEL_HEADLESS = "service.kubernetes.io/headless"
 LABEL_SERVICE_PROXY_NAME = "service.kubernetes.io/service-proxy-name"
+LABEL_FOR_ZONE = "endpointslice.kubernetes.io/for-zone"
+LABEL_FOR_REGION = "endpointslice.kubernetes.io/for-region"
 LABEL_ZONE = "topology.kubernetes.io/zone"
+LABEL_REGION = "topology.kubernetes.io/region"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
 ANNOTATION_TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 MANAGED_BY_CONTROLLER = "endpointslice-controller.k8s.io"
+MANAGED_BY_MIRRORING = "endpointslicemirroring-controller.k8s.io"
+# of Endpoints
+LABEL_ENDPOINTS_MANAGED_BY = "endpoints.kubernetes.io/managed-by"
+LABEL_SKIP_MIRROR = "endpointslice.kubernetes.io/skip-mirror"
+ANNOTATION_OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"
+ANNOTATION_LEADER = "control-plane.alpha.kubernetes.io/leader"
+MANAGED_BY_REVERSE_MIRROR = "reverse-mirror.sliceplane.dev"
 
 
 class EndpointConditions(Projection, frozen=True, kw_only=True):

@@ -77,6 +77,8 @@ def with_access(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
     from sliceplane.shell.apiserver.limits import Limits
     from sliceplane.shell.apiserver.token_keys import TokenConfig
 
+    if not flags["service_account_issuer"]:
+        raise click.BadParameter("it must not be empty", param_hint="'--service-account-issuer'")
     tokens = TokenConfig(
         issuer=flags["service_account_issuer"],
         audiences=tuple(each.strip() for each in flags["api_audiences"].split(",") if each.strip()),

@@ -13,6 +13,7 @@ import click
 from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
+from sliceplane.cli.slices import check_slice_options, slice_options
 from sliceplane.cli.values import DurationType, ListenType
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ LEASE_NAME = "sliceplane-controllers"
 )
 @click.option("--once", is_flag=True, help="Reconcile everything, print a summary, exit.")
 @click.option("--once-timeout", type=DurationType(), default="5m", show_default=True, help="When --once gives up.")
+@click.option("--cleanup", is_flag=True,
+    help="Take away what reverse-mirror-controller made, and exit; as --once.")  # fmt: skip
 @click.option("--leader-elect", type=bool, is_flag=False, flag_value=True, default=True, show_default=True,
     help="Work only while leading; false: work at once.")  # fmt: skip
 @click.option("--leader-elect-lease-duration", type=DurationType(), default="15s", show_default=True,
@@ -51,6 +54,7 @@ LEASE_NAME = "sliceplane-controllers"
 @click.option("--leader-elect-resource-name", default=LEASE_NAME, show_default=True, metavar="NAME",
     help="The Lease's name.")  # fmt: skip
 @discovery_options
+@slice_options
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off.")
 @click.option("--healthz-bind-address", type=ListenType(), default=None,
     help="Serve /healthz, /livez and /readyz there.  [default: off]")  # fmt: skip
@@ -61,6 +65,7 @@ def command(
     chosen: str,
     once: bool,
     once_timeout: float,
+    cleanup: bool,
     healthz_bind_address: tuple[str, int] | None,
     log_level: str,
     **flags: Any,
@@ -79,11 +84,13 @@ def command(
     from sliceplane.shell.pages import PageError
 
     configure(log_level)
-    entries = _entries(chosen, flags)
+    if cleanup and chosen not in ("reverse-mirror-controller", "reverse-mirror"):
+        raise click.UsageError("--cleanup is for --controllers=reverse-mirror-controller alone")
+    entries = _entries(chosen, flags, cleanup=cleanup)
     election = _election(flags)
     try:
         connection = load(kubeconfig)
-        if once:
+        if once or cleanup:
             raise SystemExit(asyncio.run(_once(connection, entries, once_timeout)))
         asyncio.run(_serve(connection, entries, election, healthz_bind_address))
     except (KubeconfigError, PageError) as error:
@@ -110,16 +117,20 @@ def _election(flags: dict[str, Any]) -> ElectionConfig | None:
         raise click.UsageError(str(error)) from error
 
 
-def _entries(chosen: str, flags: dict[str, Any]) -> tuple[Entry, ...]:
+def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[Entry, ...]:
     """The controllers of the flags.  Raises ``click.BadParameter`` for a name that none has."""
     from sliceplane.shell.controllers import default_controllers
+    from sliceplane.shell.heuristics import InstalledHeuristics
 
-    config = discovery_config(flags, gates_of(flags["feature_gates"], ""))
+    gates = gates_of(flags["feature_gates"], "")
+    check_slice_options(flags, gates)
+    config = discovery_config(flags, gates, InstalledHeuristics().find)
     # Those that are made to be asked for their names are not those that run.
     infos = [entry.make().info for entry in default_controllers(config)]
     known = dict(zip((info.name for info in infos), default_controllers(config), strict=True))
     names = {name: info.name for info in infos for name in (info.name, *info.aliases)}
     wanted: dict[str, bool] = {}
+    _add_reverse_mirror(known, names, cleanup=cleanup)
     for part in chosen.split(","):
         name = part.strip()
         if name == "*":
@@ -136,6 +147,16 @@ def _entries(chosen: str, flags: dict[str, Any]) -> tuple[Entry, ...]:
     if not running:
         raise click.BadParameter("none is left to run", param_hint="'--controllers'")
     return running
+
+
+def _add_reverse_mirror(known: dict[str, Entry], names: dict[str, str], *, cleanup: bool) -> None:
+    """It runs for who asks for it by name, never by ``*``."""
+    from sliceplane.shell.controllers import reverse_mirror
+
+    entry = reverse_mirror(cleanup=cleanup)
+    info = entry.make().info
+    known[info.name] = entry
+    names.update(dict.fromkeys((info.name, *info.aliases), info.name))
 
 
 async def _serve(

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.slices import slice_policy
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
+    from sliceplane.heuristics.asking import Find
     from sliceplane.shell.controllers import DiscoveryConfig
 
 _SECTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
@@ -41,8 +43,8 @@ def discovery_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def discovery_config(flags: dict[str, Any], gates: Gates) -> DiscoveryConfig:
-    """What *flags* (among others the values of ``discovery_options``) ask for."""
+def discovery_config(flags: dict[str, Any], gates: Gates, find_heuristic: Find) -> DiscoveryConfig:
+    """What *flags* (among others the values of ``discovery_options`` and ``slice_options``) ask for."""
     from sliceplane.controllers.endpoints import EndpointsConfig
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.controllers.endpointslice_mirroring import MirroringConfig
@@ -57,6 +59,8 @@ def discovery_config(flags: dict[str, Any], gates: Gates) -> DiscoveryConfig:
             endpointslice_updates_batch_period_s=flags["endpointslice_updates_batch_period"],
             selector_changes=changes,
             gates=gates,
+            find_heuristic=find_heuristic,
+            **slice_policy(flags),
         ),
         endpoints=EndpointsConfig(
             concurrent_endpoint_syncs=flags["concurrent_endpoint_syncs"],

@@ -48,9 +48,11 @@ def command(
         text = report.custom(cases[0], hints=hints)
     if as_json:
         text = json.dumps([report.as_document(case, hints=hints) for case in cases], indent=2)
-    click.echo(text)
     if plot is not None:
         from sliceplane.cli.estimate_plot import draw
 
+        # First, so that a file that cannot be written is not told below pages of tables.
         draw(cases[0], plot, hints=hints)
+    click.echo(text)
+    if plot is not None:
         click.echo(f"picture: {plot}", err=True)

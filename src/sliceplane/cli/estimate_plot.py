@@ -48,7 +48,9 @@ def draw(case: Case, path: Path, *, hints: bool = False) -> None:
     figure.suptitle(f"Watch traffic of one Service; the grey line is {case.pods:,} endpoints")
     try:
         figure.savefig(path)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise click.ClickException(f"cannot draw into {path}: {(error.strerror or str(error)).lower()}") from error
+    except ValueError as error:
         raise click.ClickException(f"cannot draw into {path}: {error}") from error
 
 

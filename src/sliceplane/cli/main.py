@@ -14,6 +14,7 @@ import click
 COMMANDS: dict[str, tuple[str, str]] = {
     "apiserver": ("sliceplane.cli.apiserver", "Run the API server alone."),
     "controllers": ("sliceplane.cli.controllers", "Run the controllers against any API server."),
+    "endpoints": ("sliceplane.cli.endpoints", "Leave the Endpoints API: see what still depends on it."),
     "estimate": ("sliceplane.cli.estimate", "Estimate what a Service costs in writes, events and bytes."),
     "proxy": ("sliceplane.cli.proxy", "Run the node proxy: nftables rules for Services."),
     "simulate": ("sliceplane.cli.simulate", "Run the control plane on virtual time, under faults, from one seed."),

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 @click.option(
     "--min-sync-period", type=DurationType(), default="0", show_default=True, help="Pause between two writes."
 )
+@click.option("--progress-lease", type=bool, is_flag=False, flag_value=True, default=True, show_default=True,
+    help="Tell in a Lease of this node which EndpointSlices the kernel holds.")  # fmt: skip
 @click.option("--healthz-bind-address", type=ListenType(), default=None, help="Serve /healthz there.  [default: off]")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
 def command(
@@ -37,6 +39,7 @@ def command(
     netns: str,
     cleanup: bool,
     min_sync_period: float,
+    progress_lease: bool,
     healthz_bind_address: tuple[str, int] | None,
     log_level: str,
 ) -> None:
@@ -58,7 +61,16 @@ def command(
             asyncio.run(_cleanup(runner))
             return
         connection = load(kubeconfig)
-        asyncio.run(_serve(runner, connection, node_name, min_sync_period, healthz_bind_address))
+        asyncio.run(
+            _serve(
+                runner,
+                connection,
+                node_name,
+                min_period_s=min_sync_period,
+                tells=progress_lease,
+                listen=healthz_bind_address,
+            )
+        )
     except (NftError, KubeconfigError, PageError) as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(1) from error
@@ -71,7 +83,13 @@ async def _cleanup(runner: NftRunner) -> None:
 
 
 async def _serve(
-    runner: NftRunner, connection: Connection, node_name: str, min_period_s: float, listen: tuple[str, int] | None
+    runner: NftRunner,
+    connection: Connection,
+    node_name: str,
+    *,
+    min_period_s: float,
+    tells: bool,
+    listen: tuple[str, int] | None,
 ) -> None:
     """Until a signal.  Raises ``NftError`` if nft or the kernel cannot do it, before anything is written."""
     from contextlib import AsyncExitStack
@@ -81,16 +99,12 @@ async def _serve(
     from sliceplane.shell.node_proxy import NodeProxy, available_families
     from sliceplane.shell.pages import serve_pages
     from sliceplane.shell.proxy_healthz import health_pages
+    from sliceplane.shell.proxy_report import report_progress
     from sliceplane.shell.reflect import loop_clock
 
     await runner.probe()
-    proxy = NodeProxy(
-        node_name,
-        runner,
-        families=available_families(),
-        min_period_s=min_period_s,
-        clock=loop_clock(time.time()),
-    )
+    clock = loop_clock(time.time())
+    proxy = NodeProxy(node_name, runner, families=available_families(), min_period_s=min_period_s, clock=clock)
     stop = asyncio.Event()
     on_stop_signal(stop.set)
     async with AsyncExitStack() as stack:
@@ -100,15 +114,17 @@ async def _serve(
             await stack.enter_async_context(serve_pages(health_pages(proxy.health), *listen))
         following = asyncio.create_task(proxy.follow(client, Rng(time.time_ns())))
         saying = asyncio.create_task(_say_ready(proxy, node_name))
+        telling = [asyncio.create_task(report_progress(client, proxy, Rng(time.time_ns()), clock))] if tells else []
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if following.done():
                 await following  # it ends only by a fault of ours, which shall be seen
         finally:
-            for task in (following, saying, stopping):
+            tasks = (following, saying, stopping, *telling)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(following, saying, stopping, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _say_ready(proxy: NodeProxy, node_name: str) -> None:

@@ -13,6 +13,7 @@ from sliceplane.cli.access import with_access
 from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.emulation import emulation_config, emulation_options
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
+from sliceplane.cli.slices import check_slice_options, slice_options
 
 if TYPE_CHECKING:
     from sliceplane.api.scheme import Resource
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
 @click.command("up")
 @serving_options
 @discovery_options
+@slice_options
+@click.option("--traffic-distribution-conditions", type=bool, is_flag=False, flag_value=True, default=True,
+    show_default=True, help="Tell in a Service's status what became of its trafficDistribution.")  # fmt: skip
 @click.option("--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft).")
 @click.option(
     "--hostname-override", default="", metavar="NODE", help="The node that --proxy is for.  [default: the host name]"
 )
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
+@click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
 @emulation_options
 def command(
     *,
@@ -44,9 +49,11 @@ def command(
     feature_gates: str,
     emulated_version: str,
     log_level: str,
+    traffic_distribution_conditions: bool,
     proxy: bool,
     hostname_override: str,
     netns: str,
+    reverse_mirror: bool,
     **grouped: Any,
 ) -> None:
     """Run the whole plane in one process: API server, controllers, with --emulate workloads, with --proxy rules.
@@ -57,6 +64,7 @@ def command(
         raise click.UsageError("--hostname-override and --netns say where to write rules; add --proxy")
     emulated = emulation_config(grouped)
     gates = gates_of(feature_gates, emulated_version)
+    check_slice_options(grouped, gates)
     if proxy and not gates.enabled(ENDPOINT_SLICE_PROXYING):
         raise click.UsageError("--proxy reads EndpointSlices alone and needs the feature gate EndpointSliceProxying")
 
@@ -78,10 +86,16 @@ def command(
 
     def services() -> tuple[Service, ...]:
         from sliceplane.shell.controllers import ControllerService, default_controllers, emulation_controllers
+        from sliceplane.shell.heuristics import InstalledHeuristics
 
-        entries = default_controllers(discovery_config(grouped, gates))
+        config = discovery_config(grouped, gates, InstalledHeuristics().find)
+        entries = default_controllers(config, conditions=traffic_distribution_conditions)
         if emulated is not None:
             entries += emulation_controllers(emulated)
+        if reverse_mirror:
+            from sliceplane.shell.controllers import reverse_mirror as reverse_mirror_entry
+
+            entries += (reverse_mirror_entry(),)
         running: list[Service] = [ControllerService(entries)]
         if proxy:
             from sliceplane.shell.proxy_service import ProxyService

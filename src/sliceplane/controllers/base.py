@@ -23,13 +23,13 @@ from sliceplane.api.scheme import Resource
 from sliceplane.informer.changes import Change
 from sliceplane.kit.samples import Family
 
-Verb = Literal["create", "update", "patch", "delete"]
+Verb = Literal["create", "update", "patch", "delete", "get"]
 PatchType = Literal["merge", "strategic", "json"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """One API write.
+    """One API write; or a read (``get``), for who must not believe a cache before it does harm.
 
     ``body`` is JSON bytes: the object for create and update, the patch for patch, DeleteOptions (or
     empty) for delete.  ``name`` is "" for create.
@@ -79,7 +79,11 @@ class EventNote:
     reason: str
     note: str
     component: str
+    #: what was done or tried, in CamelCase (events.k8s.io)
     action: str = "Reconcile"
+    #: a second object that the note is about
+    related: Object | None = None
+    related_resource: Resource | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

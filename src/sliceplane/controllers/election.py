@@ -23,9 +23,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from sliceplane.api.codec import decode_document, encode
+from sliceplane.api.codec import decode, decode_document, encode
 from sliceplane.api.errors import StatusError
-from sliceplane.api.meta import Document
+from sliceplane.api.meta import Document, Object, ObjectMeta
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_micro_time
 
@@ -93,6 +93,11 @@ class Election:
     def holder(self) -> str:
         """Who leads, as the Lease was last seen; "" for nobody."""
         return str(_spec(self._lease).get("holderIdentity") or "")
+
+    @property
+    def lease(self) -> ObjectMeta | None:
+        """The Lease as it was last seen, for Events about it."""
+        return None if self._lease is None else decode(encode(self._lease), Object).metadata
 
     def leading(self, now: float) -> bool:
         """This instance may work.  Turns false by the clock alone, too."""

@@ -12,21 +12,26 @@ selector, or becomes a name elsewhere, hands over (``slices.succession``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError, is_namespace_terminating
-from sliceplane.api.gates import Gates
+from sliceplane.api.gates import TOPOLOGY_AWARE_SUBSETTING, Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
-from sliceplane.controllers.slice_samples import Result, SliceSamples
+from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT, Defragmenter
+from sliceplane.controllers.hint_problems import HintProblems
+from sliceplane.controllers.slice_samples import Result, SliceSamples, slices_saved
+from sliceplane.heuristics.asking import Find
+from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.informer.changes import Change
 from sliceplane.kit.samples import Family
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine, Touched
-from sliceplane.slices.hints import Notice
+from sliceplane.slices.hint_policy import Notice
+from sliceplane.slices.subsets import Subsetting
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.writes import SlicePlan, SliceWrite
 from sliceplane.workqueue.queue import WorkQueue
@@ -34,6 +39,7 @@ from sliceplane.workqueue.samples import queue_families
 
 MAX_RETRIES: Final = 15
 SLICE_DELAY_MIN_S: Final = 1.0
+MERGE_DELAY_MIN_S: Final = 1.0
 MAX_SYNCS_LIMIT: Final = 50
 #: what an Event's message may hold, in characters
 EVENT_NOTE_MAX: Final = 1024
@@ -42,10 +48,11 @@ EVENT_COMPONENT: Final = "endpoint-slice-controller"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSliceConfig:
-    """kube-controller-manager's flags of the same names, its feature gates, and what becomes of slices when a selector
-    is removed.
+    """kube-controller-manager's flags of the same names, its feature gates, what becomes of slices when a selector is
+    removed, and what is ours alone.
 
-    Raises ``ValueError`` for what upstream refuses.
+    ``subsetting``: for Services without the annotation; ``None`` is not to say.  The feature is on if it is said, or
+    if the gate is on.  Raises ``ValueError`` for what upstream refuses, and for contradictions.
     """
 
     max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT
@@ -53,6 +60,11 @@ class EndpointSliceConfig:
     endpointslice_updates_batch_period_s: float = 0.0
     selector_changes: SelectorChanges = SelectorChanges.HAND_OVER
     gates: Gates = field(default_factory=Gates)
+    subsetting: Subsetting | None = None
+    claim_unlabelled_slices: bool = False
+    defragment: bool = False
+    defragment_writes_per_minute: int = WRITES_PER_MINUTE_DEFAULT
+    find_heuristic: Find = find_shipped
 
     def __post_init__(self) -> None:
         for name, value, limit in (
@@ -61,19 +73,37 @@ class EndpointSliceConfig:
         ):
             if not 1 <= value <= limit:
                 raise ValueError(f"{name} must be between 1 and {limit}, not {value}")
+        if self.defragment_writes_per_minute < 1:
+            raise ValueError(f"defragment-writes-per-minute must be positive, not {self.defragment_writes_per_minute}")
+        if self.subsetting is not None and self.gates.chosen.get(TOPOLOGY_AWARE_SUBSETTING) is False:
+            raise ValueError(f"--subsetting contradicts the feature gate {TOPOLOGY_AWARE_SUBSETTING}=false")
+
+    @property
+    def approach(self) -> Subsetting:
+        if self.subsetting is not None:
+            return self.subsetting
+        return Subsetting.ORIGINAL if self.gates.enabled(TOPOLOGY_AWARE_SUBSETTING) else Subsetting.OFF
 
 
 class EndpointSliceController:
     """A ``controllers.base.Controller``.  Jobs are keyed ``namespace/name`` of the service."""
 
-    def __init__(self, config: EndpointSliceConfig | None = None) -> None:
+    def __init__(self, config: EndpointSliceConfig | None = None, problems: HintProblems | None = None) -> None:
+        """*problems* is told why Services have no hints."""
         self._config = config or EndpointSliceConfig()
-        config = self._config
-        self._engine = SliceEngine(config.max_endpoints_per_slice, config.gates, config.selector_changes)
+        self._engine = SliceEngine(
+            *(self._config.max_endpoints_per_slice, self._config.gates, self._config.find_heuristic),
+            subsetting=self._config.approach,
+            claim_unlabelled=self._config.claim_unlabelled_slices,
+            changes=self._config.selector_changes,
+        )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._queue: WorkQueue[str] = WorkQueue()
         self._notes: list[EventNote] = []
+        self._problems = problems or HintProblems()
+        self._problems.begin()
         self._samples = SliceSamples()
+        self._merges = Defragmenter(self._config.defragment_writes_per_minute) if self._config.defragment else None
         self._synced = False
         self._info = ControllerInfo(
             name="endpointslice-controller",
@@ -140,9 +170,12 @@ class EndpointSliceController:
             if key is None:
                 break
             plan = self._engine.plan(key, now)
+            self._problems.set(key, self._engine.hint_problems(key))
             self._samples.planned(plan.families)
             for problem in plan.problems:
                 self._warn(key, problem)
+            if self._merges is not None:
+                plan = self._merge(self._merges, key, plan, now)
             if plan.writes:
                 jobs.append(Job(key=key, writes=tuple(map(_to_write, plan.writes)), token=plan))
             else:
@@ -152,6 +185,20 @@ class EndpointSliceController:
         notes, self._notes = tuple(self._notes), []
         return Work(jobs=tuple(jobs), notes=notes)
 
+    def _merge(self, merges: Defragmenter, key: str, plan: SlicePlan, now: float) -> SlicePlan:
+        """*plan*, or where it has nothing to write and the service has been quiet, one that merges slices."""
+        if plan.writes or plan.stale:
+            merges.changed(key, now)
+            return plan
+        if not self._engine.surplus(key):
+            merges.forget(key)
+            return plan
+        if merges.wait(key, now):
+            return plan
+        merged = self._engine.merge(key, merges.budget(now), at_least_one=merges.full(now))
+        merges.spend(len(merged.writes))
+        return replace(merged, notices=plan.notices) if merged.writes else plan
+
     def on_done(self, done: Done, now: float) -> None:
         plan = done.job.token
         assert isinstance(plan, SlicePlan), f"job {done.job.key} has a foreign token {plan!r}"
@@ -159,6 +206,8 @@ class EndpointSliceController:
         if error is not None and plan.writes[len(done.results)].verb == "create" and is_namespace_terminating(error):
             error = None  # its namespace is going, and so will it
         self._samples.performed(plan.writes[: len(done.results)])
+        if plan.saves and self._merges is not None:
+            self._merges.slices_saved += sum(write.verb == "delete" for write in plan.writes[: len(done.results)])
         self._measure(done.job.key, plan, "success" if error is None else "error")
         if error is not None:
             self._report(done.job.key, plan.writes[len(done.results)], error)
@@ -174,7 +223,8 @@ class EndpointSliceController:
 
     def samples(self, now: float) -> tuple[Family, ...]:
         queue = queue_families("endpoint_slice", self._queue, now)
-        return (*self._samples.families(self._engine.totals, self._engine.distributions), *queue)
+        saved = () if self._merges is None else (slices_saved(self._merges.slices_saved),)
+        return (*self._samples.families(self._engine.totals, self._engine.distributions), *queue, *saved)
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
         """A sync is over.  After 15 failures in a row the next event starts afresh (reference 1.2)."""
@@ -188,6 +238,10 @@ class EndpointSliceController:
         deadline = self._engine.deadline(key)
         if deadline is not None and deadline > now:
             self._queue.add_after(key, deadline - now, now)
+        if self._merges is not None and self._merges.pending(key):
+            # quiet, and yet nothing was merged: there were too few writes left for the next step
+            wait = self._merges.wait(key, now) or self._merges.wait_for_writes(self._merges.budget(now) + 1, now)
+            self._queue.add_after(key, max(wait, MERGE_DELAY_MIN_S), now)
 
     def next_deadline(self) -> float | None:
         return self._queue.next_deadline() if self._synced else None

@@ -5,18 +5,23 @@ owners, each owner is one of
 
     solid     it exists, as far as the cache knows
     waiting   it is being deleted in the foreground: it wants its dependents gone first
-    dangling  it does not exist
-    unsure    not in the cache, yet never seen to go
+    dangling  the server said that it does not exist
+    unsure    the cache does not show it
 
-With no solid and no unsure owner left the object is deleted, with its uid and version as preconditions.  Beside a
+With no owner but waiting and dangling ones the object is deleted, with its uid and version as preconditions.  Beside a
 solid owner, references to others are taken out.
 
-**An owner is never believed to be gone because a cache does not have it**: caches of different kinds lag behind each
-other, and a dependent may well be seen before its owner.  An owner is dangling if we saw its deletion (uids do not
-come back), or if the server says so: an unsure owner is asked for after ``VERIFY_DELAY_S`` with a patch that sets its
-uid to the uid that it must have.  That changes nothing if it is there, and fails if it is not or is another.
+**A cache is never believed to the harm of an object.**  Caches of different kinds lag behind each other, and a list may
+be answered by a server that is behind, too.  Before a missing owner counts as dangling the server itself is asked, by a
+live GET: at once if there is more against the owner than silence (a cache showed it going, or shows another object
+under its uid), else after ``VERIFY_DELAY_S``, in which most caches catch up.  A waiting owner is confirmed in the same
+way before its dependents go.  The question belongs to the *claim* (uid, kind, namespace and name), not to the object
+that makes it, so an owner with a hundred thousand dependents costs one request; and what is learned about one claim
+is not held against another that names the same uid.
 
-An owner of a kind that is not watched, or a namespaced owner of a cluster-wide object, is taken as solid.
+An owner of a kind or version that is not watched, and a namespaced owner of a cluster-wide object, are taken as solid:
+what cannot be looked up leads to no deletion.  Owners that can be seen to be in another namespace are told about in an
+Event.
 
 An object that is being deleted itself may ask, by finalizer, for its dependents to be deleted first
 (``foregroundDeletion``; only those that block it are waited for) or to be let go (``orphan``).
@@ -26,22 +31,26 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-from sliceplane.api.codec import encode
+import msgspec
+
+from sliceplane.api.codec import decode, encode
 from sliceplane.api.errors import StatusError
-from sliceplane.api.meta import Object, OwnerReference
+from sliceplane.api.meta import Object, ObjectMeta, OwnerReference
 from sliceplane.api.scheme import RESOURCES, Events, Resource
-from sliceplane.controllers.base import ControllerInfo, Done, Job, PatchType, Watched, Work, Write
-from sliceplane.controllers.ownership import FOREGROUND, ORPHAN, Item, OwnershipGraph
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, PatchType, Watched, Work, Write
+from sliceplane.controllers.ownership import FOREGROUND, ORPHAN, Claim, Item, OwnershipGraph
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
 from sliceplane.kit.samples import Family
 from sliceplane.workqueue.queue import WorkQueue
 from sliceplane.workqueue.samples import queue_families
 
+NAME: Final = "garbage-collector-controller"
 #: how long a cache may lag before an owner that it does not have is asked for
 VERIFY_DELAY_S: Final = 1.0
+#: dependents let go in one job; the rest follows in the next
+ORPHANS_MAX: Final = 500
 _RETRY: Final = Backoff(base_s=0.5, cap_s=60.0)
-_MERGE: Final[PatchType] = "merge"
 
 Policy = Literal["Background", "Foreground", "Orphan"]
 #: Events have no owners worth following, and there are many of them
@@ -49,14 +58,15 @@ DEFAULT_RESOURCES: Final = tuple(each for each in RESOURCES if each.storage_key 
 
 
 class _Token(NamedTuple):
-    """``version``: of the object when the job was made.  ``asked``: the owner that the job asks for."""
+    """What a job was for.  ``version``: of the object then.  ``freed``: the dependents that it lets go."""
 
-    version: str
-    asked: OwnerReference | None = None
+    version: str = ""
+    claim: Claim | None = None
+    freed: tuple[str, ...] = ()
 
 
 class GarbageCollector:
-    """A ``controllers.base.Controller``.  Queue and jobs are keyed by uid."""
+    """A ``controllers.base.Controller``.  Queue and jobs are keyed by an object's uid, or by a claim's key."""
 
     def __init__(self, resources: tuple[Resource, ...] = DEFAULT_RESOURCES) -> None:
         self._graph = OwnershipGraph(resources)
@@ -64,8 +74,17 @@ class GarbageCollector:
         self._synced = False
         #: the version of an object on which we acted last: nothing more is due before the cache shows another
         self._acted: dict[str, str] = {}
+        #: owners that the server is to be asked for, or is being asked for, by ``Claim.key``
+        self._open: dict[str, Claim] = {}
+        #: those of them that wait for a cache to catch up, ``VERIFY_DELAY_S`` at most
+        self._patient: set[str] = set()
+        #: owner with the finalizer ``orphan`` -> dependents that were let go, though the cache may not show it
+        self._freed: dict[str, set[str]] = {}
+        #: object -> owners in wrong namespaces that were told about
+        self._told: dict[str, set[str]] = {}
+        self._notes: list[EventNote] = []
         self._info = ControllerInfo(
-            name="garbage-collector-controller",
+            name=NAME,
             aliases=("garbagecollector",),
             watches=tuple(Watched(each) for each in resources),
         )
@@ -77,8 +96,12 @@ class GarbageCollector:
     def on_change(self, change: Change[Object], now: float) -> None:
         for uid in self._graph.on_change(change):
             self._queue.add(uid, now)
-        if change.new is None:
-            self._acted.pop(change.object.metadata.uid, None)
+        for each in (change.old, change.new):
+            uid = "" if each is None else each.metadata.uid
+            if uid and uid not in self._graph.items:
+                self._acted.pop(uid, None)
+                self._freed.pop(uid, None)
+                self._told.pop(uid, None)
 
     def on_synced(self, now: float) -> None:
         self._synced = True
@@ -86,42 +109,80 @@ class GarbageCollector:
     def take_work(self, now: float, max_jobs: int) -> Work:
         jobs: list[Job] = []
         while self._synced and len(jobs) < max_jobs:
-            uid = self._queue.get(now)
-            if uid is None:
+            key = self._queue.get(now)
+            if key is None:
                 break
-            job = self._process(uid, now)
+            job = self._look_up(key) if key in self._open else self._process(key, now)
             if job is None:
-                self._queue.forget(uid)
-                self._queue.done(uid, now)
+                self._queue.forget(key)
+                self._queue.done(key, now)
             else:
                 jobs.append(job)
-        return Work(jobs=tuple(jobs))
+        notes, self._notes = tuple(self._notes), []
+        return Work(jobs=tuple(jobs), notes=notes)
 
     def on_done(self, done: Done, now: float) -> None:
-        uid, token, error = done.job.key, done.job.token, done.error
-        assert isinstance(token, _Token), f"job {uid} has a foreign token {token!r}"
-        if token.asked is not None:
-            self._on_verified(uid, token.asked, error, now)
-        elif error is not None:
+        key, token = done.job.key, done.job.token
+        assert isinstance(token, _Token), f"job {key} has a foreign token {token!r}"
+        if token.claim is not None:
+            self._on_answer(token.claim, done, now)
+        elif done.error is not None:
             # a conflict, mostly: the cache is behind
-            self._queue.add_rate_limited(uid, now)
+            self._queue.add_rate_limited(key, now)
         else:
-            self._queue.forget(uid)
-            if uid in self._graph.items:
-                self._acted[uid] = token.version
-        self._queue.done(uid, now)
-
-    def _on_verified(self, uid: str, owner: OwnerReference, error: StatusError | None, now: float) -> None:
-        if error is not None and _says_gone(error, owner):
-            self._queue.forget(uid)
-            for dependent in self._graph.note_gone(owner.uid):
-                self._queue.add(dependent, now)
-        else:
-            # it exists after all (or could not be asked): its own event will say more, else ask again later
-            self._queue.add_rate_limited(uid, now)
+            self._queue.forget(key)
+            if key in self._graph.items:
+                if token.freed:
+                    self._freed.setdefault(key, set()).update(token.freed)
+                    self._queue.add(key, now)
+                else:
+                    self._acted[key] = token.version
+        self._queue.done(key, now)
 
     def next_deadline(self) -> float | None:
         return self._queue.next_deadline() if self._synced else None
+
+    # -- owners that the server must be asked for -------------------------------------------------------
+
+    def _ask(self, claim: Claim, now: float) -> None:
+        """Have *claim* looked up; its claimants are queued again when more is known."""
+        key, suspect = claim.key, self._graph.is_suspect(claim)
+        if suspect and (key not in self._open or key in self._patient):
+            self._patient.discard(key)
+            self._queue.add(key, now)
+        elif key not in self._open:
+            self._patient.add(key)
+            self._queue.add_after(key, VERIFY_DELAY_S, now)
+        self._open[key] = claim
+
+    def _look_up(self, key: str) -> Job | None:
+        claim = self._open[key]
+        self._patient.discard(key)
+        known = self._graph.find(claim)
+        settled = known is not None and (known.confirmed or not known.foreground)
+        if settled or not self._graph.is_claimed(claim):
+            del self._open[key]
+            return None
+        resource = self._graph.resource(claim)
+        read = Write(verb="get", resource=resource, namespace=claim.namespace, name=claim.name)
+        return Job(key=key, writes=(read,), token=_Token(claim=claim))
+
+    def _on_answer(self, claim: Claim, done: Done, now: float) -> None:
+        answer = _understand(claim, done)
+        known = self._graph.find(claim)
+        if answer == "gone":
+            concerned = self._graph.note_gone(claim)
+        elif known is None or (known.foreground and answer != "waits"):
+            # Not known yet, or the cache is behind what the server says.
+            self._queue.add_rate_limited(claim.key, now)
+            return
+        else:
+            known.confirmed = known.foreground
+            concerned = self._graph.claimants(claim)
+        self._queue.forget(claim.key)
+        self._open.pop(claim.key, None)
+        for dependent in concerned:
+            self._queue.add(dependent, now)
 
     # -- one object -------------------------------------------------------------------------------------
 
@@ -129,43 +190,29 @@ class GarbageCollector:
         item = self._graph.items.get(uid)
         if item is None or self._acted.get(uid) == item.version:
             return None
+        self._tell_misplaced(item)
         if item.deleting:
-            return self._finish_deletion(item, now)
+            return self._finish_deletion(item)
         if not item.owners:
             return None
         solid, waiting, dangling, unsure = self._graph.classify(item)
-        if unsure and not solid:
-            return self._verify(item, unsure[0], now)
+        if not solid:
+            unsure = [*unsure, *(owner for owner in waiting if not self._graph.items[owner.uid].confirmed)]
+        for owner in unsure:
+            claim = self._graph.claim(item, owner)
+            assert claim is not None, f"{owner} is not for us to judge, so never unsure"
+            self._ask(claim, now)
         if solid:
             return self._release(item, [*waiting, *dangling])
-        if waiting and self._graph.dependents(uid):
+        if unsure:
+            return None
+        if waiting and self._graph.has_dependents(uid):
             return self._delete_waiting(item)
         return _job(item, _delete(item, _policy(item)))
 
-    def _verify(self, item: Item, owner: OwnerReference, now: float) -> Job | None:
-        """Ask the server for *owner*, once the caches had time to show it."""
-        due = item.seen + VERIFY_DELAY_S if item.seen is not None else None
-        if due is None:
-            item.seen = now
-            due = now + VERIFY_DELAY_S
-        if now < due:
-            self._queue.add_after(item.uid, due - now, now)
-            return None
-        resource = self._graph.resource_of(owner)
-        assert resource is not None, f"{owner} is of no watched kind, so never unsure"
-        body = encode({"metadata": {"uid": owner.uid}})
-        namespace = item.namespace if resource.namespaced else ""
-        write = Write(
-            verb="patch", resource=resource, namespace=namespace, name=owner.name, body=body, patch_type=_MERGE
-        )
-        return Job(key=item.uid, writes=(write,), token=_Token(item.version, owner))
-
     def _release(self, item: Item, owners: list[OwnerReference]) -> Job | None:
         """Take references to *owners* out: another owner holds the object."""
-        if not owners:
-            return None
-        out = {owner.uid for owner in owners}
-        return _job(item, _patch_owners(item, [owner for owner in item.owners if owner.uid not in out]))
+        return _job(item, _drop_owners(item, owners)) if owners else None
 
     def _delete_waiting(self, item: Item) -> Job:
         """The owner waits for *item*, which has dependents itself: they go first, too.
@@ -175,27 +222,45 @@ class GarbageCollector:
         circle = any(self._graph.items[uid].foreground for uid in self._graph.dependents(item.uid))
         if not circle or not any(owner.block_owner_deletion for owner in item.owners):
             return _job(item, _delete(item, "Foreground"))
-        free = [
-            OwnerReference(api_version=o.api_version, kind=o.kind, name=o.name, uid=o.uid, controller=o.controller)
-            for o in item.owners
-        ]
-        return _job(item, _patch_owners(item, free))
+        return _job(item, _unblock(item))
 
-    def _finish_deletion(self, item: Item, now: float) -> Job | None:
+    def _finish_deletion(self, item: Item) -> Job | None:
         """*item* is being deleted: what do its finalizers ask us for?"""
-        dependents = [self._graph.items[uid] for uid in self._graph.dependents(item.uid)]
         if item.foreground:
-            if any(each.blocks(item.uid) for each in dependents):
-                for each in dependents:
-                    self._queue.add(each.uid, now)
-                return None
-            return _job(item, _drop_finalizer(item, FOREGROUND))
-        if ORPHAN in item.finalizers:
-            left = [
-                _patch_owners(each, [owner for owner in each.owners if owner.uid != item.uid]) for each in dependents
-            ]
-            return _job(item, *left, _drop_finalizer(item, ORPHAN))
-        return None
+            # Dependents were queued when the deletion was seen, and each one that goes queues its owners.
+            if not self._graph.is_blocked(item.uid):
+                return _job(item, _drop_finalizer(item, FOREGROUND))
+            return _job(item, _unblock(item)) if self._graph.is_in_circle(item) else None
+        if ORPHAN not in item.finalizers:
+            return None
+        freed = self._freed.get(item.uid, set())
+        left = [uid for uid in self._graph.dependents(item.uid) if uid not in freed][:ORPHANS_MAX]
+        if not left:
+            return _job(item, _drop_finalizer(item, ORPHAN))
+        writes = [_drop_owner_uids(self._graph.items[uid], [item.uid]) for uid in left]
+        return Job(key=item.uid, writes=tuple(writes), token=_Token(item.version, freed=tuple(left)))
+
+    def _tell_misplaced(self, item: Item) -> None:
+        told = self._told.get(item.uid, set())
+        for owner in self._graph.misplaced(item):
+            if owner.uid in told:
+                continue
+            self._told.setdefault(item.uid, set()).add(owner.uid)
+            meta = ObjectMeta(name=item.name, namespace=item.namespace, uid=item.uid, resource_version=item.version)
+            shown = (
+                f"[{owner.api_version}/{owner.kind}, namespace: {item.namespace}, name: {owner.name}, uid: {owner.uid}]"
+            )
+            self._notes.append(
+                EventNote(
+                    regarding=Object(metadata=meta),
+                    regarding_resource=item.resource,
+                    type="Warning",
+                    reason="OwnerRefInvalidNamespace",
+                    note=f'ownerRef {shown} does not exist in namespace "{item.namespace}"',
+                    component=NAME,
+                    action="CollectGarbage",
+                )
+            )
 
     def samples(self, now: float) -> tuple[Family, ...]:
         return queue_families("garbage_collector_attempt_to_delete", self._queue, now)
@@ -203,25 +268,34 @@ class GarbageCollector:
     def check(self) -> None:
         self._graph.check()
         self._queue.check()
-        assert set(self._acted) <= set(self._graph.items), "acted on objects that are not there"
+        there = set(self._graph.items)
+        for what, uids in (("acted on", self._acted), ("frees for", self._freed), ("told of", self._told)):
+            assert set(uids) <= there, f"{what} {set(uids) - there}, which are not there"
+        for key, claim in self._open.items():
+            assert claim.key == key, f"{claim} filed under {key}"
+        assert self._patient <= set(self._open), f"{self._patient - set(self._open)} wait with nothing to ask"
 
 
-def _job(item: Item, *writes: Write) -> Job:
-    return Job(key=item.uid, writes=writes, token=_Token(item.version))
+def _job(item: Item, write: Write) -> Job:
+    return Job(key=item.uid, writes=(write,), token=_Token(item.version))
 
 
-def _says_gone(error: StatusError, owner: OwnerReference) -> bool:
-    """The answer to ``_verify`` that leaves no doubt: no such object, or its uid is another one.
+def _understand(claim: Claim, done: Done) -> Literal["gone", "waits", "there"] | None:
+    """What the answer to a look-up of *claim* says; ``None``: nothing that one may rely on.
 
-    A 404 must name the object (one for an unknown path does not), a 422 must be about the uid.
+    A 404 must name the object (one for an unknown path does not).
     """
-    details = error.details or {}
-    if error.reason == "NotFound":
-        return bool(details.get("name") == owner.name)
-    causes = details.get("causes") or ()
-    return error.reason == "Invalid" and any(
-        isinstance(cause, dict) and cause.get("field") == "metadata.uid" for cause in causes
-    )
+    error: StatusError | None = done.error
+    if error is not None:
+        named = (error.details or {}).get("name") == claim.name
+        return "gone" if error.code == 404 and error.reason == "NotFound" and named else None
+    meta = decode(done.results[0], Object).metadata
+    if not meta.uid:
+        return None
+    if meta.uid != claim.uid:
+        return "gone"
+    waits = meta.deletion_timestamp is not None and FOREGROUND in (meta.finalizers or ())
+    return "waits" if waits else "there"
 
 
 def _policy(item: Item) -> Policy:
@@ -248,23 +322,38 @@ def _delete(item: Item, policy: Policy) -> Write:
     )
 
 
-def _patch_owners(item: Item, owners: list[OwnerReference]) -> Write:
-    return _patch(item, {"ownerReferences": owners or None})
+def _drop_owners(item: Item, owners: list[OwnerReference]) -> Write:
+    return _drop_owner_uids(item, [owner.uid for owner in owners])
+
+
+def _drop_owner_uids(item: Item, uids: list[str]) -> Write:
+    """Takes references out one by one, whatever else changes meanwhile: it needs no version, only the right object."""
+    out = [{"$patch": "delete", "uid": uid} for uid in dict.fromkeys(uids)]
+    return _patch(item, {"uid": item.uid, "ownerReferences": out}, "strategic")
+
+
+def _unblock(item: Item) -> Write:
+    """No owner is to wait for *item* any more."""
+    free = [msgspec.structs.replace(owner, block_owner_deletion=None) for owner in item.owners]
+    return _patch_version(item, {"ownerReferences": free})
 
 
 def _drop_finalizer(item: Item, finalizer: str) -> Write:
-    return _patch(item, {"finalizers": [each for each in item.finalizers if each != finalizer] or None})
+    return _patch_version(item, {"finalizers": [each for each in item.finalizers if each != finalizer] or None})
 
 
-def _patch(item: Item, metadata: dict[str, object]) -> Write:
+def _patch_version(item: Item, metadata: dict[str, object]) -> Write:
     """A merge patch that holds only for the version that we know."""
-    body = encode({"metadata": {"uid": item.uid, "resourceVersion": item.version, **metadata}})
+    return _patch(item, {"uid": item.uid, "resourceVersion": item.version, **metadata}, "merge")
+
+
+def _patch(item: Item, metadata: dict[str, object], patch_type: PatchType) -> Write:
     return Write(
         verb="patch",
         resource=item.resource,
         namespace=item.namespace,
         name=item.name,
-        body=body,
-        patch_type=_MERGE,
+        body=encode({"metadata": metadata}),
+        patch_type=patch_type,
         tolerate=("NotFound",),
     )

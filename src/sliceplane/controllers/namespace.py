@@ -1,24 +1,26 @@
 """Namespaces that are being deleted: empty them, say how far it is, let them go (reference B14).
 
-Everything in a terminating namespace is deleted, pods first, each object with its uid as precondition.  When the
-caches have shown it empty for ``QUIET_S`` (they lag behind each other, but nothing new can be created by
-then), ``spec.finalizers`` is emptied through the finalize subresource, which removes the namespace.
+Everything in a terminating namespace is deleted, pods first, each object with its uid as precondition.  What the server
+will not delete (a webhook or a right is in the way, say) is told about in a condition and tried again after everything
+else, so that it holds up nothing but the namespace.  What finalizers hold is waited for.  When the caches have shown it
+empty for ``QUIET_S`` (they lag behind each other, but nothing new can be created by then), ``spec.finalizers`` is
+emptied through the finalize subresource, which removes the namespace.
 
 Should an object of a deleted namespace still turn up afterwards, it is deleted as well.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Namespace, NamespaceSpec
-from sliceplane.api.meta import Object
+from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import RESOURCES, Namespaces, Pods, Resource
 from sliceplane.controllers.base import ControllerInfo, Done, Job, Watched, Work, Write
+from sliceplane.controllers.namespace_content import CONDITIONS, NamespaceContent, conditions, said
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
 from sliceplane.kit.samples import Family
@@ -38,19 +40,6 @@ STATUS_INTERVAL_S: Final = 5.0
 _RETRY: Final = Backoff(base_s=0.5, cap_s=60.0)
 
 
-@dataclass(slots=True)
-class _Content:
-    """What the caches show of one namespace: resource key -> name -> object."""
-
-    objects: dict[str, dict[str, Object]] = field(default_factory=dict)
-    #: objects (by resource key and name) whose deletion was asked for, by uid
-    asked: dict[tuple[str, str], str] = field(default_factory=dict)
-    changed: float = 0.0
-
-    def empty(self) -> bool:
-        return not self.objects
-
-
 class NamespaceController:
     """A ``controllers.base.Controller``.  Jobs are keyed by the namespace's name."""
 
@@ -58,7 +47,7 @@ class NamespaceController:
         found = [each for each in resources if each.namespaced and not each.is_view and each is not Pods]
         self._resources: Final = {each.key: each for each in (Pods, *found)}
         self._namespaces: dict[str, Namespace] = {}
-        self._contents: dict[str, _Content] = {}
+        self._contents: dict[str, NamespaceContent] = {}
         #: namespaces that went lately, and when
         self._gone: dict[str, float] = {}
         #: conditions as last written, by type, and when
@@ -97,7 +86,7 @@ class NamespaceController:
         else:
             self._namespaces[name] = namespace
             if self._is_terminating(name) and not was_terminating:
-                self._contents.setdefault(name, _Content()).changed = now
+                self._contents.setdefault(name, NamespaceContent()).changed = now
         self._drop_if_empty(name)
         for late in [each for each, when in self._gone.items() if when + AFTERMATH_S <= now]:
             del self._gone[late]
@@ -105,15 +94,11 @@ class NamespaceController:
 
     def _on_content(self, change: Change[Object], now: float) -> None:
         meta = change.object.metadata
-        content = self._contents.setdefault(meta.namespace, _Content())
-        named = content.objects.setdefault(change.resource, {})
+        content = self._contents.setdefault(meta.namespace, NamespaceContent())
         if change.new is None:
-            named.pop(meta.name, None)
-            content.asked.pop((change.resource, meta.name), None)
-            if not named:
-                del content.objects[change.resource]
+            content.remove(change.resource, meta.name)
         else:
-            named[meta.name] = change.new
+            content.put(change.resource, change.new)
         content.changed = now
         if self._is_terminating(meta.namespace):
             self._queue.add(meta.namespace, now)
@@ -150,14 +135,16 @@ class NamespaceController:
         return Work(jobs=tuple(jobs))
 
     def _writes(self, name: str, now: float) -> list[Write]:
-        content = self._contents.get(name) or _Content()
+        content = self._contents.get(name) or NamespaceContent()
         namespace = self._namespaces.get(name)
         deletes = self._deletes(name, content)
         if namespace is None or FINALIZER not in (namespace.spec.finalizers or ()):
             return deletes
         if self._let_go.get(name) == namespace.metadata.uid:
             return []  # the cache will show it soon
-        writes = [*deletes, *self._status(namespace, content, now)]
+        status = self._status(namespace, content, now)
+        # A delete that fails ends the job: what is to be said of it must not wait behind it.
+        writes = [*status, *deletes] if content.failed else [*deletes, *status]
         if writes or not content.empty():
             return writes
         quiet = content.changed + QUIET_S
@@ -166,72 +153,92 @@ class NamespaceController:
             return []
         return [_finalize(namespace)]
 
-    def _deletes(self, name: str, content: _Content) -> list[Write]:
-        """Deletes not asked for yet, pods first, then in the order of the resource table, by name."""
-        writes: list[Write] = []
-        for key, resource in self._resources.items():
-            for object_name, found in sorted(content.objects.get(key, {}).items()):
-                uid = found.metadata.uid
-                if found.metadata.deletion_timestamp is not None or content.asked.get((key, object_name)) == uid:
-                    continue
-                if len(writes) == DELETES_MAX:
-                    return writes
-                content.asked[key, object_name] = uid
-                options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
-                writes.append(
-                    Write(
-                        verb="delete",
-                        resource=resource,
-                        namespace=name,
-                        name=object_name,
-                        body=encode(options),
-                        tolerate=("NotFound", "Conflict"),
-                    )
-                )
-        return writes
+    def _deletes(self, name: str, content: NamespaceContent) -> list[Write]:
+        """Deletes not asked for yet: pods first, then in the order of the resource table; last what failed before."""
+        chosen: list[tuple[str, str]] = []
+        for key in self._resources:
+            for object_name in content.left.get(key, ()):
+                if len(chosen) == DELETES_MAX:
+                    break
+                if (key, object_name) not in content.failed:
+                    chosen.append((key, object_name))
+        # who failed least often is tried first, so that each has its turn
+        again = sorted(content.failed, key=lambda each: content.failed[each][0])
+        chosen += again[: DELETES_MAX - len(chosen)]
+        for key, object_name in chosen:
+            if (key, object_name) not in content.failed:
+                content.not_left(key, object_name)
+        return [self._delete(name, key, content.objects[key][object_name].metadata) for key, object_name in chosen]
 
-    def _status(self, namespace: Namespace, content: _Content, now: float) -> list[Write]:
+    def _delete(self, namespace: str, key: str, meta: ObjectMeta) -> Write:
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": meta.uid}}
+        return Write(
+            verb="delete",
+            resource=self._resources[key],
+            namespace=namespace,
+            name=meta.name,
+            body=encode(options),
+            tolerate=("NotFound", "Conflict"),
+        )
+
+    def _status(self, namespace: Namespace, content: NamespaceContent, now: float) -> list[Write]:
         """A status patch, if conditions changed."""
         name = namespace.metadata.name
-        told, when = self._told.get(name, ({}, 0.0))
-        conditions = {}
-        for condition in _conditions(self._resources, content):
+        told, when = self._told.get(name) or (said(namespace), 0.0)
+        wanted = {}
+        for condition in conditions(self._resources, content):
             before = told.get(condition["type"])
             same = before is not None and before["status"] == condition["status"]
             since = before["lastTransitionTime"] if before is not None and same else format_time(now)
-            conditions[condition["type"]] = {**condition, "lastTransitionTime": since}
-        if conditions == told or (not told and content.empty()):
+            wanted[condition["type"]] = {**condition, "lastTransitionTime": since}
+        if wanted == told or (not told and content.empty()):
             return []  # a namespace that is empty at once goes without a word
-        only_counts = told and all(told[kind]["status"] == each["status"] for kind, each in conditions.items())
-        if only_counts and now < when + STATUS_INTERVAL_S:
+        only_texts = told and all(
+            told[kind]["status"] == each["status"] for kind, each in wanted.items() if kind in told
+        )
+        if only_texts and now < when + STATUS_INTERVAL_S:
+            self._queue.add_after(name, when + STATUS_INTERVAL_S - now, now)
             return []
-        self._told[name] = (conditions, now)
-        body = encode({"status": {"conditions": list(conditions.values())}})
+        self._told[name] = (wanted, now)
+        others = [each for each in namespace.status.conditions or () if each.type not in CONDITIONS]
+        body = encode({"status": {"conditions": [*others, *wanted.values()]}})
         return [Write(verb="patch", resource=Namespaces, name=name, subresource="status", body=body)]
 
     def on_done(self, done: Done, now: float) -> None:
         name = done.job.key
+        self._follow(done)
         if done.error is None:
             self._queue.forget(name)
             if done.job.writes[-1].subresource == "finalize":
                 self._let_go[name] = done.job.token
             self._queue.add(name, now)  # the rest of many deletes
+        elif done.error.reason == "NotFound":
+            self._queue.forget(name)  # the namespace itself is gone; its event will say so
         else:
-            self._retry_failed(done)
-            if done.error.reason == "NotFound":
-                self._queue.forget(name)  # the namespace itself is gone; its event will say so
-            else:
-                self._queue.add_rate_limited(name, now)
+            self._queue.add_rate_limited(name, now)
         self._queue.done(name, now)
 
-    def _retry_failed(self, done: Done) -> None:
-        """What was not done is not asked for."""
+    def _follow(self, done: Done) -> None:
+        """What was not done is not asked for; what failed is remembered with what the server said."""
         content = self._contents.get(done.job.key)
-        for write in done.job.writes[len(done.results) :]:
-            if write.verb == "delete" and content is not None:
-                content.asked.pop((write.resource.key, write.name), None)
-            elif write.verb == "patch":
+        for index, write in enumerate(done.job.writes):
+            place = (write.resource.key, write.name)
+            performed = index < len(done.results)
+            if write.verb == "patch" and not performed:
                 self._told.pop(done.job.key, None)
+            if write.verb != "delete" or content is None:
+                continue
+            if performed:
+                if content.failed.pop(place, None):
+                    content.not_left(*place)
+                continue
+            found = content.objects.get(place[0], {}).get(place[1])
+            if found is None or found.metadata.deletion_timestamp is not None:
+                continue
+            content.left.setdefault(place[0], {})[place[1]] = None
+            if index == len(done.results) and done.error is not None:
+                times, _ = content.failed.get(place, (0, ""))
+                content.failed[place] = (times + 1, done.error.message)
 
     def next_deadline(self) -> float | None:
         return self._queue.next_deadline() if self._synced else None
@@ -242,7 +249,7 @@ class NamespaceController:
     def check(self) -> None:
         self._queue.check()
         for name, content in self._contents.items():
-            assert all(content.objects.values()), f"{name} keeps an empty kind"
+            content.check(name)
             waits = name in self._namespaces and self._is_terminating(name)
             assert waits or not content.empty(), f"{name} is empty and was not dropped"
         assert not set(self._gone) & set(self._namespaces), "a namespace is gone and there"
@@ -262,47 +269,3 @@ def _finalize(namespace: Namespace) -> Write:
         subresource="finalize",
         body=encode(document),
     )
-
-
-def _conditions(resources: dict[str, Resource], content: _Content) -> list[dict[str, str]]:
-    """The five conditions in their order.  ``resources.group`` in texts ends with a dot for the core group."""
-    counts = {f"{r.plural}.{r.group}": len(content.objects.get(key, {})) for key, r in resources.items()}
-    remaining = ", ".join(f"{name} has {count} resource instances" for name, count in sorted(counts.items()) if count)
-    finalizers: dict[str, int] = {}
-    for named in content.objects.values():
-        for found in named.values():
-            for finalizer in found.metadata.finalizers or ():
-                finalizers[finalizer] = finalizers.get(finalizer, 0) + 1
-    held = ", ".join(f"{name} in {count} resource instances" for name, count in sorted(finalizers.items()))
-    return [
-        _condition("NamespaceDeletionDiscoveryFailure", "ResourcesDiscovered", "All resources successfully discovered"),
-        _condition(
-            "NamespaceDeletionGroupVersionParsingFailure",
-            "ParsedGroupVersions",
-            "All legacy kube types successfully parsed",
-        ),
-        _condition(
-            "NamespaceDeletionContentFailure",
-            "ContentDeleted",
-            "All content successfully deleted, may be waiting on finalization",
-        ),
-        _condition("NamespaceContentRemaining", "ContentRemoved", "All content successfully removed")
-        if not remaining
-        else _condition(
-            "NamespaceContentRemaining", "SomeResourcesRemain", f"Some resources are remaining: {remaining}", "True"
-        ),
-        _condition(
-            "NamespaceFinalizersRemaining", "ContentHasNoFinalizers", "All content-preserving finalizers finished"
-        )
-        if not held
-        else _condition(
-            "NamespaceFinalizersRemaining",
-            "SomeFinalizersRemain",
-            f"Some content in the namespace has finalizers remaining: {held}",
-            "True",
-        ),
-    ]
-
-
-def _condition(kind: str, reason: str, message: str, status: str = "False") -> dict[str, str]:
-    return {"type": kind, "status": status, "reason": reason, "message": message}

@@ -1,7 +1,10 @@
 """Who owns whom: the graph of ownerReferences over every watched object, kept from informer changes.
 
-Edges go by uid alone.  An owner may be referred to before it is seen, and after it is gone; ``gone`` remembers those
-whose end is certain, for as long as something still refers to them.
+An edge is a reference's uid.  What a reference says beside the uid (kind, namespace, name) may be wrong, so all that is
+learned about owners is filed under the whole ``Claim``: that no Service ``b/web`` with uid U exists says nothing about
+U itself, whose real name and namespace another reference may well give (kubernetes#65200, #88097).
+
+An owner may be referred to before it is seen, and after it is gone.
 """
 
 from __future__ import annotations
@@ -9,17 +12,30 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from sliceplane.api.meta import Object, OwnerReference
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import OPTIONAL_RESOURCES, Resource
 from sliceplane.informer.changes import Change
 
 FOREGROUND: Final = "foregroundDeletion"
 ORPHAN: Final = "orphan"
 
 
-class Item:
-    """One object as last seen.  Changed by ``OwnershipGraph`` only, but for ``seen``."""
+class Claim(NamedTuple):
+    """An owner as a reference tells it.  ``resource`` is a ``Resource.key``; cluster-wide owners have no namespace."""
 
-    __slots__ = ("deleting", "finalizers", "name", "namespace", "owners", "resource", "seen", "uid", "version")
+    resource: str
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.resource}/{self.namespace}/{self.name}#{self.uid}"
+
+
+class Item:
+    """One object as last seen.  Changed by ``OwnershipGraph`` only, but for ``confirmed``."""
+
+    __slots__ = ("confirmed", "deleting", "finalizers", "name", "namespace", "owners", "resource", "uid", "version")
 
     def __init__(self, resource: Resource, found: Object) -> None:
         meta = found.metadata
@@ -27,8 +43,6 @@ class Item:
         self.namespace: Final = meta.namespace
         self.name: Final = meta.name
         self.uid: Final = meta.uid
-        #: when the garbage collector first missed an owner of it (seconds since the epoch)
-        self.seen: float | None = None
         self.update(found)
 
     def update(self, found: Object) -> None:
@@ -37,14 +51,18 @@ class Item:
         self.owners = meta.owner_references or ()
         self.finalizers = meta.finalizers or ()
         self.deleting = meta.deletion_timestamp is not None
+        #: the server itself said that this object waits for its dependents
+        self.confirmed = False
 
     @property
     def foreground(self) -> bool:
         """It is being deleted and waits for its dependents."""
         return self.deleting and FOREGROUND in self.finalizers
 
-    def blocks(self, owner_uid: str) -> bool:
-        return any(owner.uid == owner_uid and owner.block_owner_deletion for owner in self.owners)
+    @property
+    def claim(self) -> Claim:
+        """What a right reference to it says."""
+        return Claim(self.resource.key, self.namespace, self.name, self.uid)
 
 
 class Owners(NamedTuple):
@@ -61,10 +79,21 @@ class OwnershipGraph:
 
     def __init__(self, resources: tuple[Resource, ...]) -> None:
         self._resources = {each.key: each for each in resources}
-        self._kinds = {(each.group, each.kind): each for each in resources}
+        self._kinds = {(each.api_version, each.kind): each for each in resources}
+        for each in OPTIONAL_RESOURCES:
+            if each.key in self._resources:
+                self._kinds[each.api_version, each.kind] = self._resources[each.key]
         self.items: dict[str, Item] = {}
-        self._dependents: dict[str, dict[str, None]] = {}
-        self._gone: set[str] = set()
+        #: owner -> dependent -> whether it blocks the owner's deletion
+        self._dependents: dict[str, dict[str, bool]] = {}
+        #: owner -> how many dependents block it; no zeros
+        self._blocking: dict[str, int] = {}
+        #: uid -> claims of which the server said that there is no such object.  A uid does not come back.
+        self._gone: dict[str, set[Claim]] = {}
+        #: uids that caches showed going.  A cache may be behind, or a list older than it: a hint, no proof.
+        self._ended: set[str] = set()
+
+    # -- events -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object]) -> tuple[str, ...]:
         """Follow *change*.  Gives the uids of objects that something may have to be done about."""
@@ -78,6 +107,7 @@ class OwnershipGraph:
 
     def _put(self, resource: Resource, new: Object) -> tuple[str, ...]:
         uid = new.metadata.uid
+        self._ended.discard(uid)
         item = self.items.get(uid)
         if item is None:
             item = self.items[uid] = Item(resource, new)
@@ -86,9 +116,12 @@ class OwnershipGraph:
             concerned = item.owners or item.deleting
             return (*((uid,) if concerned else ()), *self._dependents.get(uid, ()))
         before = (item.owners, item.finalizers, item.deleting)
-        self._unlink(item)
-        item.update(new)
-        self._link(item)
+        if (new.metadata.owner_references or ()) == item.owners:
+            item.update(new)
+        else:
+            self._unlink(item)
+            item.update(new)
+            self._link(item)
         if before == (item.owners, item.finalizers, item.deleting):
             return ()
         owners = tuple(owner.uid for owner in item.owners if owner.uid in self.items)
@@ -102,60 +135,149 @@ class OwnershipGraph:
             return ()
         self._unlink(item)
         owners = tuple(owner.uid for owner in item.owners if owner.uid in self.items)
-        return (*owners, *self.note_gone(uid))
-
-    def note_gone(self, uid: str) -> tuple[str, ...]:
-        """*uid* surely exists no more.  Gives its dependents."""
         dependents = self.dependents(uid)
         if dependents:
-            self._gone.add(uid)
+            self._ended.add(uid)
+        return (*owners, *dependents)
+
+    def note_gone(self, claim: Claim) -> tuple[str, ...]:
+        """The server has no such object.  Gives the dependents that claim it."""
+        dependents = self.claimants(claim)
+        if dependents:
+            self._gone.setdefault(claim.uid, set()).add(claim)
         return dependents
 
     def _link(self, item: Item) -> None:
-        for owner in item.owners:
-            self._dependents.setdefault(owner.uid, {})[item.uid] = None
+        for uid, blocks in self._edges(item).items():
+            self._dependents.setdefault(uid, {})[item.uid] = blocks
+            if blocks:
+                self._blocking[uid] = self._blocking.get(uid, 0) + 1
 
     def _unlink(self, item: Item) -> None:
+        for uid, blocks in self._edges(item).items():
+            dependents = self._dependents[uid]
+            del dependents[item.uid]
+            if not dependents:
+                del self._dependents[uid]
+                self._gone.pop(uid, None)
+                self._ended.discard(uid)
+            if blocks:
+                self._blocking[uid] -= 1
+                if not self._blocking[uid]:
+                    del self._blocking[uid]
+
+    def _edges(self, item: Item) -> dict[str, bool]:
+        """Owner uid -> whether the item blocks it.  What will not be collected by its means cannot be waited for."""
+        found: dict[str, bool] = {}
         for owner in item.owners:
-            dependents = self._dependents.get(owner.uid)
-            if dependents is not None and dependents.pop(item.uid, 0) is None and not dependents:
-                del self._dependents[owner.uid]
-                self._gone.discard(owner.uid)
+            blocks = bool(owner.block_owner_deletion) and self.claim(item, owner) is not None
+            found[owner.uid] = found.get(owner.uid, False) or blocks
+        return found
+
+    # -- questions --------------------------------------------------------------------------------------
 
     def dependents(self, uid: str) -> tuple[str, ...]:
         return tuple(self._dependents.get(uid, ()))
 
-    def resource_of(self, owner: OwnerReference) -> Resource | None:
-        """The watched resource of an owner, whatever its version; ``None``: not watched."""
-        group, slash, _ = owner.api_version.rpartition("/")
-        return self._kinds.get((group if slash else "", owner.kind))
+    def has_dependents(self, uid: str) -> bool:
+        return uid in self._dependents
+
+    def is_blocked(self, uid: str) -> bool:
+        """A dependent wants to go before *uid*."""
+        return uid in self._blocking
+
+    def is_in_circle(self, item: Item) -> bool:
+        """*item* waits for its dependents, and one of them, by way of others maybe, waits for *item*.
+
+        Walks up from owner to owner: those are few.
+        """
+        seen = {item.uid}
+        walk = [item]
+        while walk:
+            each = walk.pop()
+            for owner in each.owners:
+                above = self.items.get(owner.uid)
+                if above is None or not owner.block_owner_deletion or not above.foreground:
+                    continue
+                if above is item:
+                    return True
+                if above.uid not in seen:
+                    seen.add(above.uid)
+                    walk.append(above)
+        return False
+
+    def claim(self, item: Item, owner: OwnerReference) -> Claim | None:
+        """What *item* says about *owner*; ``None``: not for us to judge.
+
+        That is an owner of a kind and version that we do not know, and a namespaced owner of a cluster-wide object.
+        """
+        resource = self._kinds.get((owner.api_version, owner.kind))
+        if resource is None or (resource.namespaced and not item.namespace):
+            return None
+        return Claim(resource.key, item.namespace if resource.namespaced else "", owner.name, owner.uid)
+
+    def claimants(self, claim: Claim) -> tuple[str, ...]:
+        """The dependents that make *claim*, in the order in which they came."""
+        return tuple(uid for uid in self._dependents.get(claim.uid, ()) if self._claims(uid, claim))
+
+    def is_claimed(self, claim: Claim) -> bool:
+        return any(self._claims(uid, claim) for uid in self._dependents.get(claim.uid, ()))
+
+    def _claims(self, uid: str, claim: Claim) -> bool:
+        item = self.items[uid]
+        return any(owner.uid == claim.uid and self.claim(item, owner) == claim for owner in item.owners)
+
+    def resource(self, claim: Claim) -> Resource:
+        return self._resources[claim.resource]
+
+    def find(self, claim: Claim) -> Item | None:
+        """The object that *claim* tells of, if the caches have it and it is as told."""
+        known = self.items.get(claim.uid)
+        return known if known is not None and known.claim == claim else None
+
+    def is_suspect(self, claim: Claim) -> bool:
+        """There is more against *claim* than that the caches may be behind."""
+        return claim.uid in self._ended or claim.uid in self.items
+
+    def is_gone(self, claim: Claim) -> bool:
+        return claim in self._gone.get(claim.uid, ())
 
     def classify(self, item: Item) -> Owners:
         found = Owners([], [], [], [])
         for owner in item.owners:
-            resource = self.resource_of(owner)
-            known = self.items.get(owner.uid)
-            if resource is None or (resource.namespaced and not item.namespace):
+            claim = self.claim(item, owner)
+            if claim is None:
                 found.solid.append(owner)
-            elif known is not None and known.resource is resource and known.name == owner.name:
-                if resource.namespaced and known.namespace != item.namespace:
-                    found.dangling.append(owner)
-                elif known.foreground:
-                    found.waiting.append(owner)
-                else:
-                    found.solid.append(owner)
-            elif owner.uid in self._gone:
+            elif self.is_gone(claim):
                 found.dangling.append(owner)
             else:
-                found.unsure.append(owner)
+                known = self.find(claim)
+                known_as = found.unsure if known is None else found.waiting if known.foreground else found.solid
+                known_as.append(owner)
         return found
 
+    def misplaced(self, item: Item) -> tuple[OwnerReference, ...]:
+        """Owners that cannot be where *item* looks for them (reason OwnerRefInvalidNamespace)."""
+        wrong = []
+        for owner in item.owners:
+            resource = self._kinds.get((owner.api_version, owner.kind))
+            known = self.items.get(owner.uid)
+            if resource is None or not resource.namespaced:
+                continue
+            elsewhere = known is not None and known.resource is resource and known.namespace != item.namespace
+            if elsewhere or not item.namespace:
+                wrong.append(owner)
+        return tuple(wrong)
+
     def check(self) -> None:
-        expected: dict[str, set[str]] = {}
+        expected: dict[str, dict[str, bool]] = {}
         for uid, item in self.items.items():
             assert item.uid == uid, f"{item.uid} filed under {uid}"
-            for owner in item.owners:
-                expected.setdefault(owner.uid, set()).add(uid)
-        assert {owner: set(found) for owner, found in self._dependents.items()} == expected, "edges differ"
-        assert self._gone <= set(expected), f"remembers {self._gone - set(expected)} for nobody"
-        assert not self._gone & set(self.items), f"{self._gone & set(self.items)} are gone and there"
+            for owner, blocks in self._edges(item).items():
+                expected.setdefault(owner, {})[uid] = blocks
+        assert self._dependents == expected, "edges differ"
+        blocking = {owner: sum(found.values()) for owner, found in expected.items() if any(found.values())}
+        assert self._blocking == blocking, f"blocking is {self._blocking}, not {blocking}"
+        remembered = {*self._gone, *self._ended}
+        assert remembered <= set(expected), f"remembers {remembered - set(expected)} for nobody"
+        assert not self._ended & set(self.items), f"{self._ended & set(self.items)} have ended and are there"

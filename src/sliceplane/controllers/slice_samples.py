@@ -41,7 +41,7 @@ class SliceSamples:
 
     def succeeded(self, shape: ServiceShape, families: Sequence[FamilyChanges]) -> None:
         """All writes of a sync were accepted."""
-        labels = ("Auto" if shape.hints is HintMode.AUTO else "Disabled", shape.distribution)
+        labels = ("Auto" if shape.hints is HintMode.AUTO else "Disabled", shape.distribution_group)
         histogram = self._changed.get(labels)
         if histogram is None:
             histogram = self._changed[labels] = Histogram(DEFAULT_BUCKETS)
@@ -73,6 +73,12 @@ class SliceSamples:
             ),
             _counts("syncs", "Syncs of Services by how they ended.", "result", self._syncs, "counter"),
         )
+
+
+def slices_saved(count: int) -> Family:
+    """Ours alone: there is no merging upstream."""
+    name = "sliceplane_endpoint_slices_saved_total"
+    return Family(name, "counter", "Slices that merging under-filled ones has saved.", (), (Sample((), count),))
 
 
 def _gauge(name: str, help_text: str, value: float) -> Family:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
+from sliceplane.kit.names import check_dns_subdomain, check_label_value
+
 #: of one endpoint, by API validation (reference 5.2)
 HINTS_MAX: Final = 8
 ENTRY_POINT_GROUP: Final = "sliceplane.heuristics"
@@ -105,12 +107,21 @@ Heuristic = LocalHeuristic | ZonalHeuristic
 
 
 def problem_of_hints(found: Hints) -> str:
-    """Why *found* is no answer; "" if it is one."""
-    for what, names in (("zones", found.zones), ("nodes", found.nodes)):
+    """Why *found* is no answer; "" if it is one.  What passes, an API server takes."""
+    for what, names, check in (
+        ("zones", found.zones, check_label_value),
+        ("nodes", found.nodes, check_dns_subdomain),
+    ):
+        given: object = names
+        if not isinstance(given, tuple | list):
+            return f"hinted {what} are {names!r}, not a tuple of names"
         if len(names) > HINTS_MAX:
             return f"{len(names)} {what} are hinted, {HINTS_MAX} are allowed"
         if len(set(names)) != len(names) or "" in names:
             return f"hinted {what} {list(names)} have an empty or a repeated name"
+        for name in names:
+            if check(name):
+                return f"{name!r} cannot be the name of a {what[:-1]}: {check(name)[0]}"
     return ""
 
 
@@ -119,6 +130,8 @@ def problem_of_allocation(found: Allocation, endpoints: Mapping[str, int]) -> st
     if set(found) != set(endpoints):
         return f"the allocation is for zones {sorted(found)}, the endpoints are in {sorted(endpoints)}"
     for zone, portions in found.items():
+        if any(type(portion.count) is not int for portion in portions):
+            return f"the portions of zone {zone} are not whole numbers"
         total = sum(portion.count for portion in portions)
         if total != endpoints[zone] or any(portion.count < 0 for portion in portions):
             return f"the portions of zone {zone} add up to {total} of {endpoints[zone]} endpoints"

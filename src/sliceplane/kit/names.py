@@ -92,6 +92,11 @@ def check_qualified_name(value: str) -> tuple[str, ...]:
     return tuple(problems)
 
 
+def is_domain_qualified(value: str) -> bool:
+    """``domain/Name``: a qualified name with its prefix, such as that of a heuristic."""
+    return "/" in value and not check_qualified_name(value)
+
+
 def check_label_value(value: str) -> tuple[str, ...]:
     problems = []
     if len(value) > LABEL_MAX:

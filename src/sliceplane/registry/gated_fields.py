@@ -16,6 +16,7 @@ from sliceplane.api.errors import FieldError, not_supported
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Services
+from sliceplane.kit.names import is_domain_qualified
 from sliceplane.registry.types import Target
 
 _DISTRIBUTION: Final = "spec.trafficDistribution"
@@ -88,7 +89,7 @@ def narrow(
     if target.resource is not Services or gates.enabled(names.PREFER_SAME_TRAFFIC_DISTRIBUTION):
         return errors
     value = new.get("spec", {}).get("trafficDistribution")
-    if value is None or value in _DISTRIBUTIONS:
+    if value is None or value in _DISTRIBUTIONS or is_domain_qualified(value):
         return errors
     if old is not None and value == old.get("spec", {}).get("trafficDistribution"):
         return errors

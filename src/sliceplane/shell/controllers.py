@@ -19,10 +19,12 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
 from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.hint_problems import HintProblems
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.controllers.root_ca_publisher import RootCaPublisher
 from sliceplane.controllers.service_account import ServiceAccountController
+from sliceplane.controllers.traffic_distribution import TrafficDistributionController
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
@@ -57,14 +59,15 @@ class DiscoveryConfig:
     mirroring: MirroringConfig = field(default_factory=MirroringConfig)
 
 
-def default_controllers(config: DiscoveryConfig | None = None) -> tuple[Entry, ...]:
+def default_controllers(config: DiscoveryConfig | None = None, *, conditions: bool = True) -> tuple[Entry, ...]:
     """What every plane runs; without the feature gate EndpointSlice, slices stay as they are (KEP-0752).
 
     The mirroring controller of one call waits for the Endpoints controller of the same call, if that runs.
+    *conditions*: Services with trafficDistribution are told what became of it.
     """
     wanted = config or DiscoveryConfig()
     slices, endpoints, mirroring = wanted.slices, wanted.endpoints, wanted.mirroring
-    first_sync = FirstSync()
+    first_sync, problems = FirstSync(), HintProblems()
     entries = [Entry(lambda: EndpointsController(endpoints, first_sync), endpoints.concurrent_endpoint_syncs)]
     if slices.gates.enabled(ENDPOINT_SLICE):
         mirror = Entry(
@@ -72,10 +75,21 @@ def default_controllers(config: DiscoveryConfig | None = None) -> tuple[Entry, .
             mirroring.concurrent_service_endpoint_syncs,
         )
         entries.append(mirror)
-        entries.insert(0, Entry(lambda: EndpointSliceController(slices), slices.concurrent_service_endpoint_syncs))
+        entries.insert(
+            0, Entry(lambda: EndpointSliceController(slices, problems), slices.concurrent_service_endpoint_syncs)
+        )
     entries += [Entry(GarbageCollector, 20), Entry(NamespaceController), Entry(ResourceQuotaController)]
     entries.append(Entry(ServiceAccountController))
+    if conditions:
+        entries.append(Entry(lambda: TrafficDistributionController(slices.find_heuristic, problems, slices.gates)))
     return tuple(entries)
+
+
+def reverse_mirror(*, cleanup: bool = False) -> Entry:
+    """For who asks for it: slices to Endpoints.  With *cleanup* it takes away what it made, and makes no more."""
+    from sliceplane.controllers.reverse_mirroring import ReverseMirrorController
+
+    return Entry(lambda: ReverseMirrorController(cleanup=cleanup))
 
 
 def emulation_controllers(config: EmulationConfig) -> tuple[Entry, ...]:

@@ -1,4 +1,7 @@
-"""Leader election for a process: performs what ``controllers.election`` asks, and runs the work while it leads."""
+"""Leader election for a process: performs what ``controllers.election`` asks, and runs the work while it leads.
+
+Terms begin and end with an Event about the Lease, as upstream's do (``kubectl describe lease``).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Leases
+from sliceplane.controllers.base import EventNote
 from sliceplane.controllers.election import Election, ElectionConfig, LeaseRequest
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.client.base import Client, Unreachable, no_answer
@@ -15,6 +20,8 @@ from sliceplane.shell.log import get_logger
 
 #: an end of the process waits so long for the Lease to be released
 RELEASE_TIMEOUT_S = 3.0
+#: who reports, in Events
+COMPONENT = "sliceplane-controllers"
 
 _log = get_logger("election")
 
@@ -22,16 +29,26 @@ _log = get_logger("election")
 class Candidate:
     """One instance of several.  ``run`` is its life; everything else may be read at any time.
 
-    *clock* gives seconds since the epoch and must go on steadily when somebody sets the machine's.
+    *clock* gives seconds since the epoch and must go on steadily when somebody sets the machine's.  *note* is told
+    what an Event should say; it must not block.
     """
 
-    def __init__(self, client: Client, config: ElectionConfig, *, rng: Rng, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        config: ElectionConfig,
+        *,
+        rng: Rng,
+        clock: Callable[[], float],
+        note: Callable[[EventNote], None] | None = None,
+    ) -> None:
         self._client = client
         self._config = config
         self._clock = clock
         self._core = Election(config, rng)
         self._work: asyncio.Task[None] | None = None
         self._told = ""
+        self._note = note
         #: how often it came to lead
         self.terms = 0
 
@@ -55,6 +72,7 @@ class Candidate:
                 if self.leading and self._work is None:
                     self.terms += 1
                     _log.info("became leader", lease=self._config.name, identity=self._config.identity)
+                    self._tell("became leader", "Acquire")
                     self._work = asyncio.get_running_loop().create_task(work(), name="the leader's work")
                 elif self._work is not None and self._work.done():
                     await self._work
@@ -116,6 +134,7 @@ class Candidate:
         work, self._work = self._work, None
         if work is None:
             return
+        self._tell("stopped leading", "Release")
         work.cancel()
         (ended,) = await asyncio.gather(work, return_exceptions=True)
         if isinstance(ended, Exception):
@@ -133,6 +152,22 @@ class Candidate:
                     await self._perform(request, RELEASE_TIMEOUT_S)
         except TimeoutError:
             _log.warning("the lease was not released in time", lease=self._config.name)
+
+    def _tell(self, what: str, action: str) -> None:
+        lease = self._core.lease
+        if self._note is None or lease is None:
+            return
+        self._note(
+            EventNote(
+                regarding=Object(metadata=lease),
+                regarding_resource=Leases,
+                type="Normal",
+                reason="LeaderElection",
+                note=f"{self._config.identity} {what}",
+                component=COMPONENT,
+                action=action,
+            )
+        )
 
     def _tell_holder(self) -> None:
         holder = self._core.holder

@@ -36,6 +36,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import TableRef, deletion
 from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane, PlaneConfig
+from sliceplane.proxy.progress import Progress
 from sliceplane.proxy.schedule import Freshness
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.log import get_logger
@@ -110,6 +111,8 @@ class NodeProxy:
     ) -> None:
         config = PlaneConfig(node_name=node_name, table=table, min_period_s=min_period_s)
         self.watches = watches(node_name)
+        #: for ``proxy_report``
+        self.progress = Progress(node_name, families)
         self._runner = runner
         self._clock = clock
         self._planes = tuple(FamilyPlane(family, config) for family in families)
@@ -124,6 +127,7 @@ class NodeProxy:
     def on_change(self, change: Change[Object]) -> None:
         """One difference that an informer found, of any of ``watches``."""
         now = self._clock()
+        self.progress.on_object(change.object)
         for plane in self._planes:
             match change.old, change.new:
                 case (Service() | None as old, Service() | None as new):
@@ -244,8 +248,10 @@ class NodeProxy:
 
     async def _write_once(self, plane: FamilyPlane) -> None:
         started = self._clock()
+        self.progress.on_taken(plane.family)
         transaction = plane.take_transaction(started)
         if transaction is None:
+            self.progress.on_written(plane.family)
             return
         try:
             await self._runner.run(transaction.render())
@@ -258,6 +264,7 @@ class NodeProxy:
             )
             return
         plane.on_success(self._clock())
+        self.progress.on_written(plane.family)
         self._written[plane.family].set()
         _log.debug(
             "rules written",

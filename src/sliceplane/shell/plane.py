@@ -65,9 +65,9 @@ _RETENTION_TICK_SECONDS = 5.0
 _EXPIRY_TICK_SECONDS = 5.0
 _TEND_SECONDS = 1.0
 #: often, although certificates live long: a clock that was wrong at the start may be set right by years
-_CERTIFICATE_CHECK_SECONDS = 600.0
+CERTIFICATE_CHECK_SECONDS = 600.0
 #: what listens on every interface is to be reached by new addresses soon
-_ADDRESS_CHECK_SECONDS = 10.0
+ADDRESS_CHECK_SECONDS = 10.0
 #: a node of a cluster may have thousands, of Services; a certificate must stay small
 INTERFACE_ADDRESSES_MAX = 128
 
@@ -390,7 +390,7 @@ class Plane:
         """Renew certificates that expire while the process runs, or that lack a new address of this machine; open
         connections are not touched."""
         while True:
-            await asyncio.sleep(_ADDRESS_CHECK_SECONDS if self._on_every_interface else _CERTIFICATE_CHECK_SECONDS)
+            await asyncio.sleep(ADDRESS_CHECK_SECONDS if self._on_every_interface else CERTIFICATE_CHECK_SECONDS)
             try:
                 self.pki, made = pki.ensure(self.data_dir.pki, self.certificate_names(), self.clock())
                 if made:

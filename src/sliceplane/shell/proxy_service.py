@@ -15,6 +15,7 @@ from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
 from sliceplane.shell.nft_runner import NftError, NftRunner
 from sliceplane.shell.node_proxy import NodeProxy, available_families
+from sliceplane.shell.proxy_report import report_progress
 from sliceplane.shell.reflect import loop_clock
 from sliceplane.shell.start_error import StartError
 
@@ -30,7 +31,7 @@ class ProxyService:
     def __init__(self, node: str, netns: str = "") -> None:
         self._node = node
         self._runner = NftRunner(netns=netns)
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, plane: Plane) -> None:
         """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left behind."""
@@ -42,12 +43,17 @@ class ProxyService:
         client = InProcessClient(
             plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=user
         )
-        proxy = NodeProxy(self._node, self._runner, families=available_families(), clock=loop_clock(plane.clock()))
+        clock = loop_clock(plane.clock())
+        proxy = NodeProxy(self._node, self._runner, families=available_families(), clock=clock)
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
-        self._task = asyncio.create_task(proxy.follow(client, rng), name="node proxy")
+        telling = report_progress(client, proxy, rng.fork(), clock)
+        self._tasks = [
+            asyncio.create_task(proxy.follow(client, rng), name="node proxy"),
+            asyncio.create_task(telling, name="node proxy's progress"),
+        ]
         plane.health.add("proxy", lambda: "" if proxy.health().healthy else "rules are older than they should be")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -17,6 +17,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.controllers import STALENESS_S_MAX, Entry, complaint
 from sliceplane.shell.election import Candidate
+from sliceplane.shell.events import EventRecorder
 from sliceplane.shell.host import ControllerHost
 from sliceplane.shell.host.host import HostStatus
 from sliceplane.shell.pages import Page
@@ -36,16 +37,26 @@ class Standalone:
         self._clock = loop_clock(time.time())
         self._rng = Rng(int.from_bytes(os.urandom(8), "big"))
         self._host: ControllerHost | None = None
+        #: for the election alone: the controllers' own lives and dies with their host
+        self._recorder = EventRecorder(client, clock=self._clock)
         self._candidate = (
-            None if election is None else Candidate(client, election, rng=self._rng.fork(), clock=self._clock)
+            None
+            if election is None
+            else Candidate(client, election, rng=self._rng.fork(), clock=self._clock, note=self._recorder.record)
         )
 
     async def run(self) -> None:
         """Until cancelled."""
         if self._candidate is None:
             await self._work()
-        else:
+            return
+        telling = asyncio.create_task(self._recorder.run(), name="event recorder of the election")
+        try:
             await self._candidate.run(self._work)
+        finally:
+            await self._recorder.flush()
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
 
     async def wait_ready(self) -> str:
         """Until the caches are filled, or until another instance is seen to lead; a line that says which."""

@@ -1,8 +1,8 @@
 """What must hold at every quiet point, by name.
 
 Each is a small function of the world that raises ``Broken``; ``INVARIANTS`` is the list that reports and
-``docs/invariants.md`` go by.  Three more hold all the time and are checked where they happen: ``no-lost-endpoint``
-(``steady``), ``no-part-fails`` and ``quiescence`` (``simulation``).
+``docs/invariants.md`` go by.  Four more hold all the time and are checked where they happen: ``no-lost-endpoint``
+(``steady``), ``no-premature-collection`` (``collection``), ``no-part-fails`` and ``quiescence`` (``simulation``).
 """
 
 from __future__ import annotations
@@ -224,6 +224,7 @@ INVARIANTS: Final[dict[str, tuple[str, Callable[[World], None]]]] = {
 #: checked where they happen
 ALWAYS: Final[dict[str, str]] = {
     "no-lost-endpoint": "a Pod that stays ready stays published at every commit",
+    "no-premature-collection": "the garbage collector deletes nothing that has an owner",
     "no-part-fails": "no controller, store or hub raises",
     "quiescence": "without faults and changes writes end within bounded time, for good",
 }

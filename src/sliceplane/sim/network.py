@@ -14,6 +14,7 @@ from sliceplane.api.meta import Object
 from sliceplane.controllers.base import Write
 from sliceplane.kit.rng import Rng
 from sliceplane.sim.agenda import Agenda
+from sliceplane.sim.collection import check_deletion
 from sliceplane.sim.faults import Faults
 from sliceplane.sim.server import Server, described
 from sliceplane.sim.trace import Trace
@@ -88,7 +89,8 @@ class Network:
         self._perform(actor, write)
 
     def _perform(self, actor: str, write: Write) -> bytes | StatusError:
-        self.writes += 1
+        self.writes += write.verb != "get"
+        check_deletion(self._server, actor, write)
         try:
             answer = self._server.perform(write)
         except StatusError as error:

@@ -81,6 +81,9 @@ class Server:
 
     def perform(self, write: Write) -> bytes:
         """Raises ``StatusError``."""
+        if write.verb == "get":
+            target = Target(resource=write.resource, namespace=write.namespace, name=write.name)
+            return self.registry.get(self._context(), target).body
         outcome = self._apply(write)
         self._publish()
         return outcome.body

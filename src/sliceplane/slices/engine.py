@@ -17,11 +17,14 @@ from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
+from sliceplane.heuristics.asking import Find
+from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.index import PodIndex, SelectorIndex
 from sliceplane.slices.members import Effect, Members
 from sliceplane.slices.service import ServiceState, Totals
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
+from sliceplane.slices.subsets import NodeZones, Subsetting
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.writes import SlicePlan
@@ -30,6 +33,9 @@ MAX_ENDPOINTS_DEFAULT: Final = 100
 MAX_ENDPOINTS_LIMIT: Final = 1000
 
 Keys = tuple[str, ...]
+
+
+_ZONAL: Final = (HintMode.AUTO, HintMode.PLUGIN)
 
 
 class Touched(NamedTuple):
@@ -58,12 +64,21 @@ class SliceEngine:
         self,
         max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT,
         gates: Gates | None = None,
+        find: Find = find_shipped,
+        *,
+        subsetting: Subsetting = Subsetting.OFF,
+        claim_unlabelled: bool = False,
         changes: SelectorChanges = SelectorChanges.HAND_OVER,
     ) -> None:
+        """*subsetting* is for services that ask for nothing; ``OFF``: for none.  *claim_unlabelled*: slices that no
+        label says who manages are ours if a Service controls them (KEP-0752 as of 2019, upgrade from 1.16)."""
         assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, f"max endpoints {max_endpoints_per_slice}"
         self._max = max_endpoints_per_slice
         self._gates = gates or Gates()
         self._changes = changes
+        self._subsetting = subsetting
+        self._claim_unlabelled = claim_unlabelled
+        self._find = find
         self._services: dict[str, ServiceState] = {}
         self._selectors: SelectorIndex[ServiceState] = SelectorIndex()
         self._selecting: dict[str, int] = {}
@@ -71,8 +86,12 @@ class SliceEngine:
         self._nodes: dict[str, NodeFacts] = {}
         self._zones = ZoneShares()
         self._zones_changed = False
-        #: services with topology-mode Auto; in the order in which they were seen
-        self._auto: dict[str, ServiceState] = {}
+        self._node_zones = NodeZones()
+        self._node_zones_changed = False
+        #: services that prefer subsets; in the order in which they were seen
+        self._preferring: dict[str, ServiceState] = {}
+        #: services whose hints depend on zones: topology-mode Auto, heuristics; in the order in which they were seen
+        self._zonal: dict[str, ServiceState] = {}
         self._totals = Totals()
         #: what each service has in ``_totals``, and the services whose part has to be counted anew
         self._counted: dict[str, Totals] = {}
@@ -117,7 +136,8 @@ class SliceEngine:
         else:
             self._nodes[name] = facts
         self._zones_changed |= self._zones.replace(known, facts)
-        if known is not None and facts is not None and known.zone == facts.zone:
+        self._node_zones_changed |= self._node_zones.replace(known, facts)
+        if known is not None and facts is not None and known.view == facts.view:
             return _UNTOUCHED
         effects: dict[str, Effect] = {}
         for pod in self._pods.on_node(name):
@@ -127,15 +147,21 @@ class SliceEngine:
         return _touched(effects)
 
     def take_unsettled(self) -> Keys:
-        """Services whose hints no longer fit the zones' shares of CPU.  O(services with hints), after a change of
-        these shares; else O(1)."""
-        if not self._zones_changed:
-            return ()
-        self._zones_changed = False
-        return tuple(key for key, service in self._auto.items() if not _members(service).hints_settled)
+        """Services whose hints no longer fit the zones' shares of CPU, or whose subsets no longer fit the zones.
+        O(services with hints), after a change of these shares; O(services that prefer subsets), after a change of
+        which zones there are; else O(1)."""
+        found: Keys = ()
+        if self._zones_changed:
+            self._zones_changed = False
+            found = tuple(key for key, service in self._zonal.items() if not _members(service).hints_settled)
+        if self._node_zones_changed:
+            self._node_zones_changed = False
+            services = self._preferring.items()
+            found += tuple(key for key, service in services if not _members(service).subsets_settled)
+        return found
 
     def on_service(self, new: Service) -> Keys:
-        shape = shape_of(new, self._gates)
+        shape = shape_of(new, self._gates, self._subsetting)
         service = self._service(shape.key)
         before = service.shape
         if before == shape:
@@ -166,20 +192,24 @@ class SliceEngine:
         pair = self._selectors.add(shape.namespace, shape.name, shape.selector, service)
         self._selecting[shape.namespace] = self._selecting.get(shape.namespace, 0) + 1
         service.set_shape(shape, self._pods.selected(shape.namespace, pair, shape.selector))
-        if shape.hints is HintMode.AUTO:
-            self._auto[shape.key] = service
+        if shape.hints in _ZONAL:
+            self._zonal[shape.key] = service
+        if shape.subsetting is Subsetting.PREFER_ZONE:
+            self._preferring[shape.key] = service
 
     def _count_distribution(self, before: ServiceShape | None, after: ServiceShape | None) -> None:
         """A value that nobody has any more stays, at 0."""
         for shape, step in ((before, -1), (after, 1)):
             if shape is not None and shape.active and shape.distribution:
-                self._distributions[shape.distribution] = self._distributions.get(shape.distribution, 0) + step
+                group = shape.distribution_group
+                self._distributions[group] = self._distributions.get(group, 0) + step
 
     def _unfile(self, namespace: str, name: str) -> None:
         service = self._services.get(f"{namespace}/{name}")
         if service is None or service.members is None:
             return
-        self._auto.pop(service.key, None)
+        self._zonal.pop(service.key, None)
+        self._preferring.pop(service.key, None)
         self._selectors.remove(namespace, name)
         self._selecting[namespace] -= 1
         if not self._selecting[namespace]:
@@ -188,7 +218,7 @@ class SliceEngine:
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Keys:
         """A slice can come to us and leave us by its labels; slices of others tell at most that ours are not needed."""
-        before, after = _service_of(old), _service_of(new)
+        before, after = self._service_of(old), self._service_of(new)
         touched: dict[str, None] = {}
         if old is not None and before and before != after:
             service = self._services.get(before)
@@ -222,6 +252,19 @@ class SliceEngine:
         self._drop_if_empty(service)
         return plan
 
+    def surplus(self, key: str) -> int:
+        """How many slices of *key* merging can save now.  Costs O(groups of ports)."""
+        service = self._services.get(key)
+        return 0 if service is None else service.surplus
+
+    def merge(self, key: str, max_writes: int, *, at_least_one: bool) -> SlicePlan:
+        """Instead of a ``plan`` without writes: one that merges slices.  *at_least_one* step, whatever it costs."""
+        service = self._services.get(key)
+        if service is None:
+            return SlicePlan()
+        self._uncounted[key] = None
+        return service.merge(max_writes, at_least_one=at_least_one)
+
     def finish(
         self, key: str, plan: SlicePlan, answers: Sequence[bytes], error: StatusError | None, now: float
     ) -> None:
@@ -233,6 +276,11 @@ class SliceEngine:
             service.failed(plan.writes[len(answers)], error)
         service.ended(well=error is None)
         self._drop_if_empty(service)
+
+    def hint_problems(self, key: str) -> tuple[str, ...]:
+        """Why *key* has no hints, as of its last plan; empty if it has, or wants none of ours."""
+        service = self._services.get(key)
+        return () if service is None or service.members is None else service.members.hint_problems
 
     def deadline(self, key: str) -> float | None:
         """When *key* has to be planned again although nothing happens."""
@@ -261,11 +309,25 @@ class SliceEngine:
 
     # -- helpers ----------------------------------------------------------------------------------------
 
+    def _service_of(self, observed: EndpointSlice | None) -> str:
+        """The key of the service that a slice of ours belongs to; "" for a slice that is not ours."""
+        labels = {} if observed is None else observed.metadata.labels or {}
+        name = labels.get(LABEL_SERVICE_NAME)
+        if observed is None or not name:
+            return ""
+        managed_by = labels.get(LABEL_MANAGED_BY)
+        ours = managed_by == MANAGED_BY_CONTROLLER
+        if managed_by is None and self._claim_unlabelled:
+            owners = observed.metadata.owner_references or ()
+            ours = any((o.kind, o.api_version, o.name, o.controller) == ("Service", "v1", name, True) for o in owners)
+        return f"{observed.metadata.namespace}/{name}" if ours else ""
+
     def _service(self, key: str) -> ServiceState:
         service = self._services.get(key)
         if service is None:
-            service = ServiceState(key, self._nodes, self._zones, self._max, changes=self._changes)
-            self._services[key] = service
+            service = self._services[key] = ServiceState(
+                *(key, self._nodes, self._zones, self._node_zones, self._max), find=self._find, changes=self._changes
+            )
         return service
 
     def _drop_if_empty(self, service: ServiceState) -> None:
@@ -275,12 +337,12 @@ class SliceEngine:
     def check(self) -> None:
         self._pods.check()
         self._selectors.check()
-        auto = {
+        zonal = {
             k
             for k, s in self._services.items()
-            if s.members is not None and s.shape is not None and s.shape.hints is HintMode.AUTO
+            if s.members is not None and s.shape is not None and s.shape.hints in _ZONAL
         }
-        assert self._auto.keys() == auto, f"{self._auto.keys() ^ auto} are filed wrongly as having hints"
+        assert self._zonal.keys() == zonal, f"{self._zonal.keys() ^ zonal} are filed wrongly as having hints"
         parts = list(self._counted.values())
         totals = Totals(*(sum(part[i] for part in parts) for i in range(3)))
         assert self._totals == totals, f"totals {self._totals} should be {totals}"
@@ -288,6 +350,7 @@ class SliceEngine:
         for facts in self._nodes.values():
             fresh.replace(None, facts)
         assert self._zones.shares == fresh.shares, f"shares {self._zones.shares} should be {fresh.shares}"
+        assert self._zones.views == fresh.views, f"zones {self._zones.views} should be {fresh.views}"
         for key, service in self._services.items():
             assert service.key == key, f"{service.key} is filed under {key}"
             assert not service.empty, f"{key} is empty and was not dropped"
@@ -297,14 +360,6 @@ class SliceEngine:
 def _members(service: ServiceState) -> Members:
     assert service.members is not None, f"{service.key} is filed under a selector and has no members"
     return service.members
-
-
-def _service_of(observed: EndpointSlice | None) -> str:
-    """The key of the service that a slice of ours belongs to; "" for a slice that is not ours."""
-    name = "" if observed is None else _named_service(observed)
-    if observed is None or not name or (observed.metadata.labels or {}).get(LABEL_MANAGED_BY) != MANAGED_BY_CONTROLLER:
-        return ""
-    return f"{observed.metadata.namespace}/{name}"
 
 
 def _named_service(observed: EndpointSlice) -> str:

@@ -14,9 +14,10 @@ from typing import Final
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod
-from sliceplane.api.discovery import LABEL_ZONE
+from sliceplane.api.discovery import LABEL_REGION, LABEL_ZONE
 from sliceplane.api.meta import ObjectReference
 from sliceplane.api.quota import amount
+from sliceplane.heuristics.types import EndpointView
 from sliceplane.kit.ip import Family, canonical_with_family
 
 FAMILIES: Final[tuple[Family, ...]] = ("IPv4", "IPv6")
@@ -88,6 +89,11 @@ class PodFacts:
         return 0 if not self.serving else 1 if self.terminating else 2
 
     @property
+    def topology_keys(self) -> tuple[str, ...]:
+        """Over what the pod was spread, for heuristics."""
+        return tuple(each.topology_key for each in self.pod.spec.topology_spread_constraints or ())
+
+    @property
     def named_ports(self) -> NamedPorts:
         """Ports of containers, then of sidecars (init containers that restart always).  Reference 1.7."""
         if self._named_ports is None:
@@ -129,15 +135,17 @@ def _addresses(pod: Pod) -> dict[Family, Addresses]:
 class NodeFacts:
     """One version of a node: its zone, and the JSON of an endpoint's ``nodeName``, ``zone`` and hints.
 
+    ``view`` is where an endpoint on it is, as heuristics see it (all but what its Pod says).
     ``counted``: it is ready and not of the control plane, so traffic comes from it; ``cpu_milli`` is then its share.
     """
 
-    __slots__ = ("counted", "cpu_milli", "name", "node_hint", "place", "zone", "zone_hint", "zone_place")
+    __slots__ = ("counted", "cpu_milli", "name", "node_hint", "place", "view", "zone", "zone_hint", "zone_place")
 
     def __init__(self, node: Node) -> None:
         labels = node.metadata.labels or {}
         self.name: Final = node.metadata.name
         self.zone: Final = labels.get(LABEL_ZONE, "")
+        self.view: Final = EndpointView(zone=self.zone, region=labels.get(LABEL_REGION, ""), node=self.name)
         ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions or ())
         self.counted: Final = ready and not any(label in labels for label in _CONTROL_PLANE_LABELS)
         self.cpu_milli: Final = _milli((node.status.allocatable or {}).get("cpu", 0))
@@ -152,9 +160,9 @@ class NodeFacts:
         self.node_hint: Final = b',"hints":{' + b",".join(filter(None, (for_zones, for_nodes))) + b"}"
 
     @property
-    def topology(self) -> tuple[str, int] | None:
-        """All that the shares of zones depend on."""
-        return (self.zone, self.cpu_milli) if self.counted else None
+    def topology(self) -> tuple[str, str, int] | None:
+        """All that the zones and their shares depend on."""
+        return (self.zone, self.view.region, self.cpu_milli) if self.counted else None
 
 
 def node_place(name: str) -> bytes:
@@ -165,6 +173,18 @@ def node_place(name: str) -> bytes:
 def zone_hint(zone: str) -> bytes:
     """The piece that hints an endpoint for one zone ("": no hint)."""
     return b',"hints":{' + _for_zones(zone) + b"}" if zone else b""
+
+
+def hint_piece(zones: tuple[str, ...], nodes: tuple[str, ...] = ()) -> bytes:
+    """The piece that hints an endpoint for these zones and nodes; empty for none."""
+    lists = [b'"forZones":' + _names(zones)] if zones else []
+    if nodes:
+        lists.append(b'"forNodes":' + _names(nodes))
+    return b',"hints":{' + b",".join(lists) + b"}" if lists else b""
+
+
+def _names(names: tuple[str, ...]) -> bytes:
+    return encode([{"name": each} for each in names])
 
 
 def _for_zones(zone: str) -> bytes:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import IntEnum
 from itertools import product
 from typing import Final
 
 from sliceplane.api.codec import encode
 from sliceplane.api.discovery import EndpointConditions
+from sliceplane.heuristics.asking import Find
+from sliceplane.heuristics.types import EndpointView
 from sliceplane.kit.ip import Family
-from sliceplane.slices.facts import Addresses, NodeFacts, PodFacts, node_place, zone_hint
-from sliceplane.slices.hints import Notice, ZoneHints
+from sliceplane.slices.facts import Addresses, NodeFacts, PodFacts, node_place
+from sliceplane.slices.hint_policy import HintPolicy, Notice
+from sliceplane.slices.hints import ZoneHints
 from sliceplane.slices.packer import Desired, Packer
+from sliceplane.slices.plugin_hints import policy_of
 from sliceplane.slices.ports import PortResolver
 from sliceplane.slices.shape import HintMode, ServiceShape
+from sliceplane.slices.subsets import NodeZones, ZoneSubsets
 from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.trigger import earliest_change
 
@@ -51,6 +57,8 @@ class Members:
         nodes: Mapping[str, NodeFacts],
         *,
         zones: ZoneShares,
+        node_zones: NodeZones,
+        find: Find,
         earlier: Members | None,
     ) -> None:
         self._shape = shape
@@ -59,12 +67,17 @@ class Members:
         self._nodes = nodes
         self._publish_not_ready = shape.publish_not_ready
         self._hints = shape.hints
-        told = {} if earlier is None else {name: each.told_active for name, each in earlier._zone_hints.items()}
-        #: of topology-mode Auto, by address type; empty in every other mode
-        self._zone_hints: dict[Family, ZoneHints] = {}
+        #: where hints are given by looking beyond one endpoint, by address type; empty in every other mode
+        self._policies: dict[Family, HintPolicy] = {}
         if shape.hints is HintMode.AUTO:
-            self._zone_hints = {f: ZoneHints(f, zones, was_active=told.get(f, False)) for f in packers}
-        self._pieces: dict[str, bytes] = {}
+            self._policies = {f: ZoneHints(f, zones) for f in packers}
+        elif shape.hints is HintMode.PLUGIN:
+            found, view = find(shape.distribution), shape.view
+            self._policies = {f: policy_of(found, view, f, zones) for f in packers}
+        #: of approaches by zone; empty in every other
+        self._subsets: dict[Family, ZoneSubsets] = {}
+        if shape.subsetting.by_zone:
+            self._subsets = {family: ZoneSubsets(shape.subsetting, node_zones) for family in packers}
         self._notices: list[Notice] = []
         self._node_names = shape.node_names
         self._conditions = _CONDITIONS if shape.all_conditions else _READY_ALONE
@@ -82,8 +95,11 @@ class Members:
             # a pod that was a member before has not changed because the service has
             self._changed.update(earlier._before())
             self._told = earlier._told
-            if shape.hints is not HintMode.AUTO:
-                self._notices = [note for each in earlier._zone_hints.values() for note in each.farewell()]
+            for family, policy in earlier._policies.items():
+                if earlier._hints is not shape.hints:
+                    self._notices += policy.farewell()
+                elif family in self._policies:
+                    self._policies[family].inherit(policy)
 
     def _before(self) -> dict[str, PodFacts | None]:
         return {**self._pods, **self._changed}
@@ -161,13 +177,18 @@ class Members:
         for family, packer in self._packers:
             addresses = facts.addresses.get(family)
             if addresses is None:
-                wanted = Desired(group, "", b"")
                 self._forget_zone(name, family)
-            elif facts.hostname and facts.subdomain == self._shape.name:
+                changed = packer.want(name, Desired(group, "", b"")) or changed
+                continue
+            own = group
+            if self._subsets:
+                subset = self._subsets[family].set(name, "" if node is None else node.zone)
+                own = self._ports.part(group, subset)
+            if facts.hostname and facts.subdomain == self._shape.name:
                 body = self._endpoint(facts, family, addresses, node, b',"hostname":' + encode(facts.hostname))
-                wanted = Desired(group, f"{addresses.identity} {facts.hostname}", body)
+                wanted = Desired(own, f"{addresses.identity} {facts.hostname}", body)
             else:
-                wanted = Desired(group, addresses.identity, self._endpoint(facts, family, addresses, node, b""))
+                wanted = Desired(own, addresses.identity, self._endpoint(facts, family, addresses, node, b""))
             changed = packer.want(name, wanted) or changed
         return changed
 
@@ -179,8 +200,10 @@ class Members:
         return changed
 
     def _forget_zone(self, pod: str, family: Family) -> None:
-        if self._zone_hints:
-            self._zone_hints[family].set(pod, None)
+        if self._policies:
+            self._policies[family].set(pod, None)
+        if self._subsets:
+            self._subsets[family].set(pod, None)
 
     def _endpoint(
         self, facts: PodFacts, family: Family, addresses: Addresses, node: NodeFacts | None, hostname: bytes
@@ -195,29 +218,40 @@ class Members:
             place = node.place if self._node_names else node.zone_place
             if ready and (self._hints is HintMode.ZONE or self._hints is HintMode.NODE):
                 hint = node.zone_hint if self._hints is HintMode.ZONE else node.node_hint
-        if self._zone_hints:
-            own = "" if node is None else node.zone
-            hint = self._piece(self._zone_hints[family].set(facts.name, own if ready else None))
+        if self._policies:
+            hint = self._policies[family].set(facts.name, _view(facts, node) if ready else None)
         conditions = self._conditions[ready, serving, terminating]
         return b"".join((addresses.head, conditions, hostname, facts.target, place, hint, b"}"))
 
-    def _piece(self, zone: str) -> bytes:
-        piece = self._pieces.get(zone)
-        if piece is None:
-            piece = self._pieces[zone] = zone_hint(zone)
-        return piece
+    # -- subsets ----------------------------------------------------------------------------------------
 
-    # -- hints by zone ----------------------------------------------------------------------------------
+    @property
+    def subsets_settled(self) -> bool:
+        """No endpoint has to change its subset for what is known of zones.  Costs O(zones)."""
+        return all(subsets.settled for subsets in self._subsets.values())
+
+    def settle_subsets(self) -> None:
+        """Make subsets what they should be; before every plan."""
+        for family, packer in self._packers if self._subsets else ():
+            for pod in self._subsets[family].switch(shown=packer.shows_subsets):
+                self.refresh(pod)
+
+    # -- hints that look beyond one endpoint -------------------------------------------------------------
 
     @property
     def hints_settled(self) -> bool:
         """No hint has to change for what is known of zones.  Costs O(zones)."""
-        return all(hints.settled for hints in self._zone_hints.values())
+        return all(policy.settled for policy in self._policies.values())
+
+    @property
+    def hint_problems(self) -> tuple[str, ...]:
+        """Why there are no hints, where a policy would give some."""
+        return tuple(dict.fromkeys(policy.problem for policy in self._policies.values() if policy.problem))
 
     def settle_hints(self, now: float) -> None:
         """Make hints what they should be; before every plan."""
-        for family, packer in self._packers if self._zone_hints else ():
-            hints = self._zone_hints[family]
+        for family, packer in self._packers if self._policies else ():
+            hints = self._policies[family]
             if hints.settled:
                 self._notices.extend(hints.take_notices(now))
                 continue
@@ -228,7 +262,7 @@ class Members:
             self._notices.extend(hints.take_notices(now))
 
     def take_notices(self) -> tuple[Notice, ...]:
-        notices, self._notices = tuple(self._notices), []
+        notices, self._notices = tuple(dict.fromkeys(self._notices)), []
         return notices
 
     # -- before a plan ----------------------------------------------------------------------------------
@@ -256,7 +290,16 @@ class Members:
         for _, packer in self._packers:
             expected = {name for name, facts in self._pods.items() if not facts.excluded}
             assert set(packer.desired) == expected, f"{self._shape.key}: {set(packer.desired) ^ expected} differ"
-        for hints in self._zone_hints.values():
-            hints.check()
+        for policy in self._policies.values():
+            policy.check()
+        for subsets in self._subsets.values():
+            subsets.check()
         for name in self._pods:
             assert not self.refresh(name), f"{self._shape.key}: the endpoint of {name} was out of date"
+
+
+def _view(facts: PodFacts, node: NodeFacts | None) -> EndpointView:
+    """Where an endpoint is, as heuristics see it."""
+    view = EndpointView(node=facts.node_name) if node is None else node.view
+    keys = facts.topology_keys
+    return replace(view, topology_keys=keys) if keys else view

@@ -20,6 +20,8 @@ import msgspec
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import (
+    LABEL_FOR_REGION,
+    LABEL_FOR_ZONE,
     LABEL_HEADLESS,
     LABEL_MANAGED_BY,
     LABEL_SERVICE_NAME,
@@ -35,7 +37,10 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.meta import ObjectReference
 from sliceplane.api.quota import amount
+from sliceplane.heuristics.asking import Find
+from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.kit.ip import family, parse_lenient
+from sliceplane.slices.oracle_plugins import check_plugin_hints, is_plugin
 
 PortSet = frozenset[bytes]
 #: port set -> the endpoints that must have it, maybe none
@@ -61,11 +66,13 @@ def is_owned(observed: EndpointSlice, service: Service) -> bool:
     return any((o.uid, o.kind, o.api_version) == (service.metadata.uid, "Service", "v1") for o in owners)
 
 
-def labels_of(service: Service) -> dict[str, str]:
+def labels_of(service: Service, subsetting: str = "") -> dict[str, str]:
+    """But for the label of a subset."""
     reserved = {LABEL_SERVICE_NAME: service.metadata.name, LABEL_MANAGED_BY: MANAGED_BY_CONTROLLER}
     if service.spec.cluster_ip in ("", "None"):
         reserved[LABEL_HEADLESS] = ""
-    own = {key: value for key, value in (service.metadata.labels or {}).items() if key != LABEL_HEADLESS}
+    ours = (LABEL_HEADLESS, LABEL_FOR_ZONE, LABEL_FOR_REGION) if subsetting else (LABEL_HEADLESS,)
+    own = {key: value for key, value in (service.metadata.labels or {}).items() if key not in ours}
     return {**own, **reserved}
 
 
@@ -168,8 +175,14 @@ def check_converged(
     nodes: Mapping[str, Node],
     slices: Iterable[EndpointSlice],
     max_endpoints: int,
+    *,
+    subsetting: str = "",
+    find: Find = find_shipped,
 ) -> None:
-    """Assert that *slices* (all that exist) show exactly what *service* must have, and how."""
+    """Assert that *slices* (all that exist) show exactly what *service* must have, and how.
+
+    *subsetting* is the approach of services that ask for none; "": the feature is off.
+    """
     key = service.metadata.key
     live = [each for each in slices if is_ours(each, service) and each.metadata.deletion_timestamp is None]
     pods = list(pods)
@@ -178,7 +191,9 @@ def check_converged(
         name = each.metadata.name
         assert is_owned(each, service), f"{name} is not owned by {key}"
         assert each.address_type in types, f"{name} is {each.address_type}, {key} has {types}"
-        assert each.metadata.labels == labels_of(service), f"{name} has labels {each.metadata.labels}"
+        zone = subset_of(each) if subsetting else ""
+        labels = {**labels_of(service, subsetting), **({LABEL_FOR_ZONE: zone} if zone else {})}
+        assert each.metadata.labels == labels, f"{name} has labels {each.metadata.labels}"
         assert len(each.endpoints or ()) <= max_endpoints, f"{name} has {len(each.endpoints or ())} endpoints"
     for address_type in types:
         mine = [each for each in live if each.address_type == address_type]
@@ -186,14 +201,57 @@ def check_converged(
         if is_auto(service):
             check_auto_hints(service, address_type, mine, nodes)
             mine = [without_hints(each) for each in mine]
+        elif is_plugin(service):
+            by_name = {
+                each.metadata.name: each for each in pods if each.metadata.namespace == service.metadata.namespace
+            }
+            check_plugin_hints(service, f"{key} {address_type}", mine, by_name, nodes, find=find)
+            mine = [without_hints(each) for each in mine]
         shown = Counter((port_set(s.ports or ()), encode(e)) for s in mine for e in s.endpoints or ())
         groups = desired(service, address_type, pods, nodes)
         wanted = Counter((ports, encode(e)) for ports, endpoints in groups.items() for e in endpoints)
         assert shown == wanted, f"{key} {address_type}: {shown - wanted} too many, {wanted - shown} missing"
+        check_subsets(f"{key} {address_type}", approach_of(service, subsetting), mine, nodes)
         unwanted = [s for s in mine if port_set(s.ports or ()) not in groups]
         if unwanted:  # the one placeholder, and only where nothing else is
             assert len(mine) == 1, f"{key} keeps {[s.metadata.name for s in unwanted]}"
             assert all(not s.endpoints and not s.ports for s in mine), f"{mine[0].metadata.name} is no placeholder"
+
+
+# -- subsets --------------------------------------------------------------------------------------------
+
+
+def approach_of(service: Service, default: str) -> str:
+    asked = (service.metadata.annotations or {}).get("sliceplane.dev/subsetting", default)
+    return (asked if asked in ("PreferZone", "RequireZone") else "Original") if default else ""
+
+
+def subset_of(observed: EndpointSlice) -> str:
+    return (observed.metadata.labels or {}).get(LABEL_FOR_ZONE, "")
+
+
+def check_subsets(what: str, approach: str, slices: Iterable[EndpointSlice], nodes: Mapping[str, Node]) -> None:
+    """Slices are for the zone that all their endpoints are in; or all are for all, where the approach says so."""
+    slices = list(slices)
+    endpoints = [each for one in slices for each in one.endpoints or ()]
+    split = any(subset_of(each) for each in slices)
+    if approach == "PreferZone":
+        zones = {(node.metadata.labels or {}).get(LABEL_ZONE) for node in nodes.values()} - {None, ""}
+        count = Counter(each.zone for each in endpoints)
+        must = len(endpoints) >= 3 * len(zones) + 3 and all(count[zone] >= 2 for zone in zones)
+        may = len(endpoints) > 3 * len(zones) - 3 and all(count[zone] for zone in zones)
+        if len(zones) < 2:
+            must = may = False
+        assert split or not must, f"{what}: one group for {len(endpoints)} endpoints in {dict(count)}"
+        assert may or not split, f"{what}: subsets for {len(endpoints)} endpoints in {dict(count)} of {zones}"
+    elif approach != "RequireZone":
+        assert not split, f"{what}: subsets without an approach by zone"
+    for each in slices:
+        zone = subset_of(each)
+        assert each.endpoints or not zone, f"{what}: {each.metadata.name} is for {zone} and empty"
+        if split or approach == "RequireZone":
+            alien = [e.addresses for e in each.endpoints or () if (e.zone or "") != zone]
+            assert not alien, f"{what}: {each.metadata.name} is for {zone!r} and has {alien}"
 
 
 # -- hints of topology-mode Auto ------------------------------------------------------------------------
@@ -290,14 +348,16 @@ def baseline_writes(
     nodes: Mapping[str, Node],
     slices: Iterable[EndpointSlice],
     max_endpoints: int,
+    *,
+    subsetting: str = "",
 ) -> Writes:
-    """The writes of one sync over *slices*.
+    """The writes of one sync over *slices*.  Knows of approach Original only.
 
     Three deliberate differences from upstream are in here, too: labels are compared whole, hints of unready
     endpoints are compared, and a slice that the service does not own never counts as its placeholder.
 
-    With topology-mode Auto the hints decide, too, which slices are written.  Then only what the packing itself
-    creates is counted, and every live slice as updated: a bound that says nothing of updates.
+    With topology-mode Auto, and with heuristics, the hints decide, too, which slices are written.  Then only what the
+    packing itself creates is counted, and every live slice as updated: a bound that says nothing of updates.
     """
     if not is_active(service):
         return Writes()
@@ -305,7 +365,7 @@ def baseline_writes(
         (each for each in slices if is_ours(each, service) and each.metadata.deletion_timestamp is None),
         key=lambda each: each.metadata.name,
     )
-    auto = is_auto(service)
+    auto = is_auto(service) or is_plugin(service)
     if auto:
         live = [without_hints(each) for each in live]
     pods = list(pods)
@@ -315,7 +375,7 @@ def baseline_writes(
     for address_type in types:
         mine = [each for each in live if each.address_type == address_type]
         groups = desired(service, address_type, pods, nodes)
-        made = _Packing(service, [s for s in mine if is_owned(s, service)], groups, max_endpoints)
+        made = _Packing(service, [s for s in mine if is_owned(s, service)], groups, max_endpoints, subsetting)
         foreign = sum(not is_owned(each, service) for each in mine)
         recycled = min(made.creates, made.deletes)
         creates += 0 if service.metadata.deletion_timestamp else made.creates - recycled
@@ -327,8 +387,10 @@ def baseline_writes(
 class _Packing:
     """Reference 1.10 steps 1 to 3 for the owned slices of one address type."""
 
-    def __init__(self, service: Service, owned: list[EndpointSlice], groups: Groups, max_endpoints: int) -> None:
-        self._labels = labels_of(service)
+    def __init__(
+        self, service: Service, owned: list[EndpointSlice], groups: Groups, max_endpoints: int, subsetting: str
+    ) -> None:
+        self._labels = labels_of(service, subsetting)
         self._max = max_endpoints
         self.creates = self.updates = self.deletes = 0
         by_ports: dict[PortSet, list[EndpointSlice]] = {}

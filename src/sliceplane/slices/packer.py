@@ -17,12 +17,15 @@ nothing to undo, and a plan is always what full packing over the server's slices
 from __future__ import annotations
 
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sliceplane.kit.ordered import SortedDict
 from sliceplane.slices.content import Content, SliceState, Stored
+from sliceplane.slices.defragment import merge
 from sliceplane.slices.facts import pod_of
+from sliceplane.slices.packplan import Creation, PackPlan, Update, settle_order
 from sliceplane.slices.ports import PortGroup, PortResolver
+from sliceplane.slices.subsets import subset_of, with_subset
 
 
 class Desired(NamedTuple):
@@ -33,37 +36,22 @@ class Desired(NamedTuple):
     body: bytes
 
 
-class Creation(NamedTuple):
-    group: PortGroup
-    content: Content
-
-
-class Update(NamedTuple):
-    slice: SliceState
-    group: PortGroup
-    content: Content
-
-
-class PackPlan(NamedTuple):
-    """``updates`` may change a slice's ports: a slice that would be deleted serves one that would be created."""
-
-    creates: list[Creation]
-    updates: list[Update]
-    deletes: list[SliceState]
-    #: endpoints
-    added: int
-    removed: int
-
+#: how many equally full slices are compared in bytes
+ROOMY_LOOKS: Final = 4
 
 _Rooms = SortedDict[tuple[int, str], SliceState]
 
 
 class Packer:
-    """Owned by a ``ServiceState``.  Every method but ``check`` costs in proportion to what it changes."""
+    """Owned by a ``ServiceState``.  Every method but ``check`` costs in proportion to what it changes.
 
-    def __init__(self, ports: PortResolver, max_endpoints: int) -> None:
+    *subsets*: slices are told apart by the subset that they are labelled for.  Otherwise that label is any label.
+    """
+
+    def __init__(self, ports: PortResolver, max_endpoints: int, *, subsets: bool = False) -> None:
         self._ports = ports
         self._max = max_endpoints
+        self._subsets = subsets
         self.desired: dict[str, Desired] = {}
         self.slices: dict[str, SliceState] = {}
         self._wanting: dict[PortGroup, int] = {}
@@ -158,12 +146,14 @@ class Packer:
     def attach(self, stored: Stored) -> None:
         """The server has *stored*: a new slice, or another version of one that it had."""
         known = self.slices.get(stored.meta.name)
+        subset = subset_of(stored.meta.labels) if self._subsets else ""
         if known is not None:
-            if known.group.ports == stored.ports and known.server.keys() == stored.content.keys():
+            same = known.group.ports == stored.ports and known.group.subset == subset
+            if same and known.server.keys() == stored.content.keys():
                 self._refresh(known, stored)
                 return
             self.detach(known.name)
-        state = SliceState(stored, self._ports.intern(stored.ports))
+        state = SliceState(stored, self._ports.intern(stored.ports, subset))
         self.slices[state.name] = state
         rooms = self._rooms.setdefault(state.group, SortedDict())
         rooms[len(state.server), state.name] = state
@@ -248,6 +238,11 @@ class Packer:
         return frozenset(name for name, state in self._touched.items() if state.want != state.server)
 
     @property
+    def shows_subsets(self) -> bool:
+        """Slices on the server are labelled.  Costs O(groups)."""
+        return any(group.subset for group in self._rooms)
+
+    @property
     def endpoints(self) -> int:
         return sum(self._sizes.values())
 
@@ -256,10 +251,36 @@ class Packer:
         """How many slices the endpoints would fill, packed anew."""
         return sum(-(-size // self._max) for size in self._sizes.values())
 
+    # -- merging ----------------------------------------------------------------------------------------
+
+    @property
+    def surplus(self) -> int:
+        """How many slices merging can save.  Costs O(groups)."""
+        return sum(len(self._rooms[group]) - -(-size // self._max) for group, size in self._mergeable())
+
+    def _mergeable(self) -> list[tuple[PortGroup, int]]:
+        if self._touched or self._unplaced:
+            return []
+        sizes = self._sizes.items()
+        return [(group, size) for group, size in sizes if len(self._rooms[group]) > -(-size // self._max)]
+
+    def merge(self, max_writes: int, *, at_least_one: bool) -> PackPlan:
+        """Fewer slices for the same endpoints; nothing unless all is at rest."""
+        updates: list[Update] = []
+        deletes: list[SliceState] = []
+        for group, _ in sorted(self._mergeable(), key=lambda each: each[0].order):
+            left = max_writes - len(updates) - len(deletes)
+            first = at_least_one and not deletes
+            plan = merge(self._rooms[group].values(), self._max, left, at_least_one=first)
+            updates += plan.updates
+            deletes += plan.deletes
+        return PackPlan([], updates, deletes, 0, 0)
+
     # -- the plan ---------------------------------------------------------------------------------------
 
     def plan(self, labels: dict[str, str]) -> PackPlan:
-        """What must be written so that the server holds what is desired, in slices with exactly *labels*."""
+        """What must be written so that the server holds what is desired, in slices with exactly *labels* (and that
+        of their subset)."""
         added = removed = 0
         for each in self._touched.values():
             removed += len(each.server) - len(each.want)
@@ -267,16 +288,31 @@ class Packer:
             added += len(waiting)
         updates, deletes = self._review(labels)
         creates: list[Creation] = []
-        for group in sorted(self._unplaced, key=lambda each: [port.order for port in each.ports]):
-            self._fill(group, updates, creates)
+        rewritten: list[Update] = []
+        for group in sorted(self._unplaced, key=lambda each: each.order):
+            waiting = self._unplaced[group]
+            if deletes and self._holders:
+                waiting = self._inherit(group, updates, deletes, rewritten)
+            self._fill(group, waiting, updates, creates)
         self._keep_placeholder(labels, creates, deletes)
         recycled = min(len(creates), len(deletes))
         # A create takes over the name of a slice that would go: one write instead of two (reference 1.10 step 5)
-        rewritten = [
+        rewritten += [
             Update(state, creation.group, creation.content)
             for creation, state in zip(creates[:recycled], deletes[:recycled], strict=True)
         ]
-        return PackPlan(creates[recycled:], [*updates.values(), *rewritten], deletes[recycled:], added, removed)
+        plan = PackPlan(creates[recycled:], [*updates.values(), *rewritten], deletes[recycled:], added, removed)
+        moving = self._moving() if self._subsets and self._unplaced else frozenset()
+        return settle_order(plan, moving) if moving else plan
+
+    def _moving(self) -> frozenset[str]:
+        """Endpoints that no slice shows where they belong, but one of the same ports elsewhere."""
+        return frozenset(
+            identity
+            for group, waiting in self._unplaced.items()
+            for identity in waiting
+            if any(holder.group.ports == group.ports for holder in self._holders.get(identity, ()))
+        )
 
     def _review(self, labels: dict[str, str]) -> tuple[dict[str, Update], list[SliceState]]:
         """Step 1a and 2: what becomes of touched slices; those found in order are touched no more."""
@@ -287,39 +323,102 @@ class Packer:
             same = state.want == state.server
             if state.group not in self._wanting or not (same or state.want):
                 deletes.append(state)
-            elif same and (state.stored.meta.labels or {}) == labels:
+            elif same and (state.stored.meta.labels or {}) == (
+                with_subset(labels, state.group.subset) if self._subsets else labels
+            ):
                 state.want = state.server
                 del self._touched[name]
             else:
                 updates[name] = Update(state, state.group, state.share_want())
         return updates, deletes
 
-    def _fill(self, group: PortGroup, updates: dict[str, Update], creates: list[Creation]) -> None:
-        """Steps 1b and 1c: leftovers into slices that are written anyway, then into one with room for all, then new."""
-        waiting = iter(self._unplaced[group].items())
-        left = len(self._unplaced[group])
+    def _inherit(
+        self, group: PortGroup, updates: dict[str, Update], deletes: list[SliceState], rewritten: list[Update]
+    ) -> Content:
+        """Slices that would go although some of *group*'s leftovers are in them: they stay, for *group*, with these.
+
+        As many stay as are needed, those with most first, so the fewest endpoints move.  The endpoints of the others
+        fill them up.  Gives what is left over.
+        """
+        waiting = self._unplaced[group]
+        heirs: dict[str, list[str]] = {}
+        for state in deletes:
+            found = [identity for identity in state.server if identity in waiting]
+            if found:
+                heirs[state.name] = found
+        if not heirs:
+            return waiting
+        fewest_first = sorted(heirs, key=lambda name: (len(heirs[name]), name))
+        seated = {identity for name in fewest_first for identity in heirs[name]}
+        order = [identity for identity in waiting if identity not in seated]
+        order += [identity for name in fewest_first for identity in heirs[name]]
+        left = self._top_up(group, {identity: waiting[identity] for identity in order}, updates)
+        if group.subset and 0 < len(left) < self._max and self._roomy(group, len(left)) is not None:
+            return left  # two writes instead of one, but no second slice for few endpoints of one zone
+        staying: list[tuple[str, Content]] = []
+        room = 0
+        for name in reversed(fewest_first):
+            content = {identity: left[identity] for identity in heirs[name] if identity in left}
+            if content and room < len(left):
+                staying.append((name, content))
+                room += max(self._max, len(content))
+        for _, content in staying:
+            for identity in content:
+                left.pop(identity, None)
+        states = {state.name: state for state in deletes}
+        for name, content in staying:
+            for identity in list(islice(left, max(self._max - len(content), 0))):
+                content[identity] = left.pop(identity)
+            rewritten.append(Update(states.pop(name), group, content))
+        deletes[:] = states.values()
+        return left
+
+    def _top_up(self, group: PortGroup, waiting: Content, updates: dict[str, Update]) -> Content:
+        """Step 1b: leftovers into slices that are written anyway, fullest first.  Gives what is left over."""
         written = [each for each in updates.values() if each.group is group]
+        if not written:
+            return waiting
+        left = iter(waiting.items())
         for update in sorted(written, key=lambda each: (-len(each.content), each.slice.name)):
-            room = min(self._max - len(update.content), left)
+            room = self._max - len(update.content)
             if room > 0:
-                content = {**update.content, **dict(islice(waiting, room))}
-                updates[update.slice.name] = update._replace(content=content)
-                left -= room
+                more = dict(islice(left, room))
+                if more:
+                    updates[update.slice.name] = update._replace(content={**update.content, **more})
+        return dict(left)
+
+    def _fill(self, group: PortGroup, leftovers: Content, updates: dict[str, Update], creates: list[Creation]) -> None:
+        """Steps 1b and 1c: leftovers into slices that are written anyway, then into one with room for all, then new."""
+        waiting = self._top_up(group, leftovers, updates)
+        left = len(waiting)
+        rest = iter(waiting.items())
         while left:
             state = self._roomy(group, left) if left < self._max else None
             if state is not None:
-                updates[state.name] = Update(state, group, {**state.server, **dict(waiting)})
+                updates[state.name] = Update(state, group, {**state.server, **dict(rest)})
                 return
-            creates.append(Creation(group, dict(islice(waiting, self._max))))
+            creates.append(Creation(group, dict(islice(rest, self._max))))
             left -= min(left, self._max)
 
     def _roomy(self, group: PortGroup, count: int) -> SliceState | None:
-        """The fullest unchanged slice with room for *count* more; the greatest name among equals."""
+        """The fullest unchanged slice with room for *count* more; among equals (of which it looks at four) the one that
+        costs the fewest bytes to write, then the greatest name."""
         rooms = self._rooms.get(group)
         if rooms is None:
             return None
         fullest_first = rooms.irange(maximum=(self._max - count + 1, ""), reverse=True)
-        return next((rooms[key] for key in fullest_first if key[1] not in self._touched), None)
+        best: SliceState | None = None
+        least = looked = 0
+        for fill, name in fullest_first:
+            if best is not None and (fill != len(best.server) or looked == ROOMY_LOOKS):
+                break
+            if name not in self._touched:
+                looked += 1
+                state = rooms[fill, name]
+                size = sum(map(len, state.server.values()))
+                if best is None or size < least:
+                    best, least = state, size
+        return best
 
     def _keep_placeholder(self, labels: dict[str, str], creates: list[Creation], deletes: list[SliceState]) -> None:
         """Step 3: where no slice would be left, one without ports and endpoints stays or is made."""

@@ -1,7 +1,8 @@
 """Service ports to endpoint ports, and pods grouped by the *set* of ports that they resolve to.
 
-One slice has one list of ports, so pods whose named ports resolve differently live in different slices.
-A ``PortGroup`` is such a set in canonical order (name, protocol, port), interned per service: within one
+One slice has one list of ports, so pods whose named ports resolve differently live in different slices; and one
+slice is for one subset of the nodes (``slices.subsets``), so pods of different subsets do, too.
+A ``PortGroup`` is such a set in canonical order (name, protocol, port) and a subset, interned per service: within one
 ``PortResolver`` two groups are equal exactly if they are the same object.  Reference 1.7.
 """
 
@@ -33,18 +34,28 @@ Ports = tuple[Port, ...]
 
 
 class PortGroup:
-    """A set of ports; ``body`` is its JSON list.  Compared by identity (see ``PortResolver``)."""
+    """A set of ports; ``body`` is its JSON list.  Compared by identity (see ``PortResolver``).
 
-    __slots__ = ("body", "ports")
+    ``subset`` is the zone that its slices are for; "": all zones.
+    """
 
-    def __init__(self, ports: Ports) -> None:
+    __slots__ = ("body", "parts", "ports", "subset")
+
+    def __init__(self, ports: Ports, subset: str = "") -> None:
         self.ports: Final = ports
+        self.subset: Final = subset
+        #: groups of the same ports, by subset, as far as they were asked for
+        self.parts: Final[dict[str, PortGroup]] = {}
         self.body: Final = encode(
             [EndpointPort(name=p.name, protocol=p.protocol, port=p.port, app_protocol=p.app_protocol) for p in ports]
         )
 
     def __repr__(self) -> str:
-        return f"PortGroup({self.ports})"
+        return f"PortGroup({self.ports}, {self.subset!r})"
+
+    @property
+    def order(self) -> tuple[list[tuple[str, str, int, str]], str]:
+        return [port.order for port in self.ports], self.subset
 
 
 def canonical_ports(ports: Iterable[EndpointPort]) -> Ports:
@@ -58,18 +69,25 @@ class PortResolver:
 
     def __init__(self, ports: tuple[ServicePort, ...]) -> None:
         self._ports = ports
-        self._groups: dict[Ports, PortGroup] = {}
+        self._groups: dict[tuple[Ports, str], PortGroup] = {}
         self._by_names: dict[NamedPorts, PortGroup] = {}
         #: the one group of all pods, where no target port is a name
         self._fixed = None if any(isinstance(p.target_port, str) for p in ports) else self._resolve(())
         self.empty: Final = self.intern(())
 
-    def intern(self, ports: Ports) -> PortGroup:
-        """The group for *ports*, which must be in canonical order."""
-        group = self._groups.get(ports)
+    def intern(self, ports: Ports, subset: str = "") -> PortGroup:
+        """The group for *ports*, which must be in canonical order, and *subset*."""
+        group = self._groups.get((ports, subset))
         if group is None:
-            group = self._groups[ports] = PortGroup(ports)
+            group = self._groups[ports, subset] = PortGroup(ports, subset)
         return group
+
+    def part(self, group: PortGroup, subset: str) -> PortGroup:
+        """The group with the ports of *group* for *subset*."""
+        found = group.parts.get(subset)
+        if found is None:
+            found = group.parts[subset] = self.intern(group.ports, subset)
+        return found
 
     def group_of(self, facts: PodFacts) -> PortGroup:
         if self._fixed is not None:

@@ -20,13 +20,17 @@ from sliceplane.api.codec import decode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.heuristics.asking import Find
 from sliceplane.kit.ip import Family
 from sliceplane.slices.content import Stored, read_slice
 from sliceplane.slices.facts import NodeFacts, PodFacts
+from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.members import Members
 from sliceplane.slices.packer import Packer
+from sliceplane.slices.packplan import Update, hold_back
 from sliceplane.slices.ports import PortResolver
 from sliceplane.slices.shape import ServiceShape
+from sliceplane.slices.subsets import REASON_DISABLED, REASON_INVALID, NodeZones, Subsetting
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.trigger import parse_nanoseconds
@@ -62,25 +66,31 @@ def _newer(seen: ObjectMeta, known: ObjectMeta) -> bool:
 
 
 class ServiceState:
-    """Owned by ``SliceEngine``, which alone calls it.  ``nodes`` and ``zones`` are the engine's, read here."""
+    """Owned by ``SliceEngine``, which alone calls it.  ``nodes`` and the two of zones are the engine's, read here."""
 
     def __init__(
         self,
         key: str,
         nodes: Mapping[str, NodeFacts],
         zones: ZoneShares,
+        node_zones: NodeZones,
         max_endpoints: int,
         *,
+        find: Find,
         changes: SelectorChanges,
     ) -> None:
         self.key: Final = key
         self._nodes = nodes
         self._zones = zones
+        self._node_zones = node_zones
+        self._find = find
         self._max = max_endpoints
         self._changes = changes
         #: address types of which somebody else has endpoints, noted while the service makes none itself
         self._covered: set[str] = set()
         self._hold_until: float | None = None
+        #: at the last plan that time had not come
+        self._held = False
         self.shape: ServiceShape | None = None
         self.members: Members | None = None
         #: slices labelled as ours and not on their way out, by name, whoever owns them
@@ -102,6 +112,10 @@ class ServiceState:
         self.in_flight = False
         #: by how many slices there are more once the plan under way is carried out
         self._made = 0
+        #: the plan under way leaves something to the next one
+        self._again = False
+        #: the problem with the annotation for subsetting that was told last
+        self._told = ""
 
     @property
     def totals(self) -> Totals:
@@ -127,14 +141,21 @@ class ServiceState:
         earlier = self.members
         self.shape = shape
         self._covered.clear()
-        self._hold_until = None
+        self._hold_until, self._held = None, False
         self._packers, self._order, self._doomed, self.members = {}, [], {}, None
         if shape is None or not shape.active:
             return
         ports = PortResolver(shape.ports)
         self._order = list(shape.families)
-        self._packers = {family: Packer(ports, self._max) for family in shape.families}
-        self.members = Members(shape, ports, self._packers, self._nodes, zones=self._zones, earlier=earlier)
+        subsets = shape.subsetting is not Subsetting.OFF
+        self._packers = {family: Packer(ports, self._max, subsets=subsets) for family in shape.families}
+        self.members = Members(
+            *(shape, ports, self._packers, self._nodes),
+            zones=self._zones,
+            node_zones=self._node_zones,
+            find=self._find,
+            earlier=earlier,
+        )
         for facts in pods:
             self.members.set(facts)
         for stored in self.slices.values():
@@ -215,6 +236,7 @@ class ServiceState:
         """The writes that are due; ``in_flight`` until their end is told, if there are any."""
         assert not self.in_flight, f"{self.key} has a plan under way"
         self._drop_unseen(now)
+        self._again = False
         if self.shape is None:
             return SlicePlan()
         if self._behind:
@@ -223,6 +245,7 @@ class ServiceState:
         if self.members is None:
             return self._plan_farewell(self.shape, now)
         self._note_trigger_time(self.members)
+        self.members.settle_subsets()
         self.members.settle_hints(now)
         writes: list[SliceWrite] = []
         families = [self._plan_family(self.shape, family, writes) for family in self._order]
@@ -236,7 +259,7 @@ class ServiceState:
         return SlicePlan(
             tuple(writes),
             self.members.take_problems(),
-            notices=self.members.take_notices(),
+            notices=self._take_notices(self.shape, self.members.take_notices()),
             families=tuple(families),
         )
 
@@ -250,27 +273,67 @@ class ServiceState:
             return SlicePlan()
         if self._hold_until is None:
             self._hold_until = now if shape.external else now + HAND_OVER_TIMEOUT_S
-        held = now < self._hold_until
-        going = [each for each in owned if not held or each.address_type in self._covered]
+        self._held = now < self._hold_until
+        going = [each for each in owned if not self._held or each.address_type in self._covered]
         self.in_flight = bool(going)
         self._made = 0
         return SlicePlan(tuple(map(delete_slice, going)))
 
+    @property
+    def surplus(self) -> int:
+        """How many slices merging can save; 0 while there is something to plan."""
+        if self.in_flight or self._behind or self._doomed or self.shape is None or self.shape.terminating:
+            return 0
+        return sum(packer.surplus for packer in self._packers.values())
+
+    def merge(self, max_writes: int, *, at_least_one: bool) -> SlicePlan:
+        """Merge slices with at most *max_writes* (or one step); like ``plan``, and only where that finds nothing."""
+        if self.shape is None or self._unseen or not self.surplus:
+            return SlicePlan()
+        updates: list[SliceWrite] = []
+        deletes: list[SliceWrite] = []
+        for family in self._order:
+            left = max_writes - len(updates) - len(deletes)
+            plan = self._packers[family].merge(left, at_least_one=at_least_one and not deletes)
+            updates += [self._update(self.shape, each) for each in plan.updates]
+            deletes += [delete_slice(each.stored) for each in plan.deletes]
+        self.in_flight = bool(deletes)
+        self._made = -len(deletes)
+        return SlicePlan((*updates, *deletes), saves=len(deletes))
+
     def _plan_family(self, shape: ServiceShape, family: Family, writes: list[SliceWrite]) -> FamilyChanges:
         """Creates before updates before deletes, so that an endpoint that moves is never missing.
 
-        After a refused create the updates go first: a quota must not hold back that a pod is not ready.
+        After a refused create the updates go first: a quota must not hold back that a pod is not ready.  Those that
+        take out an endpoint which is to move do only the rest of their work then.
         """
         plan = self._packers[family].plan(shape.labels)
         creates = [create_slice(shape, family, each.group, each.content, self._trigger) for each in plan.creates]
-        updates = [
-            update_slice(shape, each.slice.stored, each.group, each.content, self._trigger) for each in plan.updates
-        ]
+        updates = [self._update(shape, each) for each in plan.updates]
+        dependents = [self._update(shape, each) for each in plan.dependents] if plan.dependents else []
         deletes = [delete_slice(each.stored) for each in plan.deletes]
-        if shape.terminating:
-            creates = []
-        writes += [*updates, *creates, *deletes] if self._creates_last else [*creates, *updates, *deletes]
-        return FamilyChanges(plan.added, plan.removed, len(creates) + len(updates) + len(deletes))
+        if self._creates_last and dependents:
+            parts = [hold_back(each, plan.moving) for each in plan.dependents]
+            dependents = [each for each, part in zip(dependents, parts, strict=True) if part is None]
+            updates += [self._update(shape, part) for part in parts if part is not None]
+            self._again |= len(dependents) < len(parts)
+        if shape.terminating and creates:
+            creates, dependents = [], []
+        writes += [*updates, *creates] if self._creates_last else [*creates, *updates]
+        writes += [*dependents, *deletes]
+        return FamilyChanges(plan.added, plan.removed, len(creates) + len(updates) + len(dependents) + len(deletes))
+
+    def _update(self, shape: ServiceShape, update: Update) -> SliceWrite:
+        return update_slice(shape, update.slice.stored, update.group, update.content, self._trigger)
+
+    def _take_notices(self, shape: ServiceShape, notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
+        """*notices*, and why the annotation for subsetting is not followed; told once."""
+        problem = shape.subsetting_problem
+        if problem == self._told:
+            return notices
+        self._told = problem
+        reason = REASON_DISABLED if shape.subsetting is Subsetting.OFF else REASON_INVALID
+        return (*notices, Notice(True, reason, problem)) if problem else notices
 
     def _note_trigger_time(self, members: Members) -> None:
         """Earliest change since the last plan; kept until it is written, so a retry still tells it."""
@@ -291,9 +354,12 @@ class ServiceState:
                 self._forget(unseen.name)
 
     def deadline(self) -> float | None:
-        """When an own write that the cache never showed is given up, or slices wait no more for their successors."""
+        """When an own write that the cache never showed is given up, or slices wait no more for their successors; at
+        once (0) for what the last plan left."""
+        if self._again:
+            return 0.0
         unseen = next((unseen.deadline for unseen in self._unseen.values()), None)
-        waiting = self._hold_until if self.slices else None
+        waiting = self._hold_until if self._held and self.slices else None
         return min((each for each in (unseen, waiting) if each is not None), default=None)
 
     def succeeded(self, write: SliceWrite, answer: bytes, now: float) -> None:
@@ -336,6 +402,7 @@ class ServiceState:
         """No write of the plan is under way any more."""
         self.in_flight = False
         self._gone.clear()
+        self._again &= well  # after a failure the retry has its own time
         if well:
             self._trigger = 0
             self._creates_last = False

@@ -7,11 +7,14 @@ needs its slices written again, but none of its endpoints worked out again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 from sliceplane.api.core import Service, ServicePort
 from sliceplane.api.discovery import (
+    LABEL_FOR_REGION,
+    LABEL_FOR_ZONE,
     LABEL_HEADLESS,
     LABEL_MANAGED_BY,
     LABEL_SERVICE_NAME,
@@ -26,28 +29,37 @@ from sliceplane.api.gates import (
     Gates,
 )
 from sliceplane.api.meta import OwnerReference
+from sliceplane.heuristics.types import ServiceView
 from sliceplane.kit.ip import Family, family, parse_lenient
+from sliceplane.kit.names import is_domain_qualified
 from sliceplane.slices.facts import FAMILIES
+from sliceplane.slices.subsets import ANNOTATION_SUBSETTING, APPROACHES, Subsetting
 
 ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
 #: deprecated, and stronger than the newer one where both are set
 ANNOTATION_TOPOLOGY_AWARE_HINTS = "service.kubernetes.io/topology-aware-hints"
 
+#: what metrics call every heuristic
+IMPLEMENTATION_SPECIFIC = "ImplementationSpecific"
+
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _NEWEST = Gates()
 _RESERVED_LABELS = (LABEL_SERVICE_NAME, LABEL_MANAGED_BY, LABEL_HEADLESS)
+_SUBSET_LABELS = (LABEL_FOR_ZONE, LABEL_FOR_REGION)
 
 
 class HintMode(Enum):
     """Which hints ready endpoints get.
 
     ``AUTO``: by the zones' shares of CPU, as the annotation asks (KEP-2433; reference 2.1).  The others follow
-    ``spec.trafficDistribution`` (KEP-4444, KEP-3015; reference 2.2).
+    ``spec.trafficDistribution`` (KEP-4444, KEP-3015; reference 2.2), ``PLUGIN`` by a heuristic that it names.
     """
 
     NONE = "none"
     ZONE = "zone"
     NODE = "node"
     AUTO = "auto"
+    PLUGIN = "plugin"
 
 
 _HINT_MODES = {"PreferClose": HintMode.ZONE, "PreferSameZone": HintMode.ZONE, "PreferSameNode": HintMode.NODE}
@@ -61,9 +73,9 @@ class ServiceShape:
     ``node_names`` and ``all_conditions`` are False where a feature gate keeps ``nodeName``, or ``serving`` and
     ``terminating``, out of slices; in the second case pods that terminate are no endpoints (KEP-1672).
 
-    ``families`` are in the order of the spec.  ``labels`` are those of the slices, ``distribution``
-    the value of ``spec.trafficDistribution`` that is in effect.  ``terminating`` forbids
-    creating, nothing else.
+    ``families`` are in the order of the spec.  ``labels`` are those of the slices but for the label of their subset,
+    ``distribution`` the value of ``spec.trafficDistribution`` that is in effect.  ``terminating`` forbids
+    creating, nothing else.  ``subsetting_problem`` says why the annotation for subsetting is not followed.
     """
 
     namespace: str
@@ -82,6 +94,22 @@ class ServiceShape:
     distribution: str = ""
     node_names: bool = True
     all_conditions: bool = True
+    subsetting: Subsetting = Subsetting.OFF
+    subsetting_problem: str = ""
+    #: what a heuristic may read; empty without one
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def view(self) -> ServiceView:
+        """What a heuristic is told of the service."""
+        return ServiceView(
+            namespace=self.namespace, name=self.name, annotations=MappingProxyType(dict(self.annotations))
+        )
+
+    @property
+    def distribution_group(self) -> str:
+        """For metrics: whoever may write Services must not be able to make labels."""
+        return IMPLEMENTATION_SPECIFIC if self.hints is HintMode.PLUGIN else self.distribution
 
     @property
     def key(self) -> str:
@@ -102,15 +130,19 @@ class ServiceShape:
     def endpoint_inputs(self) -> tuple[object, ...]:
         return (
             *(self.uid, self.active, self.external, self.selector, self.families, self.ports),
-            *(self.publish_not_ready, self.hints),
+            *(self.publish_not_ready, self.hints, self.annotations, self.subsetting),
+            *((self.distribution,) if self.hints is HintMode.PLUGIN else ()),
         )
 
     def owns(self, owners: tuple[OwnerReference, ...] | None) -> bool:
         return any(o.uid == self.uid and o.kind == "Service" and o.api_version == "v1" for o in owners or ())
 
 
-def shape_of(service: Service, gates: Gates = _NEWEST) -> ServiceShape:
+def shape_of(service: Service, gates: Gates = _NEWEST, subsetting: Subsetting = Subsetting.OFF) -> ServiceShape:
+    """*subsetting* is what services have that ask for nothing."""
     spec = service.spec
+    approach, problem = subsetting_of(service, subsetting)
+    hints = hint_mode(service, gates)
     return ServiceShape(
         namespace=service.metadata.namespace,
         name=service.metadata.name,
@@ -124,12 +156,28 @@ def shape_of(service: Service, gates: Gates = _NEWEST) -> ServiceShape:
         families=families_of(service),
         ports=spec.ports or (),
         publish_not_ready=spec.publish_not_ready_addresses,
-        hints=hint_mode(service, gates),
-        labels=slice_labels(service),
+        hints=hints,
+        labels=slice_labels(service, subsets=approach is not Subsetting.OFF),
         distribution=traffic_distribution(service, gates),
         node_names=gates.enabled(ENDPOINT_SLICE_NODE_NAME),
         all_conditions=gates.enabled(ENDPOINT_SLICE_TERMINATING_CONDITION),
+        subsetting=approach,
+        subsetting_problem=problem,
+        annotations=_parameters(service) if hints is HintMode.PLUGIN else {},
     )
+
+
+def subsetting_of(service: Service, default: Subsetting) -> tuple[Subsetting, str]:
+    """The approach, and why it is not what the annotation says ("" where it is)."""
+    asked = (service.metadata.annotations or {}).get(ANNOTATION_SUBSETTING)
+    if asked is None:
+        return default, ""
+    if default is Subsetting.OFF:
+        return default, f"{ANNOTATION_SUBSETTING}={asked} is ignored: subsetting is switched off"
+    if asked in APPROACHES:
+        return APPROACHES[asked], ""
+    words = ", ".join(APPROACHES)
+    return Subsetting.ORIGINAL, f"{ANNOTATION_SUBSETTING}={asked} counts as Original: must be one of {words}"
 
 
 def families_of(service: Service) -> tuple[Family, ...]:
@@ -146,14 +194,24 @@ def is_headless(service: Service) -> bool:
     return service.spec.cluster_ip in ("", "None")
 
 
-def slice_labels(service: Service) -> dict[str, str]:
-    """The service's labels but for reserved ones, and those that slices are found by; sorted by key."""
+def slice_labels(service: Service, *, subsets: bool = False) -> dict[str, str]:
+    """The service's labels but for reserved ones, and those that slices are found by; sorted by key.
+
+    *subsets*: labels of subsets are reserved, too.
+    """
     labels = {k: v for k, v in (service.metadata.labels or {}).items() if k not in _RESERVED_LABELS}
+    if subsets:
+        labels = {k: v for k, v in labels.items() if k not in _SUBSET_LABELS}
     labels[LABEL_SERVICE_NAME] = service.metadata.name
     labels[LABEL_MANAGED_BY] = MANAGED_BY_CONTROLLER
     if is_headless(service):
         labels[LABEL_HEADLESS] = ""
     return dict(sorted(labels.items()))
+
+
+def _parameters(service: Service) -> dict[str, str]:
+    """All annotations but for kubectl's copy of the object, which changes with everything."""
+    return {k: v for k, v in sorted((service.metadata.annotations or {}).items()) if k != _LAST_APPLIED}
 
 
 def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
@@ -163,16 +221,17 @@ def hint_mode(service: Service, gates: Gates = _NEWEST) -> HintMode:
         return HintMode.NONE
     if wants_annotation_hints(service.metadata.annotations or {}):
         return HintMode.AUTO
-    return _HINT_MODES.get(traffic_distribution(service, gates), HintMode.NONE)
+    value = traffic_distribution(service, gates)
+    return HintMode.PLUGIN if is_domain_qualified(value) else _HINT_MODES.get(value, HintMode.NONE)
 
 
 def traffic_distribution(service: Service, gates: Gates = _NEWEST) -> str:
     """The field, if it has a value that counts; "" otherwise."""
     value = service.spec.traffic_distribution or ""
-    if value not in _HINT_MODES or wants_annotation_hints(service.metadata.annotations or {}):
+    if wants_annotation_hints(service.metadata.annotations or {}) or not gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION):
         return ""
-    if not gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION):
-        return ""
+    if value not in _HINT_MODES:
+        return value if is_domain_qualified(value) else ""
     return value if value == "PreferClose" or gates.enabled(PREFER_SAME_TRAFFIC_DISTRIBUTION) else ""
 
 

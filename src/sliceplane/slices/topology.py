@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from sliceplane.heuristics.types import ZoneView
 from sliceplane.slices.facts import NodeFacts
 
 #: a zone may get this much more traffic per endpoint than an even spread would give it: 0.2, as a fraction.
@@ -34,13 +35,17 @@ class ZoneShares:
     """Allocatable CPU of each zone.  Owned by ``SliceEngine``; a node that changes costs O(1).
 
     Nodes that are not ready, or of the control plane, do not count.  One other node without a zone or without CPU
-    spoils it all: nobody knows then what traffic comes from where.
+    spoils it all for ``Auto``: nobody knows then what traffic comes from where.  Heuristics get what is known.
     """
 
     def __init__(self) -> None:
         self._cpu: dict[str, int] = {}
         self._nodes: dict[str, int] = {}
         self._unclear = 0
+        #: of zones with counted nodes, whether these have CPU or not: how many there are in each region, and their CPU
+        self._regions: dict[str, dict[str, int]] = {}
+        self._any_cpu: dict[str, int] = {}
+        self._views: tuple[ZoneView, ...] | None = ()
         self._shares: Shares | None = None
         #: allocations of the present shares by number of endpoints: services flip between a few numbers
         self._allocations: dict[int, Allocation] = {}
@@ -56,6 +61,7 @@ class ZoneShares:
             return False
         self._shares = None
         self._allocations.clear()
+        self._add_view(node, step)
         if not node.zone or not node.cpu_milli:
             self._unclear += step
             return True
@@ -66,6 +72,31 @@ class ZoneShares:
         else:
             del self._nodes[node.zone], self._cpu[node.zone]
         return True
+
+    def _add_view(self, node: NodeFacts, step: int) -> None:
+        zone, region = node.zone, node.view.region
+        if not zone:
+            return
+        self._views = None
+        regions = self._regions.setdefault(zone, {})
+        regions[region] = regions.get(region, 0) + step
+        self._any_cpu[zone] = self._any_cpu.get(zone, 0) + step * node.cpu_milli
+        if not regions[region]:
+            del regions[region]
+        if not regions:
+            del self._regions[zone], self._any_cpu[zone]
+
+    @property
+    def views(self) -> tuple[ZoneView, ...]:
+        """What heuristics are told; the same tuple until something changes.  A zone is in the region that most of its
+        nodes name."""
+        if self._views is None:
+            whole = sum(self._any_cpu.values()) or 1
+            self._views = tuple(
+                ZoneView(name=zone, region=_most(regions), share=self._any_cpu[zone] / whole)
+                for zone, regions in sorted(self._regions.items())
+            )
+        return self._views
 
     @property
     def shares(self) -> Shares:
@@ -83,6 +114,11 @@ class ZoneShares:
                 self._allocations.clear()
             found = self._allocations[total] = allocate(total, self.shares)
         return found
+
+
+def _most(counts: Mapping[str, int]) -> str:
+    """The name with the highest count, the least of equals."""
+    return min(counts, key=lambda name: (-counts[name], name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from sliceplane.api.codec import encode
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.slices.content import Content, Stored
-from sliceplane.slices.hints import Notice
+from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.ports import PortGroup, Ports
 from sliceplane.slices.shape import ServiceShape
+from sliceplane.slices.subsets import with_subset
 from sliceplane.slices.trigger import format_trigger
 
 
@@ -55,7 +56,8 @@ class SlicePlan:
 
     ``problems``: sentences about endpoints that were left out, each told once.  ``notices``: what became of
     hints, to be told when the writes were tried.  ``families``: for metrics, in no order.  ``stale``: the cache has not
-    caught up with a conflict; nothing may be planned before it has.
+    caught up with a conflict; nothing may be planned before it has.  ``saves``: by how many slices there are fewer for
+    the same endpoints, if this is a merge.
     """
 
     writes: tuple[SliceWrite, ...] = ()
@@ -63,6 +65,7 @@ class SlicePlan:
     stale: bool = False
     notices: tuple[Notice, ...] = ()
     families: tuple[FamilyChanges, ...] = ()
+    saves: int = 0
 
 
 def create_slice(
@@ -71,7 +74,7 @@ def create_slice(
     meta = ObjectMeta(
         generate_name=f"{shape.name}-",
         namespace=shape.namespace,
-        labels=shape.labels,
+        labels=with_subset(shape.labels, group.subset),
         annotations=_annotations({}, trigger),
         owner_references=(shape.owner,),
     )
@@ -87,9 +90,10 @@ def create_slice(
 
 
 def update_slice(shape: ServiceShape, stored: Stored, group: PortGroup, content: Content, trigger: int) -> SliceWrite:
-    """Labels become the service's; other metadata stays as it is, owners and foreign annotations included."""
+    """Labels become the service's and the subset's; other metadata stays as it is, owners and other annotations too."""
     annotations = _annotations(stored.meta.annotations or {}, trigger)
-    meta = msgspec.structs.replace(stored.meta, labels=shape.labels, annotations=annotations)
+    labels = with_subset(shape.labels, group.subset) if group.subset else shape.labels
+    meta = msgspec.structs.replace(stored.meta, labels=labels, annotations=annotations)
     return SliceWrite(
         verb="update",
         namespace=meta.namespace,

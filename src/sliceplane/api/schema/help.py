@@ -147,7 +147,8 @@ _SERVICE: Final[dict[str, dict[str, str]]] = {
         "sessionAffinity": "ClientIP sends one client to the same endpoint; None, the default, does not.",
         "sessionAffinityConfig": "Settings of session affinity.",
         "trafficDistribution": (
-            "A preference for near endpoints: PreferSameZone (PreferClose is an old name of it) or PreferSameNode. "
+            "A preference for near endpoints: PreferSameZone (PreferClose is an old name of it) or PreferSameNode; or "
+            "the name of a heuristic, with its domain, such as sliceplane.dev/Balanced. "
             "Consumers follow it by the hints in the EndpointSlices."
         ),
         "type": (

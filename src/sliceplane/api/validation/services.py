@@ -19,7 +19,7 @@ from sliceplane.api.validation.addresses import check_endpoint_ip, ip_problem, v
 from sliceplane.api.validation.load_balancers import check_balancer, check_ports
 from sliceplane.api.validation.metadata import validate_labels
 from sliceplane.api.validation.ports import PORT_RANGE, check_number, check_protocol, iana_name_problems
-from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name, is_domain_qualified
 
 TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 AFFINITIES = ("ClientIP", "None")
@@ -238,7 +238,9 @@ def _policies(spec: Document) -> list[FieldError]:
     elif internal is not None and internal not in POLICIES:
         errors.append(not_supported("spec.internalTrafficPolicy", internal, POLICIES))
     distribution = spec.get("trafficDistribution")
-    if distribution is not None and distribution not in TRAFFIC_DISTRIBUTIONS:
+    # beside upstream's values, the name of a heuristic (KEP-4444, "Implementation specific heuristics")
+    known = distribution is None or distribution in TRAFFIC_DISTRIBUTIONS or is_domain_qualified(distribution)
+    if not known:
         errors.append(not_supported("spec.trafficDistribution", distribution, TRAFFIC_DISTRIBUTIONS))
     return errors
 

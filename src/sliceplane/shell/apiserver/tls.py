@@ -24,19 +24,30 @@ def server_context(pki: Pki, client_ca_file: Path | None = None) -> ssl.SSLConte
     # faster than OpenSSL's own first choice, AES-256.
     context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
     context.set_alpn_protocols(["http/1.1"])
-    for path in (pki.ca_file, client_ca_file):
-        try:
-            if path is not None:
-                context.load_verify_locations(path)
-        except (OSError, ssl.SSLError) as error:
-            raise StartError(f"cannot use the certificate authority {path}: {error}") from error
+    if client_ca_file is not None:
+        _trust(context, client_ca_file)
     load_server_certificate(context, pki)
     return context
 
 
 def load_server_certificate(context: ssl.SSLContext, pki: Pki) -> None:
-    """(Re)load the server's certificate; handshakes from now on use it.  Raises ``StartError``."""
+    """(Re)load the server's certificate and the authority behind it; handshakes from now on use them.
+
+    An authority that is new at this moment made the administrator's certificate too, so it must be trusted; a former
+    one stays trusted until the process ends.  Raises ``StartError``.
+    """
+    _trust(context, pki.ca_file)
     try:
         context.load_cert_chain(pki.server_file, pki.server_key_file)
     except (OSError, ssl.SSLError) as error:
         raise StartError(f"cannot use the server certificate {pki.server_file}: {error}") from error
+
+
+def _trust(context: ssl.SSLContext, authority: Path) -> None:
+    try:
+        context.load_verify_locations(authority)
+    except ssl.SSLError as error:
+        raise StartError(f"cannot use the certificate authority {authority}: it holds no certificate in PEM") from error
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise StartError(f"cannot use the certificate authority {authority}: {why}") from error

@@ -230,8 +230,13 @@ def _load(path: Path, *, private: bool) -> _Key:
         pem = path.read_bytes()
         pair: Any = serialization.load_pem_private_key(pem, None) if private or b"PRIVATE KEY" in pem else None
         public: Any = serialization.load_pem_public_key(pem) if pair is None else pair.public_key()
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise StartError(f"cannot use the service account key {path}: {error}") from error
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise StartError(f"cannot use the service account key {path}: {why}") from error
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        # What the library says is made for programmers: of a wrong form, cut off, or behind a password.
+        kind = "private key" if private else "key"
+        raise StartError(f"cannot use the service account key {path}: it is no unencrypted {kind} in PEM") from error
     usable = isinstance(public, rsa.RSAPublicKey) or (
         isinstance(public, ec.EllipticCurvePublicKey) and public.curve.name in _CURVES
     )

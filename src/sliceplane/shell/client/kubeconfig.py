@@ -47,6 +47,8 @@ def load(path: str | Path | None = None, *, context: str | None = None) -> Conne
     """
     if path is None and "KUBERNETES_SERVICE_HOST" in os.environ and Path(IN_CLUSTER_FOLDER, "token").exists():
         return in_cluster()
+    if path is None and not os.environ.get("KUBECONFIG") and not default_path().exists():
+        raise KubeconfigError(f"there is no kubeconfig {default_path()}: name one with --kubeconfig or in KUBECONFIG")
     return from_file(Path(path) if path is not None else default_path(), context=context)
 
 
@@ -76,6 +78,8 @@ def from_file(path: Path, *, context: str | None = None) -> Connection:
 
     try:
         document = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        if not isinstance(document, dict):
+            raise KubeconfigError(f"kubeconfig {path} is incomplete: it holds no members")
         chosen = _chosen(KubeConfig.from_dict(document, fname=path).get(context))
     except OSError as error:
         raise KubeconfigError(f"kubeconfig {path}: {error.strerror}") from error
@@ -83,8 +87,10 @@ def from_file(path: Path, *, context: str | None = None) -> Connection:
         raise KubeconfigError(f"kubeconfig {path} is not YAML: {' '.join(str(error).split())}") from error
     except ConfigError as error:
         raise KubeconfigError(f"kubeconfig {path}: {error}") from error
-    except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
-        raise KubeconfigError(f"kubeconfig {path} is incomplete: {error!r}") from error
+    except KeyError as error:
+        raise KubeconfigError(f"kubeconfig {path} is incomplete: it has no {error.args[0]!r}") from error
+    except (TypeError, AttributeError, msgspec.ValidationError) as error:
+        raise KubeconfigError(f"kubeconfig {path} is incomplete: {error}") from error
     return _connection(chosen, _cluster_entry(document, chosen), str(path))
 
 

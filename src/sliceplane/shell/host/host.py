@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from sliceplane.controllers.events import RecorderStatus
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.samples import Family
 from sliceplane.shell.client.base import Client
-from sliceplane.shell.events import EventRecorder, RecorderStatus
+from sliceplane.shell.events import EventRecorder
 from sliceplane.shell.host.informers import InformerStatus, SharedInformers
 from sliceplane.shell.host.runner import ControllerStatus, Factory, Runner
 from sliceplane.shell.log import get_logger

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from sliceplane.api.errors import is_namespace_terminating
+from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.meta import Object
 from sliceplane.controllers.base import Controller, Done, EventNote, Job, Measured
 from sliceplane.informer.changes import Change
@@ -188,13 +188,20 @@ class Life:
         done = await perform(self._client, job)
         self._tally.writes += len(done.results)
         if done.error is not None:
-            # The core tries again; whoever operates it must see that it has to, if it is not the course of things:
-            # somebody else was first, or the namespace is on its way out.
-            self._tally.failed_jobs += 1
-            expected = done.error.reason == "Conflict" or is_namespace_terminating(done.error)
-            write_line = _log.debug if expected else _log.warning
-            name, failed = self._controller.info.name, job.writes[len(done.results)]
-            what = f"{failed.verb} {failed.resource.path(failed.namespace, failed.name, failed.subresource)}"
-            write_line("a write failed", controller=name, key=job.key, write=what, error=str(done.error))
+            self._tell_failure(job, len(done.results), done.error)
         del self._jobs[job.key]
         self._post(done)
+
+    def _tell_failure(self, job: Job, at: int, error: StatusError) -> None:
+        """The core tries again; whoever operates it must see that it has to, if it is not the course of things.
+
+        That is: somebody else was first, the namespace is on its way out, or a look-up is told that there is nothing.
+        """
+        failed = job.writes[at]
+        if failed.verb == "get" and error.code == 404:
+            return
+        self._tally.failed_jobs += 1
+        expected = error.reason == "Conflict" or is_namespace_terminating(error)
+        write_line = _log.debug if expected else _log.warning
+        what = f"{failed.verb} {failed.resource.path(failed.namespace, failed.name, failed.subresource)}"
+        write_line("a write failed", controller=self._controller.info.name, key=job.key, write=what, error=str(error))

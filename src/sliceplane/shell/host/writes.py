@@ -53,3 +53,5 @@ async def _send(client: Client, write: Write) -> bytes:
             )
         case "delete":
             return await client.delete(resource, namespace, write.name, write.body)
+        case "get":
+            return await client.get(resource, namespace, write.name)

@@ -1,0 +1,312 @@
+"""Conditions of Services with ``trafficDistribution`` (KEP-4444, "Status Reporting"), from what others wrote.
+
+    TrafficDistributionAccepted    the value is one that we know, and it is in effect
+    TrafficDistributionProgrammed  the EndpointSlices carry the hints for it
+    TrafficDistributionHonored     the node proxies' kernels hold these slices
+
+It watches Services, EndpointSlices and the node proxies' Leases, so it works in any cluster.  Writes are strategic
+patches of the status subresource, of our conditions alone, and only where one of them changed: texts have no numbers
+that move with every Pod, a change is looked at after ``SETTLE_S``, and a node is late only after ``GRACE_S``.  So a
+rolling update of a Service whose hints stay costs no write at all.
+
+*Honored* compares with a **goal**: the newest revision of the Service's slices at some moment.  When all nodes hold it,
+the next goal is set; slices that change all the time do not make it false, nodes that stay behind do.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from sliceplane.api.codec import decode, encode
+from sliceplane.api.core import Lease, Service, ServiceCondition
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.gates import Gates
+from sliceplane.api.meta import Document, Object
+from sliceplane.api.scheme import EndpointSlices, Leases, Services
+from sliceplane.controllers.base import ControllerInfo, Done, Watched, Write
+from sliceplane.controllers.hint_problems import HintProblems
+from sliceplane.controllers.keyed import KeyedController
+from sliceplane.controllers.node_progress import NodeProgress
+from sliceplane.heuristics.asking import Find
+from sliceplane.informer.changes import Change
+from sliceplane.kit.names import is_domain_qualified
+from sliceplane.kit.times import format_time
+from sliceplane.proxy.progress import COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE, revision_of
+from sliceplane.slices.shape import is_headless, traffic_distribution, wants_annotation_hints
+
+ACCEPTED: Final = "TrafficDistributionAccepted"
+PROGRAMMED: Final = "TrafficDistributionProgrammed"
+HONORED: Final = "TrafficDistributionHonored"
+TYPES: Final = (ACCEPTED, PROGRAMMED, HONORED)
+
+#: from a change to the look at it: slices come one by one
+SETTLE_S: Final = 1.0
+#: between two looks at a Service whose nodes are behind
+BEHIND_PERIOD_S: Final = 10.0
+#: a node that is behind for so long is late
+GRACE_S: Final = 30.0
+#: between two looks at a Service where nothing happens: proxies may have gone, reasons changed
+PERIOD_S: Final = 60.0
+
+
+class Verdict(NamedTuple):
+    """What a condition must say."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+class _Endpoints(NamedTuple):
+    """Of one slice, or of several: those that are ready."""
+
+    ready: int = 0
+    hinted: int = 0
+    zoneless: int = 0
+
+
+class _Goal(NamedTuple):
+    revision: int
+    since: float
+
+
+class TrafficDistributionController(KeyedController):
+    """Jobs are keyed ``namespace/name`` of the Service."""
+
+    def __init__(self, find: Find, problems: HintProblems | None = None, gates: Gates | None = None) -> None:
+        super().__init__(
+            ControllerInfo(
+                name="traffic-distribution-controller",
+                aliases=("traffic-distribution",),
+                watches=(
+                    Watched(Services),
+                    Watched(EndpointSlices),
+                    Watched(Leases, namespace=LEASE_NAMESPACE, label_selector=f"{LABEL_COMPONENT}={COMPONENT}"),
+                ),
+            )
+        )
+        self._find = find
+        self._problems = problems or HintProblems()
+        self._gates = gates or Gates()
+        #: those with the field, or with conditions of ours
+        self._services: dict[str, Service] = {}
+        #: by service and name, of all services: any of them may get the field
+        self._slices: dict[str, dict[str, EndpointSlice]] = {}
+        #: the newest revision of each service's slices, those that went included
+        self._newest: dict[str, int] = {}
+        self._counted: dict[str, dict[str, tuple[str, _Endpoints]]] = {}
+        self._goals: dict[str, _Goal] = {}
+        self._progress = NodeProgress()
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        match change.object:
+            case Service() as service:
+                self._on_service(service, gone=change.new is None, now=now)
+            case EndpointSlice():
+                for each, gone in ((change.old, True), (change.new, False)):
+                    if isinstance(each, EndpointSlice):
+                        self._on_slice(each, gone=gone, now=now)
+            case Lease() as lease:
+                known = None if change.new is None else lease
+                if self._progress.on_lease(lease.metadata.name, known, now):
+                    for key in self._services:
+                        self.enqueue_after(key, SETTLE_S, now)
+            case unexpected:
+                raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
+
+    def _on_service(self, service: Service, *, gone: bool, now: float) -> None:
+        key = service.metadata.key
+        known = self._services.get(key)
+        if gone or not (service.spec.traffic_distribution or _ours(service)):
+            if known is not None:
+                del self._services[key]
+                self._goals.pop(key, None)
+                self._counted.pop(key, None)
+        elif known is None or known.metadata.uid != service.metadata.uid or _is_newer(service, known):
+            self._services[key] = service
+            self.enqueue_after(key, SETTLE_S, now)
+
+    def _on_slice(self, found: EndpointSlice, *, gone: bool, now: float) -> None:
+        meta = found.metadata
+        owner = (meta.labels or {}).get(LABEL_SERVICE_NAME)
+        if not owner:
+            return
+        key = f"{meta.namespace}/{owner}"
+        slices = self._slices.setdefault(key, {})
+        if gone:
+            slices.pop(meta.name, None)
+        else:
+            slices[meta.name] = found
+        if slices:
+            self._newest[key] = max(self._newest.get(key, 0), revision_of(meta.resource_version))
+        else:
+            del self._slices[key]
+            self._newest.pop(key, None)
+        if key in self._services:
+            self.enqueue_after(key, SETTLE_S, now)
+
+    # -- work -------------------------------------------------------------------------------------------
+
+    def plan(self, key: str, now: float) -> tuple[Write, ...]:
+        service = self._services.get(key)
+        if service is None or service.metadata.deletion_timestamp is not None:
+            return ()
+        changes = _changes(service, self._verdicts(key, service, now), now)
+        if not changes:
+            return ()
+        body = {"metadata": {"uid": service.metadata.uid}, "status": {"conditions": changes}}
+        return (
+            Write(
+                verb="patch",
+                resource=Services,
+                namespace=service.metadata.namespace,
+                name=service.metadata.name,
+                subresource="status",
+                body=encode(body),
+                patch_type="strategic",
+                tolerate=("NotFound",),
+            ),
+        )
+
+    def finished(self, done: Done, now: float) -> None:
+        """What the answer says is known before the cache shows it, so that nothing is written twice."""
+        for answer in done.results:
+            known = self._services.get(done.job.key)
+            if answer and known is not None:
+                service = decode(answer, Service)
+                if service.metadata.uid == known.metadata.uid and _is_newer(service, known):
+                    self._services[done.job.key] = service
+
+    def _verdicts(self, key: str, service: Service, now: float) -> tuple[Verdict, ...]:
+        if not service.spec.traffic_distribution:
+            return ()
+        accepted = self._accepted(service)
+        if accepted.status != "True":
+            return (accepted, accepted._replace(type=PROGRAMMED))
+        programmed = self._programmed(key, service)
+        if programmed.status != "True":
+            self._goals.pop(key, None)
+            self.enqueue_after(key, PERIOD_S, now)
+            return (accepted, programmed)
+        if is_headless(service):  # no matter of node proxies
+            return (accepted, programmed)
+        told = _ours(service).get(ACCEPTED)
+        another = told is None or told.message != accepted.message
+        if another:
+            self._goals.pop(key, None)
+        return (accepted, programmed, self._honored(key, service, now, another=another))
+
+    def _accepted(self, service: Service) -> Verdict:
+        value = service.spec.traffic_distribution or ""
+        if wants_annotation_hints(service.metadata.annotations or {}):
+            text = "the annotation service.kubernetes.io/topology-mode is stronger than trafficDistribution"
+            return Verdict(ACCEPTED, "False", "AnnotationOverrides", text)
+        if not traffic_distribution(service, self._gates):
+            text = f"nothing here gives hints for {value}: its feature gate is off, or it has no meaning"
+            return Verdict(ACCEPTED, "False", "UnsupportedValue", text)
+        if is_domain_qualified(value):
+            found = self._find(value)
+            if isinstance(found, str):
+                return Verdict(ACCEPTED, "False", "UnsupportedValue", found)
+        return Verdict(ACCEPTED, "True", "Accepted", f"{value} is supported")
+
+    def _programmed(self, key: str, service: Service) -> Verdict:
+        def false(reason: str, text: str) -> Verdict:
+            return Verdict(PROGRAMMED, "False", reason, text)
+
+        problem = self._problems.get(key)
+        if problem:
+            return false("HintsUnavailable", problem)
+        endpoints = self._count(key)
+        if not endpoints.ready:
+            return false("NoReadyEndpoints", "no endpoint is ready")
+        if endpoints.hinted == endpoints.ready:
+            return Verdict(PROGRAMMED, "True", "HintsProgrammed", "every ready endpoint has hints")
+        if endpoints.zoneless and not is_domain_qualified(service.spec.traffic_distribution or ""):
+            return false("EndpointsWithoutZone", "some ready endpoints are on Nodes whose zone is not known")
+        if endpoints.hinted:
+            return false("IncompleteHints", "not every ready endpoint has hints, so consumers ignore all")
+        return false("NoHints", "the EndpointSlices have no hints")
+
+    def _count(self, key: str) -> _Endpoints:
+        before = self._counted.get(key, {})
+        counted = self._counted[key] = {}
+        total = _Endpoints()
+        for name, each in self._slices.get(key, {}).items():
+            version = each.metadata.resource_version
+            known = before.get(name)
+            counted[name] = known if known is not None and known[0] == version else (version, _endpoints_of(each))
+            total = _Endpoints(*map(sum, zip(total, counted[name][1], strict=True)))
+        return total
+
+    def _honored(self, key: str, service: Service, now: float, *, another: bool) -> Verdict:
+        """*another*: the Service asks for something that it did not ask for before."""
+        newest = self._newest.get(key, 0)
+        goal = self._goals.get(key)
+        if goal is None:
+            goal = self._goals[key] = _Goal(newest, now)
+        lag = self._progress.lag(goal.revision, now)
+        if not lag.behind and newest > goal.revision:
+            goal = self._goals[key] = _Goal(newest, now)
+            lag = self._progress.lag(newest, now)
+        self.enqueue_after(key, BEHIND_PERIOD_S if lag.behind or another else PERIOD_S, now)
+        if not lag.nodes or not newest:
+            return Verdict(HONORED, "Unknown", "NoReports", "no node proxy reports which EndpointSlices it holds")
+        if not lag.behind and not another:
+            return Verdict(HONORED, "True", "NodesUpToDate", "every node proxy that reports holds the EndpointSlices")
+        if now - goal.since < GRACE_S:
+            known = _ours(service).get(HONORED)  # while nodes catch up, what was so stays so
+            if known is not None and known.status != "Unknown" and not another:
+                return Verdict(HONORED, known.status, known.reason, known.message)
+            return Verdict(HONORED, "Unknown", "NodesCatchUp", "not every node proxy holds the EndpointSlices yet")
+        text = f"{lag.behind} of {lag.nodes} nodes do not hold the EndpointSlices of {format_time(goal.since)} yet"
+        return Verdict(HONORED, "False", "NodesBehind", text)
+
+    def check(self) -> None:
+        super().check()
+        for key, slices in self._slices.items():
+            assert slices, f"{key} has no slices"
+            newest = max(revision_of(each.metadata.resource_version) for each in slices.values())
+            assert self._newest[key] >= newest, f"{key}: {self._newest[key]}, a slice has {newest}"
+        assert self._newest.keys() == self._slices.keys(), f"{self._newest.keys() ^ self._slices.keys()} have one only"
+        assert self._goals.keys() <= self._services.keys(), "goals of services that are not watched"
+        assert self._counted.keys() <= self._services.keys(), "counts of services that are not watched"
+
+
+def _ours(service: Service) -> dict[str, ServiceCondition]:
+    return {each.type: each for each in service.status.conditions or () if each.type in TYPES}
+
+
+def _is_newer(new: Service, known: Service) -> bool:
+    return revision_of(new.metadata.resource_version) >= revision_of(known.metadata.resource_version)
+
+
+def _endpoints_of(found: EndpointSlice) -> _Endpoints:
+    ready = [each for each in found.endpoints or () if each.conditions.ready is not False]
+    hinted = sum(each.hints is not None and bool(each.hints.for_zones or each.hints.for_nodes) for each in ready)
+    return _Endpoints(len(ready), hinted, sum(not each.zone for each in ready))
+
+
+def _changes(service: Service, wanted: tuple[Verdict, ...], now: float) -> list[Document]:
+    """The strategic patch of the list of conditions (merged by type); empty if all are as *wanted*."""
+    have = _ours(service)
+    generation = service.metadata.generation
+    changes: list[Document] = []
+    for verdict in wanted:
+        known = have.pop(verdict.type, None)
+        same = known is not None and (known.status, known.reason, known.message) == verdict[1:]
+        if known is not None and same and (known.observed_generation or 0) == generation:
+            continue
+        stays = known is not None and known.status == verdict.status and known.last_transition_time
+        changes.append(
+            {
+                **verdict._asdict(),
+                "lastTransitionTime": stays or format_time(now),
+                **({"observedGeneration": generation} if generation else {}),
+            }
+        )
+    changes.extend({"$patch": "delete", "type": name} for name in sorted(have))
+    return changes

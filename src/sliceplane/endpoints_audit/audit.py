@@ -1,0 +1,172 @@
+"""A whole cluster, or the part of it that somebody looks at: objects in, in any order; findings and writers out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sliceplane.endpoints_audit.facts import (
+    EndpointsFacts,
+    ServiceFacts,
+    SliceFacts,
+    Writer,
+    endpoints_facts,
+    service_facts,
+    slice_facts,
+)
+from sliceplane.endpoints_audit.judge import Finding, Kind, judge
+from sliceplane.endpoints_audit.wire import WireEndpoints, WireService, WireSlice
+
+_services = msgspec.json.Decoder(WireService)
+_endpoints = msgspec.json.Decoder(WireEndpoints)
+_slices = msgspec.json.Decoder(WireSlice)
+
+
+@dataclass(slots=True)
+class WriterRow:
+    """What a field manager wrote: numbers of objects.  ``last``: its last write, RFC 3339 ("": not told)."""
+
+    manager: str
+    selecting: int = 0
+    others: int = 0
+    locks: int = 0
+    slices: int = 0
+    last: str = ""
+
+    def saw(self, writer: Writer) -> None:
+        self.last = max(self.last, writer.time)
+
+
+@dataclass(slots=True)
+class Auditor:
+    """Owned by one look at a cluster.  Bodies are JSON as a server lists them, with or without their kind."""
+
+    _services: dict[str, ServiceFacts] = field(default_factory=dict)
+    _endpoints: dict[str, EndpointsFacts] = field(default_factory=dict)
+    _slices: dict[str, list[SliceFacts]] = field(default_factory=dict)
+    #: slices whose label names no Service
+    nameless_slices: int = 0
+    #: by plural
+    unreadable: dict[str, int] = field(default_factory=dict)
+
+    # -- objects in ---------------------------------------------------------------------------------------
+
+    def on_service(self, body: bytes) -> None:
+        try:
+            found = _services.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return self._unreadable("services")
+        self._services[found.metadata.key] = service_facts(found)
+        return None
+
+    def on_endpoints(self, body: bytes) -> None:
+        try:
+            found = _endpoints.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return self._unreadable("endpoints")
+        self._endpoints[found.metadata.key] = endpoints_facts(found)
+        return None
+
+    def on_slice(self, body: bytes) -> None:
+        try:
+            found = _slices.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return self._unreadable("endpointslices")
+        key, facts = slice_facts(found)
+        if key.endswith("/"):
+            self.nameless_slices += 1
+        else:
+            self._slices.setdefault(key, []).append(facts)
+        return None
+
+    def _unreadable(self, plural: str) -> None:
+        self.unreadable[plural] = self.unreadable.get(plural, 0) + 1
+
+    def forget(self, plural: str) -> None:
+        """A list of this resource begins anew."""
+        self.unreadable.pop(plural, None)
+        match plural:
+            case "services":
+                self._services.clear()
+            case "endpoints":
+                self._endpoints.clear()
+            case "endpointslices":
+                self._slices.clear()
+                self.nameless_slices = 0
+            case _:
+                raise AssertionError(f"{plural} are not audited")
+
+    # -- what is known ------------------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {
+            "services": len(self._services),
+            "endpoints": len(self._endpoints),
+            "endpointslices": sum(map(len, self._slices.values())) + self.nameless_slices,
+        }
+
+    def findings(self) -> tuple[Finding, ...]:
+        """By kind, then by key."""
+        found: list[Finding] = []
+        for key in self._endpoints.keys() | self._slices.keys():
+            slices = tuple(self._slices.get(key, ()))
+            found.extend(judge(key, self._services.get(key), self._endpoints.get(key), slices))
+        order = {kind: number for number, kind in enumerate(Kind)}
+        return tuple(sorted(found, key=lambda each: (order[each.kind], each.key)))
+
+    def writers(self) -> tuple[WriterRow, ...]:
+        """Who writes addresses into Endpoints, and who into EndpointSlices; by name."""
+        rows: dict[str, WriterRow] = {}
+        for key, endpoints in self._endpoints.items():
+            service = self._services.get(key)
+            for writer in _latest(endpoints.writers):
+                row = rows.setdefault(writer.manager, WriterRow(writer.manager))
+                row.saw(writer)
+                if endpoints.lock is not None:
+                    row.locks += 1
+                elif service is not None and service.role == "selecting":
+                    row.selecting += 1
+                else:
+                    row.others += 1
+        for slices in self._slices.values():
+            for each in slices:
+                for writer in _latest(each.writers):
+                    row = rows.setdefault(writer.manager, WriterRow(writer.manager))
+                    row.saw(writer)
+                    row.slices += 1
+        return tuple(rows[name] for name in sorted(rows))
+
+    def is_lock(self, key: str) -> bool:
+        endpoints = self._endpoints.get(key)
+        return endpoints is not None and endpoints.lock is not None
+
+    def namespaces_in_need(self) -> frozenset[str]:
+        """Where a Service with a selector has no Endpoints, or those of the Endpoints controller: whoever reads them
+        all depends on that controller.  Those that the reverse mirror keeps need it no more."""
+        return frozenset(key.partition("/")[0] for key in self._services if self.needs_controller(key))
+
+    def needs_controller(self, key: str) -> bool:
+        service, endpoints = self._services.get(key), self._endpoints.get(key)
+        if service is None or service.role != "selecting":
+            return False
+        return endpoints is None or not endpoints.reverse
+
+
+def _latest(writers: tuple[Writer, ...]) -> Iterable[Writer]:
+    """One for each manager that writes addresses: by an update and by an apply it has two entries."""
+    latest: dict[str, Writer] = {}
+    for each in writers:
+        if each.addresses and (each.manager not in latest or latest[each.manager].time < each.time):
+            latest[each.manager] = each
+    return latest.values()
+
+
+def confirmed(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """Of *first* all that cannot be a change on its way, and of the others those that *second* has too, as it has
+    them."""
+    again = {(each.kind, each.key): each for each in second}
+    kept = (again.get((each.kind, each.key)) if each.kind.traits.fleeting else each for each in first)
+    return tuple(each for each in kept if each is not None)

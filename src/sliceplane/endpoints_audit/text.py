@@ -1,0 +1,90 @@
+"""The report for people: findings by kind with what to do, writers, clients, and the verdict as the last line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from sliceplane.endpoints_audit.judge import Finding, Kind
+from sliceplane.endpoints_audit.verdict import Report
+
+#: rows of one table; the JSON output has all
+ROWS_MAX: Final = 20
+
+
+def as_text(report: Report) -> str:
+    return "\n".join(_lines(report))
+
+
+def _lines(report: Report) -> Iterator[str]:
+    counts, log = report.counts, report.log
+    read = f"read {counts['services']:,} Services, {counts['endpoints']:,} Endpoints"
+    yield f"{read}, {counts['endpointslices']:,} EndpointSlices"
+    if log is not None:
+        yield f"read {log.lines:,} lines of audit log" + (f", from {log.begins} to {log.ends}" if log.begins else "")
+        if log.unreadable:
+            yield f"  {log.unreadable:,} of these lines could not be read"
+    for plural, number in report.unreadable.items():
+        yield f"  {number:,} {plural} could not be read"
+    for kind in Kind:
+        found = [each for each in report.findings if each.kind is kind]
+        if found:
+            yield from _section(kind, found)
+    if report.writers:
+        yield ""
+        yield "writers of addresses, by field manager: number of objects"
+        rows = [
+            (
+                each.manager or "(no name)",
+                *map(_number, (each.selecting, each.others, each.locks, each.slices)),
+                each.last,
+            )
+            for each in report.writers
+        ]
+        heads = ("MANAGER", "ENDPOINTS OF SELECTORS", "OTHER ENDPOINTS", "LOCKS", "SLICES", "LAST WRITE")
+        yield from _table(heads, rows)
+    if report.clients:
+        yield ""
+        yield "clients of Endpoints, by the audit log: number of requests"
+        yield from _table(
+            ("USER", "PROGRAM", "READS", "REQUESTS", "LAST", "DEPENDS ON THE CONTROLLER"), _clients(report)
+        )
+    yield ""
+    yield report.verdict
+
+
+def _section(kind: Kind, found: Sequence[Finding]) -> Iterator[str]:
+    traits = kind.traits
+    yield ""
+    yield f"{kind.value}{'' if traits.blocks else ' (for information)'}: {traits.title}"
+    yield from _table((), [(each.key, each.detail) for each in found])
+    yield f"  -> {traits.advice}"
+
+
+def _clients(report: Report) -> list[tuple[str, ...]]:
+    ordered = sorted(report.clients, key=lambda each: (not each.concerned, each.client.user, each.client.agent))
+    return [
+        (
+            each.client.user or "(nobody)",
+            each.client.agent or "(no name)",
+            each.reads,
+            ", ".join(f"{number:,} {verb}" for verb, number in sorted(each.client.requests.items())),
+            each.client.last,
+            "yes" if each.concerned else "no",
+        )
+        for each in ordered
+    ]
+
+
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    shown = list(rows[:ROWS_MAX])
+    everything: Iterable[tuple[str, ...]] = [heads, *shown] if heads else shown
+    widths = [max(len(cell) for cell in column) for column in zip(*everything, strict=True)]
+    for row in everything:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    if len(rows) > ROWS_MAX:
+        yield f"  and {len(rows) - ROWS_MAX:,} more (--output json has all)"
+
+
+def _number(value: int) -> str:
+    return f"{value:,}" if value else "-"

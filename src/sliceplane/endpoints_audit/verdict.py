@@ -1,0 +1,163 @@
+"""The report: findings, writers, clients, and whether the Endpoints controller may be switched off, with the reasons.
+
+A client speaks against it if it reads Endpoints that the controller keeps: by name, or with all others of a namespace.
+A client that reads its own lock, or objects that it makes itself, does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sliceplane.endpoints_audit.audit import Auditor, WriterRow
+from sliceplane.endpoints_audit.judge import Finding, Kind
+from sliceplane.endpoints_audit.usage import AuditLog, Client
+
+QUESTION: Final = "safe to switch the Endpoints controller off"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRow:
+    """``concerned``: it reads what the Endpoints controller keeps.  ``reads``: what, in words."""
+
+    client: Client
+    concerned: bool
+    reads: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """``log`` None: none was given.  ``reasons``: why not; empty if it is safe as far as one can see."""
+
+    counts: dict[str, int]
+    unreadable: dict[str, int]
+    findings: tuple[Finding, ...]
+    writers: tuple[WriterRow, ...]
+    clients: tuple[ClientRow, ...]
+    log: AuditLog | None
+    reasons: tuple[str, ...]
+
+    @property
+    def safe(self) -> bool:
+        return not self.reasons
+
+    @property
+    def verdict(self) -> str:
+        """One line."""
+        if self.reasons:
+            return f"{QUESTION}: no, because {_joined(self.reasons)}"
+        if self.log is None:
+            return f"{QUESTION}: yes as far as objects tell; who reads them, only an audit log does"
+        return f"{QUESTION}: yes, no client that depends on it was seen from {self.log.begins} to {self.log.ends}"
+
+    def as_document(self) -> dict[str, Any]:
+        """For ``--output json``."""
+        log = self.log
+        return {
+            "safe": self.safe,
+            "verdict": self.verdict,
+            "reasons": list(self.reasons),
+            "read": self.counts,
+            "unreadable": self.unreadable,
+            "findings": [_finding(each) for each in self.findings],
+            "writers": [
+                {
+                    "manager": each.manager,
+                    "endpointsOfSelectors": each.selecting,
+                    "otherEndpoints": each.others,
+                    "locks": each.locks,
+                    "endpointSlices": each.slices,
+                    "lastWrite": each.last,
+                }
+                for each in self.writers
+            ],
+            "auditLog": None
+            if log is None
+            else {
+                "lines": log.lines,
+                "unreadable": log.unreadable,
+                "begins": log.begins,
+                "ends": log.ends,
+                "uncountedRequests": log.overflow,
+            },
+            "clients": [
+                {
+                    "user": each.client.user,
+                    "program": each.client.agent,
+                    "dependsOnController": each.concerned,
+                    "reads": each.reads,
+                    "requests": dict(sorted(each.client.requests.items())),
+                    "lastRequest": each.client.last,
+                }
+                for each in self.clients
+            ],
+        }
+
+
+def _finding(found: Finding) -> dict[str, Any]:
+    namespace, _, name = found.key.partition("/")
+    traits = found.kind.traits
+    return {
+        "kind": found.kind.value,
+        "blocks": traits.blocks,
+        "namespace": namespace,
+        "name": name,
+        "detail": found.detail,
+        "advice": traits.advice,
+    }
+
+
+def report(auditor: Auditor, findings: tuple[Finding, ...], log: AuditLog | None) -> Report:
+    """*findings*: those of *auditor* that were confirmed."""
+    clients = tuple(_client_row(auditor, each) for each in (log.clients if log is not None else ()))
+    return Report(
+        counts=auditor.counts,
+        unreadable=dict(sorted(auditor.unreadable.items())),
+        findings=findings,
+        writers=auditor.writers(),
+        clients=clients,
+        log=log,
+        reasons=tuple(_reasons(auditor, findings, clients, log)),
+    )
+
+
+def _client_row(auditor: Auditor, client: Client) -> ClientRow:
+    own = sorted(key for key in client.objects if not auditor.is_lock(key))
+    concerned = (
+        any(auditor.needs_controller(key) for key in own)
+        or bool(client.namespaces & auditor.namespaces_in_need())
+        or ((client.everywhere or client.more_objects) and bool(auditor.namespaces_in_need()))
+    )
+    if client.everywhere:
+        reads = "all namespaces"
+    elif client.namespaces:
+        names = sorted(client.namespaces)
+        reads = f"namespace {names[0]}" if len(names) == 1 else f"{len(names)} namespaces"
+    elif client.more_objects or len(client.objects) > 1:
+        reads = f"{len(client.objects)}{'+' if client.more_objects else ''} objects"
+    else:
+        reads = next(iter(client.objects), "nothing")
+    return ClientRow(client, concerned, reads)
+
+
+def _reasons(
+    auditor: Auditor, findings: tuple[Finding, ...], clients: tuple[ClientRow, ...], log: AuditLog | None
+) -> list[str]:
+    reasons = []
+    readers = sum(each.concerned for each in clients)
+    if readers:
+        reasons.append("1 client reads Endpoints" if readers == 1 else f"{readers:,} clients read Endpoints")
+    if log is not None and log.overflow:
+        reasons.append("there are more clients than could be told apart")
+    for kind in Kind:
+        number = sum(each.kind is kind for each in findings)
+        if number and kind.traits.blocks:
+            reasons.append(f"1 {kind.traits.one}" if number == 1 else f"{number:,} {kind.traits.many}")
+    unreadable = sum(auditor.unreadable.values())
+    if unreadable:
+        reasons.append("1 object could not be read" if unreadable == 1 else f"{unreadable:,} objects could not be read")
+    return reasons
+
+
+def _joined(parts: tuple[str, ...]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

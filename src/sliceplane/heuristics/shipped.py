@@ -1,0 +1,24 @@
+"""The heuristics that come with us; they need no entry point to be found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from sliceplane.heuristics.balanced import Balanced
+from sliceplane.heuristics.spread_constraints import SpreadConstraints
+from sliceplane.heuristics.types import Heuristic
+
+_OURS: Final[tuple[Heuristic, ...]] = (Balanced(), SpreadConstraints())
+SHIPPED: Final[Mapping[str, Heuristic]] = MappingProxyType({each.name: each for each in _OURS})
+
+
+def unknown(name: str) -> str:
+    """The sentence for a name that nobody has."""
+    return f"no heuristic {name} is installed"
+
+
+def find_shipped(name: str) -> Heuristic | str:
+    """An ``asking.Find`` that knows no others."""
+    return SHIPPED.get(name) or unknown(name)

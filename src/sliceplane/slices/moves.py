@@ -1,0 +1,85 @@
+"""Which endpoints get other hints when some must: as many as somebody counted, out of as few slices as possible."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Candidate(NamedTuple, Generic[K]):
+    """An endpoint that could have other hints than *given*; *own* is what it had best."""
+
+    pod: str
+    own: K
+    given: K
+
+
+def pick(
+    movable: Mapping[str, list[Candidate[K]]],
+    giving: Mapping[K, int],
+    getting: Mapping[K, int],
+    free: frozenset[str],
+) -> list[Candidate[K]]:
+    """As many of each ``given`` as *giving* says.
+
+    *movable* is by slice ("": in none yet); those in *free* are written anyway.  Others are taken by how much they
+    can give, most first: the fewest slices where one kind is given up, and nearly that where several are.  Within a
+    slice endpoints that come home go first, then those that are away already.
+    """
+    give = dict(giving)
+    chosen: list[Candidate[K]] = []
+
+    def take(name: str) -> None:
+        for each in sorted(movable[name], key=lambda c: (getting.get(c.own, 0) == 0, c.own == c.given, c.pod)):
+            if give.get(each.given, 0):
+                give[each.given] -= 1
+                chosen.append(each)
+
+    def use(name: str) -> int:
+        counts: dict[K, int] = {}
+        for each in movable[name]:
+            counts[each.given] = counts.get(each.given, 0) + 1
+        return sum(min(count, give.get(given, 0)) for given, count in counts.items())
+
+    for name in sorted(movable):
+        if not name or name in free:
+            take(name)
+    heap = [(-use(name), name) for name in sorted(movable) if name and name not in free]
+    heapq.heapify(heap)
+    while heap and any(give.values()):
+        _, name = heapq.heappop(heap)
+        now = use(name)
+        if heap and -now > heap[0][0]:
+            heapq.heappush(heap, (-now, name))  # others took what it would have given
+        else:
+            take(name)
+    assert not any(give.values()), f"nobody can give {give}"
+    return chosen
+
+
+def choose(
+    movable: Mapping[str, list[Candidate[str]]],
+    giving: Mapping[str, int],
+    getting: Mapping[str, int],
+    free: frozenset[str],
+) -> dict[str, str]:
+    """Which pods are hinted for which other zone: as many as *giving* and *getting* say; see ``pick``."""
+    return _send(pick(movable, giving, getting, free), dict(getting))
+
+
+def _send(chosen: list[Candidate[str]], get: dict[str, int]) -> dict[str, str]:
+    """Each to its own zone if that gets any, the rest to where most are missing."""
+    sent: dict[str, str] = {}
+    for each in chosen:
+        if get.get(each.own, 0):
+            get[each.own] -= 1
+            sent[each.pod] = each.own
+    for each in chosen:
+        if each.pod not in sent:
+            zone = max(sorted(get), key=lambda zone: get[zone])
+            get[zone] -= 1
+            sent[each.pod] = zone
+    return sent

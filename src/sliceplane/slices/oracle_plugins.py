@@ -1,0 +1,132 @@
+"""The specification of hints by heuristics (``slices.oracle`` calls this): ask about everything anew and compare."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from sliceplane.api.core import Node, Pod, Service
+from sliceplane.api.discovery import LABEL_REGION, LABEL_ZONE, Endpoint, EndpointSlice
+from sliceplane.api.quota import amount
+from sliceplane.heuristics.asking import Find
+from sliceplane.heuristics.types import (
+    EndpointView,
+    Hints,
+    LocalHeuristic,
+    Portion,
+    ServiceView,
+    ZonalHeuristic,
+    ZoneView,
+)
+
+_CONTROL_PLANE = {"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"}
+
+
+def is_plugin(service: Service) -> bool:
+    """By the field alone; whether the annotation is stronger is the caller's question."""
+    return "/" in (service.spec.traffic_distribution or "")
+
+
+def zone_views(nodes: Mapping[str, Node]) -> tuple[ZoneView, ...]:
+    milli: Counter[str] = Counter()
+    regions: dict[str, Counter[str]] = {}
+    for node in nodes.values():
+        labels = node.metadata.labels or {}
+        ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions or ())
+        zone = labels.get(LABEL_ZONE, "")
+        if zone and ready and not _CONTROL_PLANE & labels.keys():
+            milli[zone] += int(amount((node.status.allocatable or {}).get("cpu", 0)) * 1000)
+            regions.setdefault(zone, Counter())[labels.get(LABEL_REGION, "")] += 1
+    whole = sum(milli.values()) or 1
+    return tuple(
+        ZoneView(name=zone, region=sorted(found, key=lambda each: (-found[each], each))[0], share=milli[zone] / whole)
+        for zone, found in sorted(regions.items())
+    )
+
+
+def check_plugin_hints(
+    service: Service,
+    what: str,
+    slices: Iterable[EndpointSlice],
+    pods: Mapping[str, Pod],
+    nodes: Mapping[str, Node],
+    *,
+    find: Find,
+) -> None:
+    """Ready endpoints of one address type have the hints that the heuristic wants now; all others have none."""
+    endpoints = [each for one in slices for each in one.endpoints or ()]
+    for each in endpoints:
+        assert each.conditions.ready or each.hints is None, f"{what}: unready with hints {each}"
+    ready = [each for each in endpoints if each.conditions.ready]
+    shown = [_shown(each) for each in ready]
+    heuristic = find(service.spec.traffic_distribution or "")
+    view = ServiceView(
+        namespace=service.metadata.namespace,
+        name=service.metadata.name,
+        annotations=service.metadata.annotations or {},
+    )
+    zones = zone_views(nodes)
+    if isinstance(heuristic, str):
+        wanted = [Hints()] * len(ready)
+        assert shown == wanted, f"{what}: {shown} although {heuristic}"
+    elif heuristic.kind == "local":
+        wanted = _local(heuristic, view, [_view(each, pods, nodes) for each in ready], zones)
+        assert shown == wanted, f"{what}: {shown}, not {wanted}"
+    else:
+        counts = Counter(_zone(each, nodes) for each in ready)
+        portions = _zonal(heuristic, view, dict(sorted(counts.items())), zones)
+        found = Counter((_zone(each, nodes), Hints(hint.zones)) for each, hint in zip(ready, shown, strict=True))
+        assert found == portions, f"{what}: {found}, not {portions}"
+        assert not any(hint.nodes for hint in shown), f"{what}: node hints {shown}"
+
+
+def _local(
+    heuristic: LocalHeuristic, service: ServiceView, ready: list[EndpointView], zones: tuple[ZoneView, ...]
+) -> list[Hints]:
+    try:
+        return [heuristic.hints(service, each, zones) for each in ready]
+    except Exception:
+        return [Hints()] * len(ready)
+
+
+def _zonal(
+    heuristic: ZonalHeuristic, service: ServiceView, counts: dict[str, int], zones: tuple[ZoneView, ...]
+) -> Counter[tuple[str, Hints]]:
+    found: Counter[tuple[str, Hints]] = Counter()
+    try:
+        answer: Mapping[str, tuple[Portion, ...]] = heuristic.allocate(service, counts, zones) if counts else {}
+    except Exception:
+        answer = {zone: (Portion(count, ()),) for zone, count in counts.items()}
+    for zone, portions in answer.items():
+        for portion in portions:
+            if portion.count:
+                found[zone, Hints(portion.zones)] += portion.count
+    return found
+
+
+def _shown(endpoint: Endpoint) -> Hints:
+    hints = endpoint.hints
+    if hints is None:
+        return Hints()
+    return Hints(tuple(each.name for each in hints.for_zones or ()), tuple(each.name for each in hints.for_nodes or ()))
+
+
+def _pod_of(endpoint: Endpoint, pods: Mapping[str, Pod]) -> Pod:
+    assert endpoint.target_ref is not None, f"{endpoint} is nobody's"
+    return pods[endpoint.target_ref.name]
+
+
+def _zone(endpoint: Endpoint, nodes: Mapping[str, Node]) -> str:
+    return (endpoint.zone or "") if endpoint.node_name in nodes else ""
+
+
+def _view(endpoint: Endpoint, pods: Mapping[str, Pod], nodes: Mapping[str, Node]) -> EndpointView:
+    pod = _pod_of(endpoint, pods)
+    node = nodes.get(pod.spec.node_name)
+    labels = {} if node is None else node.metadata.labels or {}
+    return EndpointView(
+        zone=labels.get(LABEL_ZONE, ""),
+        region=labels.get(LABEL_REGION, ""),
+        node=pod.spec.node_name,
+        topology_keys=tuple(each.topology_key for each in pod.spec.topology_spread_constraints or ()),
+    )

@@ -1,0 +1,113 @@
+"""What a packer wants written, and the order in which an endpoint that moves is never missing.
+
+An endpoint *moves* when a slice of the same ports shows it that is not the one it belongs into: its subset has
+changed, or slices are merged.  The write that adds it must be before the one that removes it.  Creates remove nothing
+and go first, deletes add nothing and go last; updates are sorted between.  Where updates wait for each other in a
+circle (two zones swap endpoints between full slices), one of them is cut in two: what it would add is created.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+from sliceplane.slices.content import Content, SliceState
+from sliceplane.slices.ports import PortGroup
+
+
+class Creation(NamedTuple):
+    group: PortGroup
+    content: Content
+
+
+class Update(NamedTuple):
+    slice: SliceState
+    group: PortGroup
+    content: Content
+
+
+class PackPlan(NamedTuple):
+    """``updates`` may change a slice's ports: a slice that would be deleted serves one that would be created.
+
+    To be written in the order ``creates``, ``updates``, ``dependents``, ``deletes``.  ``dependents`` are updates that
+    take endpoints out which another write must have added before.
+    """
+
+    creates: list[Creation]
+    updates: list[Update]
+    deletes: list[SliceState]
+    #: endpoints
+    added: int
+    removed: int
+    dependents: list[Update] = []
+    moving: frozenset[str] = frozenset()
+
+
+def settle_order(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
+    """*plan* in an order in which none of the *moving* endpoints is ever missing."""
+    losing = {
+        update.slice.name: {each for each in update.slice.server if each in moving and each not in update.content}
+        for update in plan.updates
+    }
+    dependents = sorted((each for each in plan.updates if losing[each.slice.name]), key=lambda each: each.slice.name)
+    if not dependents:
+        return plan
+    free = [each for each in plan.updates if not losing[each.slice.name]]
+    #: by endpoint that moves and was not added yet: the slices that wait with taking it out
+    shown_by: dict[str, list[str]] = {}
+    for update in dependents:
+        for each in losing[update.slice.name]:
+            shown_by.setdefault(each, []).append(update.slice.name)
+    waiting = {each.slice.name: each for each in dependents}
+    creates, deletes = list(plan.creates), list(plan.deletes)
+    ready: list[str] = []
+
+    def written(content: Content) -> None:
+        for each in content:
+            for name in shown_by.pop(each, ()):
+                losing[name].discard(each)
+                if not losing[name] and name in waiting:
+                    heapq.heappush(ready, name)
+
+    for content in (*(each.content for each in creates), *(each.content for each in free)):
+        written(content)
+    ordered: list[Update] = []
+    candidates = iter([each.slice.name for each in dependents])
+    while waiting:
+        if ready:
+            update = waiting.pop(heapq.heappop(ready))
+            ordered.append(update)
+            written(update.content)
+            continue
+        name = next(
+            each for each in candidates if each in waiting and not shown_by.keys().isdisjoint(waiting[each].content)
+        )
+        cut, rest = _cut(waiting[name])
+        creates.append(cut)
+        if rest is None:
+            deletes.append(waiting.pop(name).slice)
+        else:
+            waiting[name] = rest
+        written(cut.content)
+    return plan._replace(creates=creates, updates=free, deletes=deletes, dependents=ordered, moving=moving)
+
+
+def hold_back(update: Update, moving: frozenset[str]) -> Update | None:
+    """The part of *update* that needs not wait for its endpoints that move; ``None`` if there is none."""
+    state = update.slice
+    content: Content = {}
+    for each, body in state.server.items():
+        fresh = update.content.get(each) or state.want.get(each) or (body if each in moving else b"")
+        if fresh:
+            content[each] = fresh
+    return None if content == state.server else Update(state, state.group, content)
+
+
+def _cut(update: Update) -> tuple[Creation, Update | None]:
+    """What *update* adds as a slice of its own, and what is left of it; a slice that changes its group goes."""
+    state = update.slice
+    if update.group is not state.group:
+        return Creation(update.group, update.content), None
+    added = {each: body for each, body in update.content.items() if each not in state.server}
+    kept = {each: body for each, body in update.content.items() if each in state.server}
+    return Creation(update.group, added), update._replace(content=kept)

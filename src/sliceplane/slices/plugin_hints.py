@@ -1,0 +1,327 @@
+"""Hints by a heuristic (``trafficDistribution: domain/Name``) for one service and one address type.
+
+*Local* heuristics are asked once for each different place that an endpoint can be in, not for each endpoint: a Pod
+that flips, or is replaced by one beside it, costs a look-up.  A change of zones asks once for each place anew.
+
+*Zonal* heuristics are asked when the number of ready endpoints of a zone changed.  Who has which portion is kept:
+an endpoint that comes gets the portion that lacks most, and others move only as the new allocation demands, within
+their zone, out of slices that are written anyway if that is enough, else out of the fewest.  What the slices
+say when a service is seen first is taken over.
+
+A heuristic that fails is a ``problem``: no endpoint of the service then has hints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple
+from typing import ClassVar, Final
+
+from sliceplane.heuristics.asking import Portions, ask_local, ask_zonal
+from sliceplane.heuristics.types import EndpointView, Heuristic, LocalHeuristic, ServiceView, ZonalHeuristic, ZoneView
+from sliceplane.slices.facts import hint_piece
+from sliceplane.slices.hint_policy import HintPolicy, zones_shown
+from sliceplane.slices.moves import Candidate, K, pick
+from sliceplane.slices.packer import Packer
+from sliceplane.slices.topology import ZoneShares
+
+REASON_ENABLED: Final = "TrafficDistributionEnabled"
+REASON_FAILED: Final = "TrafficDistributionFailed"
+REASON_UNSUPPORTED: Final = "TrafficDistributionUnsupported"
+
+_Names = tuple[str, ...]
+
+
+def policy_of(found: Heuristic | str, service: ServiceView, address_type: str, zones: ZoneShares) -> HintPolicy:
+    """*found*: the heuristic, or why there is none."""
+    if isinstance(found, str):
+        return Unsupported(address_type, found)
+    if found.kind == "local":
+        return LocalHints(address_type, found, service, zones)
+    return ZonalHints(address_type, found, service, zones)
+
+
+class _PluginPolicy(HintPolicy):
+    """That hints begin is told only where people were told before that there are none."""
+
+    reason_enabled: ClassVar[str] = REASON_ENABLED
+    reason_disabled: ClassVar[str] = REASON_FAILED
+    enabled_message: ClassVar[str] = "hints are given again"
+
+    def __init__(self, address_type: str, name: str) -> None:
+        super().__init__(address_type, told_active=True)
+        self._name = name
+
+    def inherit(self, earlier: HintPolicy) -> None:
+        if isinstance(earlier, _PluginPolicy) and earlier._name == self._name:
+            self._told_active = earlier._told_active
+            self._told_problem, self._told_at = earlier._told_problem, earlier._told_at
+
+    def _worded(self, message: str) -> str:
+        return super()._worded(f"{self._name}: {message}")
+
+
+class Unsupported(_PluginPolicy):
+    """Nobody has a heuristic of that name."""
+
+    reason_disabled: ClassVar[str] = REASON_UNSUPPORTED
+
+    def __init__(self, address_type: str, problem: str) -> None:
+        super().__init__(address_type, problem)
+        self.problem = problem
+
+    @property
+    def settled(self) -> bool:
+        return True
+
+    def set(self, pod: str, at: EndpointView | None) -> bytes:
+        return b""
+
+    def switch(self, packer: Packer) -> tuple[str, ...]:
+        return ()
+
+    def rebalance(self, packer: Packer) -> tuple[str, ...]:
+        return ()
+
+    def check(self) -> None:
+        assert not self.active, "hints by nobody"
+
+    def _worded(self, message: str) -> str:
+        return message  # the same for every address type
+
+
+class LocalHints(_PluginPolicy):
+    """Active from the start: an endpoint's hints do not wait for others."""
+
+    def __init__(self, address_type: str, heuristic: LocalHeuristic, service: ServiceView, zones: ZoneShares) -> None:
+        super().__init__(address_type, heuristic.name)
+        self._heuristic = heuristic
+        self._service = service
+        self._zones = zones
+        self.active = True
+        self._at: dict[str, EndpointView] = {}
+        #: for each place that has ready endpoints: how many, and the answer, which is hints or a problem
+        self._users: dict[EndpointView, int] = {}
+        self._pieces: dict[EndpointView, bytes] = {}
+        self._faults: dict[EndpointView, str] = {}
+        #: the zones that the answers are for
+        self._asked: tuple[ZoneView, ...] = zones.views
+        #: places whose answer changed with the zones, until endpoints were made anew
+        self._changed: dict[EndpointView, None] = {}
+
+    def set(self, pod: str, at: EndpointView | None) -> bytes:
+        known = self._at.get(pod)
+        if known != at:
+            if known is not None:
+                self._leave(pod, known)
+            if at is not None:
+                self._at[pod] = at
+                self._users[at] = self._users.get(at, 0) + 1
+                if self._users[at] == 1:
+                    self._ask(at)
+        return self._pieces.get(at, b"") if at is not None and self.active else b""
+
+    def _leave(self, pod: str, known: EndpointView) -> None:
+        del self._at[pod]
+        self._users[known] -= 1
+        if not self._users[known]:
+            del self._users[known]
+            self._pieces.pop(known, None)
+            self._faults.pop(known, None)
+            self._changed.pop(known, None)
+
+    def _ask(self, at: EndpointView) -> None:
+        found = ask_local(self._heuristic, self._service, at, self._asked)
+        self._pieces.pop(at, None)
+        self._faults.pop(at, None)
+        if isinstance(found, str):
+            self._faults[at] = found
+        else:
+            self._pieces[at] = hint_piece(found.zones, found.nodes)
+
+    @property
+    def settled(self) -> bool:
+        if self._zones.views != self._asked:
+            self._asked = self._zones.views
+            for at in self._users:
+                before = self._pieces.get(at)
+                self._ask(at)
+                if self._pieces.get(at) != before:
+                    self._changed[at] = None
+        problem = self._present_problem()
+        return problem == self.problem and self.active is not bool(problem) and not self._changed
+
+    def _present_problem(self) -> str:
+        return self._faults[min(self._faults, key=astuple)] if self._faults else ""
+
+    def switch(self, packer: Packer) -> tuple[str, ...]:
+        self.problem = self._present_problem()
+        changed, self._changed = self._changed, {}
+        if self.active is bool(self.problem):
+            self.active = not self.problem
+            return tuple(self._at)
+        return tuple(pod for pod, at in self._at.items() if at in changed) if self.active and changed else ()
+
+    def rebalance(self, packer: Packer) -> tuple[str, ...]:
+        return ()
+
+    def check(self) -> None:
+        users: dict[EndpointView, int] = {}
+        for at in self._at.values():
+            users[at] = users.get(at, 0) + 1
+        assert users == self._users, f"counted {self._users}, there are {users}"
+        answered = [*self._pieces, *self._faults]
+        assert len(answered) == len(users) and set(answered) == users.keys(), f"answers for {answered}, not {users}"  # noqa: PT018
+
+
+class ZonalHints(_PluginPolicy):
+    """Inactive until the first plan, so that what slices show can be taken over."""
+
+    def __init__(self, address_type: str, heuristic: ZonalHeuristic, service: ServiceView, zones: ZoneShares) -> None:
+        super().__init__(address_type, heuristic.name)
+        self._heuristic = heuristic
+        self._service = service
+        self._zones = zones
+        #: zone of each ready endpoint by pod, and how many each zone has; no zeros
+        self._own: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+        #: while active: the zones that each is hinted for, and who has how many; no zeros
+        self._given: dict[str, _Names] = {}
+        self._placed: Portions = {}
+        #: the last question and its answer
+        self._asked_counts: dict[str, int] | None = None
+        self._asked_zones: tuple[ZoneView, ...] = ()
+        self._answer: Portions | str = {}
+        self._pieces: dict[_Names, bytes] = {}
+
+    def set(self, pod: str, at: EndpointView | None) -> bytes:
+        zone = None if at is None else at.zone
+        own = self._own.get(pod)
+        if own == zone:
+            return self._piece(self._given.get(pod, ()))
+        if own is not None:
+            del self._own[pod]
+            _add(self._counts, own, -1)
+            if self.active:
+                self._place(own, self._given.pop(pod), -1)
+        if zone is None:
+            return b""
+        self._own[pod] = zone
+        _add(self._counts, zone, 1)
+        if not self.active:
+            return b""
+        portion = self._given[pod] = self._lacking(zone)
+        self._place(zone, portion, 1)
+        return self._piece(portion)
+
+    def _lacking(self, zone: str) -> _Names:
+        """The portion of *zone* that lacks most endpoints of the last allocation, the first of equals."""
+        wanted = {} if isinstance(self._answer, str) else self._answer.get(zone, {})
+        placed = self._placed.get(zone, {})
+        return max(wanted, key=lambda names: wanted[names] - placed.get(names, 0), default=())
+
+    def _place(self, zone: str, portion: _Names, step: int) -> None:
+        mine = self._placed.setdefault(zone, {})
+        _add(mine, portion, step)
+        if not mine:
+            del self._placed[zone]
+
+    def _piece(self, names: _Names) -> bytes:
+        piece = self._pieces.get(names)
+        if piece is None:
+            piece = self._pieces[names] = hint_piece(names)
+        return piece
+
+    # -- before a plan ----------------------------------------------------------------------------------
+
+    def _ask(self) -> Portions | str:
+        """What the heuristic says to the present counts; asked only if they, or the zones, have changed."""
+        if self._asked_counts != self._counts or self._asked_zones != self._zones.views:
+            self._asked_counts = dict(sorted(self._counts.items()))
+            self._asked_zones = self._zones.views
+            self._answer = {}
+            self._pieces.clear()
+            if self._asked_counts:
+                self._answer = ask_zonal(self._heuristic, self._service, self._asked_counts, self._asked_zones)
+        return self._answer
+
+    @property
+    def settled(self) -> bool:
+        found = self._ask()
+        if isinstance(found, str):
+            return found == self.problem and not self.active
+        return self.active and found == self._placed
+
+    def switch(self, packer: Packer) -> tuple[str, ...]:
+        found = self._ask()
+        self.problem = found if isinstance(found, str) else ""
+        if self.active is not bool(self.problem):
+            return ()
+        self.active = not self.problem
+        self._given, self._placed = {}, {}
+        if not isinstance(found, str):
+            for pod in sorted(self._own):
+                zone = self._own[pod]
+                shown = zones_shown(packer.stored(pod))
+                if self._placed.get(zone, {}).get(shown, 0) < found[zone].get(shown, 0):
+                    self._given[pod] = shown
+                    self._place(zone, shown, 1)
+            for pod in sorted(self._own.keys() - self._given.keys()):
+                portion = self._given[pod] = self._lacking(self._own[pod])
+                self._place(self._own[pod], portion, 1)
+        return tuple(self._own)
+
+    def rebalance(self, packer: Packer) -> tuple[str, ...]:
+        """Costs O(endpoints) if endpoints must move, O(zones) else."""
+        found = self._ask()
+        if isinstance(found, str) or found == self._placed:
+            return ()
+        giving: dict[tuple[str, _Names], int] = {}
+        getting: dict[tuple[str, _Names], int] = {}
+        for zone, portion, more in self._differences(found):
+            (getting if more > 0 else giving)[zone, portion] = abs(more)
+        movable: dict[str, list[Candidate[tuple[str, _Names]]]] = {}
+        for pod in sorted(self._own):
+            zone, portion = self._own[pod], self._given[pod]
+            if (zone, portion) in giving:
+                home = (zone, (zone,))
+                movable.setdefault(packer.home_name(pod), []).append(Candidate(pod, home, (zone, portion)))
+        moved = pick(movable, giving, getting, packer.changed_slices())
+        open_portions: dict[str, list[_Names]] = {}
+        for (zone, portion), count in getting.items():
+            open_portions.setdefault(zone, []).extend([portion] * count)
+        for each in moved:
+            zone, before = each.given
+            after = self._given[each.pod] = open_portions[zone].pop(0)
+            self._place(zone, before, -1)
+            self._place(zone, after, 1)
+        assert found == self._placed, f"{self._placed} were placed, not {found}"
+        return tuple(each.pod for each in moved)
+
+    def _differences(self, found: Portions) -> Iterator[tuple[str, _Names, int]]:
+        """Zone, portion, by how many more endpoints shall have it."""
+        for zone in self._counts:
+            wanted, placed = found[zone], self._placed.get(zone, {})
+            for portion in dict.fromkeys((*wanted, *sorted(placed))):
+                more = wanted.get(portion, 0) - placed.get(portion, 0)
+                if more:
+                    yield zone, portion, more
+
+    def check(self) -> None:
+        counts: dict[str, int] = {}
+        placed: Portions = {}
+        for pod, zone in self._own.items():
+            _add(counts, zone, 1)
+            if self.active:
+                _add(placed.setdefault(zone, {}), self._given[pod], 1)
+        assert counts == self._counts, f"counted {self._counts}, there are {counts}"
+        assert placed == self._placed, f"placed {self._placed}, there are {placed}"
+        assert self._given.keys() == (self._own.keys() if self.active else set()), "hints are not the ready endpoints"
+
+
+def _add(counts: dict[K, int], key: K, step: int) -> None:
+    count = counts.get(key, 0) + step
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]

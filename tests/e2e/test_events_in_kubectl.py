@@ -1,0 +1,91 @@
+"""Events of controllers as ``kubectl get events``, ``events`` and ``describe`` show them: Age, From and the count."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.e2e.running import Plane, running_plane
+
+pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(120)]
+
+WAIT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    with running_plane(tmp_path_factory.mktemp("events")) as running:
+        yield running
+
+
+def kubectl(plane: Plane, *arguments: str, stdin: object = None) -> str:
+    text = None if stdin is None else json.dumps(stdin)
+    done = subprocess.run(
+        [plane.kubectl, *arguments], input=text, env=plane.environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"kubectl {arguments}: {done.stderr}"
+    return done.stdout
+
+
+def until(look: Callable[[], re.Match[str] | None]) -> re.Match[str]:
+    began = time.monotonic()
+    while (found := look()) is None:
+        assert time.monotonic() - began < WAIT_S, "not within 30 s"
+        time.sleep(0.2)
+    return found
+
+
+def test_an_error_that_comes_back_is_one_line_with_a_count(plane: Plane) -> None:
+    spec = {"selector": {"app": "web"}, "ports": [{"port": 80}], "publishNotReadyAddresses": False}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec}
+    ghost = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "ghost", "labels": {"app": "web"}},
+        "spec": {"nodeName": "nowhere", "containers": [{"name": "main", "image": "web"}]},
+    }
+    kubectl(plane, "create", "-f", "-", stdin=service)
+    for turn in range(3):
+        kubectl(plane, "create", "-f", "-", stdin=ghost)
+        status = json.dumps({"status": {"phase": "Running", "podIP": "10.1.1.1", "podIPs": [{"ip": "10.1.1.1"}]}})
+        kubectl(plane, "patch", "pod", "ghost", "--subresource=status", "--type=merge", "-p", status)
+        # each time the Pod is missed anew
+        until(
+            lambda: re.search('"reason": "FailedToUpdateEndpointSlices"', kubectl(plane, "get", "events", "-o", "json"))
+        )
+        time.sleep(0.5)
+        if turn < 2:
+            kubectl(plane, "delete", "pod", "ghost", "--force", "--grace-period=0")
+            time.sleep(0.5)
+    line = r"Warning +FailedToUpdateEndpointSlices +\d+s \(x[23] over \d+s\) +endpoint-slice-controller +Error updating"
+    until(lambda: re.search(line, kubectl(plane, "describe", "service", "web")))
+    listed = kubectl(plane, "get", "events", "-o", "wide")
+    assert len(re.findall("FailedToUpdateEndpointSlices", listed)) == 1
+    assert re.search(r"service/web +endpoint-slice-controller, endpoint-slice-controller-\S+ +Error updating", listed)
+    assert re.search(r"\d+s \(x[23] over \d+s\) +Warning +FailedToUpdateEndpointSlices", kubectl(plane, "events"))
+    core = json.loads(kubectl(plane, "get", "events", "-o", "json"))["items"][0]
+    newer = json.loads(kubectl(plane, "get", "events.v1.events.k8s.io", "-o", "json"))["items"][0]
+    assert core["series"] == newer["series"]
+    assert core["metadata"] == newer["metadata"]
+    assert (core["message"], core["involvedObject"]) == (newer["note"], newer["regarding"])
+    assert core["reportingComponent"] == newer["reportingController"] == "endpoint-slice-controller"
+
+
+def test_an_owner_in_another_namespace_is_told_about(plane: Plane) -> None:
+    kubectl(plane, "create", "namespace", "shop")
+    kubectl(plane, "create", "configmap", "owner")
+    uid = kubectl(plane, "get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}")
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}
+    metadata = {"name": "child", "namespace": "shop", "finalizers": ["x.io/hold"], "ownerReferences": [owner]}
+    kubectl(plane, "create", "-f", "-", stdin={"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    said = re.escape(
+        f'ownerRef [v1/ConfigMap, namespace: shop, name: owner, uid: {uid}] does not exist in namespace "shop"'
+    )
+    line = rf"Warning +OwnerRefInvalidNamespace +\d+s +garbage-collector-controller +{said}"
+    until(lambda: re.search(line, kubectl(plane, "describe", "configmap", "child", "-n", "shop")))
+    found = kubectl(plane, "get", "events", "-A", "--field-selector=reason=OwnerRefInvalidNamespace", "-o", "name")
+    assert len(found.split()) == 1

@@ -8,7 +8,14 @@ import pytest
 from tests.slices.fake_cluster import FakeCluster, make_pod, make_service, replace
 
 from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset, Pod, ServicePort
-from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_HEADLESS
+from sliceplane.api.discovery import (
+    ANNOTATION_LEADER,
+    ANNOTATION_OVER_CAPACITY,
+    ANNOTATION_TRIGGER_TIME,
+    LABEL_ENDPOINTS_MANAGED_BY,
+    LABEL_HEADLESS,
+    LABEL_SKIP_MIRROR,
+)
 from sliceplane.api.errors import StatusError, forbidden, internal
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import ObjectMeta
@@ -17,12 +24,6 @@ from sliceplane.controllers.base import Done, Job
 from sliceplane.controllers.endpoints import MAX_RETRIES, STRAY_DELAY_S, EndpointsConfig, EndpointsController
 from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.endpoints.service import UNSEEN_TIMEOUT_S
-from sliceplane.endpoints.shape import (
-    ANNOTATION_LEADER,
-    ANNOTATION_OVER_CAPACITY,
-    LABEL_ENDPOINTS_MANAGED_BY,
-    LABEL_SKIP_MIRROR,
-)
 from sliceplane.slices.succession import SelectorChanges
 
 OURS = {LABEL_ENDPOINTS_MANAGED_BY: "endpoint-controller", LABEL_SKIP_MIRROR: "true"}

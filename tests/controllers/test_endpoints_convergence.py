@@ -12,11 +12,11 @@ from tests.controllers.test_endpoints_controller import custom
 from tests.slices.fake_cluster import FakeCluster, make_pod, make_service, replace
 
 from sliceplane.api.core import Endpoints, Pod, Service, ServicePort
+from sliceplane.api.discovery import LABEL_ENDPOINTS_MANAGED_BY, LABEL_SKIP_MIRROR
 from sliceplane.api.errors import StatusError, conflict, internal
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
 from sliceplane.controllers.base import Job
 from sliceplane.controllers.endpoints import EndpointsController
-from sliceplane.endpoints.shape import LABEL_ENDPOINTS_MANAGED_BY, LABEL_SKIP_MIRROR
 from sliceplane.kit.ip import family, parse_lenient
 
 NUMERIC = (ServicePort(name="http", port=80, target_port=8080),)

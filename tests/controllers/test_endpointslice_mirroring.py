@@ -9,10 +9,13 @@ from tests.slices.fake_cluster import FakeCluster, make_service, replace
 
 from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset
 from sliceplane.api.discovery import (
+    ANNOTATION_LEADER,
     ANNOTATION_TRIGGER_TIME,
     LABEL_MANAGED_BY,
     LABEL_SERVICE_NAME,
+    LABEL_SKIP_MIRROR,
     MANAGED_BY_CONTROLLER,
+    MANAGED_BY_MIRRORING,
     EndpointSlice,
 )
 from sliceplane.api.errors import StatusError, forbidden, internal
@@ -27,9 +30,8 @@ from sliceplane.controllers.endpointslice_mirroring import (
     MirroringConfig,
 )
 from sliceplane.controllers.first_sync import FirstSync
-from sliceplane.endpoints.mirroring.desired import ANNOTATION_LAST_APPLIED, MANAGED_BY_MIRRORING
+from sliceplane.endpoints.mirroring.desired import ANNOTATION_LAST_APPLIED
 from sliceplane.endpoints.mirroring.ledger import UNSEEN_TIMEOUT_S
-from sliceplane.endpoints.shape import ANNOTATION_LEADER, LABEL_SKIP_MIRROR
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 
 HTTP = (CoreEndpointPort(name="http", port=80, app_protocol="h2c"),)

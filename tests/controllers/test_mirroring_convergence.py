@@ -10,14 +10,20 @@ from tests.controllers.test_endpointslice_mirroring import custom, foreign
 from tests.slices.fake_cluster import FakeCluster, make_service, replace
 
 from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset, Service
-from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
+from sliceplane.api.discovery import (
+    ANNOTATION_LEADER,
+    LABEL_MANAGED_BY,
+    LABEL_SERVICE_NAME,
+    LABEL_SKIP_MIRROR,
+    MANAGED_BY_CONTROLLER,
+    MANAGED_BY_MIRRORING,
+    EndpointSlice,
+)
 from sliceplane.api.errors import StatusError, conflict, internal
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.base import Job
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
-from sliceplane.endpoints.mirroring.desired import MANAGED_BY_MIRRORING
-from sliceplane.endpoints.shape import ANNOTATION_LEADER, LABEL_SKIP_MIRROR
 from sliceplane.kit.ip import family, parse_lenient
 
 LIMIT = 4

@@ -16,16 +16,12 @@ import msgspec
 
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Endpoints
+from sliceplane.api.discovery import ANNOTATION_LEADER, ANNOTATION_OVER_CAPACITY
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.endpoints import writes
 from sliceplane.endpoints.members import EndpointsMembers
-from sliceplane.endpoints.shape import (
-    ANNOTATION_LEADER,
-    ANNOTATION_OVER_CAPACITY,
-    EndpointsShape,
-    Role,
-)
+from sliceplane.endpoints.shape import EndpointsShape, Role
 from sliceplane.endpoints.truncate import ADDRESSES_MAX, Capacity
 from sliceplane.endpoints.versions import is_older
 from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite

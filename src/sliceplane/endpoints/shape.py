@@ -11,15 +11,11 @@ from enum import Enum
 from typing import Final
 
 from sliceplane.api.core import Service, ServicePort
-from sliceplane.api.discovery import LABEL_HEADLESS
+from sliceplane.api.discovery import LABEL_ENDPOINTS_MANAGED_BY, LABEL_HEADLESS, LABEL_SKIP_MIRROR
 from sliceplane.kit.ip import Family, family, parse_lenient
 from sliceplane.slices.succession import SelectorChanges
 
-LABEL_ENDPOINTS_MANAGED_BY: Final = "endpoints.kubernetes.io/managed-by"
 ENDPOINTS_MANAGED_BY_CONTROLLER: Final = "endpoint-controller"
-LABEL_SKIP_MIRROR: Final = "endpointslice.kubernetes.io/skip-mirror"
-ANNOTATION_OVER_CAPACITY: Final = "endpoints.kubernetes.io/over-capacity"
-ANNOTATION_LEADER: Final = "control-plane.alpha.kubernetes.io/leader"
 
 
 class Role(Enum):

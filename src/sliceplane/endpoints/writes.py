@@ -10,16 +10,15 @@ import msgspec
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import EndpointSubset
-from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME
-from sliceplane.api.meta import ObjectMeta
-from sliceplane.endpoints.repack import text_of
-from sliceplane.endpoints.shape import (
+from sliceplane.api.discovery import (
     ANNOTATION_OVER_CAPACITY,
-    ENDPOINTS_MANAGED_BY_CONTROLLER,
+    ANNOTATION_TRIGGER_TIME,
     LABEL_ENDPOINTS_MANAGED_BY,
     LABEL_SKIP_MIRROR,
-    EndpointsShape,
 )
+from sliceplane.api.meta import ObjectMeta
+from sliceplane.endpoints.repack import text_of
+from sliceplane.endpoints.shape import ENDPOINTS_MANAGED_BY_CONTROLLER, EndpointsShape
 from sliceplane.slices.trigger import format_trigger
 
 _EMPTY = b"[]"

@@ -13,20 +13,21 @@ import msgspec
 from sliceplane.api.codec import encode
 from sliceplane.api.core import EndpointAddress, Endpoints
 from sliceplane.api.discovery import (
+    ANNOTATION_LEADER,
     ANNOTATION_TRIGGER_TIME,
     LABEL_MANAGED_BY,
     LABEL_SERVICE_NAME,
+    LABEL_SKIP_MIRROR,
+    MANAGED_BY_MIRRORING,
     Endpoint,
     EndpointConditions,
     EndpointSlice,
 )
 from sliceplane.api.meta import ObjectMeta, ObjectReference, OwnerReference
 from sliceplane.endpoints.repack import canonical
-from sliceplane.endpoints.shape import ANNOTATION_LEADER, LABEL_SKIP_MIRROR
 from sliceplane.kit.ip import Family, canonical_with_family
 from sliceplane.slices.ports import Ports, canonical_ports
 
-MANAGED_BY_MIRRORING: Final = "endpointslicemirroring-controller.k8s.io"
 ANNOTATION_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 ADDRESSES_PER_SUBSET_MAX: Final = 1000
 _OWN_ANNOTATIONS: Final = (ANNOTATION_TRIGGER_TIME, ANNOTATION_LAST_APPLIED)

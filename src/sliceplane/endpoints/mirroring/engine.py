@@ -11,9 +11,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sliceplane.api.core import Endpoints, Service
-from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
+from sliceplane.api.discovery import (
+    LABEL_MANAGED_BY,
+    LABEL_SERVICE_NAME,
+    MANAGED_BY_CONTROLLER,
+    MANAGED_BY_MIRRORING,
+    EndpointSlice,
+)
 from sliceplane.api.errors import StatusError
-from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX, MANAGED_BY_MIRRORING, is_mirrorable
+from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX, is_mirrorable
 from sliceplane.endpoints.mirroring.service import MirrorState
 from sliceplane.endpoints.mirroring.writes import MirrorPlan
 

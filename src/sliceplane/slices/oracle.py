@@ -359,12 +359,12 @@ def baseline_writes(
     With topology-mode Auto, and with heuristics, the hints decide, too, which slices are written.  Then only what the
     packing itself creates is counted, and every live slice as updated: a bound that says nothing of updates.
     """
-    if not is_active(service):
-        return Writes()
     live = sorted(
         (each for each in slices if is_ours(each, service) and each.metadata.deletion_timestamp is None),
         key=lambda each: each.metadata.name,
     )
+    if not is_active(service):
+        return Writes(deletes=len(live))  # see ``succession``: what a Service left behind goes, at once or in time
     auto = is_auto(service) or is_plugin(service)
     if auto:
         live = [without_hints(each) for each in live]

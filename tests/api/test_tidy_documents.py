@@ -12,8 +12,8 @@ import pytest
 
 from sliceplane.api import codec, schema
 from sliceplane.api.protobuf.nothings import drop_nothings
-from sliceplane.api.scheme import Resource, by_key
 from sliceplane.api.schema.model import Type, lookup, struct
+from sliceplane.api.scheme import Resource, by_key
 from sliceplane.api.tidy import is_tidy
 from sliceplane.registry.documents import normalised
 

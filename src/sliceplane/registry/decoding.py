@@ -15,8 +15,8 @@ from sliceplane.api.errors import StatusError, bad_request, show
 from sliceplane.api.meta import Document
 from sliceplane.api.protobuf.nothings import drop_nothings
 from sliceplane.api.scheme import Resource, stored_form
-from sliceplane.kit.times import format_time, parse_time
 from sliceplane.api.tidy import is_tidy
+from sliceplane.kit.times import format_time, parse_time
 from sliceplane.registry.documents import normalised
 from sliceplane.registry.types import Body, WriteOptions
 

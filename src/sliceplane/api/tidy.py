@@ -86,7 +86,7 @@ def _annotation(kind: Type, *, said: bool = False) -> Any:
             # An empty list never stays, wherever it is.
             return Annotated[list[_annotation(kind.element)], _SOME]  # type: ignore[misc]  # a type made at run time
         case "map":
-            made = dict[str, _annotation(kind.element)]  # type: ignore[misc]  # a type made at run time
+            made: Any = dict[str, _annotation(kind.element)]  # type: ignore[misc]  # a type made at run time
             return Annotated[made, _SOME] if said else made
         case "any":
             return _free_form()

@@ -7,7 +7,7 @@ and is found by ``Resource.key``.  Facts: reference B1, B6, B9, B12, B13.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_ip_name, check_path_segment
@@ -52,27 +52,28 @@ class Resource:
     #: upstream serves it straight from storage, which a client can tell by limits and errors (reference B4, B5) [quirk]
     uncached: bool = False
 
-    @property
-    def api_version(self) -> str:
-        return f"{self.group}/{self.version}" if self.group else self.version
+    # Asked for many times in every request, so they are put together once.
+    api_version: str = field(init=False, compare=False)
+    #: ``plural.group`` (core: the plural alone); the storage prefix and the name in messages
+    key: str = field(init=False, compare=False)
+    #: what the fields of this version are found by: ``key``, with the version in it where that is not the hub
+    schema_key: str = field(init=False, compare=False)
+    storage_key: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        key = f"{self.plural}.{self.group}" if self.group else self.plural
+        made = {
+            "api_version": f"{self.group}/{self.version}" if self.group else self.version,
+            "key": key,
+            "schema_key": key if self.hub is None else f"{self.plural}.{self.version}.{self.group}",
+            "storage_key": self.storage or key,
+        }
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
 
     @property
     def list_kind(self) -> str:
         return f"{self.kind}List"
-
-    @property
-    def key(self) -> str:
-        """``plural.group`` (core: the plural alone); the storage prefix and the name in messages."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
-
-    @property
-    def schema_key(self) -> str:
-        """What the fields of this version are found by: ``key``, with the version in it where that is not the hub."""
-        return self.key if self.hub is None else f"{self.plural}.{self.version}.{self.group}"
-
-    @property
-    def storage_key(self) -> str:
-        return self.storage or self.key
 
     @property
     def is_view(self) -> bool:

@@ -32,6 +32,8 @@ def _drop_topology(new: Document, old: Document | None) -> None:
     before = [] if old is None else old.get("endpoints", [])
     if old is not None and endpoints == before:
         return
+    if not any("deprecatedTopology" in endpoint for endpoint in endpoints):
+        return
     hosts = {endpoint.get("deprecatedTopology", {}).get(LABEL_HOSTNAME) for endpoint in before} - {None}
     for endpoint in endpoints:
         topology = endpoint.pop("deprecatedTopology", None) or {}

@@ -22,7 +22,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.heuristics.asking import Find
 from sliceplane.kit.ip import Family
-from sliceplane.slices.content import Stored, read_slice
+from sliceplane.slices.content import Content, Stored, read_slice
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.members import Members
@@ -110,6 +110,8 @@ class ServiceState:
         #: uids that went while a plan was under way: an answer that comes late must not revive them
         self._gone: set[str] = set()
         self.in_flight = False
+        #: what the updates of the plan under way leave in their slices, by name
+        self._writing: dict[str, Content] = {}
         #: by how many slices there are more once the plan under way is carried out
         self._made = 0
         #: the plan under way leaves something to the next one
@@ -182,7 +184,9 @@ class ServiceState:
         if known is not None and known.meta.uid == meta.uid and not _newer(meta, known.meta):
             return False
         self._behind.pop(meta.name, None)
-        self._learn(read_slice(observed))
+        # The watch is often faster than the answer to our own write.
+        guesses = (self._writing.get(meta.name), None if known is None else known.content)
+        self._learn(read_slice(observed, *(guess for guess in guesses if guess is not None)))
         return True
 
     def on_slice_gone(self, name: str, uid: str) -> bool:
@@ -252,6 +256,7 @@ class ServiceState:
         writes.extend(delete_slice(self._doomed[name]) for name in sorted(self._doomed))
         self.in_flight = bool(writes)
         self._made = 0
+        self._writing = {write.name: write.content for write in writes if write.verb == "update"}
         for write in writes:
             self._made += (write.verb == "create") - (write.verb == "delete")
         if not writes:
@@ -298,6 +303,7 @@ class ServiceState:
             updates += [self._update(self.shape, each) for each in plan.updates]
             deletes += [delete_slice(each.stored) for each in plan.deletes]
         self.in_flight = bool(deletes)
+        self._writing = {write.name: write.content for write in updates}
         self._made = -len(deletes)
         return SlicePlan((*updates, *deletes), saves=len(deletes))
 
@@ -401,6 +407,7 @@ class ServiceState:
     def ended(self, *, well: bool) -> None:
         """No write of the plan is under way any more."""
         self.in_flight = False
+        self._writing = {}
         self._gone.clear()
         self._again &= well  # after a failure the retry has its own time
         if well:

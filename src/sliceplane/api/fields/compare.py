@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sliceplane.api.fields.elements import field
-from sliceplane.api.fields.sets import SELF, FieldSet
-from sliceplane.api.fields.shape import KeyedShape, Leaf, MapShape, SetShape, Shape, StructShape, by_element
+from sliceplane.api.fields.sets import EMPTY, SELF, FieldSet
+from sliceplane.api.fields.shape import LEAF, KeyedShape, Leaf, MapShape, SetShape, Shape, StructShape, by_element
 from sliceplane.api.meta import Document
 
 
@@ -43,13 +43,13 @@ def whole(shape: Shape, value: Any) -> FieldSet:
             for name, member in value.items():
                 below = shape.fields.get(name)
                 if below is not None:
-                    made[field(name)] = whole(below, member)
+                    made[field(name)] = EMPTY if below is LEAF else whole(below, member)
             for name in shape.plain:
                 if name not in value:
                     made[field(name)] = whole(shape.fields[name], {})
         case MapShape():
             for name, member in value.items():
-                made[field(name)] = whole(shape.item, member)
+                made[field(name)] = EMPTY if shape.item is LEAF else whole(shape.item, member)
         case KeyedShape() | SetShape():
             item: Shape = shape.item if isinstance(shape, KeyedShape) else Leaf()
             for element, same in by_element(shape, value).items():

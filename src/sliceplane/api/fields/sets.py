@@ -170,9 +170,9 @@ def renamed(fields: FieldSet, names: dict[str, str]) -> FieldSet:
 
 def ordered(fields: FieldSet) -> FieldSet:
     """Equal, with elements in the order in which they are written."""
-    if len(fields) < 2:
-        return {element: ordered(node) for element, node in fields.items()}
-    return {element: ordered(fields[element]) for element in sorted(fields, key=elements.order)}
+    names = fields if len(fields) < 2 else sorted(fields, key=elements.order)
+    # Most nodes are leaves, which all may share.
+    return {element: ordered(fields[element]) if fields[element] else EMPTY for element in names}
 
 
 def from_wire(value: Any) -> FieldSet:

@@ -13,12 +13,13 @@ from typing import Any, Final
 
 from sliceplane.api import codec
 from sliceplane.api.meta import Document
-from sliceplane.api.protobuf.schema import SCALARS, Field, find_kind, message
+from sliceplane.api.protobuf.schema import SCALARS, Field, find_kind, message, message_names
 from sliceplane.api.protobuf.special import SPECIALS
 
 #: what the compact JSON of a nothing looks like, by type
-_MARKS: Final = {"string": b'""', "bytes": b'""', "bool": b":false", "int32": b":0", "int64": b":0"}
-_MAP_MARK: Final = b"{}"
+#: (with the end of the member's name, so that the ":0" in a time is none)
+_MARKS: Final = {"string": b'":""', "bytes": b'":""', "bool": b'":false', "int32": b'":0', "int64": b'":0'}
+_MAP_MARK: Final = b'":{}'
 
 
 def drop_nothings(api_version: str, kind: str, document: Document) -> None:
@@ -32,6 +33,20 @@ def drop_nothings(api_version: str, kind: str, document: Document) -> None:
     raw = codec.encode(document)
     if any(mark in raw for mark in _marks(found.name)):
         _walker(found.name).walk(document)
+
+
+@cache
+def omitted_fields(name: str) -> frozenset[str] | None:
+    """Names of the fields of the message *name* that are left out when they say nothing; ``None``: no such message."""
+    if name not in message_names():
+        return None
+    found: set[str] = set()
+    for field in message(name).fields:
+        if not field.name and _is_part(field):
+            found |= omitted_fields(field.type) or frozenset()
+        elif _omits(field):
+            found.add(field.name)
+    return frozenset(found)
 
 
 class _Walker:

@@ -41,18 +41,17 @@ def _free_form() -> Any:
     return value
 
 
-#: every type takes null too, as Go's decoding does
 _SCALARS: Final[dict[str, Any]] = {
     "any": _free_form(),
-    "bool": bool | None,
-    "bytes": _text(BASE64_PATTERN) | None,
-    "int32": _INT32 | None,
-    "int64": _INT64 | None,
-    "intOrString": _INT32 | str | None,
-    "microTime": _text(MICRO_TIME_PATTERN) | None,
-    "quantity": _text(QUANTITY_PATTERN) | None,
-    "string": str | None,
-    "time": _text(TIME_PATTERN) | None,
+    "bool": bool,
+    "bytes": _text(BASE64_PATTERN),
+    "int32": _INT32,
+    "int64": _INT64,
+    "intOrString": _INT32 | str,
+    "microTime": _text(MICRO_TIME_PATTERN),
+    "quantity": _text(QUANTITY_PATTERN),
+    "string": str,
+    "time": _text(TIME_PATTERN),
 }
 
 
@@ -68,25 +67,33 @@ def accepts(schema: Struct, document: object) -> bool:
 
 @cache
 def _model(name: str) -> type[msgspec.Struct]:
+    fields = struct(name).fields
+    return define(name, list(fields), [annotation(field.type) for field in fields.values()])
+
+
+def define(name: str, members: list[str], annotations: list[Any]) -> type[msgspec.Struct]:
+    """A struct of the definition *name* that knows *members* and no others, all of which may be absent."""
     # The attributes have neutral names, since a field may be called like a keyword ("continue").
-    fields = []
-    rename = {}
-    for position, field in enumerate(struct(name).fields.values()):
-        attribute = f"f{position}"
-        rename[attribute] = field.name
-        fields.append((attribute, _annotation(field.type), None))
+    rename = {f"f{position}": member for position, member in enumerate(members)}
+    fields = [(attribute, kind, None) for attribute, kind in zip(rename, annotations, strict=True)]
     return msgspec.defstruct(
         name.replace(".", "_"), fields, rename=rename, forbid_unknown_fields=True, gc=False, module=__name__
     )
 
 
-def _annotation(kind: Type) -> Any:
+def scalar(kind: str) -> Any:
+    """What is annotated for a scalar; null is none."""
+    return _SCALARS[kind]
+
+
+def annotation(kind: Type) -> Any:
+    """What is annotated for a type.  Every type takes null too, as Go's decoding does."""
     match kind.kind:
         case "struct":
             return _model(kind.name) | None
         case "list":
-            return list[_annotation(kind.element)] | None  # type: ignore[misc]  # a type made at run time
+            return list[annotation(kind.element)] | None  # type: ignore[misc]  # a type made at run time
         case "map":
-            return dict[str, _annotation(kind.element)] | None  # type: ignore[misc]  # a type made at run time
-        case scalar:
-            return _SCALARS[scalar]
+            return dict[str, annotation(kind.element)] | None  # type: ignore[misc]  # a type made at run time
+        case other:
+            return _SCALARS[other] | None

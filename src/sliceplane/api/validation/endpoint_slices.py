@@ -6,6 +6,7 @@ Ratcheting: an update that leaves ``endpoints`` alone is not asked about them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from sliceplane.api.errors import FieldError, duplicate, invalid_value, not_supported, required, too_many
 from sliceplane.api.meta import Document
@@ -71,19 +72,47 @@ def _endpoints(document: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     address_type = document.get("addressType", "")
     for index, endpoint in enumerate(endpoints):
-        path = f"endpoints[{index}]"
-        errors += _addresses(f"{path}.addresses", endpoint.get("addresses", []), address_type)
-        if endpoint.get("nodeName") is not None:
-            node = endpoint["nodeName"]
-            errors += [invalid_value(f"{path}.nodeName", node, problem) for problem in check_dns_subdomain(node)]
-        topology: dict[str, str] = endpoint.get("deprecatedTopology", {})
-        if topology:
-            errors += _topology(f"{path}.deprecatedTopology", topology)
-        if endpoint.get("hostname") is not None:
-            host = endpoint["hostname"]
-            errors += [invalid_value(f"{path}.hostname", host, problem) for problem in check_dns_label(host)]
-        if "hints" in endpoint:
-            errors += _hints(f"{path}.hints", endpoint["hints"])
+        if not _is_plain(endpoint, address_type):
+            errors += _endpoint(f"endpoints[{index}]", endpoint, address_type)
+    return errors
+
+
+def _is_plain(endpoint: Document, address_type: str) -> bool:
+    """The quick yes, from memory, to one address and a node, which is what nearly every endpoint has."""
+    addresses = endpoint.get("addresses", ())
+    return (
+        len(addresses) == 1
+        and _is_good_address(addresses[0], address_type)
+        and ("nodeName" not in endpoint or _is_node_name(endpoint["nodeName"]))
+        and "hostname" not in endpoint
+        and "deprecatedTopology" not in endpoint
+        and "hints" not in endpoint
+    )
+
+
+@lru_cache(65536)
+def _is_good_address(address: str, address_type: str) -> bool:
+    return address_type in ("IPv4", "IPv6") and not _ip("", "", address, address_type)
+
+
+@lru_cache(8192)
+def _is_node_name(name: str) -> bool:
+    return not check_dns_subdomain(name)
+
+
+def _endpoint(path: str, endpoint: Document, address_type: str) -> list[FieldError]:
+    errors = _addresses(f"{path}.addresses", endpoint.get("addresses", []), address_type)
+    if endpoint.get("nodeName") is not None:
+        node = endpoint["nodeName"]
+        errors += [invalid_value(f"{path}.nodeName", node, problem) for problem in check_dns_subdomain(node)]
+    topology: dict[str, str] = endpoint.get("deprecatedTopology", {})
+    if topology:
+        errors += _topology(f"{path}.deprecatedTopology", topology)
+    if endpoint.get("hostname") is not None:
+        host = endpoint["hostname"]
+        errors += [invalid_value(f"{path}.hostname", host, problem) for problem in check_dns_label(host)]
+    if "hints" in endpoint:
+        errors += _hints(f"{path}.hints", endpoint["hints"])
     return errors
 
 

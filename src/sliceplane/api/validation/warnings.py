@@ -40,8 +40,9 @@ def _endpoint_slice(document: Document, old: Document | None) -> Iterator[str]:
         return
     for index, endpoint in enumerate(document.get("endpoints", ())):
         for position, text in enumerate(endpoint.get("addresses", ())):
-            if spelling(text):
-                yield f"endpoints[{index}].addresses[{position}]: {spelling(text)}"
+            told = spelling(text)
+            if told:
+                yield f"endpoints[{index}].addresses[{position}]: {told}"
 
 
 def _endpoints(document: Document) -> Iterator[str]:

@@ -165,11 +165,12 @@ class Life:
             due = self._controller.next_deadline()
             if due is not None:
                 delay = max(due - self._clock(), PAST_DEADLINE_S)
+        timer = None if delay is None else asyncio.get_running_loop().call_later(delay, self._wake.set)
         try:
-            async with asyncio.timeout(delay):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+            await self._wake.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     # Work
 

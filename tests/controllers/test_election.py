@@ -117,6 +117,31 @@ def test_leading_ends_by_the_clock_when_renewals_fail() -> None:
     assert spec(api)["leaseTransitions"] == 0  # it was ours all the time
 
 
+def test_a_term_that_is_over_is_no_deadline_any_more() -> None:
+    """A process that was stopped for longer than its term: its next requests must not be given no time at all."""
+    api, one, two = FakeApi(), Election(config("one"), Rng(1)), Election(config("two"), Rng(2))
+    turn(one, api, 1000.0)
+    turn(two, api, 1000.5)
+    turn(two, api, 1030.0)
+    assert two.leading(1030.0)
+    request = one.take_request(1040.0)
+    assert request is not None
+    assert one.next_deadline() is None
+    one.on_error(unreachable("timeout"), 1041.0)
+    due = one.next_deadline()
+    assert due is not None
+    assert due > 1041.0
+    turn(one, api, due)
+    assert not one.leading(due)
+    assert one.holder == "two"
+    two.stop()
+    turn(two, api, due)
+    due = one.next_deadline()
+    assert due is not None
+    turn(one, api, due)
+    assert one.leading(due)
+
+
 def test_a_slow_answer_counts_from_when_the_renewal_began() -> None:
     """Another instance saw the record change when it was written, not when we heard of it."""
     api, one, two = FakeApi(), Election(config("one"), Rng(1)), Election(config("two"), Rng(2))

@@ -184,6 +184,31 @@ def test_the_second_takes_over_when_the_first_goes_or_dies(plane: Plane) -> None
     api.close()
 
 
+def test_a_leader_that_was_stopped_wakes_as_a_standby_and_can_lead_again(plane: Plane) -> None:
+    api = Api(plane)
+    assert api.call("POST", "/api/v1/nodes", {"metadata": {"name": "n1"}})[0] == 201
+    make_service(api, "web", 1)
+    with instance(plane) as first:
+        assert ready_line(first) == "ready leading"
+        leader = holder(api)
+        with instance(plane) as second:
+            assert ready_line(second) == f"ready standby leader={leader}"
+            first.send_signal(signal.SIGSTOP)
+            add_pod(api, "web", 1)
+            until(lambda: len(endpoints(api, "web")) == 2, 20)
+            successor = holder(api)
+            assert successor not in ("", leader)
+            first.send_signal(signal.SIGCONT)
+            time.sleep(1.0)
+            assert holder(api) == successor
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(15) == 0
+            add_pod(api, "web", 2)
+            until(lambda: len(endpoints(api, "web")) == 3, 10)
+            assert holder(api) == leader
+    api.close()
+
+
 def test_pages_tell_standby_from_leading(plane: Plane) -> None:
     api = Api(plane)
     with instance(plane, "--healthz-bind-address=127.0.0.1:18287") as process:

@@ -144,6 +144,20 @@ def test_a_range_may_go_when_another_covers_it(api: Any) -> None:
     assert names(api, ServiceCIDRs) == ["b", "kubernetes"]
 
 
+def test_a_range_that_waits_for_its_addresses_still_covers_them(api: Any) -> None:
+    """No Event tells the owner of the Service to make it anew."""
+    api.create(ServiceCIDRs, {"metadata": {"name": "more"}, "spec": {"cidrs": ["10.200.0.0/24"]}})
+    tend(api)
+    api.create(Services, service(clusterIP="10.200.0.7"))
+    tend(api)
+    api.delete(ServiceCIDRs, "more")
+    api.patch(IPAddresses, "10.200.0.7", {"metadata": {"labels": {"a": "b"}}})
+    for _ in range(3):
+        tend(api, 30)
+    assert told(api) == []
+    assert "deletionTimestamp" in api.get(ServiceCIDRs, "more")["metadata"]
+
+
 def test_the_default_range_cannot_vanish(api: Any) -> None:
     api.create(Services, service())
     api.delete(ServiceCIDRs, "kubernetes")

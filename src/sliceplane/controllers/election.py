@@ -117,6 +117,8 @@ class Election:
     # -- requests ---------------------------------------------------------------------------------------
 
     def take_request(self, now: float) -> LeaseRequest | None:
+        if self._until is not None and now >= self._until:
+            self._until = None  # over, and no longer the deadline of anything
         if self._asked is not None or self.ended or now < self._due:
             return None
         self._asked_at = now
@@ -163,11 +165,11 @@ class Election:
             self._retry(now)
 
     def stop(self) -> None:
-        """Lead no more; if we lead, the next request releases the Lease.  Call it when the work has ended."""
+        """Lead no more; if the Lease is ours, the next request releases it.  Call it when the work has ended."""
         if self._stopping:
             return
         self._stopping = True
-        if self._until is not None and self.holder == self._config.identity:
+        if self.holder == self._config.identity:
             self._next, self._due = "release", 0.0
         else:
             self._next = "get"

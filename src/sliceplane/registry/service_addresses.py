@@ -61,7 +61,7 @@ def _is_fine(core: Core, name: str) -> bool:
     told = core.addresses.told(name)
     if told is None or not told.whole or told.service is None:
         return False
-    return core.services.holder(name) == told.service and core.services.in_range(name)
+    return core.services.holder(name) == told.service and core.addresses.covers(name)
 
 
 def _settle(core: Core, ctx: Context, name: str, quiet: bool) -> bool:
@@ -101,7 +101,7 @@ def _settle_held(core: Core, ctx: Context, name: str, holder: Key, record: Recor
     service = core.store.latest(holder)
     assert service is not None, f"{holder} holds {name} and does not exist"
     shown = f"[{family_of(name)}]: {name}"
-    if not core.services.in_range(name) and not quiet:
+    if not core.addresses.covers(name) and not quiet:
         why = f"Cluster IP {shown} is not within any configured Service CIDR; please recreate service"
         _tell(core, ctx, service, Services, reason="ClusterIPOutOfRange", why=why)
     if record is None:

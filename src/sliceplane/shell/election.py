@@ -68,6 +68,8 @@ class Candidate:
         """
         try:
             while True:
+                if self._work is not None and not self._work.done() and not self.leading:
+                    await self._end_term()  # first of all: after a sleep of the process others may lead already
                 await self._request()
                 if self.leading and self._work is None:
                     self.terms += 1
@@ -78,8 +80,7 @@ class Candidate:
                     await self._work
                     return
                 elif not self.leading and self._work is not None:
-                    _log.error("stopped leading: the lease could not be renewed in time", lease=self._config.name)
-                    await self._end_work()
+                    await self._end_term()
                 self._tell_holder()
                 await self._until_due()
         finally:
@@ -129,6 +130,10 @@ class Candidate:
             await asyncio.sleep(delay)
         else:
             await asyncio.wait({self._work}, timeout=delay)
+
+    async def _end_term(self) -> None:
+        _log.error("stopped leading: the lease could not be renewed in time", lease=self._config.name)
+        await self._end_work()
 
     async def _end_work(self) -> None:
         work, self._work = self._work, None

@@ -45,6 +45,7 @@ from sliceplane.shell.apiserver.tls import load_server_certificate, server_conte
 from sliceplane.shell.apiserver.token_keys import TokenConfig, TokenKeys
 from sliceplane.shell.apiserver.watch import WatchHandler
 from sliceplane.shell.datadir import DataDir, write_private
+from sliceplane.shell.free_memory import FreeMemory, trim
 from sliceplane.shell.gauges import add_gauges
 from sliceplane.shell.log import get_logger
 from sliceplane.shell.start_error import StartError
@@ -341,8 +342,11 @@ class Plane:
 
     async def _tell_committer_the_time(self) -> None:
         steady = asyncio.get_running_loop().time
+        memory = FreeMemory(self.store.compacted)
         while True:
             self.committer.tick(steady())
+            if memory.on_tick(self.store.compacted, self.store.revision):
+                trim()
             await asyncio.sleep(min(_RETENTION_TICK_SECONDS, max(self.config.history_keep_s / 2, 0.1)))
 
     async def _forget_events(self) -> None:

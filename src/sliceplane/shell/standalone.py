@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from sliceplane.controllers.election import ElectionConfig
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.client.base import Client
+from sliceplane.shell.client.fenced import FencedClient
 from sliceplane.shell.controllers import STALENESS_S_MAX, Entry, complaint
 from sliceplane.shell.election import Candidate
 from sliceplane.shell.events import EventRecorder
@@ -68,7 +69,9 @@ class Standalone:
             await asyncio.sleep(_LOOK_S)
 
     async def _work(self) -> None:
-        host = self._host = make_host(self._client, self._entries, self._rng.fork(), self._clock)
+        candidate = self._candidate
+        client = self._client if candidate is None else FencedClient(self._client, lambda: candidate.leading)
+        host = self._host = make_host(client, self._entries, self._rng.fork(), self._clock)
         host.start()
         try:
             await asyncio.Event().wait()

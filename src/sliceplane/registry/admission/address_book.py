@@ -117,6 +117,12 @@ class AddressBook:
         version = 4 if wanted == "IPv4" else 6
         return tuple(dict.fromkeys(_range(network) for network in (*configured, *usable) if network.version == version))
 
+    def covers(self, name: str) -> bool:
+        """Whether an address is in any range, also one that gives out nothing any more."""
+        address = ipaddress.ip_address(name)
+        told = (network for each in self._ranges.values() for network in each.networks)
+        return any(address in network for network in (*self._configured, *told))
+
     def is_needed(self, name: str) -> bool:
         """Whether an address would be in no usable range if the ServiceCIDR went.  O(addresses)."""
         others = [

@@ -95,10 +95,6 @@ class ServiceLedgers:
         ledger = self._addresses.get(family_of(name))
         return ledger.holder(int(ipaddress.ip_address(name))) if ledger else None
 
-    def in_range(self, name: str) -> bool:
-        ledger = self._addresses.get(family_of(name))
-        return ledger is not None and int(ipaddress.ip_address(name)) in ledger
-
     def all_addresses(self) -> list[str]:
         """Every address that a Service holds."""
         holders = frozenset[Key]().union(*(ledger.keys() for ledger in self._addresses.values()))

@@ -24,7 +24,7 @@ from random import Random
 from benchmarks.tools.process import PlaneProcess, scratch
 from tests.fuzz import requests
 from tests.fuzz.application import Ask
-from tests.fuzz.properties import QUIRKS
+from tests.fuzz.properties import EXHAUSTED, QUIRKS
 
 from sliceplane.shell.client.kubeconfig import load
 
@@ -209,7 +209,7 @@ def _incomplete(raw: bytes) -> bool:
 def _excused(code: int, body: bytes) -> bool:
     text = body.decode(errors="replace")
     return (code == 504 and any(each in text for each in _ASKED_FOR)) or (
-        code == 500 and any(each in text for each in QUIRKS)
+        code == 500 and any(each in text for each in (*QUIRKS, EXHAUSTED))
     )
 
 

@@ -117,6 +117,10 @@ class Election:
     # -- requests ---------------------------------------------------------------------------------------
 
     def take_request(self, now: float) -> LeaseRequest | None:
+        if self._until is not None and now >= self._until:
+            self._until = (
+                None  # a term that is over is no deadline: nobody may wait for it, or cut requests short by it
+            )
         if self._asked is not None or self.ended or now < self._due:
             return None
         self._asked_at = now

@@ -21,7 +21,6 @@ import pytest_asyncio
 from tools.make_reference import DOCUMENTS, refreshed
 
 from sliceplane.cli.main import COMMANDS, main
-from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.shell.controllers import ControllerService, default_controllers
 from sliceplane.shell.plane import Plane, PlaneConfig
 
@@ -205,7 +204,7 @@ def test_limits_are_those_of_the_code() -> None:
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Plane]:
     """A plane with the controllers that ``up`` runs."""
-    services = (ControllerService(default_controllers(EndpointSliceConfig())),)
+    services = (ControllerService(default_controllers()),)
     plane = Plane(PlaneConfig(data_dir="memory:", secure_port=0), services)
     await plane.start()
     while await fetch(plane, "/readyz") != "ok":

@@ -12,7 +12,6 @@ import time
 
 import uvloop
 
-from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.client.http import HttpClient
 from sliceplane.shell.client.kubeconfig import load
@@ -25,7 +24,7 @@ async def serve(kubeconfig: str) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     client = HttpClient(load(kubeconfig))
     host = ControllerHost(client, rng=Rng(1), clock=time.time)
-    for entry in default_controllers(EndpointSliceConfig()):
+    for entry in default_controllers():
         host.add(entry.make, max_in_flight=entry.max_in_flight)
     try:
         host.start()

@@ -9,7 +9,6 @@ import pytest
 
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
 from sliceplane.shell.controllers import ControllerService, default_controllers
@@ -36,7 +35,7 @@ async def test_a_ready_pod_reaches_its_slice_after_the_clock_was_set(tmp_path: P
     ahead = 0.0
     loop = asyncio.get_running_loop()
     began = loop.time()
-    service = ControllerService(default_controllers(EndpointSliceConfig()))
+    service = ControllerService(default_controllers())
     config = PlaneConfig(secure_port=0, data_dir=str(tmp_path / "data"))
     plane = Plane(config, (service,), clock=lambda: START + ahead + loop.time() - began)
     await plane.start()

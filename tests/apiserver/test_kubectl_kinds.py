@@ -13,7 +13,6 @@ from tests.apiserver.serving import Server, run_plane
 from tests.apiserver.test_kubectl_smoke import command, kubectl
 
 from sliceplane.api.protobuf import decode
-from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.shell.controllers import ControllerService, default_controllers
 from sliceplane.shell.plane import PlaneConfig
 
@@ -132,7 +131,7 @@ def test_one_event_is_watched_through_both_apis(server: Server) -> None:
 @pytest.fixture(scope="module")
 def complete() -> Iterator[Server]:
     """A plane with its controllers."""
-    controllers = ControllerService(default_controllers(EndpointSliceConfig()))
+    controllers = ControllerService(default_controllers())
     plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0), services=(controllers,))
     yield Server(plane)
     end()

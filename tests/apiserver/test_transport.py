@@ -14,7 +14,6 @@ from cryptography import x509
 from cryptography.x509.oid import ExtensionOID
 from tests.apiserver.serving import Server, run_plane
 
-from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.shell import interfaces, pki
 from sliceplane.shell import plane as planes
 from sliceplane.shell.controllers import ControllerService, default_controllers
@@ -67,7 +66,7 @@ def listening() -> set[str]:
 
 
 def test_nothing_listens_beyond_loopback_unless_asked() -> None:
-    service = ControllerService(default_controllers(EndpointSliceConfig()))
+    service = ControllerService(default_controllers())
     plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0), services=(service,))
     try:
         assert plane.url.startswith("https://127.0.0.1:")

@@ -9,7 +9,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.cli.main import main
 from sliceplane.cli.serving import gates_of
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.shell.controllers import default_controllers
+from sliceplane.shell.controllers import DiscoveryConfig, default_controllers
 
 REFUSED = [
     (["--feature-gates=Nonsense=true"], "Invalid value for '--feature-gates': unrecognized feature gate: Nonsense"),
@@ -35,9 +35,9 @@ def test_both_flags_together() -> None:
 
 def test_without_its_gate_the_slice_controller_does_not_run() -> None:
     on, off = (
-        default_controllers(EndpointSliceConfig(gates=Gates.parse(f"EndpointSlice={value}")))
+        default_controllers(DiscoveryConfig(EndpointSliceConfig(gates=Gates.parse(f"EndpointSlice={value}"))))
         for value in ("true", "false")
     )
     names = [[entry.make().info.name for entry in entries] for entries in (on, off)]
-    assert names[0] == ["endpointslice-controller", *names[1]]
-    assert "garbage-collector-controller" in names[1]
+    assert set(names[0]) - set(names[1]) == {"endpointslice-controller", "endpointslice-mirroring-controller"}
+    assert {"endpoints-controller", "garbage-collector-controller"} <= set(names[1])

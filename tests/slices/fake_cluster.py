@@ -12,6 +12,7 @@ from sliceplane.api.core import (
     Condition,
     Container,
     ContainerPort,
+    Endpoints,
     Namespace,
     Node,
     NodeStatus,
@@ -25,9 +26,9 @@ from sliceplane.api.core import (
     TopologySpreadConstraint,
 )
 from sliceplane.api.discovery import LABEL_ZONE, Endpoint, EndpointSlice
-from sliceplane.api.errors import StatusError, conflict, invalid, invalid_value, not_found
+from sliceplane.api.errors import StatusError, already_exists, conflict, invalid, invalid_value, not_found
 from sliceplane.api.meta import Object, ObjectMeta
-from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Resource, Services
+from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, Services
 from sliceplane.controllers.base import Controller, Done, EventNote, Job, Write
 from sliceplane.informer.changes import Change
 
@@ -99,7 +100,13 @@ def make_node(name: str, zone: str = "", *, cpu: str = "4", ready: bool = True, 
     )
 
 
-RESOURCE_OF: dict[type[Object], Resource] = {Pod: Pods, Node: Nodes, Service: Services, EndpointSlice: EndpointSlices}
+RESOURCE_OF: dict[type[Object], Resource] = {
+    Pod: Pods,
+    Node: Nodes,
+    Service: Services,
+    EndpointSlice: EndpointSlices,
+    Endpoints: EndpointsObjects,
+}
 
 
 class FakeCluster:
@@ -147,8 +154,11 @@ class FakeCluster:
             new = decode(write.body, projection_of(resource.key))
             self.created += 1
             # names that sort against the order of creation now and then, as random suffixes do
-            name = f"{new.metadata.generate_name}{self.created * 7 % 10}{self.created:03d}"
-            meta = replace(new.metadata, name=name, uid=f"slice-{self.created}", generate_name="")
+            name = new.metadata.name or f"{new.metadata.generate_name}{self.created * 7 % 10}{self.created:03d}"
+            if (resource.key, write.namespace, name) in self.objects:
+                raise already_exists(resource.plural, resource.group, name)
+            uid = f"{resource.singular.removeprefix('endpoint')}-{self.created}"
+            meta = replace(new.metadata, name=name, uid=uid, generate_name="")
             return encode(self.put(replace(new, metadata=meta), resource))
         old = self.objects.get((resource.key, write.namespace, write.name))
         if old is None:

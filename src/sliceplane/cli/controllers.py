@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
-from sliceplane.cli.slices import check_slice_options, slice_options, slice_policy
+from sliceplane.cli.slices import check_slice_options, slice_options
 from sliceplane.cli.values import DurationType, ListenType
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from sliceplane.shell.standalone import OnceSummary
 
 #: what KEP-0752 describes; the others are for an API server that runs without controllers
-DEFAULT_CONTROLLERS = ("endpointslice-controller",)
+DEFAULT_CONTROLLERS = ("endpointslice-controller", "endpoints-controller", "endpointslice-mirroring-controller")
 LEASE_NAME = "sliceplane-controllers"
 
 
@@ -52,12 +53,7 @@ LEASE_NAME = "sliceplane-controllers"
     help="Where the Lease is.")  # fmt: skip
 @click.option("--leader-elect-resource-name", default=LEASE_NAME, show_default=True, metavar="NAME",
     help="The Lease's name.")  # fmt: skip
-@click.option("--max-endpoints-per-slice", type=click.IntRange(1, 1000), default=100, show_default=True,
-    help="Endpoints that are put into one slice.")  # fmt: skip
-@click.option("--concurrent-service-endpoint-syncs", type=click.IntRange(1, 50), default=5, show_default=True,
-    help="Services whose slices are written side by side.")  # fmt: skip
-@click.option("--endpointslice-updates-batch-period", type=DurationType(), default="0s", show_default=True,
-    help="How long changes of Pods are gathered before slices are written.")  # fmt: skip
+@discovery_options
 @slice_options
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off.")
 @click.option("--healthz-bind-address", type=ListenType(), default=None,
@@ -76,8 +72,9 @@ def command(
 ) -> None:
     """Run the controllers against any API server.
 
-    Beside a cluster's own kube-controller-manager, switch its controller off first
-    (--controllers=*,-endpointslice-controller): two writers of one set of slices undo each other's work.
+    Beside a cluster's own kube-controller-manager, switch its controllers off first
+    (--controllers=*,-endpointslice-controller,-endpoints-controller,-endpointslice-mirroring-controller): two
+    writers of one set of objects undo each other's work.
 
     Prints one line, "ready leading" or "ready standby leader=ID"; with --once a summary.  Stops on SIGINT and
     SIGTERM, and gives the Lease back.
@@ -122,26 +119,16 @@ def _election(flags: dict[str, Any]) -> ElectionConfig | None:
 
 def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[Entry, ...]:
     """The controllers of the flags.  Raises ``click.BadParameter`` for a name that none has."""
-    from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.shell.controllers import default_controllers
     from sliceplane.shell.heuristics import InstalledHeuristics
 
     gates = gates_of(flags["feature_gates"], "")
     check_slice_options(flags, gates)
-    slices = EndpointSliceConfig(
-        max_endpoints_per_slice=flags["max_endpoints_per_slice"],
-        concurrent_service_endpoint_syncs=flags["concurrent_service_endpoint_syncs"],
-        endpointslice_updates_batch_period_s=flags["endpointslice_updates_batch_period"],
-        gates=gates,
-        **slice_policy(flags),
-        find_heuristic=InstalledHeuristics().find,
-    )
-    known: dict[str, Entry] = {}
-    names: dict[str, str] = {}
-    for entry in default_controllers(slices):
-        info = entry.make().info
-        known[info.name] = entry
-        names.update(dict.fromkeys((info.name, *info.aliases), info.name))
+    config = discovery_config(flags, gates, InstalledHeuristics().find)
+    # Those that are made to be asked for their names are not those that run.
+    infos = [entry.make().info for entry in default_controllers(config)]
+    known = dict(zip((info.name for info in infos), default_controllers(config), strict=True))
+    names = {name: info.name for info in infos for name in (info.name, *info.aliases)}
     wanted: dict[str, bool] = {}
     _add_reverse_mirror(known, names, cleanup=cleanup)
     for part in chosen.split(","):

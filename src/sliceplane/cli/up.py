@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.access import with_access
+from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.emulation import emulation_config, emulation_options
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
-from sliceplane.cli.slices import check_slice_options, slice_options, slice_policy
-from sliceplane.cli.values import DurationType
+from sliceplane.cli.slices import check_slice_options, slice_options
 
 if TYPE_CHECKING:
     from sliceplane.api.scheme import Resource
@@ -22,20 +22,7 @@ if TYPE_CHECKING:
 
 @click.command("up")
 @serving_options
-@click.option(
-    "--max-endpoints-per-slice",
-    type=click.IntRange(1, 1000),
-    default=100,
-    show_default=True,
-    help="Endpoints that the EndpointSlice controller puts into one slice.",
-)
-@click.option(
-    "--endpointslice-updates-batch-period",
-    type=DurationType(),
-    default="0s",
-    show_default=True,
-    help="How long changes of Pods are gathered before slices are written.",
-)
+@discovery_options
 @slice_options
 @click.option("--traffic-distribution-conditions", type=bool, is_flag=False, flag_value=True, default=True,
     show_default=True, help="Tell in a Service's status what became of its trafficDistribution.")  # fmt: skip
@@ -61,8 +48,6 @@ def command(
     feature_gates: str,
     emulated_version: str,
     log_level: str,
-    max_endpoints_per_slice: int,
-    endpointslice_updates_batch_period: float,
     traffic_distribution_conditions: bool,
     proxy: bool,
     hostname_override: str,
@@ -97,24 +82,13 @@ def command(
         return with_access(plane, grouped)
 
     def services() -> tuple[Service, ...]:
-        from sliceplane.controllers.endpointslice import EndpointSliceConfig
         from sliceplane.shell.controllers import ControllerService, default_controllers, emulation_controllers
         from sliceplane.shell.heuristics import InstalledHeuristics
 
-        slices = EndpointSliceConfig(
-            max_endpoints_per_slice=max_endpoints_per_slice,
-            endpointslice_updates_batch_period_s=endpointslice_updates_batch_period,
-            gates=gates,
-            **slice_policy(grouped),
-            find_heuristic=InstalledHeuristics().find,
-        )
-        entries = default_controllers(slices, conditions=traffic_distribution_conditions)
+        config = discovery_config(grouped, gates, InstalledHeuristics().find)
+        entries = default_controllers(config, conditions=traffic_distribution_conditions, reverse=reverse_mirror)
         if emulated is not None:
             entries += emulation_controllers(emulated)
-        if reverse_mirror:
-            from sliceplane.shell.controllers import reverse_mirror as reverse_mirror_entry
-
-            entries += (reverse_mirror_entry(),)
         running: list[Service] = [ControllerService(entries)]
         if proxy:
             from sliceplane.shell.proxy_service import ProxyService

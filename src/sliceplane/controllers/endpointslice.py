@@ -6,7 +6,8 @@ do, a second later for its slices (most such changes are echoes of our own write
 often a second one), and with exponential back-off after a failure.  A sync costs what changed since the last one, so
 syncing once too often is cheap.
 
-A service deleted is forgotten; its slices are the garbage collector's, by their ownerReferences.
+A service deleted is forgotten; its slices are the garbage collector's, by their ownerReferences.  One that loses its
+selector, or becomes a name elsewhere, hands over (``slices.succession``).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from sliceplane.kit.samples import Family
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine, Touched
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.subsets import Subsetting
+from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.writes import SlicePlan, SliceWrite
 from sliceplane.workqueue.queue import WorkQueue
 from sliceplane.workqueue.samples import queue_families
@@ -46,7 +48,8 @@ EVENT_COMPONENT: Final = "endpoint-slice-controller"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSliceConfig:
-    """kube-controller-manager's flags of the same names, its feature gates, and what is ours alone.
+    """kube-controller-manager's flags of the same names, its feature gates, what becomes of slices when a selector is
+    removed, and what is ours alone.
 
     ``subsetting``: for Services without the annotation; ``None`` is not to say.  The feature is on if it is said, or
     if the gate is on.  Raises ``ValueError`` for what upstream refuses, and for contradictions.
@@ -55,6 +58,7 @@ class EndpointSliceConfig:
     max_endpoints_per_slice: int = MAX_ENDPOINTS_DEFAULT
     concurrent_service_endpoint_syncs: int = 5
     endpointslice_updates_batch_period_s: float = 0.0
+    selector_changes: SelectorChanges = SelectorChanges.HAND_OVER
     gates: Gates = field(default_factory=Gates)
     subsetting: Subsetting | None = None
     claim_unlabelled_slices: bool = False
@@ -91,6 +95,7 @@ class EndpointSliceController:
             *(self._config.max_endpoints_per_slice, self._config.gates, self._config.find_heuristic),
             subsetting=self._config.approach,
             claim_unlabelled=self._config.claim_unlabelled_slices,
+            changes=self._config.selector_changes,
         )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
         self._queue: WorkQueue[str] = WorkQueue()
@@ -231,7 +236,7 @@ class EndpointSliceController:
             self._queue.forget(key)
         self._queue.done(key, now)
         deadline = self._engine.deadline(key)
-        if deadline is not None:
+        if deadline is not None and deadline > now:
             self._queue.add_after(key, deadline - now, now)
         if self._merges is not None and self._merges.pending(key):
             # quiet, and yet nothing was merged: there were too few writes left for the next step

@@ -7,12 +7,18 @@ what old data may contain and what kube-proxy accepts; its result is always spel
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
-from typing import Literal
+from typing import Final, Literal
 
 Family = Literal["IPv4", "IPv6"]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+#: spelled as ``ipaddress`` would spell it; anything else takes the slow way
+CANONICAL_IPV4: Final = re.compile(
+    r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)", re.ASCII
+)
 
 
 def parse_strict(text: str) -> Address | None:
@@ -72,6 +78,14 @@ def networks(texts: Iterable[str], wanted: Family) -> tuple[str, ...]:
 
 def family(address: Address) -> Family:
     return "IPv4" if address.version == 4 else "IPv6"
+
+
+def canonical_with_family(text: str) -> tuple[Family, str] | None:
+    """Family and canonical spelling of a leniently parsed address; quick for IPv4 that is spelled so already."""
+    if CANONICAL_IPV4.fullmatch(text):
+        return "IPv4", text
+    address = parse_lenient(text)
+    return None if address is None else (family(address), str(address))
 
 
 def canonical(text: str) -> str | None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sliceplane.api.gates import ENDPOINT_SLICE
 from sliceplane.controllers.base import Controller
+from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
+from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.hint_problems import HintProblems
 from sliceplane.controllers.namespace import NamespaceController
@@ -47,18 +50,44 @@ class Entry:
     max_in_flight: int = 5
 
 
-def default_controllers(slices: EndpointSliceConfig, *, conditions: bool = True) -> tuple[Entry, ...]:
+@dataclass(frozen=True, slots=True)
+class DiscoveryConfig:
+    """The controllers that make EndpointSlices and Endpoints."""
+
+    slices: EndpointSliceConfig = field(default_factory=EndpointSliceConfig)
+    endpoints: EndpointsConfig = field(default_factory=EndpointsConfig)
+    mirroring: MirroringConfig = field(default_factory=MirroringConfig)
+
+
+def default_controllers(
+    config: DiscoveryConfig | None = None, *, conditions: bool = True, reverse: bool = False
+) -> tuple[Entry, ...]:
     """What every plane runs; without the feature gate EndpointSlice, slices stay as they are (KEP-0752).
 
+    With *reverse* the reverse mirror makes Endpoints, in place of the Endpoints controller.
+
+    The mirroring controller of one call waits for the Endpoints controller of the same call, if that runs.
     *conditions*: Services with trafficDistribution are told what became of it.
     """
-    problems = HintProblems()
-    entries = [Entry(GarbageCollector, 20), Entry(NamespaceController), Entry(ResourceQuotaController)]
-    entries.append(Entry(ServiceAccountController))
+    wanted = config or DiscoveryConfig()
+    slices, endpoints, mirroring = wanted.slices, wanted.endpoints, wanted.mirroring
+    first_sync, problems = FirstSync(), HintProblems()
+    entries = [
+        reverse_mirror()
+        if reverse
+        else Entry(lambda: EndpointsController(endpoints, first_sync), endpoints.concurrent_endpoint_syncs)
+    ]
     if slices.gates.enabled(ENDPOINT_SLICE):
+        mirror = Entry(
+            lambda: EndpointSliceMirroringController(mirroring, first_sync),
+            mirroring.concurrent_service_endpoint_syncs,
+        )
+        entries.append(mirror)
         entries.insert(
             0, Entry(lambda: EndpointSliceController(slices, problems), slices.concurrent_service_endpoint_syncs)
         )
+    entries += [Entry(GarbageCollector, 20), Entry(NamespaceController), Entry(ResourceQuotaController)]
+    entries.append(Entry(ServiceAccountController))
     if conditions:
         entries.append(Entry(lambda: TrafficDistributionController(slices.find_heuristic, problems, slices.gates)))
     return tuple(entries)

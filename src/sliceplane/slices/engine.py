@@ -25,6 +25,7 @@ from sliceplane.slices.members import Effect, Members
 from sliceplane.slices.service import ServiceState, Totals
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
 from sliceplane.slices.subsets import NodeZones, Subsetting
+from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.writes import SlicePlan
 
@@ -67,12 +68,14 @@ class SliceEngine:
         *,
         subsetting: Subsetting = Subsetting.OFF,
         claim_unlabelled: bool = False,
+        changes: SelectorChanges = SelectorChanges.HAND_OVER,
     ) -> None:
         """*subsetting* is for services that ask for nothing; ``OFF``: for none.  *claim_unlabelled*: slices that no
         label says who manages are ours if a Service controls them (KEP-0752 as of 2019, upgrade from 1.16)."""
         assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, f"max endpoints {max_endpoints_per_slice}"
         self._max = max_endpoints_per_slice
         self._gates = gates or Gates()
+        self._changes = changes
         self._subsetting = subsetting
         self._claim_unlabelled = claim_unlabelled
         self._find = find
@@ -214,7 +217,7 @@ class SliceEngine:
             self._pods.drop_labels(namespace)
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Keys:
-        """Slices that others manage are passed over; a slice can come to us and leave us by its labels."""
+        """A slice can come to us and leave us by its labels; slices of others tell at most that ours are not needed."""
         before, after = self._service_of(old), self._service_of(new)
         touched: dict[str, None] = {}
         if old is not None and before and before != after:
@@ -228,6 +231,10 @@ class SliceEngine:
             if service.on_slice(new):
                 touched[after] = None
             self._drop_if_empty(service)  # a slice that is on its way out is none
+        elif new is not None:
+            successor = self._services.get(f"{new.metadata.namespace}/{_named_service(new)}")
+            if successor is not None and successor.on_successor(new):
+                touched[successor.key] = None
         return tuple(touched)
 
     # -- plan and result --------------------------------------------------------------------------------
@@ -319,7 +326,7 @@ class SliceEngine:
         service = self._services.get(key)
         if service is None:
             service = self._services[key] = ServiceState(
-                *(key, self._nodes, self._zones, self._node_zones, self._max), find=self._find
+                *(key, self._nodes, self._zones, self._node_zones, self._max), find=self._find, changes=self._changes
             )
         return service
 
@@ -353,3 +360,7 @@ class SliceEngine:
 def _members(service: ServiceState) -> Members:
     assert service.members is not None, f"{service.key} is filed under a selector and has no members"
     return service.members
+
+
+def _named_service(observed: EndpointSlice) -> str:
+    return (observed.metadata.labels or {}).get(LABEL_SERVICE_NAME, "")

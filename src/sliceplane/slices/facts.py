@@ -8,7 +8,6 @@ pieces are what ``api.codec.encode`` gives for ``api.discovery.Endpoint``; a tes
 
 from __future__ import annotations
 
-import re
 from decimal import DecimalException
 from math import ceil
 from typing import Final
@@ -19,16 +18,11 @@ from sliceplane.api.discovery import LABEL_REGION, LABEL_ZONE
 from sliceplane.api.meta import ObjectReference
 from sliceplane.api.quota import amount
 from sliceplane.heuristics.types import EndpointView
-from sliceplane.kit.ip import Family, family, parse_lenient
+from sliceplane.kit.ip import Family, canonical_with_family
 
 FAMILIES: Final[tuple[Family, ...]] = ("IPv4", "IPv6")
 _CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 _TERMINAL_PHASES = ("Succeeded", "Failed")
-
-#: spelled as ``ipaddress`` would spell it; anything else takes the slow way
-_CANONICAL_IPV4 = re.compile(
-    r"(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)", re.ASCII
-)
 
 #: (name, protocol, container port), in the order in which names are looked up
 NamedPorts = tuple[tuple[str, str, int], ...]
@@ -37,9 +31,10 @@ NamedPorts = tuple[tuple[str, str, int], ...]
 class Addresses:
     """A pod's addresses of one family: the identity that they give its endpoints, and their JSON."""
 
-    __slots__ = ("head", "identity")
+    __slots__ = ("first", "head", "identity")
 
     def __init__(self, pod: str, addresses: tuple[str, ...]) -> None:
+        self.first: Final = addresses[0]
         self.identity: Final = endpoint_identity(pod, addresses, None)
         self.head: Final = b'{"addresses":' + encode(addresses) + b',"conditions":'
 
@@ -130,13 +125,10 @@ def pod_of(identity: str) -> str:
 def _addresses(pod: Pod) -> dict[Family, Addresses]:
     found: dict[Family, tuple[str, ...]] = {}
     for entry in pod.status.pod_ips or ():
-        if _CANONICAL_IPV4.fullmatch(entry.ip):
-            found["IPv4"] = (*found.get("IPv4", ()), entry.ip)
-            continue
-        address = parse_lenient(entry.ip)
+        address = canonical_with_family(entry.ip)
         if address is not None:
-            kind = family(address)
-            found[kind] = (*found.get(kind, ()), str(address))
+            kind, text = address
+            found[kind] = (*found.get(kind, ()), text)
     return {kind: Addresses(pod.metadata.name, addresses) for kind, addresses in found.items()}
 
 

@@ -31,6 +31,7 @@ from sliceplane.slices.packplan import Update, hold_back
 from sliceplane.slices.ports import PortResolver
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import REASON_DISABLED, REASON_INVALID, NodeZones, Subsetting
+from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.trigger import parse_nanoseconds
 from sliceplane.slices.writes import FamilyChanges, SlicePlan, SliceWrite, create_slice, delete_slice, update_slice
@@ -76,6 +77,7 @@ class ServiceState:
         max_endpoints: int,
         *,
         find: Find,
+        changes: SelectorChanges,
     ) -> None:
         self.key: Final = key
         self._nodes = nodes
@@ -83,6 +85,12 @@ class ServiceState:
         self._node_zones = node_zones
         self._find = find
         self._max = max_endpoints
+        self._changes = changes
+        #: address types of which somebody else has endpoints, noted while the service makes none itself
+        self._covered: set[str] = set()
+        self._hold_until: float | None = None
+        #: at the last plan that time had not come
+        self._held = False
         self.shape: ServiceShape | None = None
         self.members: Members | None = None
         #: slices labelled as ours and not on their way out, by name, whoever owns them
@@ -132,6 +140,8 @@ class ServiceState:
             self._synced_before, self._trigger = False, 0
         earlier = self.members
         self.shape = shape
+        self._covered.clear()
+        self._hold_until, self._held = None, False
         self._packers, self._order, self._doomed, self.members = {}, [], {}, None
         if shape is None or not shape.active:
             return
@@ -183,6 +193,15 @@ class ServiceState:
         known = self.slices.get(name)
         return known is not None and known.meta.uid == uid and self._forget(name)
 
+    def on_successor(self, observed: EndpointSlice) -> bool:
+        """A slice of somebody else names this service.  True: ours of its address type may go."""
+        if self.shape is None or self.shape.active or not self.slices or not observed.endpoints:
+            return False
+        if observed.metadata.deletion_timestamp is not None or observed.address_type in self._covered:
+            return False
+        self._covered.add(observed.address_type)
+        return True
+
     def _learn(self, stored: Stored) -> None:
         name = stored.meta.name
         self.slices[name] = stored
@@ -218,11 +237,13 @@ class ServiceState:
         assert not self.in_flight, f"{self.key} has a plan under way"
         self._drop_unseen(now)
         self._again = False
-        if self.shape is None or self.members is None:
+        if self.shape is None:
             return SlicePlan()
         if self._behind:
             self._behind = {name: patience - 1 for name, patience in self._behind.items() if patience}
             return SlicePlan(stale=True)
+        if self.members is None:
+            return self._plan_farewell(self.shape, now)
         self._note_trigger_time(self.members)
         self.members.settle_subsets()
         self.members.settle_hints(now)
@@ -241,6 +262,22 @@ class ServiceState:
             notices=self._take_notices(self.shape, self.members.take_notices()),
             families=tuple(families),
         )
+
+    def _plan_farewell(self, shape: ServiceShape, now: float) -> SlicePlan:
+        """The service has no selector any more, or is a name elsewhere; see ``slices.succession``.
+
+        What the service does not own somebody else made, whatever its labels say.
+        """
+        owned = [each for _, each in sorted(self.slices.items()) if shape.owns(each.meta.owner_references)]
+        if self._changes is SelectorChanges.UPSTREAM or not owned:
+            return SlicePlan()
+        if self._hold_until is None:
+            self._hold_until = now if shape.external else now + HAND_OVER_TIMEOUT_S
+        self._held = now < self._hold_until
+        going = [each for each in owned if not self._held or each.address_type in self._covered]
+        self.in_flight = bool(going)
+        self._made = 0
+        return SlicePlan(tuple(map(delete_slice, going)))
 
     @property
     def surplus(self) -> int:
@@ -317,10 +354,13 @@ class ServiceState:
                 self._forget(unseen.name)
 
     def deadline(self) -> float | None:
-        """When an own write that the cache never showed is given up; at once (0) for what the last plan left."""
+        """When an own write that the cache never showed is given up, or slices wait no more for their successors; at
+        once (0) for what the last plan left."""
         if self._again:
             return 0.0
-        return next((unseen.deadline for unseen in self._unseen.values()), None)
+        unseen = next((unseen.deadline for unseen in self._unseen.values()), None)
+        waiting = self._hold_until if self._held and self.slices else None
+        return min((each for each in (unseen, waiting) if each is not None), default=None)
 
     def succeeded(self, write: SliceWrite, answer: bytes, now: float) -> None:
         """The server performed *write* and answered with the object (anything, for a delete)."""

@@ -67,7 +67,8 @@ _HINT_MODES = {"PreferClose": HintMode.ZONE, "PreferSameZone": HintMode.ZONE, "P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceShape:
-    """``active`` False: not ours to touch (no selector, or ExternalName); the rest is then meaningless.
+    """``active`` False: no endpoints are ours to make (no selector, or ExternalName, which ``external`` tells); the
+    rest is then meaningless.
 
     ``node_names`` and ``all_conditions`` are False where a feature gate keeps ``nodeName``, or ``serving`` and
     ``terminating``, out of slices; in the second case pods that terminate are no endpoints (KEP-1672).
@@ -83,6 +84,7 @@ class ServiceShape:
     created: str | None
     terminating: bool
     active: bool
+    external: bool
     selector: dict[str, str]
     families: tuple[Family, ...]
     ports: tuple[ServicePort, ...]
@@ -127,7 +129,7 @@ class ServiceShape:
     @property
     def endpoint_inputs(self) -> tuple[object, ...]:
         return (
-            *(self.uid, self.active, self.selector, self.families, self.ports),
+            *(self.uid, self.active, self.external, self.selector, self.families, self.ports),
             *(self.publish_not_ready, self.hints, self.annotations, self.subsetting),
             *((self.distribution,) if self.hints is HintMode.PLUGIN else ()),
         )
@@ -148,6 +150,7 @@ def shape_of(service: Service, gates: Gates = _NEWEST, subsetting: Subsetting = 
         created=service.metadata.creation_timestamp,
         terminating=service.metadata.deletion_timestamp is not None,
         # an empty selector is one that a storage round trip would have dropped: it selects nothing
+        external=spec.type == "ExternalName",
         active=spec.type != "ExternalName" and bool(spec.selector),
         selector=spec.selector or {},
         families=families_of(service),

@@ -1,0 +1,226 @@
+"""The EndpointSliceMirroring controller: Endpoints of others in, EndpointSlices out (KEP-0752; reference 4).
+
+Policy and state are ``endpoints.mirroring.MirrorEngine``'s; this file decides *when* an object is synced: at once after
+a change of it or of its Service's selector, after the batch period for its slices, with exponential back-off after a
+failure.  Nothing is written before the Endpoints controller of this process has been through all Services once, or has
+had a minute for it; then everything is looked at, so that slices that nothing stands behind any more go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sliceplane.api.core import Endpoints, Service
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.errors import is_namespace_terminating
+from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
+from sliceplane.controllers.first_sync import FirstSync
+from sliceplane.controllers.mirroring_samples import MirroringSamples
+from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
+from sliceplane.endpoints.mirroring.engine import MirrorEngine
+from sliceplane.endpoints.mirroring.writes import MirrorPlan, MirrorWrite, Notice
+from sliceplane.informer.changes import Change
+from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.samples import Family
+from sliceplane.slices.succession import SelectorChanges
+from sliceplane.workqueue.queue import WorkQueue
+from sliceplane.workqueue.samples import queue_families
+
+MAX_RETRIES: Final = 15
+MAX_SYNCS_LIMIT: Final = 50
+RETRY_BACKOFF: Final = Backoff(base_s=1.0, cap_s=100.0)
+#: how often it is asked whether the Endpoints controller is through, and how long at most
+FIRST_SYNC_LOOK_S: Final = 0.05
+FIRST_SYNC_TIMEOUT_S: Final = 60.0
+#: keys that are looked at before others in the process get their turn; at a start there are many, without a write
+PLANS_PER_TURN: Final = 256
+#: what an Event's message may hold, in characters
+EVENT_NOTE_MAX: Final = 1024
+EVENT_COMPONENT: Final = "endpoint-slice-mirroring-controller"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirroringConfig:
+    """kube-controller-manager's flags ``--mirroring-...``, and what becomes of slices when a selector is added.
+
+    Raises ``ValueError`` for what upstream refuses.
+    """
+
+    concurrent_service_endpoint_syncs: int = 5
+    max_endpoints_per_subset: int = ADDRESSES_PER_SUBSET_MAX
+    endpointslice_updates_batch_period_s: float = 0.0
+    selector_changes: SelectorChanges = SelectorChanges.HAND_OVER
+
+    def __post_init__(self) -> None:
+        for name, value, limit in (
+            ("mirroring-concurrent-service-endpoint-syncs", self.concurrent_service_endpoint_syncs, MAX_SYNCS_LIMIT),
+            ("mirroring-max-endpoints-per-subset", self.max_endpoints_per_subset, ADDRESSES_PER_SUBSET_MAX),
+        ):
+            if not 1 <= value <= limit:
+                raise ValueError(f"{name} must be between 1 and {limit}, not {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    plan: MirrorPlan
+    began: float
+
+
+class EndpointSliceMirroringController:
+    """A ``controllers.base.Controller``.  Jobs are keyed ``namespace/name`` of the Endpoints."""
+
+    def __init__(self, config: MirroringConfig | None = None, first_sync: FirstSync | None = None) -> None:
+        self._config = config or MirroringConfig()
+        hand_over = self._config.selector_changes is SelectorChanges.HAND_OVER
+        self._engine = MirrorEngine(self._config.max_endpoints_per_subset, hand_over=hand_over)
+        self._queue: WorkQueue[str] = WorkQueue(backoff=RETRY_BACKOFF)
+        self._notes: list[EventNote] = []
+        self._samples = MirroringSamples()
+        self._first_sync = first_sync or FirstSync()
+        self._synced = False
+        self._started = False
+        self._looked = self._patience = 0.0
+        #: when work was taken last, and whether more was due then
+        self._turn, self._more = 0.0, False
+        self._info = ControllerInfo(
+            name="endpointslice-mirroring-controller",
+            aliases=("endpointslicemirroring", "endpointslicemirroring-controller"),
+            watches=(Watched(Services), Watched(EndpointsObjects), Watched(EndpointSlices)),
+            queue="endpoint_slice_mirroring",
+        )
+
+    @property
+    def info(self) -> ControllerInfo:
+        return self._info
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        old, new = change.old, change.new
+        match change.object:
+            case Service():
+                assert old is None or isinstance(old, Service), f"{old!r} became a Service"
+                assert new is None or isinstance(new, Service), f"a Service became {new!r}"
+                self._add(self._engine.on_service(old, new), 0.0, now)
+            case Endpoints() as observed:
+                assert new is None or isinstance(new, Endpoints), f"Endpoints became {new!r}"
+                self._add(self._engine.on_endpoints(new, observed.metadata.key), 0.0, now)
+            case EndpointSlice():
+                assert old is None or isinstance(old, EndpointSlice), f"{old!r} became an EndpointSlice"
+                assert new is None or isinstance(new, EndpointSlice), f"an EndpointSlice became {new!r}"
+                batch = self._config.endpointslice_updates_batch_period_s
+                self._add(self._engine.on_slice(old, new), batch, now)
+            case unexpected:
+                raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
+
+    def _add(self, keys: tuple[str, ...], delay_s: float, now: float) -> None:
+        for key in keys:
+            self._queue.add_after(key, delay_s if self._synced else 0.0, now)
+
+    def on_synced(self, now: float) -> None:
+        self._synced = True
+        self._looked, self._patience = now, now + FIRST_SYNC_TIMEOUT_S
+
+    # -- work -------------------------------------------------------------------------------------------
+
+    def take_work(self, now: float, max_jobs: int) -> Work:
+        if not self._synced:
+            return Work()
+        self._looked = now
+        self._started = self._started or self._first_sync.over or now >= self._patience
+        if not self._started:
+            return Work()
+        jobs: list[Job] = []
+        self._turn, plans = now, 0
+        limit = self._config.concurrent_service_endpoint_syncs
+        while len(jobs) < max_jobs and self._queue.in_progress < limit and plans < PLANS_PER_TURN:
+            key = self._queue.get(now)
+            if key is None:
+                break
+            plans += 1
+            plan = self._engine.plan(key, now)
+            if plan.sizes is not None:
+                self._samples.planned(plan.sizes)
+            for notice in plan.notices:
+                self._warn(key, notice)
+            if plan.writes:
+                jobs.append(Job(key=key, writes=tuple(map(_to_write, plan.writes)), token=_Token(plan, now)))
+            else:
+                self._samples.synced(0.0)
+                self._end(key, failed=plan.stale, now=now)
+        self._more = plans == PLANS_PER_TURN
+        notes, self._notes = tuple(self._notes), []
+        return Work(jobs=tuple(jobs), notes=notes)
+
+    def on_done(self, done: Done, now: float) -> None:
+        token = done.job.token
+        assert isinstance(token, _Token), f"job {done.job.key} has a foreign token {token!r}"
+        plan, error = token.plan, done.error
+        self._engine.finish(done.job.key, plan, done.results, error, now)
+        self._samples.synced(now - token.began)
+        if plan.counted:
+            self._samples.performed(plan.writes[: len(done.results)])
+        if error is not None and plan.writes[len(done.results)].verb == "create" and is_namespace_terminating(error):
+            error = None  # its namespace is going, and so will it
+        self._end(done.job.key, failed=error is not None, now=now)
+
+    def _end(self, key: str, *, failed: bool, now: float) -> None:
+        """A sync is over.  After 15 failures in a row the next event starts afresh (reference 1.2)."""
+        if failed and self._engine.knows(key) and self._queue.num_requeues(key) < MAX_RETRIES:
+            self._queue.add_rate_limited(key, now)
+        else:
+            self._queue.forget(key)
+        self._queue.done(key, now)
+        deadline = self._engine.deadline(key)
+        if deadline is not None and deadline > now:
+            self._queue.add_after(key, deadline - now, now)
+
+    def next_deadline(self) -> float | None:
+        if not self._synced:
+            return None
+        if not self._started:
+            return self._looked + FIRST_SYNC_LOOK_S
+        return self._turn if self._more else self._queue.next_deadline()
+
+    def samples(self, now: float) -> tuple[Family, ...]:
+        queue = queue_families("endpoint_slice_mirroring", self._queue, now)
+        return (*self._samples.families(self._engine.totals), *queue)
+
+    # -- events for people ------------------------------------------------------------------------------
+
+    def _warn(self, key: str, notice: Notice) -> None:
+        endpoints = self._engine.endpoints(key)
+        assert endpoints is not None, f"{key} is not mirrored and has a warning: {notice}"
+        meta = endpoints.metadata
+        self._notes.append(
+            EventNote(
+                regarding=Object(
+                    api_version=EndpointsObjects.api_version,
+                    kind=EndpointsObjects.kind,
+                    metadata=ObjectMeta(namespace=meta.namespace, name=meta.name, uid=meta.uid),
+                ),
+                regarding_resource=EndpointsObjects,
+                type="Warning",
+                reason=notice.reason,
+                note=notice.message[:EVENT_NOTE_MAX],
+                component=EVENT_COMPONENT,
+            )
+        )
+
+    def check(self) -> None:
+        self._engine.check()
+        self._queue.check()
+
+
+def _to_write(write: MirrorWrite) -> Write:
+    return Write(
+        verb=write.verb,
+        resource=EndpointSlices,
+        namespace=write.namespace,
+        name=write.name,
+        body=write.body,
+        tolerate=("NotFound",) if write.verb == "delete" else (),
+    )

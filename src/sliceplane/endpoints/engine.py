@@ -1,0 +1,190 @@
+"""All Services at once: routes every change to just the Endpoints objects that it concerns.
+
+``on_*`` methods take what informers report and return the keys (``namespace/name``) whose object may now have to
+change; whoever owns the engine decides when to ask ``plan`` for each of them.  After a plan with a write, ``finish``
+must be told how it went before the next plan of the same key.
+
+Cost of a Pod's change: its labels, plus one address for each Service that selects it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api.core import Endpoints, Pod, Service
+from sliceplane.api.errors import StatusError
+from sliceplane.endpoints.members import EndpointsMembers
+from sliceplane.endpoints.service import EndpointsState
+from sliceplane.endpoints.shape import EndpointsShape, shape_of
+from sliceplane.endpoints.truncate import Capacity
+from sliceplane.endpoints.writes import EndpointsPlan
+from sliceplane.slices.engine import Touched
+from sliceplane.slices.facts import PodFacts
+from sliceplane.slices.index import PodIndex, SelectorIndex
+from sliceplane.slices.members import Effect
+from sliceplane.slices.succession import SelectorChanges
+
+_UNTOUCHED: Final = Touched()
+
+
+class EndpointsEngine:
+    """Owns all state of the Endpoints policy.  One caller at a time; nothing in here waits."""
+
+    def __init__(
+        self,
+        capacity: Capacity = Capacity.TRUNCATE,
+        changes: SelectorChanges = SelectorChanges.HAND_OVER,
+    ) -> None:
+        self._capacity = capacity
+        self._changes = changes
+        self._states: dict[str, EndpointsState] = {}
+        self._selectors: SelectorIndex[EndpointsState] = SelectorIndex()
+        self._selecting: dict[str, int] = {}
+        self._pods = PodIndex()
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def on_pod(self, old: Pod | None, new: Pod | None) -> Touched:
+        if new is None:
+            assert old is not None, "a change has an old or a new object"
+            return self._drop_pod(old.metadata.namespace, old.metadata.name)
+        meta = new.metadata
+        if old is not None and old.metadata.resource_version == meta.resource_version:
+            return _UNTOUCHED
+        known = self._pods.get(meta.namespace, meta.name)
+        facts = PodFacts(new)
+        self._pods.put(facts)
+        states = self._selectors.matching(facts.namespace, facts.labels)
+        effects = {state.key: _members(state).set(facts) for state in states.values()}
+        if known is not None and known.labels != facts.labels:
+            earlier = self._selectors.matching(facts.namespace, known.labels)
+            left = [state for name, state in earlier.items() if name not in states]
+            effects.update((state.key, _members(state).drop(facts.name)) for state in left)
+        return _touched(effects)
+
+    def _drop_pod(self, namespace: str, name: str) -> Touched:
+        known = self._pods.get(namespace, name)
+        if known is None:
+            return _UNTOUCHED
+        self._pods.remove(namespace, name)
+        states = self._selectors.matching(namespace, known.labels)
+        return _touched({state.key: _members(state).drop(name) for state in states.values()})
+
+    def on_service(self, new: Service) -> str:
+        shape = shape_of(new, self._changes)
+        state = self._state(shape.key)
+        before = state.shape
+        if before is not None and before.same_addresses(shape):
+            state.set_labels(shape)
+        else:
+            self._reshape(state, shape)
+        return shape.key
+
+    def on_service_gone(self, namespace: str, name: str) -> None:
+        """Its Endpoints go with it: nothing else would take them away."""
+        state = self._states.get(f"{namespace}/{name}")
+        if state is not None and state.shape is not None:
+            self._unfile(state)
+            state.set_shape(None, ())
+            self._drop_if_empty(state)
+
+    def _reshape(self, state: EndpointsState, shape: EndpointsShape) -> None:
+        self._unfile(state)
+        if not shape.active:
+            state.set_shape(shape, ())
+            return
+        pair = self._selectors.add(shape.namespace, shape.name, shape.selector, state)
+        self._selecting[shape.namespace] = self._selecting.get(shape.namespace, 0) + 1
+        state.set_shape(shape, self._pods.selected(shape.namespace, pair, shape.selector))
+
+    def _unfile(self, state: EndpointsState) -> None:
+        if state.shape is None or state.members is None:
+            return
+        namespace = state.shape.namespace
+        self._selectors.remove(namespace, state.shape.name)
+        self._selecting[namespace] -= 1
+        if not self._selecting[namespace]:
+            del self._selecting[namespace]
+            self._pods.drop_labels(namespace)
+
+    def on_endpoints(self, old: Endpoints | None, new: Endpoints | None) -> tuple[str, ...]:
+        observed = new or old
+        assert observed is not None, "a change has an old or a new object"
+        state = self._state(observed.metadata.key)
+        changed = state.on_endpoints_gone(observed.metadata.uid) if new is None else state.on_endpoints(new)
+        if state.is_stray and state.is_ours:
+            state.condemned = True
+        self._drop_if_empty(state)
+        return (state.key,) if changed and (state.shape is not None or state.condemned) else ()
+
+    def condemn_strays(self) -> tuple[str, ...]:
+        """At the start, when all Services are known: objects without one, whoever made them (reference 3, step 2)."""
+        strays = [state for state in self._states.values() if state.is_stray]
+        for state in strays:
+            state.condemned = True
+        return tuple(state.key for state in strays)
+
+    # -- plan and result --------------------------------------------------------------------------------
+
+    def shape(self, key: str) -> EndpointsShape | None:
+        state = self._states.get(key)
+        return None if state is None else state.shape
+
+    def is_wanted(self, key: str) -> bool:
+        """A failure is worth another try."""
+        state = self._states.get(key)
+        return state is not None and (state.shape is not None or state.condemned)
+
+    def plan(self, key: str, now: float) -> EndpointsPlan:
+        state = self._states.get(key)
+        if state is None:
+            return EndpointsPlan()
+        plan = state.plan(now)
+        self._drop_if_empty(state)
+        return plan
+
+    def finish(self, key: str, plan: EndpointsPlan, answer: bytes, error: StatusError | None, now: float) -> None:
+        state = self._states[key]
+        assert plan.write is not None, f"{key}: a plan without a write was performed"
+        if error is None:
+            state.succeeded(plan.write, answer, now)
+        else:
+            state.failed(plan.write, error)
+        state.ended(well=error is None)
+        self._drop_if_empty(state)
+
+    def deadline(self, key: str) -> float | None:
+        """When *key* has to be planned again although nothing happens."""
+        state = self._states.get(key)
+        return None if state is None else state.deadline()
+
+    # -- helpers ----------------------------------------------------------------------------------------
+
+    def _state(self, key: str) -> EndpointsState:
+        state = self._states.get(key)
+        if state is None:
+            state = self._states[key] = EndpointsState(key, self._capacity, self._changes)
+        return state
+
+    def _drop_if_empty(self, state: EndpointsState) -> None:
+        if state.empty and self._states.get(state.key) is state:
+            del self._states[state.key]
+
+    def check(self) -> None:
+        self._pods.check()
+        self._selectors.check()
+        for key, state in self._states.items():
+            assert state.key == key, f"{state.key} is filed under {key}"
+            assert not state.empty, f"{key} is empty and was not dropped"
+            state.check()
+
+
+def _members(state: EndpointsState) -> EndpointsMembers:
+    assert state.members is not None, f"{state.key} is filed under a selector and has no members"
+    return state.members
+
+
+def _touched(effects: dict[str, Effect]) -> Touched:
+    urgent = tuple(key for key, effect in effects.items() if effect is Effect.REMOVAL)
+    later = tuple(key for key, effect in effects.items() if effect is Effect.CHANGE)
+    return Touched(later, urgent) if urgent or later else _UNTOUCHED

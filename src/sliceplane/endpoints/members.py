@@ -1,0 +1,217 @@
+"""The Pods that a Service selects, as the subsets of its Endpoints (reference 3, steps 3 to 8).
+
+Pods are kept in *groups*: those whose service ports resolve to the same endpoint ports.  Two ports have the same
+addresses exactly if they belong to the same groups, so the canonical subsets follow from the groups alone; and each
+group keeps its addresses sorted and encoded.  A Pod's change moves one entry; writing joins texts that are there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from sliceplane.endpoints.repack import SubsetText, pod_address, ports_text
+from sliceplane.endpoints.shape import EndpointsShape
+from sliceplane.endpoints.truncate import shares
+from sliceplane.kit.ip import family, parse_lenient
+from sliceplane.kit.ordered import SortedDict
+from sliceplane.slices.facts import PodFacts
+from sliceplane.slices.members import Effect
+from sliceplane.slices.ports import Port, PortGroup, PortResolver, Ports
+from sliceplane.slices.trigger import earliest_change
+
+#: what addresses are sorted by: IP and uid as in ``repack``, and the Pod's name, so that no two Pods share one
+AddressKey = tuple[str, str, str]
+
+
+class Group:
+    """Addresses of the Pods with one set of ports.  Changed by ``EndpointsMembers`` only."""
+
+    __slots__ = ("ports", "ready", "waiting")
+
+    def __init__(self, ports: Ports) -> None:
+        self.ports: Final = ports
+        self.ready: SortedDict[AddressKey, bytes] = SortedDict()
+        self.waiting: SortedDict[AddressKey, bytes] = SortedDict()
+
+
+class _Placed(NamedTuple):
+    """Where a Pod's address is; ``group`` None: it has none."""
+
+    facts: PodFacts
+    group: Group | None
+    key: AddressKey
+    ready: bool
+
+
+class Rendered(NamedTuple):
+    """``text``: the subsets as a JSON list, at most as many addresses as fit; ``total`` is how many there are."""
+
+    text: bytes
+    total: int
+
+
+class EndpointsMembers:
+    """Members of one active Service.  Owned by its ``EndpointsState``."""
+
+    def __init__(self, shape: EndpointsShape, pods: Iterable[PodFacts], earlier: EndpointsMembers | None) -> None:
+        self._shape = shape
+        self._resolver = PortResolver(shape.ports)
+        self._groups: dict[PortGroup, Group] = {}
+        self._placed: dict[str, _Placed] = {}
+        #: Pods that changed since the last trigger time was taken, as they were then
+        self._changed: dict[str, PodFacts | None] = {}
+        #: False until the first trigger time is taken: there is nothing to compare with before
+        self._tracking: bool = earlier is not None and earlier._tracking
+        if earlier is not None:
+            # a Pod that was a member before has not changed because the Service has
+            self._changed.update((name, placed.facts) for name, placed in earlier._placed.items())
+            self._changed.update(earlier._changed)
+        for facts in pods:
+            self.set(facts)
+
+    def set(self, facts: PodFacts) -> Effect:
+        """The Pod is a member in this version."""
+        old = self._placed.get(facts.name)
+        if self._tracking:
+            self._changed.setdefault(facts.name, None if old is None else old.facts)
+        group, key, text = self._place(facts)
+        ready = group is not None and (self._shape.publish_not_ready or facts.serving)
+        self._placed[facts.name] = _Placed(facts, group, key, ready)
+        if old is not None and old.group is not None:
+            if old.group is group and old.key == key and old.ready is ready:
+                side = group.ready if ready else group.waiting
+                if side[key] == text:
+                    return Effect.NONE
+                side[key] = text
+                return Effect.CHANGE
+            self._take_out(old)
+        if group is not None:
+            (group.ready if ready else group.waiting)[key] = text
+        if old is None or old.group is None:
+            return Effect.NONE if group is None else Effect.CHANGE
+        stays = group is old.group and key == old.key and (ready or not old.ready)
+        return Effect.CHANGE if stays else Effect.REMOVAL
+
+    def drop(self, pod: str) -> Effect:
+        """The Pod is no member any more."""
+        old = self._placed.pop(pod, None)
+        if old is None:
+            return Effect.NONE
+        if self._tracking:
+            self._changed.setdefault(pod, old.facts)
+        if old.group is None:
+            return Effect.NONE
+        self._take_out(old)
+        return Effect.REMOVAL
+
+    def _take_out(self, placed: _Placed) -> None:
+        assert placed.group is not None, f"{placed.facts.name} has no address"
+        del (placed.group.ready if placed.ready else placed.group.waiting)[placed.key]
+
+    def _place(self, facts: PodFacts) -> tuple[Group | None, AddressKey, bytes]:
+        """Group, key and text of the Pod's address; no group if it is none of the Service's."""
+        shape = self._shape
+        nowhere = (None, ("", "", ""), b"")
+        if facts.excluded or (facts.terminating and not shape.publish_not_ready):
+            return nowhere
+        ip = self._address(facts)
+        ports = self._resolver.group_of(facts)
+        if not ip or (not ports.ports and (shape.ports or not shape.headless)):
+            return nowhere
+        group = self._groups.get(ports)
+        if group is None:
+            group = self._groups[ports] = Group(ports.ports)
+        hostname = facts.hostname if facts.subdomain == shape.name else ""
+        text = pod_address(ip, hostname, facts.node_name, facts.target)
+        return group, (ip, facts.pod.metadata.uid, facts.name), text
+
+    def _address(self, facts: PodFacts) -> str:
+        """The Pod's first address of the Service's family; "" for none."""
+        wanted = self._shape.family
+        if wanted is None:
+            parsed = parse_lenient(facts.pod.status.pod_ip)
+            if parsed is None:
+                return ""
+            wanted = family(parsed)
+        found = facts.addresses.get(wanted)
+        return "" if found is None else found.first
+
+    # -- what to write ----------------------------------------------------------------------------------
+
+    def render(self, *, truncate: bool) -> Rendered:
+        """Costs O(ports + groups + addresses that are written)."""
+        subsets = self._subsets()
+        sizes = [
+            (sum(len(group.ready) for group in groups), sum(len(group.waiting) for group in groups))
+            for _, groups in subsets
+        ]
+        kept = shares(sizes) if truncate else sizes
+        texts = (
+            SubsetText(
+                _texts([group.ready for group in groups], ready),
+                _texts([group.waiting for group in groups], waiting),
+                ports_text(ports),
+            ).join()
+            for (ports, groups), (ready, waiting) in zip(subsets, kept, strict=True)
+            if ready or waiting
+        )
+        return Rendered(b"[" + b",".join(texts) + b"]", sum(map(sum, sizes)))
+
+    def _subsets(self) -> list[tuple[Ports, list[Group]]]:
+        """Ports that the same groups have, with these groups; in canonical order."""
+        filled = [group for group in self._groups.values() if group.ready or group.waiting]
+        if len(filled) <= 1:
+            return [(group.ports, filled) for group in filled]
+        # several groups differ in their ports, so the Service has some
+        members: dict[Port, list[int]] = {}
+        for index, group in enumerate(filled):
+            for port in group.ports:
+                members.setdefault(port, []).append(index)
+        together: dict[tuple[int, ...], list[Port]] = {}
+        for port, indexes in members.items():
+            together.setdefault(tuple(indexes), []).append(port)
+        found = [
+            (tuple(sorted(ports, key=lambda port: port.order)), [filled[index] for index in indexes])
+            for indexes, ports in together.items()
+        ]
+        return sorted(found, key=lambda each: [port.order for port in each[0]])
+
+    # -- since when -------------------------------------------------------------------------------------
+
+    def take_trigger_time(self) -> int:
+        """The earliest time at which a member changed since the last call; 0 for none.  Nanoseconds."""
+        self._tracking = True
+        pairs = [
+            (None if old is None else old.transition, self._placed[name].facts.transition)
+            for name, old in self._changed.items()
+            if name in self._placed
+        ]
+        self._changed.clear()
+        return earliest_change(pairs)
+
+    def check(self) -> None:
+        """Every address follows from its Pod's newest version, and no other is there."""
+        expected: dict[tuple[int, bool, AddressKey], bytes] = {}
+        for placed in self._placed.values():
+            group, key, text = self._place(placed.facts)
+            assert (group, key) == (placed.group, placed.key), f"{placed.facts.name} is out of date"
+            if group is not None:
+                expected[id(group), placed.ready, key] = text
+        held = {
+            (id(group), ready, key): text
+            for group in self._groups.values()
+            for ready, side in ((True, group.ready), (False, group.waiting))
+            for key, text in side.items()
+        }
+        assert held == expected, f"{self._shape.key}: {held.keys() ^ expected.keys()} differ"
+
+
+def _texts(sides: list[SortedDict[AddressKey, bytes]], count: int) -> Iterator[bytes]:
+    """The first *count* texts of all *sides*, in the order of their keys."""
+    if len(sides) == 1:
+        return map(sides[0].__getitem__, islice(sides[0], count))  # values() is ten times slower
+    merged = heapq.merge(*(side.items() for side in sides), key=lambda each: each[0])
+    return (text for _, text in islice(merged, count))

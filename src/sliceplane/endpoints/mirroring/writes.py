@@ -1,0 +1,113 @@
+"""The writes that a plan for one mirrored object consists of, and their bodies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from sliceplane.api.codec import encode
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.meta import ObjectMeta
+from sliceplane.endpoints.mirroring.desired import Group, SliceMeta
+from sliceplane.slices.ports import PortGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorWrite:
+    """``name``, ``uid`` and ``resource_version`` are those of the slice as planned ("" for create): an update carries
+    both in its body, a delete its uid, so that neither hits anything else."""
+
+    verb: Literal["create", "update", "delete"]
+    namespace: str
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    body: bytes
+
+
+class Sizes(NamedTuple):
+    """What a sync means for endpoints, for metrics."""
+
+    added: int = 0
+    updated: int = 0
+    removed: int = 0
+    skipped: int = 0
+
+
+class Notice(NamedTuple):
+    """A warning about the Endpoints object, for people."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorPlan:
+    """What one sync writes, in this order.  ``stale``: the cache has not caught up with a conflict.
+
+    ``counted`` False: slices of something that is not mirrored go, which metrics do not count (reference 4).
+    """
+
+    writes: tuple[MirrorWrite, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    sizes: Sizes | None = None
+    stale: bool = False
+    counted: bool = True
+
+
+def create_slice(namespace: str, name: str, wanted: SliceMeta, group: Group) -> MirrorWrite:
+    meta = ObjectMeta(
+        generate_name=f"{name}-",
+        namespace=namespace,
+        labels=wanted.labels,
+        annotations=wanted.annotations,
+        owner_references=(wanted.owner,),
+    )
+    return MirrorWrite(verb="create", namespace=namespace, body=_body(meta, group))
+
+
+def update_slice(known: EndpointSlice, wanted: SliceMeta, group: Group) -> MirrorWrite:
+    """The slice becomes what *group* asks for under its own name."""
+    meta = known.metadata
+    new = msgspec.structs.replace(
+        meta, labels=wanted.labels, annotations=wanted.annotations, owner_references=(wanted.owner,)
+    )
+    return MirrorWrite(
+        verb="update",
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        body=_body(new, group),
+    )
+
+
+def delete_slice(known: EndpointSlice) -> MirrorWrite:
+    meta = known.metadata
+    options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": meta.uid}}
+    return MirrorWrite(
+        verb="delete",
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        body=encode(options),
+    )
+
+
+def _body(meta: ObjectMeta, group: Group) -> bytes:
+    return b"".join(
+        (
+            b'{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":',
+            encode(meta),
+            b',"addressType":',
+            encode(group.address_type),
+            b',"endpoints":[',
+            b",".join(group.texts),
+            b'],"ports":',
+            PortGroup(group.ports).body,
+            b"}",
+        )
+    )

@@ -1,0 +1,107 @@
+"""What a Service says that its Endpoints are made of.  Two versions with equal shapes need equal Endpoints.
+
+``Role`` is what matters most: a Service with a selector has its Endpoints made for it; one without has those that
+its user makes; one that is a name elsewhere (ExternalName) has no use for any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from sliceplane.api.core import Service, ServicePort
+from sliceplane.api.discovery import LABEL_ENDPOINTS_MANAGED_BY, LABEL_HEADLESS, LABEL_SKIP_MIRROR
+from sliceplane.kit.ip import Family, family, parse_lenient
+from sliceplane.slices.succession import SelectorChanges
+
+ENDPOINTS_MANAGED_BY_CONTROLLER: Final = "endpoint-controller"
+
+
+class Role(Enum):
+    SELECTING = "selecting"
+    WITHOUT_SELECTOR = "without selector"
+    EXTERNAL_NAME = "external name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointsShape:
+    """``family`` None: that of each Pod's first address.  ``labels`` are those of the Endpoints."""
+
+    namespace: str
+    name: str
+    uid: str
+    created: str | None
+    role: Role
+    selector: dict[str, str]
+    family: Family | None
+    ports: tuple[ServicePort, ...]
+    publish_not_ready: bool
+    headless: bool
+    labels: dict[str, str]
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def active(self) -> bool:
+        return self.role is Role.SELECTING
+
+    def same_addresses(self, other: EndpointsShape) -> bool:
+        """Equal but for labels: every address and port is the same."""
+        return self._address_inputs == other._address_inputs
+
+    @property
+    def _address_inputs(self) -> tuple[object, ...]:
+        return (
+            *(self.uid, self.role, self.selector, self.family, self.ports),
+            *(self.publish_not_ready, self.headless),
+        )
+
+
+def shape_of(service: Service, changes: SelectorChanges) -> EndpointsShape:
+    meta, spec = service.metadata, service.spec
+    return EndpointsShape(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        created=meta.creation_timestamp,
+        role=role_of(service),
+        selector=spec.selector or {},
+        family=_family(service),
+        ports=spec.ports or (),
+        publish_not_ready=spec.publish_not_ready_addresses,
+        headless=spec.cluster_ip in ("", "None"),
+        labels=_labels(service, changes),
+    )
+
+
+def role_of(service: Service) -> Role:
+    if service.spec.type == "ExternalName":
+        return Role.EXTERNAL_NAME
+    # an empty selector is one that a storage round trip would have dropped: it selects nothing
+    return Role.SELECTING if service.spec.selector else Role.WITHOUT_SELECTOR
+
+
+def _family(service: Service) -> Family | None:
+    """Reference 3.4: the first that is listed; else the cluster IP's."""
+    match service.spec.ip_families:
+        case ("IPv6", *_):
+            return "IPv6"
+        case (_, *_):
+            return "IPv4"
+    address = parse_lenient(service.spec.cluster_ip)
+    return None if address is None else family(address)
+
+
+def _labels(service: Service, changes: SelectorChanges) -> dict[str, str]:
+    labels = dict(service.metadata.labels or {})
+    labels.pop(LABEL_HEADLESS, None)
+    labels[LABEL_ENDPOINTS_MANAGED_BY] = ENDPOINTS_MANAGED_BY_CONTROLLER
+    if changes is SelectorChanges.HAND_OVER:
+        # KEP-0752 asks for it.  Upstream leaves it out, as nothing would take it away with the selector.
+        labels[LABEL_SKIP_MIRROR] = "true"
+    if service.spec.cluster_ip in ("", "None"):
+        labels[LABEL_HEADLESS] = ""
+    return dict(sorted(labels.items()))

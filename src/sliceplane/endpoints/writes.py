@@ -1,0 +1,141 @@
+"""The write that a plan for one Endpoints object consists of, and its body."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from sliceplane.api.codec import encode
+from sliceplane.api.core import EndpointSubset
+from sliceplane.api.discovery import (
+    ANNOTATION_OVER_CAPACITY,
+    ANNOTATION_TRIGGER_TIME,
+    LABEL_ENDPOINTS_MANAGED_BY,
+    LABEL_SKIP_MIRROR,
+)
+from sliceplane.api.meta import ObjectMeta
+from sliceplane.endpoints.repack import text_of
+from sliceplane.endpoints.shape import ENDPOINTS_MANAGED_BY_CONTROLLER, EndpointsShape
+from sliceplane.slices.trigger import format_trigger
+
+_EMPTY = b"[]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointsWrite:
+    """``uid`` and ``resource_version`` are those of the object as planned ("" for create): an update carries both in
+    its body, a delete its uid, so that neither hits anything else.  ``digest`` is that of the subsets after the write.
+    """
+
+    verb: Literal["create", "update", "delete"]
+    namespace: str
+    name: str
+    uid: str = ""
+    resource_version: str = ""
+    body: bytes
+    digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointsPlan:
+    """``write`` None: nothing to do.  ``stale``: the cache has not caught up with a conflict."""
+
+    write: EndpointsWrite | None = None
+    stale: bool = False
+
+
+def digest_of(text: bytes) -> bytes:
+    """Sixteen bytes that stand for canonical subsets; the text of a large object is 150 KB."""
+    return blake2b(text, digest_size=16).digest()
+
+
+def digest_of_subsets(subsets: tuple[EndpointSubset, ...] | None) -> bytes:
+    """Costs O(addresses)."""
+    return digest_of(text_of(subsets) if subsets else _EMPTY)
+
+
+class Content(NamedTuple):
+    """What an object must hold: its subsets as text, their digest, and what its capacity annotation says ("": none)."""
+
+    text: bytes
+    digest: bytes
+    capacity: str
+
+
+def create_endpoints(shape: EndpointsShape, content: Content, trigger: int) -> EndpointsWrite:
+    meta = ObjectMeta(
+        name=shape.name,
+        namespace=shape.namespace,
+        labels=shape.labels,
+        annotations=_annotations({}, content.capacity, trigger),
+    )
+    return EndpointsWrite(
+        verb="create",
+        namespace=shape.namespace,
+        name=shape.name,
+        body=_body(meta, content.text),
+        digest=content.digest,
+    )
+
+
+def update_endpoints(shape: EndpointsShape, known: ObjectMeta, content: Content, trigger: int) -> EndpointsWrite:
+    """Labels become the shape's; other metadata stays as it is, foreign annotations included."""
+    annotations = _annotations(known.annotations or {}, content.capacity, trigger)
+    meta = msgspec.structs.replace(known, labels=shape.labels, annotations=annotations)
+    return EndpointsWrite(
+        verb="update",
+        namespace=known.namespace,
+        name=known.name,
+        uid=known.uid,
+        resource_version=known.resource_version,
+        body=_body(meta, content.text),
+        digest=content.digest,
+    )
+
+
+def hand_over(known: ObjectMeta, subsets: tuple[EndpointSubset, ...] | None, digest: bytes) -> EndpointsWrite:
+    """The object as it is, without the labels that say that it is ours and nobody may mirror it."""
+    labels = {k: v for k, v in (known.labels or {}).items() if k not in (LABEL_ENDPOINTS_MANAGED_BY, LABEL_SKIP_MIRROR)}
+    meta = msgspec.structs.replace(known, labels=labels or None)
+    return EndpointsWrite(
+        verb="update",
+        namespace=known.namespace,
+        name=known.name,
+        uid=known.uid,
+        resource_version=known.resource_version,
+        body=_body(meta, encode(subsets) if subsets else _EMPTY),
+        digest=digest,
+    )
+
+
+def delete_endpoints(known: ObjectMeta) -> EndpointsWrite:
+    options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": known.uid}}
+    return EndpointsWrite(
+        verb="delete",
+        namespace=known.namespace,
+        name=known.name,
+        uid=known.uid,
+        resource_version=known.resource_version,
+        body=encode(options),
+    )
+
+
+def is_ours(meta: ObjectMeta) -> bool:
+    return (meta.labels or {}).get(LABEL_ENDPOINTS_MANAGED_BY) == ENDPOINTS_MANAGED_BY_CONTROLLER
+
+
+def _annotations(existing: dict[str, str], capacity: str, trigger: int) -> dict[str, str] | None:
+    kept = {k: v for k, v in existing.items() if k not in (ANNOTATION_TRIGGER_TIME, ANNOTATION_OVER_CAPACITY)}
+    if capacity:
+        kept[ANNOTATION_OVER_CAPACITY] = capacity
+    if trigger:
+        kept[ANNOTATION_TRIGGER_TIME] = format_trigger(trigger)
+    return kept or None
+
+
+def _body(meta: ObjectMeta, text: bytes) -> bytes:
+    subsets = b"" if text == _EMPTY else b',"subsets":' + text
+    return b"".join((b'{"apiVersion":"v1","kind":"Endpoints","metadata":', encode(meta), subsets, b"}"))

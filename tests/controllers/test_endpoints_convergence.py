@@ -1,0 +1,247 @@
+"""Any history of Pods, Services, foreign edits, lagging watches, failed writes and restarts converges to what a plain
+recomputation says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.controllers.test_endpoints_controller import custom
+from tests.slices.fake_cluster import FakeCluster, make_pod, make_service, replace
+
+from sliceplane.api.core import Endpoints, Pod, Service, ServicePort
+from sliceplane.api.discovery import LABEL_ENDPOINTS_MANAGED_BY, LABEL_SKIP_MIRROR
+from sliceplane.api.errors import StatusError, conflict, internal
+from sliceplane.api.scheme import EndpointsObjects, Pods, Services
+from sliceplane.controllers.base import Job
+from sliceplane.controllers.endpoints import EndpointsController
+from sliceplane.kit.ip import family, parse_lenient
+
+NUMERIC = (ServicePort(name="http", port=80, target_port=8080),)
+NAMED = (ServicePort(name="http", port=80, target_port="http"), ServicePort(name="x", port=81, target_port=9000))
+
+pods = st.fixed_dictionaries(
+    {
+        "labels": st.sampled_from(({"app": "web"}, {"app": "web", "tier": "a"}, {"app": "db"}, {})),
+        "node": st.sampled_from(("n0", "")),
+        "ready": st.booleans(),
+        "terminating": st.booleans(),
+        "phase": st.sampled_from(("Running", "Running", "Running", "Failed")),
+        "port": st.sampled_from((8080, 9090)),
+        "uid": st.sampled_from(("u1", "u2")),
+        "hostname": st.sampled_from(("", "", "h")),
+        "subdomain": st.just("web"),
+    }
+)
+services = st.fixed_dictionaries(
+    {
+        "selector": st.sampled_from(({"app": "web"}, {"app": "web"}, {"app": "web", "tier": "a"}, {"app": "db"}, None)),
+        "type": st.sampled_from(("ClusterIP", "ClusterIP", "ClusterIP", "ExternalName")),
+        "cluster_ip": st.sampled_from(("10.96.0.1", "None")),
+        "ip_families": st.sampled_from((("IPv4",), ("IPv4", "IPv6"), ("IPv6",), None)),
+        "ports": st.sampled_from((NUMERIC, NAMED, ())),
+        "publish_not_ready_addresses": st.booleans(),
+        "labels": st.sampled_from((None, {"team": "a"}, {"service.kubernetes.io/headless": "user"})),
+        "uid": st.sampled_from(("u1", "u1", "u2")),
+    }
+)
+FAULTS = st.sampled_from((None, None, None, "refused", "conflict", "lost answer"))
+
+Meaning = dict[tuple[object, ...], dict[tuple[str, str], tuple[object, ...]]]
+
+
+def desired(service: Service, all_pods: list[Pod]) -> Meaning:
+    """Port by port: which addresses, and what is said of each.  Reference 3, steps 3 to 8, to the letter."""
+    found: Meaning = {}
+    spec = service.spec
+    for pod in all_pods:
+        if any((pod.metadata.labels or {}).get(k) != v for k, v in (spec.selector or {}).items()):
+            continue
+        if pod.status.phase in ("Failed", "Succeeded") or not (pod.status.pod_ip or pod.status.pod_ips):
+            continue
+        if pod.metadata.deletion_timestamp and not spec.publish_not_ready_addresses:
+            continue
+        wanted = spec.ip_families[0] if spec.ip_families else None
+        for text in (spec.cluster_ip, pod.status.pod_ip):
+            parsed = parse_lenient(text)
+            wanted = wanted or (parsed and family(parsed)) or None
+        ips = [str(parsed) for each in pod.status.pod_ips or () if (parsed := parse_lenient(each.ip))]
+        ips = [ip for ip in ips if family(parse_lenient(ip)) == wanted]  # type: ignore[arg-type]  # they parse
+        if not ips:
+            continue
+        is_ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
+        ready = spec.publish_not_ready_addresses or is_ready
+        host = pod.spec.hostname if pod.spec.subdomain == service.metadata.name else ""
+        said = (ready, host, pod.spec.node_name or None, pod.metadata.name)
+        for port in _ports(service, pod):
+            found.setdefault(port, {})[ips[0], pod.metadata.uid] = said
+    return found
+
+
+def _ports(service: Service, pod: Pod) -> list[tuple[object, ...]]:
+    if not service.spec.ports:
+        return [("all",)] if service.spec.cluster_ip == "None" else []
+    named = {(p.name, p.protocol): p.container_port for c in pod.spec.containers or () for p in c.ports or ()}
+    found = []
+    for port in service.spec.ports:
+        target = port.target_port
+        number = named.get((target, port.protocol)) if isinstance(target, str) else target
+        if number is not None:
+            found.append((port.name, port.protocol, number))
+    return found
+
+
+def shown(endpoints: Endpoints) -> Meaning:
+    found: Meaning = {}
+    for subset in endpoints.subsets or ():
+        for port in subset.ports or (None,):
+            key: tuple[object, ...] = ("all",) if port is None else (port.name, port.protocol, port.port)
+            assert key not in found, f"{key} is in two subsets"
+            found[key] = {}
+            for ready, side in ((True, subset.addresses), (False, subset.not_ready_addresses)):
+                for each in side or ():
+                    assert each.target_ref is not None, f"{each} has no target"
+                    said = (ready, each.hostname, each.node_name, each.target_ref.name)
+                    found[key][each.ip, each.target_ref.uid] = said
+    return found
+
+
+class Plane(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.cluster = FakeCluster()
+        self.flying: list[Job] = []
+        self.cluster.put(make_service())
+        self.cluster.put(make_service("theirs", selector=None))
+        self.theirs = self.cluster.put(custom("theirs"))
+        for which in range(4):
+            self.cluster.put(make_pod(f"p-{which}"))
+        self.begin()
+
+    def begin(self) -> None:
+        self.controller = EndpointsController()
+        self.cluster.start(self.controller, self.now)
+
+    # -- the world --------------------------------------------------------------------------------------
+
+    @rule(which=st.integers(0, 8), over=pods, ip=st.integers(0, 1), six=st.booleans())
+    def pod(self, which: int, over: dict[str, Any], ip: int, six: bool) -> None:
+        addresses = (f"10.0.{ip}.{which}", *([f"fd00::{ip}:{which}"] if six else []))
+        self.cluster.put(make_pod(f"p-{which}", ips=addresses, **over))
+
+    @rule(which=st.integers(0, 8))
+    def pod_goes(self, which: int) -> None:
+        self.cluster.remove(Pods, "shop", f"p-{which}")
+
+    @rule(name=st.sampled_from(("web", "api")), over=services)
+    def service(self, name: str, over: dict[str, Any]) -> None:
+        self.cluster.put(make_service(name, **over))
+
+    @rule(name=st.sampled_from(("web", "api")))
+    def service_goes(self, name: str) -> None:
+        self.cluster.remove(Services, "shop", name)
+
+    @rule(name=st.sampled_from(("web", "api")), how=st.sampled_from(("delete", "empty", "label", "annotate", "put")))
+    def edit(self, name: str, how: str) -> None:
+        found = self.cluster.objects.get((EndpointsObjects.key, "shop", name))
+        if not isinstance(found, Endpoints):
+            if how == "put" and (Services.key, "shop", name) in self.cluster.objects:
+                self.cluster.put(custom(name))
+            return
+        match how:
+            case "delete":
+                self.cluster.remove(EndpointsObjects, "shop", name)
+            case "empty":
+                self.cluster.put(replace(found, subsets=None))
+            case "label":
+                labels = {**(found.metadata.labels or {}), "odd": "1"}
+                self.cluster.put(replace(found, metadata=replace(found.metadata, labels=labels)))
+            case "annotate":
+                self.cluster.put(replace(found, metadata=replace(found.metadata, annotations={"note": "1"})))
+
+    # -- the watch, the host, the process ---------------------------------------------------------------
+
+    @rule(count=st.integers(1, 6))
+    def deliver_some(self, count: int) -> None:
+        self.cluster.deliver(self.controller, self.now, count)
+
+    @rule()
+    def relist(self) -> None:
+        self.cluster.relist(self.controller, self.now)
+
+    @rule(fault=FAULTS)
+    def sync(self, fault: str | None) -> None:
+        """All that is due, from the event to the answer."""
+        self.cluster.deliver(self.controller, self.now)
+        self.take(2.0)
+        while self.flying:
+            self.job_ends(fault)
+
+    @rule()
+    def sync_and_see(self) -> None:
+        self.sync(None)
+        self.cluster.deliver(self.controller, self.now)
+
+    @rule(seconds=st.sampled_from((0.0, 2.0, 20.0)))
+    def take(self, seconds: float) -> None:
+        self.now += seconds
+        work = self.controller.take_work(self.now, 10)
+        for job in work.jobs:
+            assert job.key not in [other.key for other in self.flying], f"two jobs for {job.key}"
+        self.flying.extend(work.jobs)
+
+    @precondition(lambda self: self.flying)
+    @rule(fault=FAULTS)
+    def job_ends(self, fault: str | None) -> None:
+        errors: dict[str | None, StatusError | None] = {
+            None: None,
+            "refused": internal("no"),
+            "conflict": conflict("endpoints", "", "x", "no"),
+            "lost answer": internal("connection reset"),
+        }
+        done = self.cluster.run(self.flying.pop(0), fail_at=0, error=errors[fault], lost=fault == "lost answer")
+        self.controller.on_done(done, self.now)
+
+    @rule()
+    def restart(self) -> None:
+        self.flying.clear()
+        self.begin()
+
+    @invariant()
+    def state_follows_from_its_inputs(self) -> None:
+        self.controller.check()
+
+    # -- at rest ----------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        for job in self.flying:
+            self.controller.on_done(self.cluster.run(job), self.now)
+        self.now, _ = self.cluster.settle(self.controller, self.now)
+        objects = self.cluster.objects
+        all_pods = [each for each in objects.values() if isinstance(each, Pod)]
+        for name in ("web", "api"):
+            service = objects.get((Services.key, "shop", name))
+            found = objects.get((EndpointsObjects.key, "shop", name))
+            ours = found is not None and LABEL_ENDPOINTS_MANAGED_BY in (found.metadata.labels or {})
+            if not isinstance(service, Service):
+                assert not ours, f"{name} has no Service and is ours"
+            elif service.spec.selector and service.spec.type != "ExternalName":
+                assert isinstance(found, Endpoints), f"{name} has no Endpoints"
+                assert shown(found) == desired(service, all_pods)
+                assert (found.metadata.labels or {})[LABEL_SKIP_MIRROR] == "true"
+                assert "odd" not in (found.metadata.labels or {})
+            else:
+                assert not ours, f"{name} has no selector and was not handed over"
+        assert objects[EndpointsObjects.key, "shop", "theirs"] == self.theirs
+        # a restart with everything in place writes nothing but the end of strays
+        self.begin()
+        before = len(self.cluster.writes)
+        self.now, _ = self.cluster.settle(self.controller, self.now)
+        assert [write.verb for write in self.cluster.writes[before:] if write.verb != "delete"] == []
+
+
+TestPlane = Plane.TestCase
+TestPlane.settings = settings(max_examples=120, stateful_step_count=40)

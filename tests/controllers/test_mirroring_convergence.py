@@ -1,0 +1,251 @@
+"""Any history of Endpoints, Services, foreign edits, lagging watches, failed writes and restarts converges to what a
+plain reading of each object says."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.controllers.test_endpointslice_mirroring import custom, foreign
+from tests.slices.fake_cluster import FakeCluster, make_service, replace
+
+from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset, Service
+from sliceplane.api.discovery import (
+    ANNOTATION_LEADER,
+    LABEL_MANAGED_BY,
+    LABEL_SERVICE_NAME,
+    LABEL_SKIP_MIRROR,
+    MANAGED_BY_CONTROLLER,
+    MANAGED_BY_MIRRORING,
+    EndpointSlice,
+)
+from sliceplane.api.errors import StatusError, conflict, internal
+from sliceplane.api.meta import ObjectMeta
+from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
+from sliceplane.controllers.base import Job
+from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
+from sliceplane.kit.ip import family, parse_lenient
+
+LIMIT = 4
+NAMES = st.sampled_from(("web", "api"))
+FAULTS = st.sampled_from((None, None, None, "refused", "conflict", "lost answer"))
+#: port sets that share no port, so that a subset is what it looks like
+PORTS = ((), (CoreEndpointPort(name="a", port=80),), (CoreEndpointPort(name="b", port=81, protocol="UDP"),))
+addresses = st.lists(
+    st.sampled_from(("192.0.2.1", "192.0.2.2", "192.0.2.3", "2001:db8::1", "2001:db8::2", "junk")),
+    unique=True,
+    max_size=5,
+)
+
+
+@st.composite
+def endpoint_subsets(draw: st.DrawFn) -> tuple[EndpointSubset, ...]:
+    found = []
+    for ports in draw(st.lists(st.sampled_from(PORTS), unique=True, max_size=3)):
+        ips = draw(addresses)
+        cut = draw(st.integers(0, len(ips)))
+        ready, waiting = (tuple(EndpointAddress(ip=ip) for ip in part) for part in (ips[:cut], ips[cut:]))
+        found.append(EndpointSubset(addresses=ready, not_ready_addresses=waiting, ports=ports))
+    return tuple(found)
+
+
+Meaning = dict[tuple[str, tuple[object, ...]], dict[str, bool]]
+
+
+def desired(endpoints: Endpoints) -> Meaning:
+    """By family and ports: which addresses, ready or not."""
+    merged: dict[frozenset[tuple[str, bool]], tuple[EndpointSubset, list[object]]] = {}
+    for subset in endpoints.subsets or ():
+        content = frozenset(
+            (each.ip, ready)
+            for ready, side in ((True, subset.addresses), (False, subset.not_ready_addresses))
+            for each in side or ()
+        )
+        if not subset.ports:
+            content |= {("all ports", True)}  # no port among others
+        if subset.addresses or subset.not_ready_addresses:
+            merged.setdefault(content, (subset, []))[1].extend((p.name, p.port) for p in subset.ports or ())
+    found: Meaning = {}
+    for subset, ports in merged.values():
+        room = LIMIT
+        for ready, side in ((True, subset.addresses), (False, subset.not_ready_addresses)):
+            for ip in sorted(each.ip for each in side or ()):
+                parsed = parse_lenient(ip)
+                if parsed is not None and room:
+                    room -= 1
+                    found.setdefault((family(parsed), tuple(sorted(ports))), {})[str(parsed)] = ready  # type: ignore[type-var]
+    return found
+
+
+class Mirror(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.cluster = FakeCluster()
+        self.flying: list[Job] = []
+        self.theirs = [self.cluster.put(foreign("theirs", "someone")), self.cluster.put(foreign("none", ""))]
+        self.cluster.put(make_service(selector=None))
+        self.cluster.put(custom())
+        self.made = 0
+        self.begin()
+
+    def begin(self) -> None:
+        self.controller = EndpointSliceMirroringController(MirroringConfig(max_endpoints_per_subset=LIMIT))
+        self.cluster.start(self.controller, self.now)
+
+    # -- the world --------------------------------------------------------------------------------------
+
+    @rule(
+        name=NAMES,
+        subsets=endpoint_subsets(),
+        labels=st.sampled_from((None, None, None, None, {"a": "b"}, {LABEL_SKIP_MIRROR: "true"})),
+        annotations=st.sampled_from((None, None, None, None, {"a": "b"}, {ANNOTATION_LEADER: "x"})),
+        anew=st.booleans(),
+    )
+    def endpoints(
+        self,
+        name: str,
+        subsets: tuple[EndpointSubset, ...],
+        labels: dict[str, str] | None,
+        annotations: dict[str, str] | None,
+        *,
+        anew: bool,
+    ) -> None:
+        if anew:
+            self.made += 1
+            self.cluster.remove(EndpointsObjects, "shop", name)
+        new = custom(name=name, labels=labels, annotations=annotations, uid=f"{name}-{self.made if anew else 0}")
+        self.cluster.put(replace(new, subsets=subsets or None))
+
+    @rule(name=NAMES)
+    def endpoints_go(self, name: str) -> None:
+        self.cluster.remove(EndpointsObjects, "shop", name)
+
+    @rule(name=NAMES, selector=st.sampled_from((None, None, None, {}, {"app": "web"})))
+    def service(self, name: str, selector: dict[str, str] | None) -> None:
+        self.cluster.put(make_service(name, selector=selector))
+
+    @rule(name=NAMES)
+    def service_goes(self, name: str) -> None:
+        self.cluster.remove(Services, "shop", name)
+
+    @rule(name=NAMES, kind=st.sampled_from(("IPv4", "IPv6")), there=st.booleans())
+    def native(self, name: str, kind: str, *, there: bool) -> None:
+        labels = {LABEL_SERVICE_NAME: name, LABEL_MANAGED_BY: MANAGED_BY_CONTROLLER}
+        meta = ObjectMeta(name=f"native-{name}-{kind.lower()}", namespace="shop", uid=f"n-{name}-{kind}", labels=labels)
+        if there:
+            self.cluster.put(EndpointSlice(metadata=meta, address_type=kind))
+        else:
+            self.cluster.remove(EndpointSlices, "shop", meta.name)
+
+    def ours(self) -> list[EndpointSlice]:
+        found = self.cluster.slices()
+        return [s for s in found if (s.metadata.labels or {}).get(LABEL_MANAGED_BY) == MANAGED_BY_MIRRORING]
+
+    @precondition(lambda self: self.ours())
+    @rule(which=st.integers(0, 9), how=st.sampled_from(("delete", "empty", "double", "label", "annotate", "disown")))
+    def edit(self, which: int, how: str) -> None:
+        each = self.ours()[which % len(self.ours())]
+        meta = each.metadata
+        match how:
+            case "delete":
+                self.cluster.remove(EndpointSlices, "shop", meta.name)
+            case "empty":
+                self.cluster.put(replace(each, endpoints=()))
+            case "double":
+                self.cluster.put(replace(each, metadata=replace(meta, name=f"{meta.name}x", uid=f"{meta.uid}x")))
+            case "label":
+                self.cluster.put(replace(each, metadata=replace(meta, labels={**(meta.labels or {}), "odd": "1"})))
+            case "annotate":
+                self.cluster.put(replace(each, metadata=replace(meta, annotations={"odd": "1"})))
+            case "disown":
+                self.cluster.put(replace(each, metadata=replace(meta, owner_references=None)))
+
+    # -- the watch, the host, the process ---------------------------------------------------------------
+
+    @rule(count=st.integers(1, 6))
+    def deliver_some(self, count: int) -> None:
+        self.cluster.deliver(self.controller, self.now, count)
+
+    @rule()
+    def relist(self) -> None:
+        self.cluster.relist(self.controller, self.now)
+
+    @rule(fault=FAULTS, at=st.integers(0, 2))
+    def sync(self, fault: str | None, at: int) -> None:
+        """All that is due, from the event to the answer."""
+        self.cluster.deliver(self.controller, self.now)
+        self.take(0.0)
+        while self.flying:
+            self.job_ends(fault, at)
+
+    @rule()
+    def sync_and_see(self) -> None:
+        self.sync(None, 0)
+        self.cluster.deliver(self.controller, self.now)
+
+    @rule(seconds=st.sampled_from((0.0, 2.0, 40.0)))
+    def take(self, seconds: float) -> None:
+        self.now += seconds
+        self.flying.extend(self.controller.take_work(self.now, 10).jobs)
+
+    @precondition(lambda self: self.flying)
+    @rule(fault=FAULTS, at=st.integers(0, 2))
+    def job_ends(self, fault: str | None, at: int) -> None:
+        errors: dict[str | None, StatusError | None] = {
+            None: None,
+            "refused": internal("no"),
+            "conflict": conflict("endpointslices", "discovery.k8s.io", "x", "no"),
+            "lost answer": internal("connection reset"),
+        }
+        done = self.cluster.run(self.flying.pop(0), fail_at=at, error=errors[fault], lost=fault == "lost answer")
+        self.controller.on_done(done, self.now)
+
+    @rule()
+    def restart(self) -> None:
+        self.flying.clear()
+        self.begin()
+
+    @invariant()
+    def state_follows_from_its_inputs(self) -> None:
+        self.controller.check()
+
+    # -- at rest ----------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        for job in self.flying:
+            self.controller.on_done(self.cluster.run(job), self.now)
+        self.now, _ = self.cluster.settle(self.controller, self.now)
+        for name in ("web", "api"):
+            self.compare(name)
+        for each in self.theirs:
+            assert self.cluster.objects[EndpointSlices.key, "shop", each.metadata.name] == each
+        self.begin()
+        before = len(self.cluster.writes)
+        self.now, _ = self.cluster.settle(self.controller, self.now)
+        assert self.cluster.writes[before:] == [], "a restart wrote what was already so"
+
+    def compare(self, name: str) -> None:
+        service = self.cluster.objects.get((Services.key, "shop", name))
+        endpoints = self.cluster.objects.get((EndpointsObjects.key, "shop", name))
+        slices = [each for each in self.ours() if (each.metadata.labels or {})[LABEL_SERVICE_NAME] == name]
+        shown: Meaning = {}
+        for each in slices:
+            key = (each.address_type, tuple((p.name, p.port) for p in each.ports or ()))
+            assert key not in shown, f"two slices of {key}"
+            shown[key] = {e.addresses[0]: bool(e.conditions.ready) for e in each.endpoints or ()}
+        wanted: Meaning = {}
+        if isinstance(service, Service) and not service.spec.selector and isinstance(endpoints, Endpoints):
+            meta = endpoints.metadata
+            skipped = (meta.labels or {}).get(LABEL_SKIP_MIRROR) == "true"
+            if not skipped and ANNOTATION_LEADER not in (meta.annotations or {}):
+                wanted = desired(endpoints)
+            for each in slices:
+                assert [owner.uid for owner in each.metadata.owner_references or ()] == [meta.uid]
+                assert "odd" not in (each.metadata.labels or {})
+                assert (each.metadata.annotations or {}) == (meta.annotations or {})
+        assert shown == wanted
+
+
+TestMirror = Mirror.TestCase
+TestMirror.settings = settings(max_examples=120, stateful_step_count=40)

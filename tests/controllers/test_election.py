@@ -293,3 +293,17 @@ def test_never_two_leaders_and_a_leader_once_the_network_works(
             turn(member.election, api, now + member.skew)
             assert len(leaders()) <= 1, f"{leaders()} all lead"
     assert len(leaders()) == 1, "nobody leads although everything works"
+
+
+def test_a_term_that_ended_by_the_clock_holds_up_nobody() -> None:
+    """Its end stayed the next deadline: owners spun, and gave every later request no time at all, for ever."""
+    api, one = FakeApi(), Election(config("one"), Rng(1))
+    turn(one, api, 1000.0)
+    api.fail(unreachable("no route to host"), "get", "update", times=100)
+    over = 1000.0 + RENEW_S
+    turn(one, api, over)
+    due = one.next_deadline()
+    assert due is not None
+    assert due > over
+    assert one.take_request(due) is not None
+    assert one.next_deadline() is None, "nothing happens but the answer"

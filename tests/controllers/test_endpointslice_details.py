@@ -9,8 +9,8 @@ from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_ser
 
 from sliceplane.api.core import Pod, ServicePort
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
-from sliceplane.api.scheme import Nodes, Pods
-from sliceplane.controllers.base import Job
+from sliceplane.api.scheme import EndpointSlices, Nodes, Pods
+from sliceplane.controllers.base import Done, Job
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 
 
@@ -266,3 +266,21 @@ def test_slices_from_before_the_managed_by_label_are_claimed_on_request() -> Non
         assert [each.metadata.labels for each in plane.cluster.slices() if each.metadata.name == "mine"] == [
             {LABEL_SERVICE_NAME: "web"}
         ]
+
+
+def test_an_answer_does_not_undo_what_the_cache_showed_after_it() -> None:
+    """Who takes the owner out does not raise the generation, and his change came before the answer to ours."""
+    plane = Plane(make_pod("p-1", ips=("10.0.0.1",)))
+    plane.settle()
+    plane.cluster.put(make_pod("p-2", ips=("10.0.0.2",)))
+    plane.deliver()
+    (job,) = plane.jobs(1.0)
+    assert [each.verb for each in job.writes] == ["update"]
+    answer = plane.cluster.perform(job.writes[0])
+    ours = plane.slice()
+    plane.cluster.put(replace(ours, metadata=replace(ours.metadata, owner_references=None)), EndpointSlices)
+    plane.deliver()
+    plane.controller.on_done(Done(job, (answer,)), plane.now)
+    plane.settle()
+    assert plane.slice().metadata.owner_references, "a slice that nobody owns is replaced"
+    assert plane.addresses() == ["10.0.0.1", "10.0.0.2"]

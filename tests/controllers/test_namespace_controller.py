@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from tests.slices.fake_cluster import FakeCluster, make_pod, make_service, replace
 
-from sliceplane.api.codec import decode_document
+from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.core import Namespace, NamespaceSpec, NamespaceStatus
 from sliceplane.api.errors import StatusError, conflict
 from sliceplane.api.meta import Condition, Object, ObjectMeta
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods, Services
 from sliceplane.controllers.base import Done, Write
-from sliceplane.controllers.namespace import DELETES_MAX, QUIET_S, NamespaceController
+from sliceplane.controllers.namespace import CACHE_LAG_S, DELETES_MAX, QUIET_S, NamespaceController
+from sliceplane.informer.changes import Change
 
 ENDING = "2026-11-21T12:00:00Z"
 
@@ -213,3 +214,41 @@ def test_planning_does_not_depend_on_what_was_asked_for(cluster: FakeCluster, co
         controller.check()
     assert sizes == [DELETES_MAX, DELETES_MAX, DELETES_MAX, 2]
     assert controller.take_work(10.0, 5).jobs == ()
+
+
+def test_contents_of_a_namespace_that_is_back_are_not_stragglers(
+    cluster: FakeCluster, controller: NamespaceController
+) -> None:
+    """Its watch lags behind theirs: what was made in the new namespace was deleted for the old one."""
+    cluster.put(make_namespace(), Namespaces)
+    now, _ = cluster.settle(controller, 10.0)
+    assert ("namespaces", "", "shop") not in cluster.objects
+    back = make_namespace(ending=False)
+    late = make_pod("p-2")
+    controller.on_change(Change(Pods.key, None, late), now + 1)
+    (job,) = controller.take_work(now + 1, 5).jobs
+    assert [(each.verb, each.resource) for each in job.writes] == [("get", Namespaces)]
+    controller.on_done(Done(job, (encode(back),)), now + 1)
+    assert controller.take_work(now + 2, 5).jobs == (), "the cache is given time"
+    (again,) = controller.take_work(now + 1 + CACHE_LAG_S, 5).jobs
+    assert again.writes[0].verb == "get", "perhaps it is gone once more"
+    controller.on_change(Change(Namespaces.key, None, back), now + 7)
+    controller.on_done(Done(again, (encode(back),)), now + 7)
+    assert controller.take_work(now + 60, 5).jobs == ()
+    controller.check()
+
+
+def test_what_came_after_the_question_is_not_condemned_by_the_answer(
+    cluster: FakeCluster, controller: NamespaceController
+) -> None:
+    cluster.put(make_namespace(), Namespaces)
+    now, _ = cluster.settle(controller, 10.0)
+    controller.on_change(Change(Pods.key, None, make_pod("p-2")), now + 1)
+    (job,) = controller.take_work(now + 1, 5).jobs
+    controller.on_change(Change(Pods.key, None, make_pod("p-3")), now + 1)
+    controller.on_done(Done(job, (b"",)), now + 1)
+    (again,) = controller.take_work(now + 1, 5).jobs
+    assert [each.verb for each in again.writes] == ["get"], "p-3 may be of a new namespace"
+    controller.on_done(Done(again, (b"",)), now + 1)
+    (deletes,) = controller.take_work(now + 1, 5).jobs
+    assert [(each.verb, each.name) for each in deletes.writes] == [("delete", "p-2"), ("delete", "p-3")]

@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 
+from sliceplane.api.core import Namespace
 from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import ConfigMaps, Namespaces, ResourceQuotas, ServiceAccounts
+from sliceplane.controllers.base import Done
 from sliceplane.controllers.namespace import NamespaceController
+from sliceplane.controllers.per_namespace import LOOK_AGAIN_S
 from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.controllers.root_ca_publisher import RootCaPublisher
 from sliceplane.controllers.service_account import ServiceAccountController
+from sliceplane.informer.changes import Change
 from sliceplane.sim.cluster import Cluster
 
 BOOTSTRAP = ("default", "kube-node-lease", "kube-public", "kube-system")
@@ -82,3 +87,16 @@ def test_other_objects_are_nobodys_business(cluster: Cluster) -> None:
     cluster.settle()
     assert len(cluster.writes) == writes
     assert cluster.get(ConfigMaps, "c")["data"] == {"ca.crt": "mine"}
+
+
+def test_what_came_and_went_unseen_is_made_again() -> None:
+    """A new list has neither the creation nor the deletion: no change comes of it."""
+    controller = ServiceAccountController()
+    controller.on_change(Change(Namespaces.key, None, Namespace(metadata=ObjectMeta(name="shop"))), 0.0)
+    controller.on_synced(0.0)
+    (job,) = controller.take_work(0.0, 5).jobs
+    controller.on_done(Done(job, (b"{}",)), 1.0)
+    assert controller.take_work(1.0, 5).jobs == (), "the cache is given time"
+    assert controller.next_deadline() == 1.0 + LOOK_AGAIN_S
+    (again,) = controller.take_work(1.0 + LOOK_AGAIN_S, 5).jobs
+    assert [(each.verb, each.namespace) for each in again.writes] == [("create", "shop")]

@@ -18,7 +18,8 @@ class Stage:
     """A Service ``web`` in namespace default, Nodes bare-0 to bare-2 in zones a to c."""
 
     def __init__(self, *controllers: str, **service: Any) -> None:
-        self.sim = Simulation(Options(seed=1, faults=parse_faults("none"), controllers=controllers or ALONE))
+        options = Options(seed=1, faults=parse_faults("none"), controllers=controllers or ALONE, workload="classic")
+        self.sim = Simulation(options)
         self.people = self.sim.workload
         self.server = self.sim.server
         for name in self.sim.options.controllers:
@@ -53,7 +54,9 @@ class Stage:
         self.must("patch", Services, "default", change, "web")
 
     def process(self, name: str = "endpointslice") -> Process:
-        return self.sim.processes[name]
+        found = self.sim.processes[name]
+        assert isinstance(found, Process), f"{name} elects a leader"
+        return found
 
     def wait(self, seconds: float) -> None:
         self.sim.agenda.run_until(self.sim.agenda.now + seconds)

@@ -11,12 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from sliceplane.cli.main import main
+from sliceplane.controllers.election import Election
 from sliceplane.informer.cache import Cache
 from sliceplane.sim.agenda import Agenda
 from sliceplane.sim.faults import KINDS, LEVELS, Faults, parse_faults
 from sliceplane.sim.invariants import INVARIANTS
 from sliceplane.sim.report import replay, report
-from sliceplane.sim.roster import ROSTER, parse_controllers
+from sliceplane.sim.roster import ROSTER, Setup, draw_setup, everybody, parse_controllers
 from sliceplane.sim.shrink import shrink
 from sliceplane.sim.simulation import Options, Simulation, Verdict
 
@@ -30,8 +31,11 @@ for seed in range(1, 6):
 """
 
 
-def run(seed: int, steps: int = 50, faults: str = "normal", controllers: str = "all") -> Verdict:
-    options = Options(seed=seed, steps=steps, faults=parse_faults(faults), controllers=parse_controllers(controllers))
+def run(
+    seed: int, steps: int = 50, faults: str = "normal", controllers: str = "all", workload: str = "full"
+) -> Verdict:
+    chosen = everybody(workload) if controllers == "all" else parse_controllers(controllers)
+    options = Options(seed=seed, steps=steps, faults=parse_faults(faults), controllers=chosen, workload=workload)
     return Simulation(options).run()
 
 
@@ -75,10 +79,11 @@ def test_deeds_of_one_moment_keep_their_order() -> None:
 # Seeds that hold
 
 
+@pytest.mark.parametrize("workload", ["full", "classic"])
 @pytest.mark.parametrize("faults", ["none", "normal", "heavy"])
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_every_invariant_holds(seed: int, faults: str) -> None:
-    verdict = run(seed, faults=faults)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_invariant_holds(seed: int, faults: str, workload: str) -> None:
+    verdict = run(seed, faults=faults, workload=workload)
     assert verdict.violation is None, report(verdict)
     assert all(count == 2 for count in verdict.checked.values())
     assert bool(verdict.faults) == (faults != "none")
@@ -90,8 +95,52 @@ def test_seeds_that_failed_once(seed: int) -> None:
 
     40136: a Node that went and came back behind publishNotReadyAddresses (a fault of ``steady``).
     """
-    verdict = run(seed, 100, "heavy")
+    verdict = run(seed, 100, "heavy", workload="classic")
     assert verdict.violation is None, report(verdict)
+
+
+def test_recorded_seeds_mean_what_they_did() -> None:
+    """``classic`` is no matter of taste: a seed written down somewhere must make the same run."""
+    first = run(1, 25, "none", workload="classic")
+    assert first.options.controllers == everybody("classic")
+    assert first.setup == Setup()
+    assert first.terms == 0
+
+
+@pytest.mark.parametrize(
+    ("seed", "steps", "faults"),
+    [(1003, 25, "heavy"), (1021, 75, "heavy"), (10041, 50, "heavy"), (20029, 75, "normal"), (30045, 75, "light")],
+)
+def test_seeds_of_the_full_workload_that_failed_once(seed: int, steps: int, faults: str) -> None:
+    """1003: a candidate whose term had ended by the clock never led again.
+
+    1021: the contents of a namespace that was back were deleted as stragglers of the one that had gone; and what came
+    and went between two lists was not made again.  10041, 30045: endpoints that change their subset with a node's zone
+    left an empty slice behind.  20029: the answer to an update undid a later change of the slice's owners.
+    """
+    verdict = run(seed, steps, faults)
+    assert verdict.violation is None, report(verdict)
+
+
+def test_leadership_passes_on_and_loses_nothing() -> None:
+    seed = next(seed for seed in range(50, 100) if draw_setup("full", seed).instances > 1)
+    options = Options(seed=seed, steps=40, faults=parse_faults("crash=0.3,overlap=0.3,pause=0.2"))
+    verdict = Simulation(options).run()
+    assert verdict.violation is None, report(verdict)
+    assert verdict.terms > 2
+
+
+def test_seeds_draw_every_setup() -> None:
+    drawn = [draw_setup("full", seed) for seed in range(256)]
+    assert len({(each.subsetting, each.defragment, each.instances) for each in drawn}) == 4 * 2 * 2
+
+
+def test_two_leaders_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Election, "leading", lambda self, now: True)
+    seed = next(seed for seed in range(50, 100) if draw_setup("full", seed).instances > 1)
+    verdict = run(seed, 5, "none")
+    assert verdict.violation is not None
+    assert verdict.violation.invariant == "one-leader"
 
 
 def test_every_kind_of_fault_strikes() -> None:
@@ -219,4 +268,4 @@ def test_wrong_flags_are_usage_errors(flags: list[str]) -> None:
 
 def test_every_controller_of_the_roster_can_be_made() -> None:
     for name, entry in ROSTER.items():
-        assert entry.make().info.watches, name
+        assert entry.make(Setup()).info.watches, name

@@ -89,6 +89,14 @@ def _seeds(text: str) -> range:
     help="Write one line for each event to this file (-: standard output).",
 )
 @click.option("--shrink", is_flag=True, help="After a failure look for the fewest steps that fail.")
+@click.option(
+    "--workload",
+    type=click.Choice(["full", "classic"]),
+    default="full",
+    show_default=True,
+    help="What people do, and with which flags controllers run (drawn from the seed). classic: without hints by "
+    "annotation and heuristic, subsets, defragmentation, elections, chance owners and tight quotas, as in old seeds.",
+)
 @click.option("--jobs", type=click.IntRange(1, JOBS_MAX), default=1, show_default=True, help="Processes for --seeds.")
 @click.option("--list-faults", is_flag=True, help="List the faults with their weights at level normal, and exit.")
 def command(
@@ -102,6 +110,7 @@ def command(
     controllers: tuple[str, ...],
     trace: str | None,
     shrink: bool,
+    workload: str,
     jobs: int,
     list_faults: bool,
 ) -> None:
@@ -116,10 +125,13 @@ def command(
     if trace is not None and (seeds is not None or until_failure):
         raise click.UsageError("--trace is about one run: give --seed alone")
     from sliceplane.sim.report import report, summary
+    from sliceplane.sim.roster import everybody
     from sliceplane.sim.simulation import Options
 
+    chosen = everybody(workload) if controllers == everybody("full") else controllers
+
     def options(of: int) -> Options:
-        return Options(seed=of, steps=steps, duration_s=duration, faults=faults, controllers=controllers)
+        return Options(seed=of, steps=steps, duration_s=duration, faults=faults, controllers=chosen, workload=workload)
 
     if seeds is None and not until_failure:
         verdict = _traced(options(seed), trace)

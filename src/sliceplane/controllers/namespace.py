@@ -6,7 +6,9 @@ else, so that it holds up nothing but the namespace.  What finalizers hold is wa
 empty for ``QUIET_S`` (they lag behind each other, but nothing new can be created by then), ``spec.finalizers`` is
 emptied through the finalize subresource, which removes the namespace.
 
-Should an object of a deleted namespace still turn up afterwards, it is deleted as well.
+Should an object of a deleted namespace still turn up afterwards, it is deleted as well.  But caches lag behind each
+other, and the namespace may be there again with new contents: so the server is asked first.  What was seen *before* it
+said that there is no such namespace belongs to none that lives.
 """
 
 from __future__ import annotations
@@ -37,7 +39,12 @@ AFTERMATH_S: Final = 600.0
 DELETES_MAX: Final = 500
 #: how often counts in conditions are brought up to date
 STATUS_INTERVAL_S: Final = 5.0
+#: when the server has a namespace that the cache has not, the cache is given so long
+CACHE_LAG_S: Final = 5.0
 _RETRY: Final = Backoff(base_s=0.5, cap_s=60.0)
+
+
+_Straggler = tuple[str, str, str]
 
 
 class NamespaceController:
@@ -50,6 +57,10 @@ class NamespaceController:
         self._contents: dict[str, NamespaceContent] = {}
         #: namespaces that went lately, and when
         self._gone: dict[str, float] = {}
+        #: of those, what the server's word condemns: (resource, name, uid)
+        self._condemned: dict[str, frozenset[_Straggler]] = {}
+        #: and what the server was asked about
+        self._accused: dict[str, frozenset[_Straggler]] = {}
         #: conditions as last written, by type, and when
         self._told: dict[str, tuple[dict[str, dict[str, str]], float]] = {}
         #: namespaces whose finalizers we emptied: name -> uid
@@ -78,6 +89,7 @@ class NamespaceController:
         name = namespace.metadata.name
         was_terminating = self._is_terminating(name)
         self._gone.pop(name, None)
+        self._condemned.pop(name, None)
         if gone:
             self._namespaces.pop(name, None)
             self._told.pop(name, None)
@@ -90,6 +102,7 @@ class NamespaceController:
         self._drop_if_empty(name)
         for late in [each for each, when in self._gone.items() if when + AFTERMATH_S <= now]:
             del self._gone[late]
+            self._condemned.pop(late, None)
         self._queue.add(name, now)
 
     def _on_content(self, change: Change[Object], now: float) -> None:
@@ -137,8 +150,10 @@ class NamespaceController:
     def _writes(self, name: str, now: float) -> list[Write]:
         content = self._contents.get(name) or NamespaceContent()
         namespace = self._namespaces.get(name)
+        if namespace is None:
+            return self._aftermath(name, content)
         deletes = self._deletes(name, content)
-        if namespace is None or FINALIZER not in (namespace.spec.finalizers or ()):
+        if FINALIZER not in (namespace.spec.finalizers or ()):
             return deletes
         if self._let_go.get(name) == namespace.metadata.uid:
             return []  # the cache will show it soon
@@ -152,6 +167,18 @@ class NamespaceController:
             self._queue.add_after(name, quiet - now, now)
             return []
         return [_finalize(namespace)]
+
+    def _aftermath(self, name: str, content: NamespaceContent) -> list[Write]:
+        """Deletes of what is condemned; a question for the server while anything is not."""
+        left = frozenset(
+            (key, object_name, content.objects[key][object_name].metadata.uid)
+            for key, names in content.left.items()
+            for object_name in names
+        )
+        if left <= self._condemned.get(name, frozenset()):
+            return self._deletes(name, content)
+        self._accused[name] = left
+        return [Write(verb="get", resource=Namespaces, name=name, tolerate=("NotFound",))]
 
     def _deletes(self, name: str, content: NamespaceContent) -> list[Write]:
         """Deletes not asked for yet: pods first, then in the order of the resource table; last what failed before."""
@@ -207,7 +234,15 @@ class NamespaceController:
     def on_done(self, done: Done, now: float) -> None:
         name = done.job.key
         self._follow(done)
-        if done.error is None:
+        if done.job.writes[0].verb == "get" and done.error is None:
+            accused = self._accused.pop(name)
+            self._queue.forget(name)
+            if done.results[0]:
+                self._queue.add_after(name, CACHE_LAG_S, now)
+            else:
+                self._condemned[name] = accused
+                self._queue.add(name, now)
+        elif done.error is None:
             self._queue.forget(name)
             if done.job.writes[-1].subresource == "finalize":
                 self._let_go[name] = done.job.token

@@ -16,6 +16,9 @@ from sliceplane.controllers.base import ControllerInfo, Done, Watched, Write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.changes import Change
 
+#: what was made is looked for again so much later: a new list may swallow that it came and went
+LOOK_AGAIN_S = 30.0
+
 
 class PerNamespaceController(KeyedController):
     """Jobs are keyed by the namespace."""
@@ -82,7 +85,9 @@ class PerNamespaceController(KeyedController):
         )
 
     def finished(self, done: Done, now: float) -> None:
-        """Nothing to remember: the watch tells what became of it."""
+        """The watch tells what became of it; after a creation perhaps not even that it was."""
+        if any(write.verb == "create" for write in done.job.writes):
+            self.enqueue_after(done.job.key, LOOK_AGAIN_S, now)
 
     def check(self) -> None:
         super().check()

@@ -14,11 +14,13 @@ from typing import Final, Protocol
 
 from sliceplane.api.apps import ReplicaSet
 from sliceplane.api.codec import decode, projection_of
-from sliceplane.api.core import Pod
+from sliceplane.api.core import Pod, Service
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.quota import COUNTABLE, COUNTED, amount, usage
-from sliceplane.api.scheme import ReplicaSets, by_storage_key
-from sliceplane.sim.roster import MAX_ENDPOINTS
+from sliceplane.api.scheme import ConfigMaps, ReplicaSets, ServiceAccounts, by_storage_key
+from sliceplane.heuristics.shipped import find_shipped
+from sliceplane.sim.roster import AUTHORITY, MAX_ENDPOINTS, Setup
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken
 from sliceplane.sim.view import View, service_of
@@ -36,6 +38,11 @@ class Checked(Protocol):
         """What its caches show otherwise than the server; "" if nothing."""
 
 
+SLICES_COUNTED: Final = "count/endpointslices.discovery.k8s.io"
+ACCEPTED: Final = "TrafficDistributionAccepted"
+PROGRAMMED: Final = "TrafficDistributionProgrammed"
+HONORED: Final = "TrafficDistributionHonored"
+CONDITIONS: Final = (ACCEPTED, PROGRAMMED, HONORED)
 #: writes of controllers between two quiet points, without anything happening and for each thing that does
 WRITES_BASE, WRITES_PER_INPUT = 500, 10
 
@@ -45,6 +52,7 @@ class World:
     """At a quiet point.  ``inputs`` and ``writes``: since the one before."""
 
     view: View
+    setup: Setup
     controllers: Sequence[str]
     processes: Sequence[Checked]
     inputs: int
@@ -55,13 +63,85 @@ def _converged(world: World) -> None:
     view = world.view
     for service in view.lasting_services():
         space = service.metadata.namespace
-        if oracle.is_active(service):
+        if oracle.is_active(service) and not _is_full(view, space, SLICES_COUNTED):
             try:
                 oracle.check_converged(
-                    service, view.pods.get(space, ()), view.nodes, view.slices.get(space, ()), MAX_ENDPOINTS
+                    *(service, view.pods.get(space, ()), view.nodes, view.slices.get(space, ()), MAX_ENDPOINTS),
+                    subsetting=world.setup.subsetting.value,
                 )
             except AssertionError as error:
                 raise Broken("convergence", service.metadata.key, str(error)) from error
+
+
+def _merged(world: World) -> None:
+    """Slices of one kind: no fewer could hold their endpoints."""
+    if not world.setup.defragment or "endpointslice" not in world.controllers:
+        return
+    view = world.view
+    for service in view.lasting_services():
+        space = service.metadata.namespace
+        if not oracle.is_active(service) or _is_full(view, space, SLICES_COUNTED):
+            continue
+        groups: dict[tuple[str, oracle.PortSet, str], list[int]] = {}
+        for each in view.slices.get(space, ()):
+            if service_of(each) == service.metadata.key:
+                group = each.address_type, oracle.port_set(each.ports or ()), oracle.subset_of(each)
+                groups.setdefault(group, []).append(len(each.endpoints or ()))
+        for (kind, _, zone), fills in sorted(groups.items(), key=lambda item: (item[0][0], item[0][2], item[1])):
+            least = max(1, -(-sum(fills) // MAX_ENDPOINTS))
+            if len(fills) > least:
+                what = f"{service.metadata.key} {kind} {zone} keeps {sorted(fills)} in {len(fills)} slices"
+                raise Broken("slices-merged", service.metadata.key, f"{what} and needs {least}")
+
+
+def _per_namespace(world: World) -> None:
+    """A ServiceAccount and the authority in each namespace that is not going."""
+    server = world.view.server
+    for space in world.view.namespaces:
+        if "serviceaccount" in world.controllers and server.find(ServiceAccounts, space, "default") is None:
+            raise Broken("every-namespace", space, f"{space} has no ServiceAccount default")
+        if "root-ca" in world.controllers:
+            found = server.find(ConfigMaps, space, "kube-root-ca.crt")
+            if found is None or (found.get("data") or {}).get("ca.crt") != AUTHORITY:
+                raise Broken("every-namespace", space, f"{space} is told the authority {found}")
+
+
+def _conditions(world: World) -> None:
+    """From the Service, its slices and the fact that no node proxy has reported for long."""
+    if "traffic-distribution" not in world.controllers:
+        return
+    view = world.view
+    for service in view.lasting_services():
+        slices = [
+            each
+            for each in view.slices.get(service.metadata.namespace, ())
+            if (each.metadata.labels or {}).get(LABEL_SERVICE_NAME) == service.metadata.name
+        ]
+        found = {each.type: each for each in service.status.conditions or () if each.type in CONDITIONS}
+        told = {name: each.status for name, each in found.items()}
+        wanted = _wanted_conditions(service, slices)
+        if told != wanted:
+            raise Broken("conditions-true", service.metadata.key, f"{service.metadata.key}: {told}, must be {wanted}")
+        for name, each in sorted(found.items()):
+            if (each.observed_generation or 0) != service.metadata.generation:
+                what = f"{service.metadata.key} {name} is of generation {each.observed_generation}"
+                raise Broken("conditions-true", service.metadata.key, f"{what}, not {service.metadata.generation}")
+
+
+def _wanted_conditions(service: Service, slices: Sequence[EndpointSlice]) -> dict[str, str]:
+    asked = service.spec.traffic_distribution
+    if not asked:
+        return {}
+    if oracle.is_auto(service) or ("/" in asked and isinstance(find_shipped(asked), str)):
+        return {ACCEPTED: "False", PROGRAMMED: "False"}
+    ready = [each for one in slices for each in one.endpoints or () if each.conditions.ready is not False]
+    programmed = bool(ready) and all(
+        each.hints is not None and bool(each.hints.for_zones or each.hints.for_nodes) for each in ready
+    )
+    conditions = {ACCEPTED: "True", PROGRAMMED: str(programmed)}
+    if programmed and service.spec.cluster_ip not in ("", "None"):
+        conditions[HONORED] = "Unknown"
+    return conditions
 
 
 def _no_duplicates(world: World) -> None:
@@ -142,19 +222,19 @@ def _replicas(world: World) -> None:
         found: ReplicaSet = decode(record.body, ReplicaSet)
         if found.metadata.deletion_timestamp is None and found.metadata.namespace in view.namespaces:
             mine = [each for each in view.pods.get(found.metadata.namespace, ()) if _runs_for(each, found)]
-            full = len(mine) < (found.spec.replicas or 0) and _is_full(view, found.metadata.namespace)
+            full = len(mine) < (found.spec.replicas or 0) and _is_full(view, found.metadata.namespace, "pods")
             if len(mine) != found.spec.replicas and not full:
                 raise Broken(
                     "replicas", found.metadata.name, f"{found.metadata.key} has {len(mine)} of {found.spec.replicas}"
                 )
 
 
-def _is_full(view: View, namespace: str) -> bool:
-    """A quota lets no further Pod in."""
+def _is_full(view: View, namespace: str, what: str) -> bool:
+    """A quota lets no further one of *what* in."""
     return any(
-        amount((quota.status.used or {}).get("pods", 0)) >= amount((quota.spec.hard or {})["pods"])
+        amount((quota.status.used or {}).get(what, 0)) >= amount((quota.spec.hard or {})[what])
         for quota in view.quotas
-        if quota.metadata.namespace == namespace and "pods" in (quota.spec.hard or {})
+        if quota.metadata.namespace == namespace and what in (quota.spec.hard or {})
     )
 
 
@@ -220,11 +300,15 @@ INVARIANTS: Final[dict[str, tuple[str, Callable[[World], None]]]] = {
     "quotas-true": ("a quota's status counts what there is", _quotas),
     "one-address-one-pod": ("no two running Pods have one address", _addresses),
     "replicas": ("a ReplicaSet has the Pods that it asks for", _replicas),
+    "slices-merged": ("with defragmentation no slice is kept that others have room for", _merged),
+    "every-namespace": ("every namespace has its ServiceAccount and knows the authority", _per_namespace),
+    "conditions-true": ("conditions of traffic distribution tell what slices show", _conditions),
 }
 #: checked where they happen
 ALWAYS: Final[dict[str, str]] = {
     "no-lost-endpoint": "a Pod that stays ready stays published at every commit",
     "no-premature-collection": "the garbage collector deletes nothing that has an owner",
     "no-part-fails": "no controller, store or hub raises",
+    "one-leader": "of several instances one leads, never two at a time",
     "quiescence": "without faults and changes writes end within bounded time, for good",
 }

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError, internal, unreachable
 from sliceplane.api.meta import Object
+from sliceplane.api.scheme import Leases
 from sliceplane.controllers.base import Write
 from sliceplane.kit.rng import Rng
 from sliceplane.sim.agenda import Agenda
@@ -89,7 +90,8 @@ class Network:
         self._perform(actor, write)
 
     def _perform(self, actor: str, write: Write) -> bytes | StatusError:
-        self.writes += write.verb != "get"
+        renewal = write.resource is Leases  # there is no end of them
+        self.writes += write.verb != "get" and not renewal
         check_deletion(self._server, actor, write)
         try:
             answer = self._server.perform(write)
@@ -99,9 +101,10 @@ class Network:
         name = write.name
         if write.verb == "create" and not write.subresource:
             name = decode(answer, Object).metadata.name
-        self._trace.note(
-            self._agenda.now, actor, write.verb, named(write, name), "ok", revision=self._server.store.revision
-        )
+        if not renewal:
+            self._trace.note(
+                self._agenda.now, actor, write.verb, named(write, name), "ok", revision=self._server.store.revision
+            )
         return answer
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import Leases, Resource
 from sliceplane.controllers.base import Controller, Done, Job
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
@@ -117,7 +117,10 @@ class Process:
     def stale(self, server: Server) -> str:
         """What the caches show otherwise than the server; "" if nothing."""
         for informer in self._informers:
-            truth = {(each.key.path, str(each.revision)) for each in server.records(informer.watched.resource)}
+            if informer.watched.resource is Leases:
+                continue  # there is always a renewal under way
+            listed = server.page(informer.watched, 0, "").records
+            truth = {(each.key.path, str(each.revision)) for each in listed}
             held = {(each.metadata.key, each.metadata.resource_version) for each in informer.reflector.cache}
             if held != truth:
                 wrong = sorted(truth ^ held)[:4]

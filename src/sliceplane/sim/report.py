@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sliceplane.sim.faults import KINDS, LEVELS
 from sliceplane.sim.invariants import ALWAYS, INVARIANTS
-from sliceplane.sim.roster import ROSTER
+from sliceplane.sim.roster import WORKLOADS, everybody
 from sliceplane.sim.simulation import STEPS_DEFAULT, Options, Verdict
 
 
@@ -18,7 +18,9 @@ def replay(options: Options) -> str:
     weights = told_faults(options)
     if weights != "normal":
         parts.append(f"--faults {weights}")
-    if options.controllers != tuple(ROSTER):
+    if options.workload != WORKLOADS[0]:
+        parts.append(f"--workload {options.workload}")
+    if options.controllers != everybody(options.workload):
         parts.append(f"--controllers {','.join(options.controllers)}")
     return " ".join(parts)
 
@@ -30,6 +32,16 @@ def told_faults(options: Options) -> str:
         if given == {name: min(kind.weight * factor, 0.9) for name, kind in KINDS.items()}:
             return level
     return ",".join(f"{name}={weight:g}" for name, weight in given.items() if weight) or "none"
+
+
+def told_setup(verdict: Verdict) -> str:
+    """The flags that the seed drew."""
+    setup = verdict.setup
+    parts = [f"subsetting {setup.subsetting.value or 'off'}"]
+    parts.append(f"defragmentation {'on' if setup.defragment else 'off'}")
+    if setup.instances > 1:
+        parts.append(f"{setup.instances} instances of the slice controller, {verdict.terms} terms")
+    return ", ".join(parts)
 
 
 def summary(verdict: Verdict) -> str:
@@ -45,6 +57,7 @@ def report(verdict: Verdict) -> str:
     options, violation = verdict.options, verdict.violation
     lines = [
         f"seed {options.seed}: {verdict.steps} steps of {', '.join(options.controllers)}",
+        f"  workload {options.workload}; {told_setup(verdict)}",
         f"  {verdict.virtual_s:.1f} virtual seconds, {verdict.deeds} deeds, {verdict.commits} commits",
         f"  {verdict.writes} writes of controllers reached the server",
         f"  slowest rest {verdict.slowest_rest_s:.1f} s after faults and changes ended",

@@ -18,41 +18,87 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.controllers.root_ca_publisher import RootCaPublisher
 from sliceplane.controllers.service_account import ServiceAccountController
+from sliceplane.controllers.traffic_distribution import TrafficDistributionController
+from sliceplane.heuristics.shipped import find_shipped
+from sliceplane.kit.rng import Rng
+from sliceplane.slices.subsets import Subsetting
 
 ZONES: Final = ("zone-a", "zone-b", "zone-c")
 EMULATED_NODES: Final = 4
 #: small, so that a handful of Pods fill several slices
 MAX_ENDPOINTS: Final = 4
+WORKLOADS: Final = ("full", "classic")
+#: what every namespace must be told
+AUTHORITY: Final = "-----BEGIN CERTIFICATE-----\nsimulated\n-----END CERTIFICATE-----\n"
+_SETUP_SALT: Final = 0x5E7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """With which flags the plane runs.  ``instances``: of the slice controller; of several, the leader alone works."""
+
+    subsetting: Subsetting = Subsetting.OFF
+    defragment: bool = False
+    instances: int = 1
+
+
+def draw_setup(workload: str, seed: int) -> Setup:
+    """What a seed runs with; ``classic`` knows no flags.  Draws from nobody else's generator."""
+    assert workload in WORKLOADS, f"workload {workload!r}"
+    if workload == "classic":
+        return Setup()
+    rng = Rng(seed ^ _SETUP_SALT).fork()
+    return Setup(
+        subsetting=tuple(Subsetting)[rng.below(len(Subsetting))],
+        defragment=rng.below(2) == 0,
+        instances=1 + rng.below(2),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """``agent``: one of its kind stands beside a node; it has no second instance that could overlap."""
 
-    make: Callable[[], Controller]
+    make: Callable[[Setup], Controller]
     agent: bool = False
+    elected: bool = False
 
 
-def _endpointslice() -> Controller:
-    return EndpointSliceController(EndpointSliceConfig(max_endpoints_per_slice=MAX_ENDPOINTS))
+def _endpointslice(setup: Setup) -> Controller:
+    config = EndpointSliceConfig(
+        max_endpoints_per_slice=MAX_ENDPOINTS,
+        subsetting=None if setup.subsetting is Subsetting.OFF else setup.subsetting,
+        defragment=setup.defragment,
+    )
+    return EndpointSliceController(config)
 
 
-def _kubelet() -> Controller:
+def _kubelet(_: Setup) -> Controller:
     nodes = make_nodes(EMULATED_NODES, ZONES)
     return KubeletController(EmulationConfig(nodes=nodes, start_s=0.2, ready_s=1.0, termination_s=2.0))
 
 
 ROSTER: Final[Mapping[str, Entry]] = {
-    "endpointslice": Entry(_endpointslice),
-    "garbage-collector": Entry(GarbageCollector),
-    "namespace": Entry(NamespaceController),
-    "resourcequota": Entry(ResourceQuotaController),
-    "serviceaccount": Entry(ServiceAccountController),
-    "deployment": Entry(DeploymentController),
-    "replicaset": Entry(ReplicaSetController),
+    "endpointslice": Entry(_endpointslice, elected=True),
+    "garbage-collector": Entry(lambda _: GarbageCollector()),
+    "namespace": Entry(lambda _: NamespaceController()),
+    "resourcequota": Entry(lambda _: ResourceQuotaController()),
+    "serviceaccount": Entry(lambda _: ServiceAccountController()),
+    "deployment": Entry(lambda _: DeploymentController()),
+    "replicaset": Entry(lambda _: ReplicaSetController()),
     "kubelet": Entry(_kubelet, agent=True),
+    "root-ca": Entry(lambda _: RootCaPublisher(AUTHORITY)),
+    "traffic-distribution": Entry(lambda _: TrafficDistributionController(find_shipped)),
 }
+#: those that recorded seeds of the classic workload ran with
+CLASSIC: Final = tuple(ROSTER)[:8]
+
+
+def everybody(workload: str) -> tuple[str, ...]:
+    """Whom ``all`` means."""
+    return CLASSIC if workload == "classic" else tuple(ROSTER)
 
 
 def parse_controllers(text: str) -> tuple[str, ...]:

@@ -17,13 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from sliceplane.api.scheme import Leases
 from sliceplane.kit.rng import Rng
+from sliceplane.sim import deeds
 from sliceplane.sim.agenda import Agenda
+from sliceplane.sim.candidates import Candidates
 from sliceplane.sim.faults import KINDS, LEVELS, Faults
 from sliceplane.sim.invariants import INVARIANTS, World
 from sliceplane.sim.network import Network
 from sliceplane.sim.process import ControllerFault, Process
-from sliceplane.sim.roster import ROSTER
+from sliceplane.sim.roster import ROSTER, WORKLOADS, Setup, draw_setup
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken, Steady
 from sliceplane.sim.trace import Trace
@@ -49,13 +52,17 @@ def normal_faults() -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """``duration_s``: virtual time after which no further step is made (``None``: *steps* alone count)."""
+    """``duration_s``: virtual time after which no further step is made (``None``: *steps* alone count).
+
+    ``workload``: one of ``WORKLOADS``; ``classic`` is what seeds were recorded with before there was another.
+    """
 
     seed: int
     steps: int = STEPS_DEFAULT
     duration_s: float | None = None
     faults: Mapping[str, float] = field(default_factory=normal_faults)
     controllers: tuple[str, ...] = tuple(ROSTER)
+    workload: str = WORKLOADS[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +79,7 @@ class Verdict:
     """``checked``: invariant -> at how many quiet points it held."""
 
     options: Options
+    setup: Setup
     violation: Violation | None
     steps: int
     virtual_s: float
@@ -83,6 +91,8 @@ class Verdict:
     slowest_rest_s: float
     digest: str
     lines: int
+    #: how often an instance of an elected controller came to lead
+    terms: int = 0
 
 
 class Simulation:
@@ -91,6 +101,7 @@ class Simulation:
     def __init__(self, options: Options, sink: Callable[[str], object] | None = None) -> None:
         rng = Rng(options.seed)
         self.options = options
+        self.setup = draw_setup(options.workload, options.seed)
         self.agenda = Agenda(START)
         self.trace = Trace(START, sink)
         self.faults = Faults(options.faults, rng.fork())
@@ -99,12 +110,17 @@ class Simulation:
         self._gaps = rng.fork()
         self._rng = rng.fork()
         self.workload = Workload(
-            self.agenda, self.server, self.trace, rng.fork(), deployments="kubelet" in options.controllers
+            self.agenda,
+            self.server,
+            self.trace,
+            rng.fork(),
+            deployments="kubelet" in options.controllers,
+            more=deeds.FULL_ACTIONS if options.workload == "full" else (),
         )
         self.steady = Steady(self.server)
         self.server.listeners.append(self.steady.on_commit)
         self.server.listeners.append(self._watch_writes)
-        self.processes: dict[str, Process] = {}
+        self.processes: dict[str, Process | Candidates] = {}
         self._leaving: list[Process] = []
         self._lives = 0
         self._last_commit = START
@@ -114,17 +130,36 @@ class Simulation:
         self._checked: dict[str, int] = dict.fromkeys(INVARIANTS, 0)
 
     def _watch_writes(self, event: StoreEvent) -> None:
+        if event.record.key.resource == Leases.storage_key:
+            return  # whoever leads renews for ever
         self._last_commit = self.agenda.now
         self._commits += 1
 
     # -- processes --------------------------------------------------------------------------------------
 
-    def start(self, name: str) -> Process:
-        """A new instance, which takes the place of the one that has this name."""
+    def start(self, name: str) -> None:
+        """A new instance, which takes the place of the one that has this name; all of them, if they elect a leader."""
+        part: Process | Candidates
+        if ROSTER[name].elected and self.setup.instances > 1:
+            part = Candidates(
+                name,
+                self.setup.instances,
+                agenda=self.agenda,
+                network=self.network,
+                trace=self.trace,
+                rng=self._rng.fork(),
+                spawn=lambda actor: self._process(name, actor),
+            )
+        else:
+            part = self._process(name, name)
+        self.processes[name] = part
+        part.start()
+
+    def _process(self, name: str, actor: str) -> Process:
         self._lives += 1
-        process = Process(
-            f"{name}#{self._lives}",
-            ROSTER[name].make,
+        return Process(
+            f"{actor}#{self._lives}",
+            lambda: ROSTER[name].make(self.setup),
             agenda=self.agenda,
             server=self.server,
             network=self.network,
@@ -132,17 +167,21 @@ class Simulation:
             trace=self.trace,
             rng=self._rng.fork(),
         )
-        self.processes[name] = process
-        process.start()
-        return process
 
     def crash(self, name: str) -> None:
-        self.processes[name].kill()
-        self.start(name)
+        part = self.processes[name]
+        if isinstance(part, Candidates):
+            part.crash()
+        else:
+            part.kill()
+            self.start(name)
 
     def overlap(self, name: str, seconds: float) -> None:
-        """A new instance starts, and the old one lives on for a while, as after a lost lease."""
+        """A new instance starts, and the old one lives on for a while; where a leader is elected it is a hand-over."""
         old = self.processes[name]
+        if isinstance(old, Candidates):
+            old.hand_over()
+            return
         self._leaving.append(old)
         self.start(name)
         self.agenda.after(seconds, lambda: self._leave(old))
@@ -158,6 +197,8 @@ class Simulation:
         for name in self.options.controllers:
             self.start(name)
         self.workload.begin()
+        if self.options.workload == "full":
+            deeds.begin(self.workload)
 
     def step(self) -> None:
         self._strike()
@@ -228,6 +269,7 @@ class Simulation:
         writes, struck = self.network.writes, sum(self.faults.struck.values())
         world = World(
             view,
+            self.setup,
             self.options.controllers,
             tuple(self.processes.values()),
             self.workload.steps - self._commits_of_last_round + struck - self._faults_of_last_round,
@@ -261,6 +303,7 @@ class Simulation:
             violation = self._violation("no-part-fails", f"{type(error).__name__}: {error}", "", error)
         return Verdict(
             options=self.options,
+            setup=self.setup,
             violation=violation,
             steps=self.workload.steps,
             virtual_s=self.agenda.now - START,
@@ -272,6 +315,7 @@ class Simulation:
             slowest_rest_s=self._slowest,
             digest=self.trace.digest,
             lines=self.trace.lines,
+            terms=sum(each.terms for each in self.processes.values() if isinstance(each, Candidates)),
         )
 
     def _violation(self, invariant: str, message: str, subject: str, cause: BaseException | None) -> Violation:

@@ -47,6 +47,10 @@ REPLICAS_MAX: Final = 7
 _FINISH_MIN_S, _FINISH_MAX_S = 0.5, 15.0
 
 
+#: weight, action, whether it needs the controllers of Deployments
+Action = tuple[int, Callable[["Workload"], None], bool]
+
+
 @dataclass(slots=True)
 class Workload:
     """Owned by one simulation, which calls ``begin`` once and ``step`` often."""
@@ -57,6 +61,8 @@ class Workload:
     rng: Rng
     #: Deployments make sense only with their controllers
     deployments: bool
+    #: what else is done, besides the deeds here
+    more: tuple[Action, ...] = ()
     made: int = 0
     #: addresses of Pods that have failed, to be given out again
     freed: list[str] = field(default_factory=list)
@@ -77,7 +83,7 @@ class Workload:
 
     def step(self) -> None:
         self.steps += 1
-        actions = [each for each in _ACTIONS if self.deployments or not each[2]]
+        actions = [each for each in (*_ACTIONS, *self.more) if self.deployments or not each[2]]
         at = self.rng.below(sum(weight for weight, _, _ in actions))
         for weight, action, _ in actions:
             at -= weight
@@ -109,23 +115,23 @@ class Workload:
         self.trace.note(self.agenda.now, "user", verb, shown, "ok", revision=self.server.store.revision)
         return True
 
-    def _pick(self, resource: Resource, namespace: str = "") -> Document | None:
+    def pick(self, resource: Resource, namespace: str = "") -> Document | None:
         found = self.server.documents(resource, namespace)
         return found[self.rng.below(len(found))] if found else None
 
-    def _patch(self, resource: Resource, found: Document | None, change: Document, subresource: str = "") -> bool:
+    def patch(self, resource: Resource, found: Document | None, change: Document, subresource: str = "") -> bool:
         if found is None:
             return False
         meta = found["metadata"]
         return self.write("patch", resource, meta.get("namespace", ""), change, meta["name"], subresource=subresource)
 
-    def _delete(self, resource: Resource, found: Document | None, **options: object) -> bool:
+    def delete(self, resource: Resource, found: Document | None, **options: object) -> bool:
         if found is None:
             return False
         meta = found["metadata"]
         return self.write("delete", resource, meta.get("namespace", ""), options, meta["name"])
 
-    def _somewhere(self) -> str:
+    def somewhere(self) -> str:
         return NAMESPACES[self.rng.below(len(NAMESPACES))]
 
     # -- Pods -------------------------------------------------------------------------------------------
@@ -151,33 +157,33 @@ class Workload:
 
     def pod_comes(self) -> None:
         if sum(each["metadata"]["name"].startswith("bare-") for each in self.server.documents(Pods)) < BARE_PODS_MAX:
-            self._new_pod(self._somewhere())
+            self._new_pod(self.somewhere())
 
     def pod_turns(self) -> None:
         """Ready or not."""
         pod = self._bare()
         if pod is not None:
             addresses = [each["ip"] for each in pod["status"].get("podIPs", ())]
-            self._patch(Pods, pod, documents.pod_status(addresses, ready=self.rng.below(2) == 0), "status")
+            self.patch(Pods, pod, documents.pod_status(addresses, ready=self.rng.below(2) == 0), "status")
 
     def pod_fails(self) -> None:
         pod = self._bare()
         if pod is not None and pod["status"].get("phase") == "Running":
             addresses = [each["ip"] for each in pod["status"].get("podIPs", ())]
-            if self._patch(Pods, pod, documents.pod_status(addresses, ready=False, phase="Failed"), "status"):
+            if self.patch(Pods, pod, documents.pod_status(addresses, ready=False, phase="Failed"), "status"):
                 self.freed.extend(addresses[:1])
 
     def pod_goes(self) -> None:
-        self._delete(Pods, self._pick(Pods), **({"gracePeriodSeconds": 0} if self.rng.below(3) == 0 else {}))
+        self.delete(Pods, self.pick(Pods), **({"gracePeriodSeconds": 0} if self.rng.below(3) == 0 else {}))
 
     def pod_relabelled(self) -> None:
         labels = {"app": APPS[self.rng.below(2)], "tier": "front" if self.rng.below(2) else None}
-        self._patch(Pods, self._bare(), {"metadata": {"labels": labels}})
+        self.patch(Pods, self._bare(), {"metadata": {"labels": labels}})
 
     def pod_told_readiness(self) -> None:
         """Of an emulated Pod."""
         said = ("true", "false", None)[self.rng.below(3)]
-        self._patch(Pods, self._pick(Pods), {"metadata": {"annotations": {ANNOTATION_READY: said}}})
+        self.patch(Pods, self.pick(Pods), {"metadata": {"annotations": {ANNOTATION_READY: said}}})
 
     def _finish_terminating(self, event: StoreEvent) -> None:
         """The node agent of bare Pods: one that was deleted ends after a while."""
@@ -196,32 +202,32 @@ class Workload:
     def service_comes(self) -> None:
         app = APPS[self.rng.below(2)]
         name = f"{app}{('', '-2')[self.rng.below(2)]}"
-        self.write("create", Services, self._somewhere(), documents.service(name, app, self.rng))
+        self.write("create", Services, self.somewhere(), documents.service(name, app, self.rng))
 
     def service_changes(self) -> None:
-        self._patch(Services, self._users_service(), documents.service_edit(APPS[self.rng.below(2)], self.rng))
+        self.patch(Services, self.users_service(), documents.service_edit(APPS[self.rng.below(2)], self.rng))
 
     def service_goes(self) -> None:
-        self._delete(Services, self._users_service(), propagationPolicy=POLICIES[self.rng.below(3)])
+        self.delete(Services, self.users_service(), propagationPolicy=POLICIES[self.rng.below(3)])
 
-    def _users_service(self) -> Document | None:
+    def users_service(self) -> Document | None:
         found = [each for each in self.server.documents(Services) if each["metadata"]["name"] != "kubernetes"]
         return found[self.rng.below(len(found))] if found else None
 
     def deployment_comes(self) -> None:
         app = APPS[self.rng.below(2)]
         body = documents.deployment(app, app, 1 + self.rng.below(REPLICAS_MAX), "image:1")
-        self.write("create", Deployments, self._somewhere(), body)
+        self.write("create", Deployments, self.somewhere(), body)
 
     def deployment_scales(self) -> None:
-        self._patch(Deployments, self._pick(Deployments), {"spec": {"replicas": self.rng.below(REPLICAS_MAX + 1)}})
+        self.patch(Deployments, self.pick(Deployments), {"spec": {"replicas": self.rng.below(REPLICAS_MAX + 1)}})
 
     def deployment_rolls(self) -> None:
         image = "image:" + "1" * (1 + self.rng.below(4))
-        self._patch(Deployments, self._pick(Deployments), documents.image_change(image))
+        self.patch(Deployments, self.pick(Deployments), documents.image_change(image))
 
     def deployment_goes(self) -> None:
-        self._delete(Deployments, self._pick(Deployments), propagationPolicy=POLICIES[self.rng.below(3)])
+        self.delete(Deployments, self.pick(Deployments), propagationPolicy=POLICIES[self.rng.below(3)])
 
     def _open_namespace(self, name: str) -> None:
         if self.write("create", Namespaces, "", documents.namespace(name)) and name == "shop":
@@ -234,12 +240,12 @@ class Workload:
         if found is None:
             self._open_namespace(name)
         elif self.rng.below(2):
-            self._delete(Namespaces, found)
+            self.delete(Namespaces, found)
 
     def node_moves(self) -> None:
         """To another zone, or its zone label goes for a while."""
         zone = (*ZONES, None)[self.rng.below(len(ZONES) + 1)]
-        self._patch(Nodes, self._pick(Nodes), {"metadata": {"labels": {LABEL_ZONE: zone}}})
+        self.patch(Nodes, self.pick(Nodes), {"metadata": {"labels": {LABEL_ZONE: zone}}})
 
     def node_goes_or_returns(self) -> None:
         which = self.rng.below(BARE_NODES + (EMULATED_NODES if self.deployments else 0))
@@ -251,14 +257,14 @@ class Workload:
         if found is None:
             self.write("create", Nodes, "", {key: body[key] for key in body if key not in ("apiVersion", "kind")})
         else:
-            self._delete(Nodes, found)
+            self.delete(Nodes, found)
 
     def foreign_slice(self) -> None:
         found = [each for each in self.server.documents(EndpointSlices) if each["metadata"]["name"].startswith("their")]
         if found and self.rng.below(2):
-            self._delete(EndpointSlices, found[self.rng.below(len(found))])
+            self.delete(EndpointSlices, found[self.rng.below(len(found))])
             return
-        service, which = self._users_service(), 1 + self.rng.below(3)
+        service, which = self.users_service(), 1 + self.rng.below(3)
         if service is not None:
             meta = service["metadata"]
             self.write("create", EndpointSlices, meta["namespace"], documents.foreign_slice(meta["name"], which))
@@ -286,17 +292,16 @@ class Workload:
         )
         choice = (which // 64) % (len(edits) + 1)
         if choice == len(edits):
-            self._delete(EndpointSlices, chosen)
+            self.delete(EndpointSlices, chosen)
         else:
-            self._patch(EndpointSlices, chosen, edits[choice])
+            self.patch(EndpointSlices, chosen, edits[choice])
 
 
 def void(_: object) -> None:
     return None
 
 
-#: weight, action, whether it needs the controllers of Deployments
-_ACTIONS: Final[tuple[tuple[int, Callable[[Workload], None], bool], ...]] = (
+_ACTIONS: Final[tuple[Action, ...]] = (
     (12, Workload.pod_comes, False),
     (20, Workload.pod_turns, False),
     (3, Workload.pod_fails, False),

@@ -104,10 +104,13 @@ def hold_back(update: Update, moving: frozenset[str]) -> Update | None:
 
 
 def _cut(update: Update) -> tuple[Creation, Update | None]:
-    """What *update* adds as a slice of its own, and what is left of it; a slice that changes its group goes."""
+    """What *update* adds as a slice of its own, and what is left of it.
+
+    A slice goes that changes its group or keeps nothing: an empty one of a subset would stay for ever.
+    """
     state = update.slice
-    if update.group is not state.group:
+    kept = {each: body for each, body in update.content.items() if each in state.server}
+    if update.group is not state.group or not kept:
         return Creation(update.group, update.content), None
     added = {each: body for each, body in update.content.items() if each not in state.server}
-    kept = {each: body for each, body in update.content.items() if each in state.server}
     return Creation(update.group, added), update._replace(content=kept)

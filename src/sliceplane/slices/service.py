@@ -385,8 +385,8 @@ class ServiceState:
             if meta.name in self.slices or meta.uid in self._gone:
                 return  # the cache was faster
             self._unseen[meta.uid] = _Unseen(meta.name, now + UNSEEN_TIMEOUT_S, False)
-        elif known is None or known.meta.uid != meta.uid or not _newer(meta, known.meta):
-            return  # likewise, and it may even know of a later change
+        elif known is None or known.meta.uid != meta.uid or known.meta.resource_version != write.resource_version:
+            return  # likewise, and it may even know of a later change, which need not have raised the generation
         self._learn(Stored(meta, write.address_type, write.ports, write.content))
 
     def failed(self, write: SliceWrite, error: StatusError) -> None:

@@ -1,0 +1,233 @@
+"""What people and machines do besides, in the ``full`` workload: zones, hints, subsets, owners, quotas, reports.
+
+Nodes here have CPUs and conditions, Services ask for hints in every way there is, objects get owners at random, a quota
+lets no further slice in for a while, and node proxies say which slices they hold.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api.discovery import LABEL_ZONE
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Leases, Nodes, Pods, ResourceQuotas, Services
+from sliceplane.kit.times import format_micro_time
+from sliceplane.proxy.progress import (
+    ANNOTATION_REVISION,
+    COMPONENT,
+    LABEL_COMPONENT,
+    LEASE_DURATION_S,
+    LEASE_NAMESPACE,
+)
+from sliceplane.sim.roster import ZONES
+from sliceplane.sim.workload import BARE_NODES, POLICIES, Action, Workload
+from sliceplane.slices.subsets import ANNOTATION_SUBSETTING
+
+MODE, OLDER_MODE = "service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"
+DISTRIBUTIONS: Final = (
+    None,
+    "PreferClose",
+    "PreferSameNode",
+    "sliceplane.dev/Balanced",
+    "sliceplane.dev/SpreadConstraints",
+    "example.com/Unknown",
+)
+APPROACHES: Final = (None, "Original", "PreferZone", "RequireZone", "Whatever")
+CPUS: Final = ("1", "2", "500m", "4", "0")
+QUOTA_SLICES: Final = "count/endpointslices.discovery.k8s.io"
+SLICES_MANY, SLICES_FEW_MAX = 200, 6
+THINGS_MAX: Final = 8
+_OPENED_MAX_S = 60.0
+_LABEL_ROLE = "node-role.kubernetes.io/control-plane"
+_UID_OF_NOBODY = "00000000-0000-4000-8000-00000000000{}"
+
+
+def begin(workload: Workload) -> None:
+    """Once, after the workload's own beginning."""
+    for which in range(BARE_NODES):
+        workload.write("patch", Nodes, "", _node_status("2", ready=True), f"bare-{which}", subresource="status")
+
+
+# -- Nodes and hints ------------------------------------------------------------------------------------
+
+
+def _node_status(cpu: str, *, ready: bool) -> Document:
+    condition = {"type": "Ready", "status": "True" if ready else "False"}
+    return {"status": {"allocatable": {"cpu": cpu}, "capacity": {"cpu": cpu}, "conditions": [condition]}}
+
+
+def node_turns(workload: Workload) -> None:
+    """Another size, or ready or not."""
+    rng = workload.rng
+    change = _node_status(CPUS[rng.below(len(CPUS))], ready=rng.below(4) > 0)
+    workload.patch(Nodes, workload.pick(Nodes), change, "status")
+
+
+def node_recovers(workload: Workload) -> None:
+    """All of them, with zones: what hints need."""
+    for which, node in enumerate(workload.server.documents(Nodes)):
+        workload.patch(Nodes, node, _node_status("2", ready=True), "status")
+        workload.patch(Nodes, node, {"metadata": {"labels": {LABEL_ZONE: ZONES[which % len(ZONES)]}}})
+
+
+def node_takes_a_role(workload: Workload) -> None:
+    role = "" if workload.rng.below(3) == 0 else None
+    workload.patch(Nodes, workload.pick(Nodes), {"metadata": {"labels": {_LABEL_ROLE: role}}})
+
+
+def service_asks_for_hints(workload: Workload) -> None:
+    rng = workload.rng
+    which = rng.below(4)
+    if which == 0:
+        change: Document = {"metadata": {"annotations": {MODE: ("Auto", "auto", "Disabled", None)[rng.below(4)]}}}
+    elif which == 1:
+        change = {"metadata": {"annotations": {OLDER_MODE: ("Auto", "Disabled", None, None)[rng.below(4)]}}}
+    else:
+        change = {"spec": {"trafficDistribution": DISTRIBUTIONS[rng.below(len(DISTRIBUTIONS))]}}
+    workload.patch(Services, workload.users_service(), change)
+
+
+def service_asks_for_subsets(workload: Workload) -> None:
+    approach = APPROACHES[workload.rng.below(len(APPROACHES))]
+    workload.patch(Services, workload.users_service(), {"metadata": {"annotations": {ANNOTATION_SUBSETTING: approach}}})
+
+
+def pods_come(workload: Workload) -> None:
+    """Enough for a large service."""
+    for _ in range(4):
+        workload.pod_comes()
+
+
+def proxy_reports(workload: Workload) -> None:
+    """A node proxy holds the slices of now, or those of a while ago."""
+    rng = workload.rng
+    name = f"proxy-{rng.below(BARE_NODES)}"
+    held = max(1, workload.server.store.revision - (rng.below(40) if rng.below(3) == 0 else 0))
+    metadata = {
+        "name": name,
+        "labels": {LABEL_COMPONENT: COMPONENT},
+        "annotations": {ANNOTATION_REVISION: str(held)},
+    }
+    spec = {
+        "holderIdentity": name,
+        "leaseDurationSeconds": LEASE_DURATION_S,
+        "renewTime": format_micro_time(workload.agenda.now),
+    }
+    if workload.server.find(Leases, LEASE_NAMESPACE, name) is None:
+        workload.write("create", Leases, LEASE_NAMESPACE, {"metadata": metadata, "spec": spec})
+    else:
+        workload.write("patch", Leases, LEASE_NAMESPACE, {"metadata": metadata, "spec": spec}, name)
+
+
+# -- owners ---------------------------------------------------------------------------------------------
+
+
+def _things(workload: Workload, namespace: str) -> list[Document]:
+    found = workload.server.documents(ConfigMaps, namespace)
+    return [each for each in found if each["metadata"]["name"].startswith("thing-")]
+
+
+def _owners(workload: Workload, namespace: str) -> list[Document]:
+    """One or two, mostly there; the rest is gone, was never there, or is in another namespace."""
+    rng = workload.rng
+    here = "" if rng.below(8) == 0 else namespace
+    there = _things(workload, here) + workload.server.documents(Services, here)
+    there += workload.server.documents(Pods, here)
+    found: dict[str, Document] = {}
+    for _ in range(1 + rng.below(2)):
+        if there and rng.below(5):
+            chosen = there[rng.below(len(there))]
+            name, uid = chosen["metadata"]["name"], chosen["metadata"]["uid"]
+            kind = chosen["kind"]
+        else:
+            kind, name, uid = "ConfigMap", f"thing-{rng.below(4)}", _UID_OF_NOBODY.format(rng.below(4))
+        owner = {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}
+        if rng.below(3) == 0:
+            owner["blockOwnerDeletion"] = True
+        found[uid] = owner
+    return list(found.values())
+
+
+def thing_comes(workload: Workload) -> None:
+    rng, namespace = workload.rng, workload.somewhere()
+    head: Document = {"name": f"thing-{rng.below(THINGS_MAX)}"}
+    if rng.below(2):
+        head["ownerReferences"] = _owners(workload, namespace)
+    workload.write("create", ConfigMaps, namespace, {"metadata": head, "data": {"n": str(rng.below(9))}})
+
+
+def thing_goes(workload: Workload) -> None:
+    there = _things(workload, "")
+    if there:
+        rng = workload.rng
+        workload.delete(ConfigMaps, there[rng.below(len(there))], propagationPolicy=POLICIES[rng.below(3)])
+
+
+def owners_change(workload: Workload) -> None:
+    """Of a thing, a bare Pod, a Service or another's slice; they may own each other."""
+    rng, server = workload.rng, workload.server
+    candidates = [(ConfigMaps, each) for each in _things(workload, "")]
+    candidates += [(Pods, e) for e in server.documents(Pods) if e["metadata"]["name"].startswith("bare-")][:6]
+    slices = server.documents(EndpointSlices)
+    candidates += [(EndpointSlices, e) for e in slices if e["metadata"]["name"].startswith("theirs-")]
+    service = workload.users_service()
+    if service is not None:
+        candidates.append((Services, service))
+    if not candidates:
+        return
+    resource, chosen = candidates[rng.below(len(candidates))]
+    mine = chosen["metadata"]["uid"]
+    owners = [e for e in _owners(workload, chosen["metadata"]["namespace"]) if e["uid"] != mine]
+    workload.patch(resource, chosen, {"metadata": {"ownerReferences": owners if rng.below(4) else None}})
+
+
+def authority_is_spoiled(workload: Workload) -> None:
+    found = [e for e in workload.server.documents(ConfigMaps) if e["metadata"]["name"] == "kube-root-ca.crt"]
+    if not found:
+        return
+    chosen = found[workload.rng.below(len(found))]
+    which = workload.rng.below(3)
+    if which == 0:
+        workload.delete(ConfigMaps, chosen)
+    else:
+        workload.patch(ConfigMaps, chosen, {"data": {"ca.crt": "another"} if which == 1 else None})
+
+
+# -- quotas ---------------------------------------------------------------------------------------------
+
+
+def quota_binds(workload: Workload) -> None:
+    """No further slices in namespace shop: for a while, or until it is opened by another deed."""
+    few = workload.rng.below(SLICES_FEW_MAX)
+    if _limit_slices(workload, few) and workload.rng.below(3):
+        workload.agenda.after(workload.rng.uniform(0.0, _OPENED_MAX_S), lambda: quota_opens(workload))
+
+
+def quota_opens(workload: Workload) -> None:
+    """After a long time without success a controller waits for a change, so people make one."""
+    if _limit_slices(workload, SLICES_MANY):
+        for each in workload.server.documents(Services, "shop"):
+            note = {"metadata": {"annotations": {"opened": f"{workload.agenda.now:.3f}"}}}
+            workload.patch(Services, each, note)
+
+
+def _limit_slices(workload: Workload, most: int) -> bool:
+    found = workload.server.find(ResourceQuotas, "shop", "limits")
+    return workload.patch(ResourceQuotas, found, {"spec": {"hard": {QUOTA_SLICES: str(most)}}})
+
+
+FULL_ACTIONS: Final[tuple[Action, ...]] = (
+    (8, node_turns, False),
+    (4, node_recovers, False),
+    (2, node_takes_a_role, False),
+    (14, service_asks_for_hints, False),
+    (8, service_asks_for_subsets, False),
+    (4, pods_come, False),
+    (6, proxy_reports, False),
+    (6, thing_comes, False),
+    (5, thing_goes, False),
+    (8, owners_change, False),
+    (2, authority_is_spoiled, False),
+    (3, quota_binds, False),
+    (2, quota_opens, False),
+)

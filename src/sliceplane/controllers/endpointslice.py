@@ -31,6 +31,7 @@ from sliceplane.informer.changes import Change
 from sliceplane.kit.samples import Family
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine, Touched
 from sliceplane.slices.hint_policy import Notice
+from sliceplane.slices.service import AT_ONCE
 from sliceplane.slices.subsets import Subsetting
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.writes import SlicePlan, SliceWrite
@@ -236,7 +237,8 @@ class EndpointSliceController:
             self._queue.forget(key)
         self._queue.done(key, now)
         deadline = self._engine.deadline(key)
-        if deadline is not None and deadline > now:
+        # a time that has passed is the retry's to look at, but for what the plan that just ended well left on purpose
+        if deadline is not None and (deadline > now or deadline == AT_ONCE):
             self._queue.add_after(key, deadline - now, now)
         if self._merges is not None and self._merges.pending(key):
             # quiet, and yet nothing was merged: there were too few writes left for the next step

@@ -40,6 +40,8 @@ from sliceplane.slices.writes import FamilyChanges, SlicePlan, SliceWrite, creat
 UNSEEN_TIMEOUT_S: Final = 300.0
 #: how many plans in a row wait for the cache after a conflict, before the write is tried once more as it is
 STALE_PLANS: Final = 3
+#: a deadline: as soon as the plan that is under way has ended
+AT_ONCE: Final = 0.0
 
 
 class Totals(NamedTuple):
@@ -360,10 +362,10 @@ class ServiceState:
                 self._forget(unseen.name)
 
     def deadline(self) -> float | None:
-        """When an own write that the cache never showed is given up, or slices wait no more for their successors; at
-        once (0) for what the last plan left."""
+        """When an own write that the cache never showed is given up, or slices wait no more for their successors;
+        ``AT_ONCE`` for what the last plan left."""
         if self._again:
-            return 0.0
+            return AT_ONCE
         unseen = next((unseen.deadline for unseen in self._unseen.values()), None)
         waiting = self._hold_until if self._held and self.slices else None
         return min((each for each in (unseen, waiting) if each is not None), default=None)

@@ -109,7 +109,14 @@ def test_recorded_seeds_mean_what_they_did() -> None:
 
 @pytest.mark.parametrize(
     ("seed", "steps", "faults"),
-    [(1003, 25, "heavy"), (1021, 75, "heavy"), (10041, 50, "heavy"), (20029, 75, "normal"), (30045, 75, "light")],
+    [
+        (1003, 25, "heavy"),
+        (1021, 75, "heavy"),
+        (10041, 50, "heavy"),
+        (11045, 50, "heavy"),
+        (20029, 75, "normal"),
+        (30045, 75, "light"),
+    ],
 )
 def test_seeds_of_the_full_workload_that_failed_once(seed: int, steps: int, faults: str) -> None:
     """1003: a candidate whose term had ended by the clock never led again.

@@ -321,10 +321,12 @@ class ServiceState:
         dependents = [self._update(shape, each) for each in plan.dependents] if plan.dependents else []
         deletes = [delete_slice(each.stored) for each in plan.deletes]
         if self._creates_last and dependents:
-            parts = [hold_back(each, plan.moving) for each in plan.dependents]
-            dependents = [each for each, part in zip(dependents, parts, strict=True) if part is None]
-            updates += [self._update(shape, part) for part in parts if part is not None]
-            self._again |= len(dependents) < len(parts)
+            held = [part for each in plan.dependents if (part := hold_back(each, plan.moving)) is not None]
+            if held:
+                # What they were to add is added by the next plan, and until then nothing may take it out elsewhere.
+                updates += [self._update(shape, part) for part in held]
+                dependents, deletes = [], []
+                self._again = True
         if shape.terminating and creates:
             creates, dependents = [], []
         writes += [*updates, *creates] if self._creates_last else [*creates, *updates]

@@ -145,11 +145,13 @@ def _wanted_conditions(service: Service, slices: Sequence[EndpointSlice]) -> dic
 
 
 def _no_duplicates(world: World) -> None:
+    """But where a quota refuses the slice that the rest of a move waits for: what has moved is shown twice then."""
     seen: Counter[tuple[str, ...]] = Counter()
     active = {each.metadata.key for each in world.view.lasting_services() if oracle.is_active(each)}
-    for slices in world.view.slices.values():
+    for space, slices in world.view.slices.items():
+        full = _is_full(world.view, space, SLICES_COUNTED)
         for each in slices:
-            if service_of(each) in active:
+            if service_of(each) in active and not full:
                 seen.update(
                     (service_of(each), each.address_type, endpoint.target_ref.uid, repr(sorted(endpoint.addresses)))
                     for endpoint in each.endpoints or ()

@@ -116,7 +116,8 @@ async def measure(folder: Path, pods: int, surge: int, batch: str) -> list[Resul
         controllers = stack.enter_context(
             Process(
                 *(sys.executable, "-m", "sliceplane", "controllers", "--kubeconfig", str(server.kubeconfig)),
-                *("--leader-elect=false", "--endpointslice-updates-batch-period", batch, "--log-level", "error"),
+                *("--controllers=endpointslice-controller", "--leader-elect=false", "--log-level", "error"),
+                *("--endpointslice-updates-batch-period", batch),
                 log=folder / "controllers.log",
             )
         )

@@ -150,8 +150,8 @@ async def measure(pods: int, flips: int, cpu_flips: int) -> list[Result]:
     with scratch() as name:
         folder = Path(name)
         await populate(folder / "data", cluster(pods))
-        (folder / "alone").mkdir()
-        shutil.copytree(folder / "data", folder / "alone" / "data")
+        for copy in ("alone", "every"):
+            shutil.copytree(folder / "data", folder / copy / "data")
         async with AsyncExitStack() as stack:
             server = stack.enter_context(PlaneProcess(folder))
             client = HttpClient(load(server.kubeconfig))
@@ -162,7 +162,7 @@ async def measure(pods: int, flips: int, cpu_flips: int) -> list[Result]:
             times = await delays(client, flipper, flips)
             whole = await cpu_of_flips(server, flipper, cpu_flips)
         slices = await cpu_alone(folder / "alone", pods, cpu_flips, "endpointslice-controller")
-        every = await cpu_alone(folder / "alone", pods, cpu_flips, "*")
+        every = await cpu_alone(folder / "every", pods, cpu_flips, "*")
     full = pods == PODS
     size = f"{pods:,} endpoints, {pods // PER_SLICE} slices"
     peer = UPSTREAM if full else ""

@@ -130,6 +130,11 @@ class Surroundings:
     service_networks: tuple[str, ...] = ()
 
 
+def writer_chain(writer: str) -> AddChain:
+    """The empty chain that says whose table it is."""
+    return AddChain(f"writer-{writer}")
+
+
 def static_commands(family: NftFamily, around: Surroundings) -> tuple[Command, ...]:
     """Everything but the services, for a table that is empty."""
     return (

@@ -46,6 +46,8 @@ class PlaneConfig:
     rules: RulesConfig = field(default_factory=RulesConfig)
     #: trigger times before it (the start of the process) are not measured
     since: float = 0.0
+    #: a word that no other process has which might write this table
+    writer: str = "0"
 
 
 class FamilyPlane:
@@ -59,7 +61,7 @@ class FamilyPlane:
         around = surroundings(config.rules, family, self._node)
         self._facts = NodeFacts("", around.detector)
         self._tracker = ServiceTracker(family, config.node_name, since=config.since)
-        self._table = TableState(TableRef(NFT_FAMILIES[family], config.table), around)
+        self._table = TableState(TableRef(NFT_FAMILIES[family], config.table), around, config.writer)
         self._schedule = Schedule(min_period_s=config.min_period_s)
         self._synced = False
         self._writes = 0

@@ -144,7 +144,12 @@ class NodeProxy:
         self._gates = gates or Gates()
         self._rules = rules or RulesConfig()
         config = PlaneConfig(
-            node_name=node_name, table=table, min_period_s=min_period_s, rules=self._rules, since=clock()
+            node_name=node_name,
+            table=table,
+            min_period_s=min_period_s,
+            rules=self._rules,
+            since=clock(),
+            writer=os.urandom(8).hex(),
         )
         self.watches = watches(node_name, self._gates)
         self.samples = ProxySamples()

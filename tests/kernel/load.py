@@ -96,7 +96,7 @@ class Tally:
 
     def assert_none_failed(self, rate: float) -> None:
         """*rate*: how many a second were asked for; on a busy machine it may be somewhat fewer."""
-        assert self.errors == [], f"{len(self.errors)} of {self.sent} failed"
+        assert self.errors == [], f"{len(self.errors)} of {self.sent} failed: {self.errors[:5]}"
         assert sum(self.answers.values()) == self.sent
         assert self.rate > 0.9 * rate, f"only {self.rate:.0f} requests a second"
 

@@ -41,6 +41,7 @@ class Node:
 
     async def start_proxy(self) -> None:
         """Returns when it says that the rules are written."""
+        print(f"{time.time():.3f} start")  # to be compared with the times of errors
         self.process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "sliceplane", "proxy", "--kubeconfig", self._kubeconfig),
             *("--hostname-override", "node-1", "--netns", self.host.netns),
@@ -51,6 +52,7 @@ class Node:
         assert self.process.stdout is not None
         line = await asyncio.wait_for(self.process.stdout.readline(), 20)
         assert line.startswith(b"ready "), line
+        print(f"{time.time():.3f} ready")
 
     async def kill_proxy(self) -> None:
         if self.process is not None and self.process.returncode is None:

@@ -211,6 +211,10 @@ class FamilyPlane:
         if deadline is not None:
             self._schedule.on_idle_work(deadline)
 
+    def shadow(self) -> Transaction:
+        """What the kernel is thought to hold (``TableState.shadow``)."""
+        return self._table.shadow()
+
     def check(self) -> None:
         """Every invariant of the parts.  O(state)."""
         self._tracker.check()

@@ -377,6 +377,33 @@ class TableState:
         if self._slots[held.protocol].release(held.slot):
             draft.removed.append(DeleteContainer(map_of(held.protocol, held.slot)))
 
+    def shadow(self) -> Transaction:
+        """What the kernel is thought to hold, as what would make it from nothing.  O(state); for comparisons with the
+        kernel, so not while a transaction runs or the shadow is worth nothing."""
+        assert self._draft is None, "a transaction is under way"
+        assert not self._needs_full, "nobody knows what the kernel holds"
+        made: list[Command] = [AddTable(), self._writer, *static_commands(self.table.family, self._around)]
+        items: dict[str, list[Item]] = defaultdict(list)
+        rules: list[Command] = []
+        for name in sorted(self._held):
+            held = self._held[name]
+            made.append(AddChain(name))
+            if isinstance(held, HeldRules):
+                if held.chain.own_set is not None:
+                    made.append(AddContainer(held.chain.own_set))
+                rules.extend(AddRule(name, rule) for rule in (held.chain.rules if held.live else ()))
+                continue
+            container, offset = map_of(held.protocol, held.slot), offset_of(held.slot)
+            made.append(AddContainer(container))
+            items[container.name].extend(((offset + n,), target) for n, target in enumerate(held.targets))
+            if held.live:
+                balance = Balance(held.protocol, held.live, offset, container.name)
+                rules.append(AddRule(name, Rule((balance,))))
+        for (of, key), value in self._elements.items():
+            items[of].append((key, value))
+        elements = [AddElements(name, tuple(items[name])) for name in sorted(items)]
+        return Transaction(self.table, (*made, *elements, *rules))
+
     def check(self) -> None:
         """Every invariant; what is not marked is in the kernel as it shall be.  O(state)."""
         claims: dict[ElementId, list[tuple[ServiceKey, Value]]] = {}

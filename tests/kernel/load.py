@@ -15,7 +15,7 @@ from tests.kernel.netns import Host
 #: each request is a connection of its own, begun at its time whatever became of those before; until stdin ends
 CLIENT = """
 import asyncio, collections, json, sys, time
-address, port, rate, patience_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), 3.0
+address, port, rate, patience_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), 5.0
 answers, errors, slowest = collections.Counter(), [], 0.0
 async def one():
     global slowest

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.kernel
 RATE = 500.0
 VIPS = ("10.96.0.100", "fd96::100")
 TERMINATING = {"ready": False, "serving": True, "terminating": True}
-DRAIN_S = 0.25
+DRAIN_S = 0.5  # from a Pod's deletion, known to the node, until its server stops: a short preStop
 
 
 class Node:
@@ -165,8 +165,8 @@ async def test_no_request_fails_while_the_proxy_is_killed_and_started(tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-async def test_no_request_fails_while_the_proxy_is_killed_fifty_times(tmp_path: Path) -> None:
-    await kill_and_start(tmp_path, 50)
+async def test_no_request_fails_while_the_proxy_is_killed_twenty_times(tmp_path: Path) -> None:
+    await kill_and_start(tmp_path, 20)
 
 
 async def test_a_proxy_that_hangs_leaves_traffic_alone_and_catches_up(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from sliceplane.kit.ip import Family
 pytestmark = pytest.mark.kernel
 
 RATE = 500.0  # requests a second, half of them in each family
-DRAIN_S = 0.25  # from a Pod's deletion until its server stops: a short preStop
+DRAIN_S = 0.5  # from a Pod's deletion until its server stops: a short preStop
 READY_S = 0.05  # between two Pods
 REPLICAS = 4
 TERMINATING = {"ready": False, "serving": True, "terminating": True}

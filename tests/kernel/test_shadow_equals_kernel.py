@@ -265,6 +265,6 @@ def test_after_a_random_history_the_kernel_holds_what_the_shadow_says(host: Host
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_million_events_leave_nothing_behind(host: Host) -> None:
-    figures = churn(host, events=1_000_000, services=200, batch=2_000, compare_every=100)
+    figures = churn(host, events=1_000_000, services=200, batch=5_000, compare_every=100)
     print(figures)
     assert figures.blocks < BLOCKS_MAX, figures

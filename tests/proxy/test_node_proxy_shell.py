@@ -40,6 +40,9 @@ class Runner:
     async def memory(self, table: TableRef) -> Memory:
         return {}
 
+    def disturbed(self) -> bool:
+        return False
+
     async def tables(self) -> frozenset[TableRef]:
         return frozenset({TableRef("ip", TABLE), TableRef("ip6", TABLE)} - self.deleted)
 

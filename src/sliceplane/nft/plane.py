@@ -85,6 +85,11 @@ class FamilyPlane:
         return self._writes
 
     @property
+    def busy(self) -> bool:
+        """A write runs, or the last one failed: nobody can say what the kernel holds."""
+        return self._schedule.running or self._table.needs_full
+
+    @property
     def table(self) -> TableRef:
         return self._table.table
 
@@ -195,12 +200,14 @@ class FamilyPlane:
         self._table.on_failure()
         self._schedule.on_failure(now)
 
-    def on_doubt(self, now: float) -> None:
-        """Somebody else may have changed the table: write all of it anew.  Nothing is done while a write runs: it shows
-        by itself whether the table is there."""
-        if self._synced and not self._schedule.running:
-            self._table.force_full()
-            self._schedule.on_change(now)
+    def on_doubt(self, now: float) -> bool:
+        """Somebody else may have changed the table: write all of it anew.  False, and nothing is done, while a write
+        runs: it shows by itself whether the table is there."""
+        if not self._synced or self._schedule.running:
+            return False
+        self._table.force_full()
+        self._schedule.on_change(now)
+        return True
 
     def _note(self, changed: tuple[ServiceKey, ...], now: float) -> None:
         if changed and self._synced:

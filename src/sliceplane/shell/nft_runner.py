@@ -14,6 +14,7 @@ import re
 from typing import IO, Literal
 
 from sliceplane.nft.objects import Memory, TableRef
+from sliceplane.shell.nft_generation import generation
 
 #: the oldest that understands what we write (reference A6)
 VERSION_MIN = (1, 0, 1)
@@ -56,10 +57,30 @@ class NftRunner:
         self._netns = netns
         self._program = program
         self._timeout_s = timeout_s
+        self._running = self._taken = 0
+        self._of_others: int | None = None
 
     async def run(self, text: str) -> None:
         """The kernel takes all of *text* or nothing.  Raises ``NftError``."""
-        await self._nft("-f", "-", stdin=text)
+        self._running += 1
+        try:
+            await self._nft("-f", "-", stdin=text)
+            self._taken += 1
+        except NftError as error:
+            if error.reason != "rejected":
+                self._of_others = None  # nobody knows whether the kernel took it
+            raise
+        finally:
+            self._running -= 1
+
+    def disturbed(self) -> bool:
+        """Whether somebody else changed rules, ours perhaps, since this was last asked, as far as the kernel tells;
+        what it cannot tell now, because a transaction of ours runs, it tells the next time.  Cheap at any size."""
+        found = None if self._running else generation(self._netns)
+        if found is None:
+            return False
+        before, self._of_others = self._of_others, (found - self._taken) % 2**32
+        return before is not None and before != self._of_others
 
     async def tables(self) -> frozenset[TableRef]:
         """The tables of IPv4 and IPv6 that there are, whoever made them; cheap at any size.  Raises ``NftError``."""
@@ -142,6 +163,8 @@ def explain(stderr: str, code: int, netns: str) -> NftError:
         return NftError("missing", "nft was not found: install the package nftables")
     if "Operation not permitted" in stderr or "must be root" in stderr:
         return NftError("permission", "changing nftables rules needs root (CAP_NET_ADMIN)")
+    if re.search(r"^flush chain \S+ \S+ writer-", stderr, re.MULTILINE):
+        return NftError("rejected", "our table was removed, or replaced by another process: a second node proxy?")
     first = next((line.strip() for line in stderr.splitlines() if line.strip()), f"exit code {code}")
     if len(first) > _MESSAGE_LENGTH_MAX:
         first = first[:_MESSAGE_LENGTH_MAX] + "..."

@@ -11,8 +11,9 @@ that is not registered gets rules too.
 **After a write** comes what follows from it (``proxy_consequences``): health ports, figures, UDP flows.
 
 **Others.**  The kernel is never listed on the way of a change; that our tables are still there is looked at now and
-then, and at once when a transaction was refused, and each is written anew every ``WHOLE_TABLE_PERIOD_S``: what somebody
-else deleted or changed comes back although nothing happens to Services.
+then, and at once when a transaction was refused.  Each is written anew every ``WHOLE_TABLE_PERIOD_S``, and every
+``SUSPECT_PERIOD_S`` if somebody else changed nftables' rules meanwhile (whose, the kernel does not say): so what
+others deleted or changed in it comes back although nothing happens to Services.
 
 **Exit** leaves the rules: traffic goes on while the proxy is upgraded.  ``cleanup`` takes them away.
 """
@@ -62,6 +63,8 @@ HEALTH_TIMEOUT_S = 60.0
 LOOK_PERIOD_S = 30.0
 #: after so long a table is written anew, whatever it is thought to hold (as upstream, reference A10)
 WHOLE_TABLE_PERIOD_S = 3600.0
+#: the same while somebody else changes rules, ours perhaps
+SUSPECT_PERIOD_S = 300.0
 
 FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
 #: set by the autoscaler on a Node that it is about to delete
@@ -76,6 +79,8 @@ class Runner(Protocol):
     async def run(self, text: str) -> None: ...
 
     async def tables(self) -> frozenset[TableRef]: ...
+
+    def disturbed(self) -> bool: ...
 
     async def memory(self, table: TableRef) -> Memory: ...
 
@@ -138,6 +143,7 @@ class NodeProxy:
         flows: FlowForgetter | None = None,
         host_addresses: Callable[[], Awaitable[tuple[str, ...]]] = _no_addresses,
         clock: Callable[[], float] = time.time,
+        writer: str = "",
     ) -> None:
         """*flows*: who forgets stale UDP flows (``None``: nobody).  *host_addresses*: what the host's interfaces have,
         asked only where flags name node ports by networks."""
@@ -149,7 +155,7 @@ class NodeProxy:
             min_period_s=min_period_s,
             rules=self._rules,
             since=clock(),
-            writer=os.urandom(8).hex(),
+            writer=writer or os.urandom(8).hex(),
         )
         self.watches = watches(node_name, self._gates)
         self.samples = ProxySamples()
@@ -167,6 +173,8 @@ class NodeProxy:
         self._node_seen: Node | None = None
         self._union = Union() if self._gates.enabled(ENDPOINT_SLICE_SUBSETTING) else None
         self._doubt = asyncio.Event()
+        #: families whose tables somebody may have changed since they were written
+        self._suspects: set[Family] = set()
         self._written = {plane.family: asyncio.Event() for plane in self._planes}
         self._refusals: dict[Family, str] = {}
         self._consequences = {
@@ -369,17 +377,21 @@ class NodeProxy:
                 present = await self._runner.tables()
             except NftError:
                 continue  # whoever writes next says what is wrong with nft
+            if self._runner.disturbed():
+                self._suspects.update(self._wake)
             now = self._clock()
             for plane in self._planes:
                 written_at = plane.table_written_at
                 if written_at is None:
                     continue
+                period_s = SUSPECT_PERIOD_S if plane.family in self._suspects else WHOLE_TABLE_PERIOD_S
                 if plane.table not in present:
                     _log.warning("our table is gone, it is written anew", family=plane.family, table=plane.table.name)
-                elif now - written_at < WHOLE_TABLE_PERIOD_S:
+                elif now - written_at < period_s:
                     continue
-                plane.on_doubt(now)
-                self._wake[plane.family].set()
+                if plane.on_doubt(now):
+                    self._suspects.discard(plane.family)
+                    self._wake[plane.family].set()
 
     async def _write(self, plane: FamilyPlane) -> None:
         wake = self._wake[plane.family]

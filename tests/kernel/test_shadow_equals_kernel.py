@@ -31,8 +31,8 @@ pytestmark = pytest.mark.kernel
 FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
 NODE, ZONES = "node-1", ("a", "b", "c")
 RULES = RulesConfig(cluster_cidrs=("10.0.0.0/8", "fd00::/16"))
-#: Python's blocks of memory, out of half a million or so, that a long history may leave behind
-BLOCKS_MAX = 5_000
+#: Python's blocks of memory, out of half a million or so, that a history may leave behind, however long it is
+BLOCKS_MAX = 10_000
 CONDITIONS = (
     {},
     {"ready": True, "serving": True, "terminating": False},

@@ -39,6 +39,8 @@ SECONDS_MAX = 60.0
 #: objects in one answer to a list
 PAGE = 500
 PAUSE_S = 0.05
+#: numbers from here on are those of Pods that no service begins with
+ELSEWHERE = 4_000_000
 # From linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h.
 NETLINK_NETFILTER, NFNLGRP_NFTABLES, NEW_GENERATION = 12, 7, 10 << 8 | 15
 
@@ -204,9 +206,9 @@ class Measures:
     async def wait(self, runner: Watched, started: float) -> None:
         """For the transaction that a change of *started* makes."""
         async with asyncio.timeout(SECONDS_MAX):
-            # Objects out of use are removed a second later, by transactions that have no rules.
+            # Objects out of use are removed a second later, by transactions that add nothing.
             taken = await runner.taken.get()
-            while "numgen" not in taken.text:
+            while "\nadd " not in taken.text:
                 taken = await runner.taken.get()
         found = (taken.committed - started, taken.began - started, taken.ended - started, float(len(taken.text)))
         for values, value in zip(self.lists.values(), found, strict=True):
@@ -215,11 +217,14 @@ class Measures:
 
 
 async def change_endpoints(server: Server, runner: Watched, cluster: Cluster, size: int, count: int) -> Measures:
-    """Endpoint 0 of the first service goes and comes back, *count* times in all."""
+    """Endpoint 0 of the first service goes and comes back, *count* times in all; an only one moves."""
     pods, measures = range(min(size, PER_SLICE)), Measures()
     for number in range(count):
         cluster.revision += 1
-        body = cluster.slice(0, 0, pods, without=0 if number % 2 == 0 else -1, revision=cluster.revision)
+        if size == 1:
+            body = cluster.slice(0, 0, range(ELSEWHERE + number, ELSEWHERE + number + 1), revision=cluster.revision)
+        else:
+            body = cluster.slice(0, 0, pods, without=0 if number % 2 == 0 else -1, revision=cluster.revision)
         started = time.perf_counter()
         server.send(body)
         await measures.wait(runner, started)

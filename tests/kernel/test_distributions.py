@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kernel
 
 #: upper 1e-5 points of the distribution, by degrees of freedom
 LIMITS = {1: 19.5, 2: 23.0, 3: 25.9, 4: 28.5}
-COUNT = 600
+COUNT = 400
 CLIENTS = 120
 
 #: one request from each of the addresses

@@ -1,4 +1,4 @@
-"""The Endpoints controller between a lagging cache and a failing server: what went wrong upstream, what hosts rely on."""
+"""The Endpoints controller between a lagging cache and a failing server: what upstream got wrong, hosts rely on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from sliceplane.api.discovery import (
 from sliceplane.api.errors import StatusError, forbidden, internal
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
 from sliceplane.controllers.base import Done
-from sliceplane.controllers.endpoints import MAX_RETRIES, EndpointsConfig, EndpointsController
+from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.first_sync import FirstSync
-from sliceplane.endpoints.service import UNSEEN_TIMEOUT_S
+from sliceplane.controllers.service_syncs import MAX_RETRIES
+from sliceplane.slices.own_writes import UNSEEN_TIMEOUT_S
 
 # Writes, answers, caches
 
@@ -238,7 +239,7 @@ def test_pod_event_cost_is_flat_in_services_of_the_namespace() -> None:
     for number in range(300):
         plane.cluster.put(make_service(f"s{number}", selector={"part-of": "shop", "app": f"app-{number}"}))
     plane.deliver()
-    assert plane.controller._engine._selectors.probes("shop", {"part-of": "shop", "app": "app-7"}) <= 2
+    assert plane.controller._engine._routes.probes("shop", {"part-of": "shop", "app": "app-7"}) <= 2
 
 
 def test_churn_leaves_nothing_behind() -> None:

@@ -14,8 +14,9 @@ from sliceplane.api.discovery import (
 from sliceplane.api.errors import StatusError, forbidden, internal
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.base import Done
-from sliceplane.controllers.endpointslice import MAX_RETRIES, EndpointSliceConfig, EndpointSliceController
-from sliceplane.slices.service import UNSEEN_TIMEOUT_S
+from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.controllers.service_syncs import MAX_RETRIES
+from sliceplane.slices.own_writes import UNSEEN_TIMEOUT_S
 
 
 def test_lag_conflict_and_double_flip_converge_without_a_further_event() -> None:
@@ -228,7 +229,7 @@ def test_pod_event_cost_is_flat_in_services_of_the_namespace() -> None:
         labels = {"row": str(number // 20), "column": str(number % 20)}
         plane.cluster.put(make_service(f"t{number}", selector=labels))
     plane.deliver()
-    index = plane.controller._engine._selectors
+    index = plane.controller._engine._routes
     assert index.probes("shop", {"part-of": "shop", "app": "app-7"}) == 1
     assert list(index.matching("shop", {"part-of": "shop", "app": "app-7"})) == ["s7"]
     assert index.probes("shop", {"row": "3", "column": "4"}) <= 2

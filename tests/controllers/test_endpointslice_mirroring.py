@@ -13,13 +13,12 @@ from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.base import Done
 from sliceplane.controllers.endpointslice_mirroring import (
     FIRST_SYNC_TIMEOUT_S,
-    MAX_RETRIES,
-    PLANS_PER_TURN,
     EndpointSliceMirroringController,
     MirroringConfig,
 )
 from sliceplane.controllers.first_sync import FirstSync
-from sliceplane.endpoints.mirroring.ledger import UNSEEN_TIMEOUT_S
+from sliceplane.controllers.service_syncs import MAX_RETRIES, PLANS_PER_TURN
+from sliceplane.slices.own_writes import UNSEEN_TIMEOUT_S
 
 # Caches, answers, failures
 
@@ -224,7 +223,7 @@ def test_a_start_with_much_to_look_at_gives_others_their_turn() -> None:
     plane.begin()
     assert plane.jobs() == ()
     assert plane.controller.next_deadline() == plane.now, "there is more, at once"
-    assert plane.controller._queue.depth == PLANS_PER_TURN
+    assert plane.controller._syncs.waiting == PLANS_PER_TURN
     assert plane.jobs() == ()
     assert plane.jobs() == ()
     assert plane.controller.next_deadline() is None

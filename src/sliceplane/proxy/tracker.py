@@ -21,9 +21,9 @@ from sliceplane.kit.times import parse_time
 from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.categorize import categorize
 from sliceplane.proxy.conntrack import Expected
-from sliceplane.proxy.model import PortState, ServiceChange, ServiceKey, ServicePort, Topology
+from sliceplane.proxy.model import PortState, ServiceChange, ServiceKey, ServicePort, ServicePortName, Topology
 from sliceplane.proxy.servicemap import health_port, service_ports
-from sliceplane.proxy.slicecache import SliceCache
+from sliceplane.proxy.slicecache import Found, Held, SliceCache
 
 
 class ServiceTracker:
@@ -150,6 +150,14 @@ class ServiceTracker:
             return ()
         endpoints = self._slices.endpoints(key)
         return tuple(PortState(port, categorize(endpoints.get(port.name, ()), port, self._topology)) for port in ports)
+
+    def origins(self, key: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[Found]]:
+        """Where the endpoints of *key* come from, see ``SliceCache.origins``."""
+        return self._slices.origins(key, slice_key)
+
+    def slices(self, key: ServiceKey) -> dict[str, Held]:
+        """The slices that count for *key*, see ``SliceCache.slices``."""
+        return self._slices.slices(key)
 
     def expected_flows(self, keys: Iterable[ServiceKey]) -> Expected:
         """Who may answer UDP flows to the Services *keys*, as they are now.  O(those Services)."""

@@ -43,9 +43,10 @@ ARRIVES, REFUSED, NO_ANSWER = 0, 1, 2
 def command(*, source: str, target: str, node: str, output: str, kubeconfig: Path | None, **flags: Any) -> None:
     """Where does the packet that opens a connection go, and why.
 
-    Builds the rules that the node's proxy would have from what the API server says, sends the packet through them, and tells the verdict, every endpoint with its share, and which Service, slice, hint and
-    policy led there.  Reads only (get and list of Services, EndpointSlices, Nodes, Pods and ServiceCIDRs), on any
-    cluster; the kernel is not looked at.
+    Builds the rules that the node's proxy would have from what the API server says, sends the packet through them, and
+    tells the verdict, every endpoint with its share, and which Service, slice, hint and policy led there.  Reads only
+    (get and list of Services, EndpointSlices, Nodes, Pods and ServiceCIDRs), on any cluster; the kernel is not looked
+    at.
 
     Exit code 0: it arrives; 1: it is dropped or rejected; 2: no answer, stderr says why.
     """

@@ -8,6 +8,7 @@ there is no answer without it.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from sliceplane.api import codec
@@ -44,7 +45,10 @@ async def trace(client: Client, question: Question, settings: ProxySettings) -> 
         _pods(client, question, unread),
         _allowed(client, ServiceCIDRs, ServiceCIDR, unread),
     )
-    inquiry = Inquiry(question, Cluster(services, nodes, pods, ranges, tuple(unread)), settings)
+    cluster = Cluster(services, nodes, pods, ranges, tuple(unread))
+    if _may_be_a_pod(question, cluster):
+        cluster = replace(cluster, pods=await _list(client, Pods, Pod))
+    inquiry = Inquiry(question, cluster, settings)
     turn = asyncio.Semaphore(SERVICES_AT_ONCE)
 
     async def read(key: ServiceKey) -> None:
@@ -72,15 +76,19 @@ async def _slices(client: Client, key: ServiceKey, settings: ProxySettings) -> t
 
 
 async def _pods(client: Client, question: Question, unread: list[str]) -> tuple[Pod, ...]:
-    """Those that have an address of the question.  A server finds a Pod by its first address alone; all Pods are listed
-    where the sender's node is not known otherwise."""
+    """Those that have an address of the question as their first one, by which alone a server finds them."""
     found: list[Pod] = []
     wanted = (question.source, *((question.to.ip,) if isinstance(question.to, AddressTarget) else ()))
     for ip in wanted:
         found += await _allowed(client, Pods, Pod, unread, field_selector=f"status.podIP={ip}")
-    if not found and not unread and ":" in question.source:
-        found += await _allowed(client, Pods, Pod, unread)
     return tuple(found)
+
+
+def _may_be_a_pod(question: Question, cluster: Cluster) -> bool:
+    """Whether the sender has to be looked for among all Pods: nobody has its address as the first of two."""
+    is_known = cluster.pod_of(question.source) is not None or cluster.node_of(question.source) is not None
+    may_read = not any(sentence.startswith(Pods.plural) for sentence in cluster.unread)
+    return may_read and not is_known and not question.node
 
 
 async def _allowed(

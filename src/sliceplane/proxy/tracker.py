@@ -159,9 +159,12 @@ class ServiceTracker:
         """The slices that count for *key*, see ``SliceCache.slices``."""
         return self._slices.slices(key)
 
-    def expected_flows(self, keys: Iterable[ServiceKey]) -> Expected:
-        """Who may answer UDP flows to the Services *keys*, as they are now.  O(those Services)."""
+    def expected_flows(self, keys: Iterable[ServiceKey], gone: Iterable[ServicePort] = ()) -> Expected:
+        """Who may answer UDP flows to the Services *keys*, as they are now; and to the ports *gone*, which is nobody
+        unless one of *keys* has their addresses.  O(those Services)."""
         expected = Expected()
+        for port in gone:
+            expected.add(port, ())
         for key in keys:
             endpoints = self._slices.endpoints(key)
             for port in self._services.get(key, ()):

@@ -89,9 +89,9 @@ async def ask(host: Host, count: int) -> set[str]:
     return set(done.stdout.split())
 
 
-async def traced(kubeconfig: str, node: Host) -> set[str]:
+async def traced(kubeconfig: str, node: Host, name: str = "node-1") -> set[str]:
     """Where ``sliceplane trace`` says that the node's connections go."""
-    asked = ("trace", "--kubeconfig", kubeconfig, "--from", node.ip4, "--to", "demo.demo", "--node", "node-1")
+    asked = ("trace", "--kubeconfig", kubeconfig, "--from", node.ip4, "--to", "demo.demo", "--node", name)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "sliceplane", *asked, "--output", "json"),
         stdout=asyncio.subprocess.PIPE,

@@ -76,7 +76,9 @@ def pods(plane: Plane) -> dict[str, str]:
 
 def test_a_pod_is_led_to_its_own_zone(plane: Plane) -> None:
     where = pods(plane)
-    for source, node in sorted(where.items()):
+    senders = {node: ip for ip, node in sorted(where.items())}
+    assert len(senders) == 2
+    for node, source in sorted(senders.items()):
         ran = trace(plane, "--from", source, "--to", "api", "-o", "json", "--cluster-cidr", "10.244.0.0/16")
         assert (ran.returncode, ran.stderr) == (0, "")
         answer = json.loads(ran.stdout)

@@ -40,8 +40,14 @@ class Cluster:
 
     def ports(self, key: ServiceKey, family: Family) -> tuple[ServicePort, ...]:
         """Those that a proxy serves."""
-        service = self.by_key.get(key)
-        return service_ports(service, family) if service is not None else ()
+        if (key, family) not in self._served:
+            service = self.by_key.get(key)
+            self._served[key, family] = service_ports(service, family) if service is not None else ()
+        return self._served[key, family]
+
+    @cached_property
+    def _served(self) -> dict[tuple[ServiceKey, Family], tuple[ServicePort, ...]]:
+        return {}
 
     def node_of(self, ip: str) -> Node | None:
         """Whose own address *ip* is."""

@@ -108,7 +108,6 @@ def test_refused_is_1_and_no_answer_is_2(plane: Plane) -> None:
     assert ran.returncode == 1
     assert ran.stdout.startswith("verdict     reject: Service default/kubernetes port https has no endpoints\n")
     for flags, sentence in (
-        (("--to", "nobody"), "Error: there is no Service default/nobody\n"),
         (("--to", "api", "--node", "x"), "Error: there is no Node x; there are node-1, node-2\n"),
         (("--to", "api", "--kubeconfig", "/nowhere"), "Error: kubeconfig /nowhere: "),
     ):

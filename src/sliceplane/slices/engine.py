@@ -24,6 +24,7 @@ from sliceplane.slices.index import PodIndex, SelectorIndex
 from sliceplane.slices.members import Effect, Members
 from sliceplane.slices.service import ServiceState, Totals
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
+from sliceplane.slices.sight import Sight
 from sliceplane.slices.subsets import NodeZones, Subsetting
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.topology import ZoneShares
@@ -251,6 +252,15 @@ class SliceEngine:
         self._uncounted[key] = None
         self._drop_if_empty(service)
         return plan
+
+    def look(self, key: str, now: float) -> Sight | None:
+        """What *key* should have and what it has, for who only compares and never asks for a plan."""
+        service = self._services.get(key)
+        return None if service is None else service.look(now)
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        facts = self._pods.get(namespace, name)
+        return None if facts is None else facts.pod
 
     def surplus(self, key: str) -> int:
         """How many slices of *key* merging can save now.  Costs O(groups of ports)."""

@@ -68,7 +68,9 @@ def sound(found: Object) -> Object:
 
 
 def terminating_stay_ready(found: Object) -> Object:
-    return replace(found, metadata=replace(found.metadata, deletion_timestamp=None)) if isinstance(found, Pod) else found
+    return (
+        replace(found, metadata=replace(found.metadata, deletion_timestamp=None)) if isinstance(found, Pod) else found
+    )
 
 
 def wrong_zone(found: Object) -> Object:

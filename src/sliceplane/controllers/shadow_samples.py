@@ -52,4 +52,3 @@ def _differences(ledger: Ledger) -> Family:
 
 def _one(name: str, kind: str, help_text: str, value: float) -> Family:
     return Family(name, "counter" if kind == "counter" else "gauge", help_text, (), (Sample((), value),))
-

@@ -8,38 +8,32 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.apiserver.serving import Server, run_plane
 from tests.shadow import planted
+from tests.shadow.beside import NAMESPACE, controlled, delete_pod, endpoints, populate, set_ready, until
 from tests.shadow.planted import Planted
 
 from sliceplane.api.core import Pod
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.kit.rng import Rng
 from sliceplane.shadow.differences import Difference, Kind
 from sliceplane.shadow.ledger import Ledger, News
 from sliceplane.shell.client import kubeconfig
 from sliceplane.shell.client.http import HttpClient
 from sliceplane.shell.client.readonly import ReadOnlyClient
-from sliceplane.shell.host import ControllerHost
 from sliceplane.shell.plane import PlaneConfig
 from sliceplane.shell.shadow import ShadowRun
 from sliceplane.shell.shadow_report import Summary, line, table
 
 ROOT = Path(__file__).parents[2]
-NAMESPACE = "/api/v1/namespaces/default"
-SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-PORTS = [{"name": "http", "port": 80, "targetPort": 8080}, {"name": "admin", "port": 81, "targetPort": 8081}]
 PODS = 4
 
 
@@ -49,74 +43,6 @@ def server() -> Iterator[Server]:
     plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0))
     yield Server(plane)
     end()
-
-
-@contextmanager
-def controlled(server: Server, controller: Planted) -> Iterator[None]:
-    """*controller* works over the network, in a thread of its own, as in a second Sliceplane."""
-    ready, loop_of = threading.Event(), []
-
-    async def work() -> None:
-        stop = asyncio.Event()
-        loop_of.append((asyncio.get_running_loop(), stop))
-        client = HttpClient(kubeconfig.load(server.plane.kubeconfig))
-        host = ControllerHost(client, rng=Rng(1))
-        host.add(lambda: controller)
-        host.start()
-        ready.set()
-        await stop.wait()
-        await host.close()
-        await client.close()
-
-    thread = threading.Thread(target=lambda: asyncio.run(work()))
-    thread.start()
-    assert ready.wait(10)
-    try:
-        yield
-    finally:
-        loop, stop = loop_of[0]
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(20)
-
-
-def populate(server: Server) -> None:
-    for name, zone in (("n0", "a"), ("n1", "b")):
-        node = {"metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}}}
-        assert server.request("POST", "/api/v1/nodes", node).code == 201
-    spec = {"selector": {"app": "web"}, "ports": PORTS, "trafficDistribution": "PreferSameZone"}
-    assert server.request("POST", f"{NAMESPACE}/services", {"metadata": {"name": "web"}, "spec": spec}).code == 201
-    for number in range(PODS):
-        add_pod(server, number)
-
-
-def add_pod(server: Server, number: int) -> None:
-    pod = {
-        "metadata": {"name": f"web-{number}", "labels": {"app": "web"}},
-        "spec": {"nodeName": f"n{number % 2}", "containers": [{"name": "main", "image": "x"}]},
-    }
-    assert server.request("POST", f"{NAMESPACE}/pods", pod).code == 201
-    set_ready(server, number)
-
-
-def set_ready(server: Server, number: int, ready: str = "True") -> None:
-    address = f"10.9.0.{number + 1}"
-    status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
-    status["conditions"] = [{"type": "Ready", "status": ready}]  # type: ignore[assignment]
-    patch = {"Content_Type": "application/merge-patch+json"}
-    path = f"{NAMESPACE}/pods/web-{number}/status"
-    assert server.request("PATCH", path, {"status": status}, **patch).code == 200
-
-
-def endpoints(server: Server) -> dict[str, bool]:
-    items = server.get(SLICES).json["items"]
-    return {e["targetRef"]["name"]: e["conditions"]["ready"] for one in items for e in one["endpoints"]}
-
-
-def until(holds: Any, limit_s: float = 10.0) -> None:
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < limit_s, f"not within {limit_s} s"
-        time.sleep(0.05)
 
 
 def command(server: Server, *flags: str) -> list[str]:
@@ -178,7 +104,7 @@ def drain(server: Server, number: int) -> None:
     ],
 )
 def test_a_planted_bug_is_found_and_named(server: Server, bug: str, expected: set[tuple[str, ...]]) -> None:
-    populate(server)
+    populate(server, PODS)
     distort = {
         "terminating": planted.terminating_stay_ready,
         "zone": planted.wrong_zone,
@@ -186,12 +112,12 @@ def test_a_planted_bug_is_found_and_named(server: Server, bug: str, expected: se
         "hints": planted.no_hints,
         "ports": planted.last_port_dropped,
     }[bug]
-    with controlled(server, Planted(distort, never_lose=Pod if bug == "stale" else None)):
+    with controlled(server, lambda: Planted(distort, never_lose=Pod if bug == "stale" else None)):
         until(lambda: len(endpoints(server)) == PODS)
         if bug == "terminating":
             drain(server, 1)
         if bug == "stale":
-            assert server.request("DELETE", f"{NAMESPACE}/pods/web-3", {"gracePeriodSeconds": 0}).code == 200
+            delete_pod(server, 3)
         found = compared(server)
     assert {(each.what, each.standing.key) for each in found} == {("appeared", "default/web")}
     named = {(d.kind.value, d.subject, d.desired, d.actual) for d in (each.standing.difference for each in found)}
@@ -203,10 +129,10 @@ def test_a_planted_bug_is_found_and_named(server: Server, bug: str, expected: se
 
 
 def test_beside_a_sound_controller_there_is_no_difference_during_churn(server: Server, tmp_path: Path) -> None:
-    populate(server)
+    populate(server, PODS)
     output = tmp_path / "differences"
     flags = ("--metrics-bind-address=127.0.0.1:18291", f"--shadow-output={output}")
-    with controlled(server, Planted(planted.sound)):
+    with controlled(server, lambda: Planted(planted.sound)):
         until(lambda: len(endpoints(server)) == PODS)
         before = written(server)
         environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -248,7 +174,7 @@ def page(name: str) -> str:
 
 
 def test_once_says_that_all_is_the_same_and_an_account_that_may_only_read_is_enough(server: Server) -> None:
-    populate(server)
+    populate(server, PODS)
     role: dict[str, Any] = {"metadata": {"name": "shadow"}, "rules": [
         {"apiGroups": [""], "resources": ["services", "pods", "nodes"], "verbs": ["get", "list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]},
@@ -266,11 +192,11 @@ def test_once_says_that_all_is_the_same_and_an_account_that_may_only_read_is_eno
     config = json.loads(kubeconfig_with_token(server, made.json["status"]["token"]))
     path = Path(server.plane.kubeconfig).with_name("shadow.kubeconfig")
     path.write_text(json.dumps(config))
-    with controlled(server, Planted(planted.sound)):
+    with controlled(server, lambda: Planted(planted.sound)):
         until(lambda: len(endpoints(server)) == PODS)
         done = once(server, f"--kubeconfig={path}")
         assert (done.returncode, done.stdout.splitlines()[-1][:28]) == (0, "no difference in 2 services "), done.stderr
-    server.request("DELETE", f"{NAMESPACE}/pods/web-1", {"gracePeriodSeconds": 0})
+    delete_pod(server, 1)
     done = once(server, f"--kubeconfig={path}", "--shadow-output=-")
     assert done.returncode == 1, done.stderr
     found, summary = [json.loads(line) for line in done.stdout.splitlines()]

@@ -18,6 +18,7 @@ from sliceplane.controllers.base import Controller, Job
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.controllers.shadow import ShadowController
 from sliceplane.shadow.ledger import Ledger
+from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 
 replace = msgspec.structs.replace
 GRACE_S = 10.0
@@ -27,11 +28,11 @@ TWO_PORTS = (ServicePort(name="http", port=80, target_port=8080), ServicePort(na
 class Beside:
     """A cluster whose slices *other* writes, and a shadow that looks on.  The shadow's reads are in ``reads``."""
 
-    def __init__(self, other: Controller) -> None:
+    def __init__(self, other: Controller, changes: SelectorChanges = SelectorChanges.HAND_OVER) -> None:
         self.cluster = FakeCluster()
         self.other = other
         self.ledger = Ledger(GRACE_S)
-        self.shadow = ShadowController(EndpointSliceConfig(), self.ledger)
+        self.shadow = ShadowController(EndpointSliceConfig(selector_changes=changes), self.ledger)
         self.now = 1000.0
         self.reads: list[Job] = []
         self.other_works = True
@@ -72,8 +73,8 @@ class Beside:
         }
 
 
-def populated(other: Controller, **service: Any) -> Beside:
-    beside = Beside(other)
+def populated(other: Controller, *, changes: SelectorChanges = SelectorChanges.HAND_OVER, **service: Any) -> Beside:
+    beside = Beside(other, changes)
     beside.cluster.put(make_service(**{"ports": TWO_PORTS, "traffic_distribution": "PreferSameZone", **service}))
     for which in range(4):
         beside.cluster.put(make_pod(f"p-{which}", node=f"n{which % 2}", ips=(f"10.0.0.{which}", f"fd00::{which}")))
@@ -290,3 +291,25 @@ def test_figures() -> None:
     (one,) = samples["sliceplane_shadow_differences"].samples
     assert (one.labels, one.value) == (("shop", "web", "hint-missing"), 4)
     assert samples["sliceplane_shadow_services"].samples[0].value == 1
+
+
+@pytest.mark.parametrize("changes", list(SelectorChanges))
+def test_slices_of_a_service_without_a_selector(changes: SelectorChanges) -> None:
+    """Ours go in the end, so others that stay are a difference, but not before; with --selector-changes=upstream
+    ours stay, too."""
+    beside = populated(Planted(planted.sound), changes=changes)
+    beside.pass_time(2)
+    beside.other_works = False
+    beside.cluster.put(make_service(ports=TWO_PORTS, selector=None))
+    beside.pass_time(HAND_OVER_TIMEOUT_S + GRACE_S - 2)
+    assert beside.found() == set()
+    beside.pass_time(5)
+    expected = {("address-type", "", "(none)", "IPv4 with 4 endpoints")}
+    assert beside.found() == (set() if changes is SelectorChanges.UPSTREAM else expected)
+    # a shadow that begins now has not seen it happen, and waits for nothing but the grace period
+    later = Ledger(GRACE_S)
+    beside.shadow = ShadowController(EndpointSliceConfig(selector_changes=changes), later)
+    beside.cluster.start(beside.shadow, beside.now)
+    beside.pass_time(GRACE_S + 2)
+    beside.ledger = later
+    assert beside.found() == (set() if changes is SelectorChanges.UPSTREAM else expected)

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,7 @@ def test_there_and_back_without_a_write(manager: str, plane: Plane, tmp_path: Pa
         populate(plane)
         compared = eventually(lambda: done if (done := shadow(plane)).returncode == 0 else None, within_s=60)
         assert "no difference in 6 services" in compared.stdout, compared.stdout
+        churn_beside_a_shadow(plane)
         before = versions(plane)
         assert len(before) >= 13, "five Services, two sets of named ports, at most 100 endpoints a slice"
     # step 4 of docs/hand-over.md: the manager goes on without the controller; ours takes over
@@ -177,7 +179,26 @@ def shadow(plane: Plane) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def instance(plane: Plane) -> subprocess.Popen[str]:
-    program = [sys.executable, "-m", "sliceplane", "controllers", "--kubeconfig", plane.kubeconfig, OURS]
+def churn_beside_a_shadow(plane: Plane) -> None:
+    """Pods flip, come and go for a while, and the manager is accused of nothing."""
+    with instance(plane, "--shadow", "--shadow-grace=5s") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready shadow\n"
+        for turn in range(12):
+            statuses(plane, *(pod(number, ready=(number + turn) % 3 != 0) for number in range(20, 40)))
+            kubectl(plane, "delete", "pod", "-n", "demo", f"web-{turn + 50}", f"web-{turn + 70}", "--wait=false")
+            again = [pod(turn + 50), pod(turn + 70)]
+            eventually(lambda again=again: create(plane, *again) is None)  # type: ignore[misc]
+            statuses(plane, *again)
+        statuses(plane, *(pod(number) for number in range(20, 40)))
+        time.sleep(7.0)
+        process.send_signal(signal.SIGTERM)
+        told = process.stdout.read()
+        assert process.wait(20) == 0
+    assert told.startswith("no difference in 6 services"), told
+
+
+def instance(plane: Plane, *flags: str) -> subprocess.Popen[str]:
+    program = [sys.executable, "-m", "sliceplane", "controllers", "--kubeconfig", plane.kubeconfig, *(flags or (OURS,))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

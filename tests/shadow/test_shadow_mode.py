@@ -23,6 +23,7 @@ from tests.shadow.planted import Planted
 from sliceplane.api.core import Pod
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices
+from sliceplane.cli.shadow import Printed
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.shadow.differences import Difference, Kind
 from sliceplane.shadow.ledger import Ledger, News
@@ -31,7 +32,7 @@ from sliceplane.shell.client.http import HttpClient
 from sliceplane.shell.client.readonly import ReadOnlyClient
 from sliceplane.shell.plane import PlaneConfig
 from sliceplane.shell.shadow import ShadowRun
-from sliceplane.shell.shadow_report import Summary, line, table
+from sliceplane.shell.shadow_report import Summary, line, summary_of, table
 
 ROOT = Path(__file__).parents[2]
 PODS = 4
@@ -238,6 +239,23 @@ def test_what_people_read() -> None:
     assert line(ledger.take_news()[0]).startswith(
         "1970-01-01T00:01:45.000000Z appeared default/web IPv4 Pod web-0: zone: ours a, theirs bbb"
     )
+
+
+def test_a_terminal_shows_a_picture_and_only_when_it_changed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    printed, ledger = Printed(None, to_stdout=False), Ledger(0.0)
+    for now in (1.0, 2.0):
+        printed.look(ledger, summary_of(ledger, 1), now)
+    ledger.observe("a/b", [Difference(Kind.READY, "IPv4", "Pod p", "true", "false", "p")], (), unrest=False, now=3.0)
+    ledger.confirm("a/b", ledger.due("a/b", 3.0), 3.0)
+    printed.news(ledger.take_news())
+    printed.look(ledger, summary_of(ledger, 1), 4.0)
+    first, second = capsys.readouterr().out.split("\x1b[H\x1b[2J")[1:]
+    assert first.strip() == "no difference in 1 service after 0 comparisons"
+    assert second.startswith("1 difference in 1 service after 1 comparison")
+    assert "a/b      ready  IPv4  Pod p  true  false   1s" in second
 
 
 async def test_no_write_reaches_the_server(server: Server) -> None:

@@ -33,6 +33,7 @@ from sliceplane.shadow.compare import compare
 from sliceplane.shadow.differences import Difference
 from sliceplane.shadow.ledger import Ledger
 from sliceplane.slices.engine import Keys, SliceEngine
+from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 from sliceplane.workqueue.queue import WorkQueue
 from sliceplane.workqueue.samples import queue_families
 
@@ -85,6 +86,9 @@ class ShadowController:
         self._nodes: dict[str, str] = {}
         #: slices that a Service controls and nobody is said to manage: service -> names
         self._unlabelled: dict[str, dict[str, None]] = {}
+        #: slices stay for ever when their service loses its selector, or until this time
+        self._leaves = config.selector_changes is SelectorChanges.UPSTREAM
+        self._waiting: dict[str, float] = {}
         #: how many endpoints big services had when they were last compared
         self._big: dict[str, int] = {}
         self._synced = False
@@ -132,8 +136,13 @@ class ShadowController:
         else:
             self._engine.on_service(service)
             self._services[key] = service.metadata.resource_version
-        if self._engine.shape(key) != before:
+        shape = self._engine.shape(key)
+        if shape != before:
             self._unrest_of(key).everything = True
+            if shape is None or shape.active or shape.external:
+                self._waiting.pop(key, None)
+            elif self._synced and (before is None or before.active or before.external):
+                self._waiting[key] = now + HAND_OVER_TIMEOUT_S
         self._add(key, now)
 
     def _on_node(self, node: Node, old: Node | None, new: Node | None, now: float) -> None:
@@ -195,6 +204,7 @@ class ShadowController:
         sight = self._engine.look(key, now)
         if sight is None:
             self._big.pop(key, None)
+            self._waiting.pop(key, None)
             self._ledger.forget(key, now)
             return
         size = sum(map(len, sight.desired.values()))
@@ -202,7 +212,12 @@ class ShadowController:
             self._big[key] = size
         else:
             self._big.pop(key, None)
-        found = compare(sight, sorted(self._unlabelled.get(key, ())))
+        until = self._waiting.pop(key, now)
+        if now < until:
+            self._waiting[key] = until
+            self._queue.add_after(key, until - now, now)
+        leaves = self._leaves or now < until
+        found = compare(sight, sorted(self._unlabelled.get(key, ())), leaves=leaves)
         self._ledger.observe(key, found, unrest.pods, unrest=unrest.everything, now=now)
 
     def _end(self, key: str, now: float, *, behind_s: float = 0.0) -> None:

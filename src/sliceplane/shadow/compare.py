@@ -50,12 +50,14 @@ class _Shown(NamedTuple):
     body: bytes
 
 
-def compare(sight: Sight, unlabelled: Iterable[str] = ()) -> tuple[Difference, ...]:
-    """All differences, sorted.  *unlabelled*: slices that the service controls and no label says who manages."""
+def compare(sight: Sight, unlabelled: Iterable[str] = (), *, leaves: bool = False) -> tuple[Difference, ...]:
+    """All differences, sorted.  *unlabelled*: slices that the service controls and no label says who manages.
+    *leaves*: our controller, too, lets the slices of a service be that has no endpoints for it to make (any more)."""
     found = [
         Difference(Kind.MANAGED_BY, "", f"EndpointSlice {name}", MANAGED_BY_CONTROLLER, NOTHING) for name in unlabelled
     ]
-    found += _address_types(sight)
+    if sight.shape.active or not leaves:
+        found += _address_types(sight)
     if sight.shape.active:
         for family, desired in sight.desired.items():
             slices = [each for _, each in sorted(sight.slices.items()) if each.address_type == family]

@@ -29,9 +29,10 @@ class Summary:
 
     @property
     def text(self) -> str:
-        found = f"{self.differences + self.beyond} differences" if self.differences else "no difference"
+        found = _count(self.differences + self.beyond, "difference") if self.differences else "no difference"
         waiting = f", {self.pending} younger than the grace period" if self.pending else ""
-        return f"{found} in {self.services} services after {self.comparisons} comparisons{waiting}"
+        where = f"{_count(self.services, 'service')} after {_count(self.comparisons, 'comparison')}"
+        return f"{found} in {where}{waiting}"
 
 
 def rows(standing: Iterable[Standing], now: float) -> list[tuple[str, ...]]:
@@ -97,6 +98,10 @@ def json_summary(summary: Summary, now: float) -> bytes:
 def summary_of(ledger: Ledger, services: int) -> Summary:
     standing: Sequence[Standing] = tuple(ledger.standing())
     return Summary(services, ledger.compared, len(standing), ledger.pending, ledger.beyond)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _cut(text: str) -> str:

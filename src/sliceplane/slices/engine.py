@@ -208,8 +208,7 @@ class SliceEngine:
         return None if service is None else service.look(now)
 
     def pod(self, namespace: str, name: str) -> Pod | None:
-        facts = self._pods.get(namespace, name)
-        return None if facts is None else facts.pod
+        return self._routes.pod(namespace, name)
 
     def surplus(self, key: str) -> int:
         """How many slices of *key* merging can save now.  Costs O(groups of ports)."""

@@ -26,7 +26,7 @@ from sliceplane.api.scheme import ConfigMaps, EndpointSlices
 from sliceplane.cli.shadow import Printed
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.shadow.differences import Difference, Kind
-from sliceplane.shadow.ledger import Ledger, News
+from sliceplane.shadow.ledger import DIFFERENCES_PER_SERVICE_MAX, Ledger, News
 from sliceplane.shell.client import kubeconfig
 from sliceplane.shell.client.http import HttpClient
 from sliceplane.shell.client.readonly import ReadOnlyClient
@@ -239,6 +239,24 @@ def test_what_people_read() -> None:
     assert line(ledger.take_news()[0]).startswith(
         "1970-01-01T00:01:45.000000Z appeared default/web IPv4 Pod web-0: zone: ours a, theirs bbb"
     )
+
+
+def test_differences_beyond_the_limit_are_counted_and_push_nobody_out() -> None:
+    def differences(first: int, count: int) -> list[Difference]:
+        pods = [f"web-{n:05d}" for n in range(first, first + count)]
+        return [Difference(Kind.READY, "IPv4", f"Pod {pod}", "true", "false", pod) for pod in pods]
+
+    ledger, beyond = Ledger(0.0), 5
+    later = differences(50_000, DIFFERENCES_PER_SERVICE_MAX)
+    ledger.observe("a/b", later, (), unrest=False, now=1.0)
+    ledger.confirm("a/b", ledger.due("a/b", 1.0), 1.0)
+    ledger.take_news()
+    ledger.observe("a/b", [*differences(0, beyond), *later], (), unrest=False, now=2.0)
+    assert (ledger.take_news(), ledger.beyond, ledger.pending) == ((), beyond, 0)
+    assert summary_of(ledger, 1).text.startswith(f"{DIFFERENCES_PER_SERVICE_MAX + beyond} differences in 1 service")
+    ledger.observe("a/b", later[:-1], (), unrest=False, now=3.0)
+    assert ([news.what for news in ledger.take_news()], ledger.beyond) == (["resolved"], 0)
+    ledger.check()
 
 
 def test_a_terminal_shows_a_picture_and_only_when_it_changed(

@@ -68,12 +68,14 @@ class Ledger:
         """*found* are all differences of *key*.  *restless*: pods that changed since the last call; *unrest*: all may
         have changed."""
         self.compared += 1
-        kept = found[:DIFFERENCES_PER_SERVICE_MAX]
-        if len(found) > len(kept):
-            self._beyond[key] = len(found) - len(kept)
-        else:
-            self._beyond.pop(key, None)
         pending, standing = self._pending.pop(key, {}), self._standing.get(key, {})
+        kept = found
+        self._beyond.pop(key, None)
+        if len(found) > DIFFERENCES_PER_SERVICE_MAX:
+            # Those that are known first: that others come must not look as if these went.
+            known_first = sorted(found, key=lambda each: each not in standing and each not in pending)
+            kept = known_first[:DIFFERENCES_PER_SERVICE_MAX]
+            self._beyond[key] = len(found) - len(kept)
         there = frozenset(kept)
         for gone in [each for each in standing if each not in there]:
             self._tell("resolved", key, gone, standing.pop(gone), now)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.kernel
 
 RATE = 500.0  # requests a second, half of them in each family
 DRAIN_S = 0.5  # from a Pod's deletion until its server stops: a short preStop
-READY_S = 0.05  # between two Pods
+READY_S = 0.1  # between two Pods
 REPLICAS = 4
 TERMINATING = {"ready": False, "serving": True, "terminating": True}
 
@@ -111,7 +111,7 @@ async def roll(hosts: tuple[Host, Host], rolls: int) -> None:
         await deployment.stopped()
     for tally in tallies:
         tally.assert_none_failed(RATE / 2)
-        assert len(tally.answers) > 0.9 * REPLICAS * (rolls + 1), "those that nobody was led to are the exception"
+        assert len(tally.answers) > 0.7 * REPLICAS * (rolls + 1), "those that nobody was led to are the exception"
 
 
 async def test_no_request_fails_while_all_backends_are_replaced(hosts: tuple[Host, Host]) -> None:

@@ -1,0 +1,301 @@
+"""Sets, maps and their elements.
+
+Keys and targets are concatenations: each part is padded to four bytes, the size of a register.  Addresses and ports are in
+the network's byte order, what ``numgen`` draws in the host's.
+
+What ``nft`` wants to know when it lists a set, and the kernel does not, is in the set's *user data*: small records of
+kind, length and value, in each other (libnftnl's udata); the numbers in there are nft's own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Iterable, Iterator
+
+from sliceplane.nft.netlink.attributes import (
+    LIST_ELEMENT,
+    Inexpressible,
+    attribute,
+    host_number,
+    long_number,
+    nest,
+    number,
+    text,
+)
+from sliceplane.nft.objects import Container, Item, Key, NftFamily, Remaining, Target, Value
+
+PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
+ADDRESS_BYTES: dict[NftFamily, int] = {"ip": 4, "ip6": 16}
+
+#: bytes of elements in one message: less than an attribute may have, with room for the largest element
+_ELEMENTS_BYTES_MAX = 60_000
+
+# NFTA_SET_*
+_TABLE, _NAME, _FLAGS, _KEY_TYPE, _KEY_BYTES, _DATA_TYPE, _DATA_BYTES = 1, 2, 3, 4, 5, 6, 7
+_DESCRIPTION, _ID, _TIMEOUT_MS, _USERDATA = 9, 10, 11, 13
+# NFT_SET_*
+_ANONYMOUS, _CONSTANT, _INTERVAL, _MAP, _TIMEOUT, _DYNAMIC = 0x1, 0x2, 0x4, 0x8, 0x10, 0x20
+_VERDICT = 0xFFFFFF00  # NFT_DATA_VERDICT
+# NFTA_SET_ELEM_LIST_*, NFTA_SET_ELEM_*
+_LIST_TABLE, _LIST_SET, _LIST_ELEMENTS, _LIST_ID = 1, 2, 3, 4
+_KEY, _DATA, _ELEMENT_FLAGS, _EXPIRES_MS, _ELEMENT_USERDATA = 1, 2, 3, 5, 6
+_INTERVAL_END = 1
+# NFTA_DATA_*, NFTA_VERDICT_*; NF_DROP, NFT_JUMP, NFT_GOTO
+_VALUE, _DATA_VERDICT = 1, 2
+_CODE, _CHAIN = 1, 2
+DROP_CODE, JUMP_CODE, GOTO_CODE = 0, -3, -4
+
+# nft's numbers for types of data; in a concatenation six bits each
+_INTEGER, _PROTOCOL_TYPE, _PORT_TYPE = 4, 12, 13
+_ADDRESS_TYPE: dict[NftFamily, int] = {"ip": 7, "ip6": 8}
+_TYPE_BITS = 6
+# ... for byte orders, of expressions, and of header fields, by header and field
+_NO_ORDER, _HOST_ORDER, _NETWORK_ORDER = 0, 1, 2
+_EXPRESSION_VERDICT, _EXPRESSION_PAYLOAD, _EXPRESSION_CONCATENATION, _EXPRESSION_NUMGEN = 1, 7, 13, 23
+_FIELDS: dict[tuple[str, str], tuple[int, int]] = {
+    ("ip", "saddr"): (12, 11),
+    ("ip", "daddr"): (12, 12),
+    ("ip6", "saddr"): (13, 8),
+    ("ip6", "daddr"): (13, 9),
+    ("tcp", "dport"): (8, 2),
+    ("udp", "dport"): (6, 2),
+    ("sctp", "dport"): (10, 2),
+}
+# ... and in user data of a set, and of an element
+_KEY_ORDER, _DATA_ORDER, _MERGED, _KEY_TYPEOF, _DATA_TYPEOF, _DATA_INTERVAL = 0, 1, 2, 3, 4, 6
+_OPEN_INTERVAL = b"\x01\x04" + host_number(1)
+
+_PORT = struct.Struct(">H2x")
+
+
+def address(value: str | int, family: NftFamily) -> bytes:
+    """Raises ``ValueError`` for anything but an address of *family*."""
+    assert isinstance(value, str), f"{value} is no address"
+    if family == "ip6":
+        return ipaddress.IPv6Address(value).packed
+    packed = bytes(map(int, value.split(".")))
+    if len(packed) != 4:
+        raise Inexpressible(f"address {value}")
+    return packed
+
+
+def port(value: str | int) -> bytes:
+    """In a register."""
+    assert isinstance(value, int), f"{value} is no port"
+    return _PORT.pack(value)
+
+
+def verdict(code: int, chain: str = "") -> bytes:
+    """``NFTA_DATA_VERDICT``"""
+    parts = (number(_CODE, code), text(_CHAIN, chain)) if chain else (number(_CODE, code),)
+    return nest(_DATA_VERDICT, *parts)
+
+
+def value(data: bytes) -> bytes:
+    """``NFTA_DATA_VALUE``"""
+    return attribute(_VALUE, data)
+
+
+def definition(table: str, container: Container, family: NftFamily, set_id: int) -> bytes:
+    """The body of a ``NEWSET`` message."""
+    parts = [_type_of(part, family) for part in container.key]
+    lengths = [length for _, length in parts]
+    key_bytes = lengths[0] if len(parts) == 1 else sum(length + 3 & ~3 for length in lengths)
+    flags = (_TIMEOUT | _DYNAMIC if container.timeout_s else 0) | (0 if container.value == "none" else _MAP)
+    body = [text(_TABLE, table), text(_NAME, container.name), number(_FLAGS, flags)]
+    body += [number(_KEY_TYPE, _joined(kind for kind, _ in parts)), number(_KEY_BYTES, key_bytes)]
+    if container.value == "verdict":
+        body += [number(_DATA_TYPE, _VERDICT), number(_DATA_BYTES, 0)]
+    elif container.value == "target":
+        kinds = (_ADDRESS_TYPE[family], _PORT_TYPE)
+        body += [number(_DATA_TYPE, _joined(kinds)), number(_DATA_BYTES, ADDRESS_BYTES[family] + 4)]
+    body.append(number(_ID, set_id))
+    if container.timeout_s:
+        body.append(long_number(_TIMEOUT_MS, container.timeout_s * 1000))
+    body.append(attribute(_USERDATA, _userdata(container, family)))
+    return b"".join(body)
+
+
+def anonymous_map(table: str, size: int, set_id: int) -> bytes:
+    """``NEWSET`` of a map from what ``numgen`` draws to verdicts, for one rule."""
+    return b"".join(
+        (
+            text(_TABLE, table),
+            text(_NAME, ANONYMOUS_MAP),
+            number(_FLAGS, _ANONYMOUS | _CONSTANT | _MAP),
+            number(_KEY_TYPE, _INTEGER),
+            number(_KEY_BYTES, 4),
+            number(_DATA_TYPE, _VERDICT),
+            number(_DATA_BYTES, 0),
+            number(_ID, set_id),
+            nest(_DESCRIPTION, number(1, size)),
+            attribute(
+                _USERDATA,
+                _order(_KEY_ORDER, _HOST_ORDER)
+                + _order(_DATA_ORDER, _NO_ORDER)
+                + _record(_DATA_TYPEOF, _expression(_EXPRESSION_VERDICT, b""))
+                + _order(_DATA_INTERVAL, 0),
+            ),
+        )
+    )
+
+
+def anonymous_set(table: str, size: int, family: NftFamily, field: str, set_id: int, *, interval: bool) -> bytes:
+    """``NEWSET`` of a set of addresses, for one rule."""
+    userdata = _order(_KEY_ORDER, _NETWORK_ORDER) + (_order(_MERGED, 1) if interval else b"")
+    return b"".join(
+        (
+            text(_TABLE, table),
+            text(_NAME, ANONYMOUS_SET),
+            number(_FLAGS, _ANONYMOUS | _CONSTANT | (_INTERVAL if interval else 0)),
+            number(_KEY_TYPE, _ADDRESS_TYPE[family]),
+            number(_KEY_BYTES, ADDRESS_BYTES[family]),
+            number(_ID, set_id),
+            nest(_DESCRIPTION, number(1, size)),
+            attribute(_USERDATA, userdata + _record(_KEY_TYPEOF, _header_field(family, field))),
+        )
+    )
+
+
+#: the kernel puts a number where the ``%d`` is
+ANONYMOUS_MAP, ANONYMOUS_SET = "__map%d", "__set%d"
+
+
+def reference(table: str, name: str) -> bytes:
+    """The body of a ``DELSET`` message; in a ``DELSETELEM`` message all of its elements."""
+    return text(_TABLE, table) + text(_NAME, name)
+
+
+def element_lists(table: str, name: str, elements: Iterable[bytes], set_id: int | None = None) -> Iterator[bytes]:
+    """Bodies of ``NEWSETELEM`` or ``DELSETELEM`` messages: as many as it takes."""
+    head = text(_LIST_TABLE, table) + text(_LIST_SET, name)
+    if set_id is not None:
+        head += number(_LIST_ID, set_id)
+    part: list[bytes] = []
+    size = 0
+    for each in elements:
+        if size + len(each) > _ELEMENTS_BYTES_MAX:
+            yield head + nest(_LIST_ELEMENTS, *part)
+            part, size = [], 0
+        part.append(each)
+        size += len(each)
+    yield head + nest(_LIST_ELEMENTS, *part)
+
+
+def elements(items: Iterable[Item], family: NftFamily) -> Iterator[bytes]:
+    """What ``element_lists`` wants, of elements that are to be added."""
+    target = _Targets(family)
+    for key, held in items:
+        if isinstance(held, Target):
+            yield target.element(key, held)
+        else:
+            yield _element(_packed(key, family), held)
+
+
+def keys(found: Iterable[Key], family: NftFamily) -> Iterator[bytes]:
+    """What ``element_lists`` wants, of elements that are to be deleted."""
+    for key in found:
+        yield _element(_packed(key, family), None)
+
+
+def bound(packed: bytes, *, end: bool = False, is_open: bool = False) -> bytes:
+    """The begin of an interval, or the first address after it; *is_open*: there is none after it."""
+    parts = [number(_ELEMENT_FLAGS, _INTERVAL_END)] if end else []
+    parts.append(nest(_KEY, value(packed)))
+    if is_open:
+        parts.append(attribute(_ELEMENT_USERDATA, _OPEN_INTERVAL))
+    return nest(LIST_ELEMENT, *parts)
+
+
+class _Targets:
+    """Makes elements of maps of targets.  They all look the same, and there may be hundreds of thousands."""
+
+    def __init__(self, family: NftFamily) -> None:
+        self._family = family
+        size = ADDRESS_BYTES[family]
+        sample = nest(LIST_ELEMENT, nest(_KEY, value(bytes(4))), nest(_DATA, value(bytes(size + 4))))
+        self._form = struct.Struct(f"={12}s4s8s{size}s4s")
+        self._head, self._middle = sample[:12], sample[16:24]
+        assert self._form.size == len(sample), f"{self._form.size} bytes are not {len(sample)}"
+
+    def element(self, key: Key, target: Target) -> bytes:
+        packed, destination = _packed(key, self._family), address(target.ip, self._family)
+        if len(packed) != 4:
+            raise Inexpressible(f"target of {key}")
+        return self._form.pack(self._head, packed, self._middle, destination, _PORT.pack(target.port))
+
+
+def _element(packed: bytes, held: Value) -> bytes:
+    if held is None:
+        return nest(LIST_ELEMENT, nest(_KEY, value(packed)))
+    if isinstance(held, Remaining):
+        return nest(LIST_ELEMENT, long_number(_EXPIRES_MS, held.seconds * 1000), nest(_KEY, value(packed)))
+    assert not isinstance(held, Target), "they have a way of their own"
+    data = verdict(GOTO_CODE, held.chain) if held.kind == "goto" else verdict(DROP_CODE)
+    return nest(LIST_ELEMENT, nest(_KEY, value(packed)), nest(_DATA, data))
+
+
+def _packed(key: Key, family: NftFamily) -> bytes:
+    """A number alone is one that ``numgen`` draws; in a concatenation it is a port (``Container.key``)."""
+    if len(key) == 1:
+        (only,) = key
+        return host_number(only) if isinstance(only, int) else address(only, family)
+    parts = []
+    for part in key:
+        if isinstance(part, int):
+            parts.append(_PORT.pack(part))
+        else:
+            protocol = PROTOCOLS.get(part)
+            parts.append(address(part, family) if protocol is None else bytes((protocol, 0, 0, 0)))
+    return b"".join(parts)
+
+
+def _type_of(part: str, family: NftFamily) -> tuple[int, int]:
+    """nft's number and the length in bytes."""
+    known = {"addr": (_ADDRESS_TYPE[family], ADDRESS_BYTES[family]), "proto": (_PROTOCOL_TYPE, 1)}
+    return (known | {"port": (_PORT_TYPE, 2), "numgen": (_INTEGER, 4)})[part]
+
+
+def _joined(kinds: Iterable[int]) -> int:
+    found = 0
+    for kind in kinds:
+        found = found << _TYPE_BITS | kind
+    return found
+
+
+def _userdata(container: Container, family: NftFamily) -> bytes:
+    if container.value == "target":
+        numgen = _expression(_EXPRESSION_NUMGEN, _order(0, 1) + _order(1, 2) + _order(2, 0))  # random mod 2 offset 0
+        parts = _record(0, _header_field(family, "daddr")) + _record(1, _header_field(container.protocol, "dport"))
+        found = _order(_KEY_ORDER, _HOST_ORDER) + _order(_DATA_ORDER, _NO_ORDER) + _record(_KEY_TYPEOF, numgen)
+        return (
+            found
+            + _record(_DATA_TYPEOF, _expression(_EXPRESSION_CONCATENATION, parts))
+            + _order(_DATA_INTERVAL, 0)
+        )
+    if len(container.key) == 1:
+        if container.key != ("addr",) or container.value != "none":
+            raise Inexpressible(f"{container}")
+        return _order(_KEY_ORDER, _NETWORK_ORDER)
+    key = _record(_KEY_TYPEOF, _expression(_EXPRESSION_CONCATENATION, b""))
+    if container.value == "none":
+        return _order(_KEY_ORDER, _NO_ORDER) + key
+    return _order(_KEY_ORDER, _NO_ORDER) + _order(_DATA_ORDER, _NO_ORDER) + key + _order(_DATA_INTERVAL, 0)
+
+
+def _record(kind: int, body: bytes) -> bytes:
+    return bytes((kind, len(body))) + body
+
+
+def _order(kind: int, number_: int) -> bytes:
+    return _record(kind, host_number(number_))
+
+
+def _expression(kind: int, body: bytes) -> bytes:
+    return _order(0, kind) + _record(1, body)
+
+
+def _header_field(header: str, field: str) -> bytes:
+    described, template = _FIELDS[header, field]
+    return _expression(_EXPRESSION_PAYLOAD, _order(0, described) + _order(1, template))

@@ -20,8 +20,9 @@ from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs,
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
 from sliceplane.shell.conntrack import Conntrack
+from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.nft_runner import NftRunner
-from sliceplane.shell.node_proxy import NodeProxy, cleanup
+from sliceplane.shell.node_proxy import FAMILIES, NodeProxy
 
 SERVER = """
 import socket, sys, threading
@@ -138,10 +139,10 @@ class Cluster:
 
     def __init__(self, host: Host, **options: Any) -> None:
         self.host = host
-        self.runner = NftRunner(netns=host.netns)
+        self.backend = Nftables(NftRunner(netns=host.netns))
         #: take the rules away at the end
         self.clean = True
-        self.proxy = NodeProxy(NODE, self.runner, flows=Conntrack(netns=host.netns), **options)
+        self.proxy = NodeProxy(NODE, self.backend, flows=Conntrack(netns=host.netns), **options)
         self._known: dict[tuple[str, str], Object] = {}
 
     def put(self, *objects: Object) -> None:
@@ -187,4 +188,4 @@ async def running(host: Host, **options: Any) -> AsyncIterator[Cluster]:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         if cluster.clean:
-            await cleanup(cluster.runner)
+            await cluster.backend.remove(FAMILIES)

@@ -31,6 +31,7 @@ from sliceplane.shell import node_proxy, proxy_inputs
 from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.client.base import Unreachable
 from sliceplane.shell.client.inprocess import InProcessClient
+from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.node_proxy import NodeProxy
 from sliceplane.shell.storage.committer import Committer
 from sliceplane.shell.storage.memory import MemoryBackend
@@ -124,7 +125,7 @@ async def relabel(client: InProcessClient, resource: Resource, name: str, namesp
 @asynccontextmanager
 async def proxy_of(client: Any, gates: Gates | None = None) -> AsyncIterator[tuple[NodeProxy, Kernel]]:
     kernel = Kernel()
-    proxy = NodeProxy("node-1", kernel, families=("IPv4",), gates=gates)
+    proxy = NodeProxy("node-1", Nftables(kernel), families=("IPv4",), gates=gates)
     task = asyncio.create_task(proxy.follow(client, Rng(1)))
     try:
         async with asyncio.timeout(8):

@@ -19,9 +19,9 @@ from sliceplane.cli.values import DurationType, ListenType, NetworksType, NodePo
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
-    from sliceplane.nft.surroundings import RulesConfig
+    from sliceplane.proxy.surroundings import RulesConfig
+    from sliceplane.shell.backend import Mode
     from sliceplane.shell.client.kubeconfig import Connection
-    from sliceplane.shell.nft_runner import NftRunner
     from sliceplane.shell.node_proxy import NodeProxy
 
 #: what nft takes between quotes; the kernel's own bound is 15 bytes
@@ -33,6 +33,13 @@ _INTERFACE = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 @click.option("--hostname-override", default="", metavar="NODE", help="This node's name.  [default: the host name]")
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
 @click.option("--cleanup", is_flag=True, help="Take our rules away and exit.")
+@click.option(
+    "--proxy-mode",
+    type=click.Choice(("nftables", "iptables", "ipvs", "kernelspace")),
+    default="nftables",
+    show_default=True,
+    help="What rules are made of; the last two can be rendered, not run.",
+)
 @click.option(
     "--min-sync-period", type=DurationType(), default="0", show_default=True, help="Pause between two writes."
 )
@@ -83,37 +90,38 @@ def command(
     hostname_override: str,
     netns: str,
     cleanup: bool,
+    proxy_mode: str,
     min_sync_period: float,
     log_level: str,
     **flags: Any,
 ) -> None:
-    """Run the node proxy: nftables rules that lead Services to their endpoints.
+    """Run the node proxy: rules in the kernel that lead Services to their endpoints.
 
     Prints one line, "ready node=NODE ...", after the first rules are written.  Stops on SIGINT and SIGTERM and leaves
     the rules, so that traffic goes on; --cleanup takes them away.
     """
+    from sliceplane.shell.backend import KernelError
     from sliceplane.shell.client.kubeconfig import KubeconfigError, load
     from sliceplane.shell.log import configure
-    from sliceplane.shell.nft_runner import NftError, NftRunner
     from sliceplane.shell.pages import PageError
 
     configure(log_level)
-    options = _options(netns, min_sync_period, flags)
-    runner = NftRunner(netns=netns)
+    options = _options(netns, proxy_mode, min_sync_period, flags)
     node_name = (hostname_override.strip() or socket.gethostname()).lower()
     try:
         if cleanup:
-            asyncio.run(_cleanup(runner))
+            asyncio.run(_cleanup(options))
             return
         connection = load(kubeconfig)
-        asyncio.run(_serve(runner, connection, node_name, options))
-    except (NftError, KubeconfigError, PageError) as error:
+        asyncio.run(_serve(connection, node_name, options))
+    except (KernelError, KubeconfigError, PageError) as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(1) from error
 
 
 @dataclass(frozen=True, slots=True)
 class _Options:
+    mode: Mode
     min_period_s: float
     netns: str
     rules: RulesConfig
@@ -124,10 +132,13 @@ class _Options:
     tells: bool
 
 
-def _options(netns: str, min_period_s: float, flags: dict[str, Any]) -> _Options:
+def _options(netns: str, proxy_mode: str, min_period_s: float, flags: dict[str, Any]) -> _Options:
     """Raises ``click.UsageError`` where flags contradict each other."""
-    from sliceplane.nft.surroundings import RulesConfig
+    from sliceplane.proxy.surroundings import RulesConfig
 
+    if proxy_mode not in {"nftables", "iptables"}:
+        mode = {"kernelspace": "hns"}.get(proxy_mode, proxy_mode)
+        raise click.UsageError(f"--proxy-mode {proxy_mode} is for renders only: sliceplane proxy render --mode {mode}")
     mode = flags["detect_local_mode"]
     for wanted, flag in (
         ("BridgeInterface", "pod_bridge_interface"),
@@ -146,6 +157,7 @@ def _options(netns: str, min_period_s: float, flags: dict[str, Any]) -> _Options
         node_port_addresses=flags["nodeport_addresses"],
     )
     return _Options(
+        mode="iptables" if proxy_mode == "iptables" else "nftables",
         min_period_s=min_period_s,
         netns=netns,
         rules=rules,
@@ -156,14 +168,15 @@ def _options(netns: str, min_period_s: float, flags: dict[str, Any]) -> _Options
     )
 
 
-async def _cleanup(runner: NftRunner) -> None:
-    from sliceplane.shell.node_proxy import available_families, cleanup
+async def _cleanup(options: _Options) -> None:
+    from sliceplane.shell.node_proxy import available_families
+    from sliceplane.shell.proxy_modes import clean_up
 
-    await cleanup(runner, families=available_families())
+    await clean_up(options.mode, available_families(), options.netns)
 
 
-async def _serve(runner: NftRunner, connection: Connection, node_name: str, options: _Options) -> None:
-    """Until a signal.  Raises ``NftError`` if nft or the kernel cannot do it, before anything is written."""
+async def _serve(connection: Connection, node_name: str, options: _Options) -> None:
+    """Until a signal.  Raises ``KernelError`` if programs or the kernel cannot do it, before anything is written."""
     from contextlib import AsyncExitStack
 
     from sliceplane.kit.rng import Rng
@@ -173,14 +186,16 @@ async def _serve(runner: NftRunner, connection: Connection, node_name: str, opti
     from sliceplane.shell.node_proxy import NodeProxy, available_families
     from sliceplane.shell.pages import serve_pages
     from sliceplane.shell.proxy_healthz import health_pages, metrics_pages
+    from sliceplane.shell.proxy_modes import backend_of
     from sliceplane.shell.proxy_report import report_progress
     from sliceplane.shell.reflect import loop_clock
 
-    await runner.probe()
+    backend = backend_of(options.mode, options.netns)
+    await backend.probe()
     clock = loop_clock(time.time())
     proxy = NodeProxy(
         node_name,
-        runner,
+        backend,
         families=available_families(),
         min_period_s=options.min_period_s,
         rules=options.rules,
@@ -199,6 +214,7 @@ async def _serve(runner: NftRunner, connection: Connection, node_name: str, opti
                 await stack.enter_async_context(serve_pages(pages, *listen))
         following = asyncio.create_task(proxy.follow(client, Rng(time.time_ns())))
         saying = asyncio.create_task(_say_ready(proxy, node_name))
+        tidying = asyncio.create_task(_tidy(proxy, options))
         telling = []
         if options.tells and proxy.reads_slices:
             telling.append(asyncio.create_task(report_progress(client, proxy, Rng(time.time_ns()), clock)))
@@ -208,10 +224,18 @@ async def _serve(runner: NftRunner, connection: Connection, node_name: str, opti
             if following.done():
                 await following  # it ends only by a fault of ours, which shall be seen
         finally:
-            tasks = (following, saying, stopping, *telling)
+            tasks = (following, saying, tidying, stopping, *telling)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _tidy(proxy: NodeProxy, options: _Options) -> None:
+    from sliceplane.shell.node_proxy import available_families
+    from sliceplane.shell.proxy_modes import remove_leftovers
+
+    await proxy.wait_ready()
+    await remove_leftovers(options.mode, available_families(), options.netns)
 
 
 async def _say_ready(proxy: NodeProxy, node_name: str) -> None:

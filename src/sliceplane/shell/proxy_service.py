@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from sliceplane.api.gates import Gates
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
+from sliceplane.shell.backend import KernelError
 from sliceplane.shell.client.inprocess import InProcessClient
 from sliceplane.shell.conntrack import Conntrack
-from sliceplane.shell.nft_runner import NftError, NftRunner
+from sliceplane.shell.nft_backend import Nftables
+from sliceplane.shell.nft_runner import NftRunner
 from sliceplane.shell.node_proxy import NodeProxy, available_families
 from sliceplane.shell.proxy_report import report_progress
 from sliceplane.shell.reflect import loop_clock
@@ -34,14 +36,14 @@ class ProxyService:
         self._node = node
         self._netns = netns
         self._gates = gates
-        self._runner = NftRunner(netns=netns)
+        self._backend = Nftables(NftRunner(netns=netns))
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, plane: Plane) -> None:
         """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left behind."""
         try:
-            await self._runner.probe()
-        except NftError as error:
+            await self._backend.probe()
+        except KernelError as error:
             raise StartError(f"--proxy: {error}") from error
         user = User(name=f"system:node-proxy:{self._node}", groups=("system:masters",))
         client = InProcessClient(
@@ -50,7 +52,7 @@ class ProxyService:
         clock = loop_clock(plane.clock())
         proxy = NodeProxy(
             self._node,
-            self._runner,
+            self._backend,
             families=available_families(),
             gates=self._gates,
             flows=Conntrack(netns=self._netns),

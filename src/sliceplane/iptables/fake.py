@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 from sliceplane.iptables.names import NAME_LENGTH_MAX
+from sliceplane.iptables.text import target_of
 
 BUILT_IN: Final = {
     "filter": ("INPUT", "FORWARD", "OUTPUT"),
@@ -19,7 +20,6 @@ BUILT_IN: Final = {
 #: targets that are not chains
 _TARGETS: Final = frozenset({"ACCEPT", "DROP", "RETURN", "REJECT", "MARK", "MASQUERADE", "DNAT"})
 _COMMAND = re.compile(r"-(?P<verb>[ADI]) (?P<chain>\S+) (?:(?P<place>\d+) )?(?P<rule>.+)")
-_TARGET = re.compile(r"-[jg] (\S+)")
 
 Rules = dict[str, list[str]]
 
@@ -75,7 +75,7 @@ def _perform(name: str, table: Rules, line: str) -> None:
         chain = line[3:]
         if chain in BUILT_IN[name] or table.get(chain) != []:
             raise FakeError(f"not there, or not empty: {line}")
-        if any(_target(rule) == chain for rules in table.values() for rule in rules):
+        if any(target_of(rule) == chain for rules in table.values() for rule in rules):
             raise FakeError(f"in use: {line}")
         del table[chain]
         return
@@ -97,11 +97,6 @@ def _perform(name: str, table: Rules, line: str) -> None:
 def _check(table: Rules) -> None:
     for chain, rules in table.items():
         for rule in rules:
-            target = _target(rule)
+            target = target_of(rule)
             if target not in table and target not in _TARGETS:
                 raise FakeError(f"{chain} leads to {target}, which is not there: {rule}")
-
-
-def _target(rule: str) -> str:
-    found = _TARGET.search(rule)
-    return found[1] if found is not None else ""

@@ -7,18 +7,17 @@ whatever chains are too many".  So a whole write looks first; a change never doe
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
 from sliceplane.iptables import names
 from sliceplane.iptables.layout import JUMPS, TABLES, Chain, Table
+from sliceplane.iptables.text import target_of
 
 _FIXED: Final = frozenset({
     names.CANARY, names.CLUSTER_IPS, names.EXTERNAL_SERVICES, names.FORWARD, names.MARK_MASQ, names.NODE_PORTS,
     names.POSTROUTING, names.PROXY_FIREWALL, names.REJECT, names.SERVICES,
 })  # fmt: skip
-_TARGET = re.compile(r"-[jg] (\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,7 @@ def parse_saved(text: str) -> Found:
                 chains.append((table, name))
         elif line.startswith("-A "):
             chain, _, rest = line[3:].partition(" ")
-            target = _TARGET.search(rest)
-            if (table, chain) in JUMPS and target is not None and target[1] in _FIXED:
+            if (table, chain) in JUMPS and target_of(rest) in _FIXED:
                 jumps.append(((table, chain), rest.strip()))
     return Found(tuple(sorted(chains)), tuple(jumps))
 

@@ -18,6 +18,8 @@ COMMENT_LENGTH_MAX: Final = 200
 
 _LENGTH: dict[Family, int] = {"IPv4": 32, "IPv6": 128}
 _MASK: dict[Family, str] = {"IPv4": "255.255.255.255", "IPv6": "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_TARGET = re.compile(r"(?<!\S)-[jg] (\S+)")
 _NOT_IN_COMMENTS = re.compile(r"[^A-Za-z0-9 /:_.\-]")
 
 
@@ -63,6 +65,12 @@ def translate(ip: str, port: int) -> str:
 
 def jump(chain: str) -> str:
     return f"-j {chain}"
+
+
+def target_of(line: str) -> str:
+    """Where a rule leads; "" if nowhere.  What a comment says does not count."""
+    found = _TARGET.search(_QUOTED.sub("", line))
+    return found[1] if found is not None else ""
 
 
 def rule(*parts: str) -> str:

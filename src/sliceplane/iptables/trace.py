@@ -165,7 +165,7 @@ class _Walk:
         match word:
             case "-s" | "-d":
                 address = packet.saddr if word == "-s" else packet.daddr
-                return ipaddress.ip_address(address) in ipaddress.ip_network(value)
+                return _contains(value, address)
             case "-i":
                 return packet.iif.startswith(value[:-1]) if value.endswith("+") else packet.iif == value
             case "-p":
@@ -215,6 +215,11 @@ class _Walk:
 
 #: words that no value follows
 _FLAGS: Final = frozenset({"--rcheck", "--reap", "--rsource", "--set"})
+
+
+@cache
+def _contains(network: str, address: str) -> bool:
+    return ipaddress.ip_address(address) in ipaddress.ip_network(network)
 
 
 @cache

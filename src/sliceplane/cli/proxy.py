@@ -28,7 +28,21 @@ if TYPE_CHECKING:
 _INTERFACE = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 
 
-@click.command("proxy")
+class _WithRender(click.Group):
+    """The proxy itself, and ``render``, which is loaded on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["render"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "render":
+            return None
+        from sliceplane.cli.proxy_render import command as render
+
+        return render
+
+
+@click.group("proxy", cls=_WithRender, invoke_without_command=True)
 @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="How to reach the API server.")
 @click.option("--hostname-override", default="", metavar="NODE", help="This node's name.  [default: the host name]")
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
@@ -84,7 +98,10 @@ _INTERFACE = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
     "--emulated-version", default="", metavar="RELEASE", help="The Kubernetes release whose feature gates count."
 )
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     *,
     kubeconfig: Path | None,
     hostname_override: str,
@@ -100,6 +117,8 @@ def command(
     Prints one line, "ready node=NODE ...", after the first rules are written.  Stops on SIGINT and SIGTERM and leaves
     the rules, so that traffic goes on; --cleanup takes them away.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     from sliceplane.shell.backend import KernelError
     from sliceplane.shell.client.kubeconfig import KubeconfigError, load
     from sliceplane.shell.log import configure

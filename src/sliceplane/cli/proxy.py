@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.process import on_stop_signal, say
+from sliceplane.cli.proxy_render import command as render
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
 from sliceplane.cli.values import DurationType, ListenType, NetworksType, NodePortAddressesType
 
@@ -28,21 +29,7 @@ if TYPE_CHECKING:
 _INTERFACE = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 
 
-class _WithRender(click.Group):
-    """The proxy itself, and ``render``, which is loaded on use."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["render"]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name != "render":
-            return None
-        from sliceplane.cli.proxy_render import command as render
-
-        return render
-
-
-@click.group("proxy", cls=_WithRender, invoke_without_command=True)
+@click.group("proxy", invoke_without_command=True)
 @click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="How to reach the API server.")
 @click.option("--hostname-override", default="", metavar="NODE", help="This node's name.  [default: the host name]")
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
@@ -136,6 +123,9 @@ def command(
     except (KernelError, KubeconfigError, PageError) as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(1) from error
+
+
+command.add_command(render)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ HCN names endpoints by an id that it gives out when one is made, or that the net
 one.  A render cannot know them: policies name endpoints by their address, and whoever applies them puts the ids in.
 
 A policy has one target port.  Where endpoints of a service port have several (a named port that differs from Pod to
-Pod), those with the port that most have are used, and the rest is listed beside the policy as ``LeftOut``.  Affinity has
-no timeout.  Source ranges and the choice between reject and drop do not exist.  A service port without endpoints has
-no policy.
+Pod), those with the port that most have are used, and the others are listed beside the policy as ``LeftOut``.
+Affinity has no timeout.  Source ranges and the choice between reject and drop do not exist.  A service port without
+endpoints has no policy.
 """
 
 from __future__ import annotations

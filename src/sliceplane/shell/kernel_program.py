@@ -30,15 +30,17 @@ class KernelProgram:
         self._rules = rules
         self._error = error
 
-    async def run(self, program: str, *arguments: str, stdin: str = "", codes: tuple[int, ...] = (0,)) -> str:
-        """Its standard output, if it exits with one of *codes*; killed when this is cancelled.  Raises *error*."""
-        text, _ = await self.run_for_code(program, *arguments, stdin=stdin, codes=codes)
+    async def run(self, program: str, *arguments: str, stdin: str = "", longer_s: float = 0.0) -> str:
+        """Its standard output; killed when this is cancelled.  *longer_s*: what it has to do takes so much longer than
+        others.  Raises *error*."""
+        text, _ = await self.run_for_code(program, *arguments, stdin=stdin, longer_s=longer_s)
         return text
 
     async def run_for_code(
-        self, program: str, *arguments: str, stdin: str = "", codes: tuple[int, ...] = (0,)
+        self, program: str, *arguments: str, stdin: str = "", longer_s: float = 0.0, codes: tuple[int, ...] = (0,)
     ) -> tuple[str, int]:
-        """The same, with its exit code."""
+        """The same with its exit code, which may be any of *codes*."""
+        timeout_s = self._timeout_s + longer_s
         command = [program, *arguments]
         name = os.path.basename(program)
         if self._netns:
@@ -51,10 +53,10 @@ class KernelProgram:
             except OSError as error:
                 raise self._no_start(command[0], error) from error
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(timeout_s):
                 stdout, stderr = await process.communicate()
         except TimeoutError as error:
-            raise self._error("timeout", f"{name} did not answer within {self._timeout_s:g} s") from error
+            raise self._error("timeout", f"{name} did not answer within {timeout_s:g} s") from error
         finally:
             # Timed out or cancelled: what has not reached the kernel never will, what has is whole.
             if process.returncode is None:

@@ -148,7 +148,7 @@ PACKETS = tuple(
     )
 )
 #: of which each world is sent every so many-th; prime, so that all kinds are among them
-STRIDE = 37
+STRIDE = 61
 
 
 @given(

@@ -9,7 +9,8 @@ from __future__ import annotations
 from sliceplane.kit.ip import Family
 from sliceplane.nft.build import build_service, node_port_addresses
 from sliceplane.nft.names import TABLE
-from sliceplane.nft.objects import Memory, NftFamily, TableRef, Transaction
+from sliceplane.nft.objects import Memory, TableRef, Transaction
+from sliceplane.nft.statements import NftFamily
 from sliceplane.nft.table import TableState
 from sliceplane.proxy.model import ServiceChange, ServiceKey
 from sliceplane.proxy.plane import Plane, PlaneConfig

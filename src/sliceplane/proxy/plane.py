@@ -23,7 +23,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family, networks
 from sliceplane.proxy.aftermath import Aftermath
 from sliceplane.proxy.conntrack import Expected
-from sliceplane.proxy.model import ServiceChange, ServiceKey
+from sliceplane.proxy.model import ServiceChange, ServiceKey, ServicePort
 from sliceplane.proxy.schedule import Freshness, Schedule
 from sliceplane.proxy.surroundings import NodeFacts, NodeNetwork, RulesConfig, Surroundings, surroundings
 from sliceplane.proxy.surroundings import node_port_addresses as addresses_of_node_ports
@@ -117,6 +117,15 @@ class Plane:
         return len(self._tracker.services())
 
     @property
+    def tracker(self) -> ServiceTracker:
+        """What is known of Services and endpoints; to look at, not to change."""
+        return self._tracker
+
+    @property
+    def facts(self) -> NodeFacts:
+        return self._facts
+
+    @property
     def writes(self) -> int:
         """How many transactions the kernel has taken."""
         return self._writes
@@ -174,9 +183,10 @@ class Plane:
             self._synced = True
             self._schedule.on_change(now)
 
-    def expected_flows(self, services: tuple[ServiceKey, ...]) -> Expected:
-        """Who may answer UDP flows to *services*."""
-        return self._tracker.expected_flows(services)
+    def expected_flows(self, services: tuple[ServiceKey, ...], gone: tuple[ServicePort, ...] = ()) -> Expected:
+        """Who may answer UDP flows to *services*, and to the ports *gone*: nobody, unless *services* have their
+        addresses."""
+        return self._tracker.expected_flows(services, gone)
 
     @property
     def node_port_addresses(self) -> tuple[str, ...] | None:

@@ -17,8 +17,8 @@ missing, chains that are too many, whoever left them.
 
 **Order.**  Each table is replaced at once, but ``filter`` and ``nat`` one after the other.  A rule that refuses what
 has no endpoints sees only what was not translated.  So refusals come before translations go, and go after translations
-have come: a change is ``filter`` (what is new), ``nat``, ``filter`` (what goes).  Nothing is ever neither served nor
-refused.
+have come: a change is ``filter`` (what is new), ``nat``, ``filter`` (what goes).  Nothing that it changes is neither
+served nor refused at any moment.  A whole write is ``filter``, then ``nat``: what changes with it may be, between them.
 
 **Shared places.**  Two Services may want one destination by mistake.  The Service whose key sorts first has it, on
 every node.

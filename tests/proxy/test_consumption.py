@@ -122,9 +122,11 @@ async def relabel(client: InProcessClient, resource: Resource, name: str, namesp
 
 
 @asynccontextmanager
-async def proxy_of(client: Any, gates: Gates | None = None) -> AsyncIterator[tuple[NodeProxy, Kernel]]:
+async def proxy_of(
+    client: Any, gates: Gates | None = None, *, api_timeout_s: float | None = None
+) -> AsyncIterator[tuple[NodeProxy, Kernel]]:
     kernel = Kernel()
-    proxy = NodeProxy("node-1", kernel, families=("IPv4",), gates=gates)
+    proxy = NodeProxy("node-1", kernel, families=("IPv4",), gates=gates, api_timeout_s=api_timeout_s)
     task = asyncio.create_task(proxy.follow(client, Rng(1)))
     try:
         async with asyncio.timeout(8):
@@ -384,8 +386,25 @@ async def test_many_who_ask_are_one_request(api: InProcessClient) -> None:
     server = Moody(api)
     async with proxy_of(server) as (proxy, _):
         await asyncio.gather(*(proxy.unanswered() for _ in range(50)))
+        assert server.probes == 0, "it has just listed: that is an answer"
+        await asyncio.sleep(proxy_inputs.PROBE_VALID_S + 0.05)
+        await asyncio.gather(*(proxy.unanswered() for _ in range(50)))
         await proxy.unanswered()
         assert server.probes == 1
+        await asyncio.sleep(proxy_inputs.PROBE_VALID_S + 0.05)
+        await put_slice(api, "heard", "10.0.0.9")
+        await asyncio.sleep(0.05)
+        assert await proxy.unanswered() == ""
+        assert server.probes == 1, "what a watch brings is an answer, too"
+
+
+async def test_a_proxy_that_is_told_so_asks_nobody(api: InProcessClient) -> None:
+    server = Moody(api)
+    server.mood = "silent"
+    async with proxy_of(server, api_timeout_s=0.0) as (proxy, _):
+        await asyncio.sleep(proxy_inputs.PROBE_VALID_S + 0.05)
+        assert await proxy.unanswered() == ""
+        assert server.probes == 0
 
 
 async def test_a_health_port_that_is_taken_is_an_event_on_the_service(api: InProcessClient) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.proxy.configuration.reading import read
-from sliceplane.proxy.configuration.settings import Given, document_of
+from sliceplane.proxy.configuration.settings import Given, ProxySettings, document_of, settings_of
 from sliceplane.proxy.configuration.validation import MODES, errors_of, notes_on
 from sliceplane.shell.log import get_logger
 
@@ -66,10 +66,14 @@ def _bytes_of(path: Path) -> bytes:
     return raw
 
 
+def _meaning(config: ConfigFile) -> ProxySettings:
+    return settings_of(config.given, listen_by_default=True)
+
+
 async def changed(
     config: ConfigFile, look: asyncio.Event, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST
 ) -> None:
-    """Returns when the file gives other fields than *config* does, and good ones.  *look* is set by whoever wants an
+    """Returns when the file means something else than *config*, and can be used.  *look* is set by whoever wants an
     answer now (SIGHUP): then a file that is no good is complained of again."""
     seen, told = config.raw, ""
     while True:
@@ -85,7 +89,7 @@ async def changed(
             if raw == seen and not asked:
                 continue
             seen = raw
-            if load_config(config.path, modes=modes, release=release).given != config.given:
+            if _meaning(load_config(config.path, modes=modes, release=release)) != _meaning(config):
                 return
             told = ""
         except ConfigError as error:

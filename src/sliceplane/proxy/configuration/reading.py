@@ -79,12 +79,17 @@ def _placed(text: str) -> Problem:
 
 
 def _places(raw: bytes) -> tuple[dict[str, int], int]:
-    """The line of each path of at most two parts, and of a second document (0: there is none)."""
+    """The line of each path of at most two parts, and of a second document (0: there is none).  Raises ``YamlError``
+    for what comes after the first document and is no YAML."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     lines: dict[str, int] = {}
-    roots = [root for root in yaml.compose_all(raw.decode(), Loader=loader) if root.end_mark.index]
+    try:
+        roots = [root for root in yaml.compose_all(raw.decode(), Loader=loader) if root.end_mark.index]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        raise YamlError(f"yaml: {f'line {mark.line + 1}: ' if mark else ''}{error.problem}") from None
     for key, node in _members(roots[0]) if roots else ():
         lines[key] = lines.get(key, node.start_mark.line + 1)
         lines.update({f"{key}.{name}": inner.start_mark.line + 1 for name, inner in _members(node)})

@@ -75,9 +75,10 @@ def value_of(given: Given, path: str) -> Any:
 
 
 def sectioned(given: Given, name: str) -> Any:
-    """What holds for a field of the mode's section (``syncPeriod``, ``masqueradeAll``, ...)."""
+    """What holds for a field of the mode's section (``syncPeriod``, ``masqueradeAll``, ...); of ``iptables`` for all
+    modes that have no section with these fields."""
     mode = str(value_of(given, "mode"))
-    sections = (mode,) if mode else (DEFAULT_MODE, "iptables")
+    sections = {"": (DEFAULT_MODE, "iptables"), DEFAULT_MODE: (DEFAULT_MODE,)}.get(mode, ("iptables",))
     paths = [path for section in sections if (path := f"{section}.{name}") in given]
     return value_of(given, paths[0] if paths else f"{sections[0]}.{name}")
 

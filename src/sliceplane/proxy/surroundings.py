@@ -1,0 +1,123 @@
+"""From flags and what is known of the node to what rules depend on besides Services (reference A6, A13).
+
+Values that every back end reads in its own way; none of them knows nft or iptables.
+
+Every part may change while the proxy runs: a Node is registered late, its pod range is given out later still, somebody
+adds an address to an interface.  The rules follow at once; nothing has to be restarted.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Literal
+
+from sliceplane.kit.ip import Family, canonical_with_family, networks
+
+DetectLocalMode = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
+
+#: in ``node_port_addresses``: the Node's own first address of each family
+PRIMARY = "primary"
+
+
+@dataclass(frozen=True, slots=True)
+class Detector:
+    """How traffic of this node's pods is told from others': by source network, or by the interface that it comes in
+    through (a name that may end with ``*``).  Exactly one is set."""
+
+    network: str = ""
+    interface: str = ""
+
+    def check(self) -> None:
+        assert bool(self.network) != bool(self.interface), f"{self} says two things or none"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What rules depend on besides Services, in one IP family."""
+
+    #: node ports are on listed addresses only; else on all of the host's but loopback ones
+    node_ports_listed: bool = False
+    #: ``None``: pods' traffic cannot be told from others', and is masqueraded only where it must be
+    detector: Detector | None = None
+    #: whatever goes to a cluster IP is masqueraded
+    masquerade_all: bool = False
+    #: ranges of cluster IPs, disjoint, in canonical form
+    service_networks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the rules of services know of the node, in one IP family."""
+
+    ip: str = ""
+    detector: Detector | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RulesConfig:
+    """Flags, under upstream's names.  ``node_port_addresses``: networks, or ``primary`` alone."""
+
+    masquerade_all: bool = False
+    detect_local_mode: DetectLocalMode = "ClusterCIDR"
+    cluster_cidrs: tuple[str, ...] = ()
+    pod_bridge_interface: str = ""
+    pod_interface_name_prefix: str = ""
+    node_port_addresses: tuple[str, ...] = (PRIMARY,)
+    #: the node's address of its family, whatever its Node says; ""
+    bind_address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNetwork:
+    """What is known of the node in one family; addresses and networks in canonical form."""
+
+    ip: str = ""
+    pod_networks: tuple[str, ...] = ()
+    interface_addresses: tuple[str, ...] = ()
+    service_networks: tuple[str, ...] = ()
+
+
+def own_address(config: RulesConfig, family: Family, found: str) -> str:
+    """The node's address of *family*; *found* is what its Node says."""
+    given = canonical_with_family(config.bind_address) if config.bind_address else None
+    return given[1] if given is not None and given[0] == family else found
+
+
+def surroundings(config: RulesConfig, family: Family, node: NodeNetwork) -> Surroundings:
+    return Surroundings(
+        node_ports_listed=node_port_addresses(config, family, node) is not None,
+        detector=_detector(config, family, node),
+        masquerade_all=config.masquerade_all,
+        service_networks=node.service_networks,
+    )
+
+
+def node_port_addresses(config: RulesConfig, family: Family, node: NodeNetwork) -> tuple[str, ...] | None:
+    """The addresses that node ports are served on, sorted; ``None``: all but loopback ones.
+
+    All it is for a family of which no network was given, or /0; and for ``primary`` while the Node has no address of
+    the family.
+    """
+    if PRIMARY in config.node_port_addresses:
+        return (node.ip,) if node.ip else None
+    wanted = networks(config.node_port_addresses, family)
+    if not wanted or any(network.endswith("/0") for network in wanted):
+        return None
+    within = [ipaddress.ip_network(network) for network in wanted]
+    found = {ipaddress.ip_address(address) for address in node.interface_addresses}
+    kept = [address for address in found if not address.is_loopback and any(address in network for network in within)]
+    return tuple(str(address) for address in sorted(kept, key=int))
+
+
+def _detector(config: RulesConfig, family: Family, node: NodeNetwork) -> Detector | None:
+    match config.detect_local_mode:
+        case "ClusterCIDR":
+            found = networks(config.cluster_cidrs, family)
+            return Detector(network=found[0]) if found else None
+        case "NodeCIDR":
+            return Detector(network=node.pod_networks[0]) if node.pod_networks else None
+        case "BridgeInterface":
+            return Detector(interface=config.pod_bridge_interface)
+        case "InterfaceNamePrefix":
+            return Detector(interface=f"{config.pod_interface_name_prefix}*")

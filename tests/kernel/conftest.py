@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def kernel_is_usable() -> None:
-    missing = [program for program in ("nft", "ip", "iptables") if shutil.which(program) is None]
+    missing = [program for program in ("nft", "ip", "iptables", "ipset") if shutil.which(program) is None]
     if os.geteuid() != 0:
         missing.append("root")
     if missing:

@@ -14,6 +14,7 @@ import click
 
 from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.cli.proxy_flags import flag, given_by, proxy_options, used
+from sliceplane.cli.proxy_render import command as render
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
 from sliceplane.cli.values import DurationType
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command("proxy")
+@click.group("proxy", invoke_without_command=True)
 @click.option("--config", type=_FILE, help="A KubeProxyConfiguration; flags that it has fields for are not used then.")
 @click.option("--write-config-to", type=_FILE, help="Write the configuration there, with all that it does not say.")
 @click.option("--kubeconfig", type=_FILE, help="How to reach the API server.")
@@ -46,7 +47,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--emulated-version", default="", metavar="RELEASE", help="The Kubernetes release whose feature gates count."
 )
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     *,
     write_config_to: Path | None,
     master: str,
@@ -64,6 +68,8 @@ def command(
     Prints one line, "ready node=NODE ...", after the first rules are written.  Stops on SIGINT and SIGTERM and leaves
     the rules, so that traffic goes on; --cleanup takes them away.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     from sliceplane.shell.backend import KernelError
     from sliceplane.shell.client.kubeconfig import KubeconfigError, load, load_for
     from sliceplane.shell.log import configure
@@ -102,6 +108,9 @@ def command(
         for line in str(error).splitlines():
             click.echo(f"Error: {line}", err=True)
         raise SystemExit(1) from error
+
+
+command.add_command(render)
 
 
 @dataclass(frozen=True, slots=True)

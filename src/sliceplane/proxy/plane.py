@@ -25,7 +25,7 @@ from sliceplane.proxy.aftermath import Aftermath
 from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.model import ServiceChange, ServiceKey, ServicePort
 from sliceplane.proxy.schedule import Freshness, Schedule
-from sliceplane.proxy.surroundings import NodeFacts, NodeNetwork, RulesConfig, Surroundings, surroundings
+from sliceplane.proxy.surroundings import NodeFacts, NodeNetwork, RulesConfig, Surroundings, own_address, surroundings
 from sliceplane.proxy.surroundings import node_port_addresses as addresses_of_node_ports
 from sliceplane.proxy.tracker import ServiceTracker, node_ip
 
@@ -106,6 +106,7 @@ class Plane:
         self._in_flight_is_full = False
         #: what follows from what the kernel has; the shell tells it
         self.aftermath = Aftermath()
+        self._on_network(NodeNetwork(ip=own_address(config.rules, family, "")), now=0.0)
 
     @property
     def freshness(self) -> Freshness:
@@ -146,9 +147,8 @@ class Plane:
         self._note(self._tracker.on_node(node), now)
         if node is not None:
             ranges = (*(node.spec.pod_cidrs or ()), *([node.spec.pod_cidr] if node.spec.pod_cidr else []))
-            self._on_network(
-                replace(self._node, ip=node_ip(node, self.family), pod_networks=networks(ranges[:2], self.family)), now
-            )
+            own = own_address(self._config, self.family, node_ip(node, self.family))
+            self._on_network(replace(self._node, ip=own, pod_networks=networks(ranges[:2], self.family)), now)
 
     def on_service_cidr(self, name: str, new: ServiceCIDR | None, now: float) -> None:
         """A range of cluster IPs came, changed or went."""

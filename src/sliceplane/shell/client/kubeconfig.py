@@ -11,7 +11,7 @@ import binascii
 import os
 import ssl
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,20 @@ def load(path: str | Path | None = None, *, context: str | None = None) -> Conne
     if path is None and not os.environ.get("KUBECONFIG") and not default_path().exists():
         raise KubeconfigError(f"there is no kubeconfig {default_path()}: name one with --kubeconfig or in KUBECONFIG")
     return from_file(Path(path) if path is not None else default_path(), context=context)
+
+
+def load_for(server: str, path: str | Path | None = None) -> Connection:
+    """The API server at the URL *server*, with what ``load`` finds for anything else; without *path*, and where there
+    is nothing to load, as nobody.  Raises ``KubeconfigError``."""
+    server = server.rstrip("/")
+    if not server.startswith(("http://", "https://")):
+        raise KubeconfigError(f"{server!r} is not the URL of a server: it begins with neither http:// nor https://")
+    if path is None and not os.environ.get("KUBECONFIG") and not default_path().exists():
+        found = Connection(server=server, ssl_context=None, credentials=Fixed())
+    else:
+        found = load(path)
+    context = (found.ssl_context or ssl.create_default_context()) if server.startswith("https://") else None
+    return replace(found, server=server, ssl_context=context)
 
 
 def default_path() -> Path:

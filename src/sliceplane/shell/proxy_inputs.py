@@ -8,7 +8,8 @@ missing in between.
 acknowledges for a process that stands still, and bookmarks come once a minute.  Only an answer tells.  So who asks
 after our health makes us ask the server, unless a watch has just brought something: at most every ``PROBE_VALID_S``,
 and for no longer than ``PROBE_TIMEOUT_S``.  What we say is at most a second old, nodes that nobody asks cost the server
-nothing, and nodes of a busy cluster hardly anything.  (That the connection of one watch died, while the server answers
+nothing, and nodes of a busy cluster hardly anything.  A watch that failed and was not opened again since is a reason by
+itself.  (That the connection of one watch died, while the server answers
 on others, is for TCP's keep-alive to find: ``client.http``.)
 """
 
@@ -115,6 +116,12 @@ class Inputs:
         selected = [each.informer for each in self._selections.values()]
         return max((informer.staleness() for informer in (*self._informers, *selected)), default=None)
 
+    def _lost(self) -> str:
+        """Which of our watches are none at the moment, although the server answers others."""
+        selected = [each.informer for each in self._selections.values()]
+        lost = [each for each in (*self._informers, *selected) if each.lost]
+        return "; ".join(f"{each.resource.plural} are not watched: {each.lost}" for each in lost)
+
     def _heard_s(self) -> float:
         """How long ago any watch brought something."""
         selected = [each.informer for each in self._selections.values()]
@@ -122,12 +129,12 @@ class Inputs:
 
     async def unanswered(self) -> str:
         """Why the server cannot be believed to have told us everything; "" if it answers."""
-        if not self._api_timeout_s or self._heard_s() <= PROBE_VALID_S:
+        if not self._api_timeout_s or (self._heard_s() <= PROBE_VALID_S and not self._lost()):
             return ""
         if self._probe is None or (self._probe.done() and self._clock() - self._probed_at > PROBE_VALID_S):
             self._probed_at = self._clock()
             self._probe = asyncio.create_task(self._ask(), name="node-proxy-probe")
-        return await asyncio.shield(self._probe)
+        return await asyncio.shield(self._probe) or self._lost()
 
     async def _ask(self) -> str:
         try:

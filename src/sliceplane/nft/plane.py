@@ -28,7 +28,7 @@ from sliceplane.nft.surroundings import node_port_addresses as addresses_of_node
 from sliceplane.nft.table import TableState
 from sliceplane.proxy.aftermath import Aftermath
 from sliceplane.proxy.conntrack import Expected
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.model import ServiceKey, ServicePort
 from sliceplane.proxy.schedule import Freshness, Schedule
 from sliceplane.proxy.tracker import ServiceTracker, node_ip
 
@@ -78,6 +78,15 @@ class FamilyPlane:
     def services(self) -> int:
         """How many Services this family serves."""
         return len(self._tracker.services())
+
+    @property
+    def tracker(self) -> ServiceTracker:
+        """What is known of Services and endpoints; to look at, not to change."""
+        return self._tracker
+
+    @property
+    def facts(self) -> NodeFacts:
+        return self._facts
 
     @property
     def writes(self) -> int:
@@ -141,9 +150,10 @@ class FamilyPlane:
             self._synced = True
             self._schedule.on_change(now)
 
-    def expected_flows(self, services: tuple[ServiceKey, ...]) -> Expected:
-        """Who may answer UDP flows to *services*."""
-        return self._tracker.expected_flows(services)
+    def expected_flows(self, services: tuple[ServiceKey, ...], gone: tuple[ServicePort, ...] = ()) -> Expected:
+        """Who may answer UDP flows to *services*, and to the ports *gone*: nobody, unless *services* have their
+        addresses."""
+        return self._tracker.expected_flows(services, gone)
 
     @property
     def node_port_addresses(self) -> tuple[str, ...] | None:

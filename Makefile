@@ -27,7 +27,7 @@ lint: dev
 	PYTHONPATH=src .venv/bin/lint-imports
 
 check: lint ## fast: lint, types, layers, quick tests of the cores
-	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -m "not slow and not kernel and not kubectl" tests/test_tidy.py tests/test_docs.py $(wildcard tests/kit tests/api tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft)
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -m "not slow and not kernel and not kubectl" tests/test_tidy.py tests/test_docs.py $(wildcard tests/kit tests/api tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft tests/iptables)
 
 test: lint ## everything that must pass (what CI runs)
 	$(PYTEST)

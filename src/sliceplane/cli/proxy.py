@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.cluster import cluster_options
 from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.cli.proxy_flags import flag, given_by, proxy_options, used
 from sliceplane.cli.proxy_render import command as render
@@ -32,7 +33,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.group("proxy", invoke_without_command=True)
 @click.option("--config", type=_FILE, help="A KubeProxyConfiguration; flags that it has fields for are not used then.")
 @click.option("--write-config-to", type=_FILE, help="Write the configuration there, with all that it does not say.")
-@click.option("--kubeconfig", type=_FILE, help="How to reach the API server.")
+@cluster_options
 @click.option("--master", default="", metavar="URL", help="The API server, if not the one of the kubeconfig.")
 @click.option("--hostname-override", default="", metavar="NODE", help="This node's name.  [default: the host name]")
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
@@ -53,6 +54,7 @@ def command(
     /,
     *,
     write_config_to: Path | None,
+    context: str | None,
     master: str,
     hostname_override: str,
     netns: str,
@@ -102,7 +104,7 @@ def command(
             tells=progress_lease,
             api_timeout_s=healthz_api_timeout,
         )
-        connection = load_for(master, kubeconfig) if master else load(kubeconfig)
+        connection = load_for(master, kubeconfig, context=context) if master else load(kubeconfig, context=context)
         asyncio.run(_serve(connection, process))
     except (KernelError, KubeconfigError, PageError, ConfigError, SysctlError) as error:
         for line in str(error).splitlines():

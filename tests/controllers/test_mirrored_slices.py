@@ -227,7 +227,7 @@ def test_second_slice_of_a_group_goes() -> None:
     assert [each.metadata.name for each in plane.slices()] == [found.metadata.name]
 
 
-def test_more_than_a_hundred_ports_are_mirrored() -> None:
+def test_kubernetes_99382_more_than_a_hundred_ports_are_mirrored() -> None:
     """k/k#99382."""
     ports = tuple(CoreEndpointPort(name=f"p{number}", port=number) for number in range(1, 301))
     plane = Plane(custom(subset("192.0.2.1", ports=ports)))

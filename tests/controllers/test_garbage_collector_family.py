@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.controllers.owned_objects import KINDS, SPACES, make, owned_by, put
+from tests.effort import machine
 from tests.slices.fake_cluster import FakeCluster, replace
 
 from sliceplane.api.codec import decode_document
@@ -176,4 +176,4 @@ def _place(kind: str, name: str, namespace: str = "shop") -> tuple[str, str, str
 
 
 TestFamily = Family.TestCase
-TestFamily.settings = settings(max_examples=100, stateful_step_count=40)
+TestFamily.settings = machine(100)

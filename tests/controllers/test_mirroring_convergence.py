@@ -3,10 +3,10 @@ plain reading of each object says."""
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.controllers.mirrored_plane import custom, foreign
+from tests.effort import machine
 from tests.slices.fake_cluster import FakeCluster, make_service, replace
 
 from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset, Service
@@ -269,6 +269,6 @@ class PackedMirror(Mirror):
 
 
 TestMirror = Mirror.TestCase
-TestMirror.settings = settings(max_examples=120, stateful_step_count=40)
+TestMirror.settings = machine(120)
 TestPackedMirror = PackedMirror.TestCase
-TestPackedMirror.settings = settings(max_examples=60, stateful_step_count=40)
+TestPackedMirror.settings = machine(60)

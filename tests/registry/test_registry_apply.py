@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from tests.effort import effort
 from tests.registry.applied import apply, config_map, owners, refused, slice_document
 
 from sliceplane.api.errors import StatusError
@@ -277,7 +278,7 @@ _ENTRIES = _JUNK | st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@effort(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(head=_JUNK, spec=_JUNK, other=_JUNK, entries=_ENTRIES)
 def test_any_configuration_is_refused_or_stored(make_api: Any, head: Any, spec: Any, other: Any, entries: Any) -> None:
     api = make_api()

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.effort import machine
 
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
@@ -311,5 +311,5 @@ class HubMachine(RuleBasedStateMachine):
                 validate(stream, self.history)
 
 
-HubMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+HubMachine.TestCase.settings = machine(100)
 TestHubStreams = HubMachine.TestCase

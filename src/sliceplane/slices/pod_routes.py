@@ -66,7 +66,7 @@ class PodRoutes(Generic[S]):
         if old is not None and old.metadata.resource_version == meta.resource_version:
             return UNTOUCHED
         known = self._pods.get(meta.namespace, meta.name)
-        facts = PodFacts(new)
+        facts = PodFacts(new, known)
         self._pods.put(facts)
         states = self._selectors.matching(facts.namespace, facts.labels)
         effects = {state.key: _members(state).set(facts) for state in states.values()}

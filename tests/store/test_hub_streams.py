@@ -252,7 +252,8 @@ class HubMachine(RuleBasedStateMachine):
     @rule(data=st.data(), limit=st.sampled_from((1, 100, 10_000)))
     def take(self, data: Any, limit: int) -> None:
         stream = data.draw(st.sampled_from(self.streams))
-        stream.items += stream.watcher.take(limit)
+        single = stream.watcher.take_single() if limit % 2 else None
+        stream.items += stream.watcher.take(limit) if single is None else (single,)
         if not stream.watcher.pending:
             self.notified.discard(stream.watcher.number)
 

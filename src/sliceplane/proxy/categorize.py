@@ -13,10 +13,24 @@ an update, or a node without a zone label, never empties a service.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 from sliceplane.proxy.model import Categories, Endpoint, ServicePort, Topology
 
 _NOTHING = Categories()
+
+
+class Hinted(Protocol):
+    """What hints are read from: the endpoints of proxies and those of ``balancing``."""
+
+    @property
+    def zone_hints(self) -> tuple[str, ...]: ...
+
+    @property
+    def node_hints(self) -> tuple[str, ...]: ...
+
+
+E = TypeVar("E", bound=Hinted)
 
 
 def categorize(endpoints: Sequence[Endpoint], port: ServicePort, topology: Topology) -> Categories:
@@ -28,7 +42,7 @@ def categorize(endpoints: Sequence[Endpoint], port: ServicePort, topology: Topol
     cluster: tuple[Endpoint, ...] = ()
     if port.uses_cluster_endpoints:
         ready = tuple([endpoint for endpoint in endpoints if endpoint.ready])
-        cluster = _closest(ready, topology)
+        cluster = closest(ready, topology.node, topology.zone)
         filtered = len(cluster) != len(ready)
         if not cluster:
             cluster = tuple([endpoint for endpoint in endpoints if endpoint.serving and endpoint.terminating])
@@ -52,16 +66,16 @@ def categorize(endpoints: Sequence[Endpoint], port: ServicePort, topology: Topol
     return Categories(cluster=cluster, local=local, reachable=reachable, has_any=has_any)
 
 
-def _closest(ready: tuple[Endpoint, ...], topology: Topology) -> tuple[Endpoint, ...]:
-    """*ready*, narrowed by node hints, else by zone hints, if they can be honoured."""
+def closest(ready: tuple[E, ...], node: str, zone: str) -> tuple[E, ...]:
+    """*ready*, narrowed by node hints, else by zone hints, if they can be honoured at *node* in *zone*."""
     if not ready:
         return ready
-    if topology.node and all(endpoint.node_hints for endpoint in ready):
-        same_node = tuple([endpoint for endpoint in ready if topology.node in endpoint.node_hints])
+    if node and all(endpoint.node_hints for endpoint in ready):
+        same_node = tuple([endpoint for endpoint in ready if node in endpoint.node_hints])
         if same_node:
             return same_node
-    if topology.zone and all(endpoint.zone_hints for endpoint in ready):
-        same_zone = tuple([endpoint for endpoint in ready if topology.zone in endpoint.zone_hints])
+    if zone and all(endpoint.zone_hints for endpoint in ready):
+        same_zone = tuple([endpoint for endpoint in ready if zone in endpoint.zone_hints])
         if same_zone:
             return same_zone
     return ready

@@ -16,6 +16,12 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 BOOKMARK_PERIOD_S = 1.0
+#: what some clients ask before anything else
+DISCOVERY: dict[str, dict[str, Any]] = {
+    "/version": {"major": "1", "minor": "35", "gitVersion": "v1.35.0"},
+    "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
+}
 TOO_LARGE = "Too large resource version: {asked}, current: {current}"
 
 #: name -> (uid, generation): what somebody believes, or what is true
@@ -273,6 +279,9 @@ class Stage:
         target = urlsplit(head.split(b" ", 2)[1].decode())
         request = Request(target.path, dict(parse_qsl(target.query)))
         try:
+            if request.path.rstrip("/") in DISCOVERY:
+                await self._reply(writer, 200, DISCOVERY[request.path.rstrip("/")])
+                return True
             if not request.path.endswith("/pods"):
                 raise Refused(status(404, "NotFound", "there is nothing here but Pods"))
             kept = self.watches if request.is_watch else self.lists

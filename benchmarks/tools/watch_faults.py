@@ -122,7 +122,7 @@ class HalfOpen(Scenario):
 
 class OldEvents(Scenario):
     name = "an event twice, and one from the past"
-    source = "a cache behind a load balancer"
+    source = "duplicates; not what a healthy server does"
 
     async def first_watch(self, request: Request, stream: Stream) -> None:
         await self.calm(request, stream)

@@ -79,6 +79,10 @@ async def test_raw_objects_are_not_decoded(client: HttpClient, writer: Writer) -
         assert msgspec.json.decode(found.body)["metadata"]["name"] == "a"
         assert found.metadata.key == f"{writer.namespace}/a"
         assert informer.get(found.metadata.key) == found
+        await writer.put("a", endpoint(2))
+        async with asyncio.timeout(10):
+            while informer.get(found.metadata.key) == found:
+                await asyncio.sleep(0.01)
 
 
 async def test_a_slow_reader_gets_differences(client: HttpClient, writer: Writer) -> None:

@@ -13,7 +13,8 @@ import yaml
 from tests.apiserver.serving import Server
 
 from sliceplane.shell.client import kubeconfig
-from sliceplane.shell.client.credentials import CredentialsError, Exec, TokenFile, basic, bearer
+from sliceplane.shell.client.credentials import CredentialsError, TokenFile, basic, bearer
+from sliceplane.shell.client.exec_plugin import Exec
 from sliceplane.shell.client.kubeconfig import KubeconfigError
 
 

@@ -89,6 +89,19 @@ async def ask(host: Host, count: int) -> set[str]:
     return set(done.stdout.split())
 
 
+async def traced(kubeconfig: str, node: Host, name: str = "node-1") -> set[str]:
+    """Where ``sliceplane trace`` says that the node's connections go."""
+    asked = ("trace", "--kubeconfig", kubeconfig, "--from", node.ip4, "--to", "demo.demo", "--node", name)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sliceplane", *asked, "--output", "json"),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    answer = json.loads((await process.communicate())[0])
+    assert (process.returncode, answer["verdict"]) == (0, "dnat")
+    return {each["address"] for each in answer["targets"]}
+
+
 async def eventually(host: Host, wanted: set[str]) -> None:
     """The rules of a change arrive without anybody telling us when."""
     async with asyncio.timeout(10):
@@ -135,14 +148,17 @@ async def _scenario(client: HttpClient, kubeconfig: str, node: Host, backends: l
     async with started(*common, "--healthz-bind-address", f"127.0.0.1:{health_port}") as (_, line):
         assert line.startswith("ready node=node-1 ipv4-services="), line
         assert await ask(node, 16) == {"b1"}  # hints are honoured from the first rule on
+        assert await traced(kubeconfig, node) == {backends[0].ip4}
 
         body = encode({"metadata": {"labels": {"topology.kubernetes.io/zone": "b"}}})
         await client.patch(Nodes, "", "node-1", body, patch_type="merge")
         await eventually(node, {"b2"})
+        assert await traced(kubeconfig, node) == {backends[1].ip4}
 
         endpoints = {"endpoints": make_slice(backends, ["a", "a"])["endpoints"]}
         await client.patch(EndpointSlices, "demo", "demo-1", encode(endpoints), patch_type="merge")
         await eventually(node, {"b1", "b2"})
+        assert await traced(kubeconfig, node) == {backends[0].ip4, backends[1].ip4}
 
         reader, writer = await asyncio.open_connection("127.0.0.1", health_port)
         writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")

@@ -18,7 +18,7 @@ from sliceplane.cli.entry import EXTRA_OF
 ROOT = Path(__file__).parents[2]
 
 #: what the extras bring, and what a client loads with its first kubeconfig or request only
-NOT_IMPORTED = {*EXTRA_OF, "aiohttp", "lightkube", "httpx2", "yaml", "google", "grpc", "sqlite3", "email", "http"}
+NOT_IMPORTED = {*EXTRA_OF, "aiohttp", "yaml", "google", "grpc", "sqlite3", "email", "http"}
 #: of our own packages
 IMPORTED = {"api", "balancing", "client", "informer", "kit", "proxy", "shell"}
 

@@ -110,7 +110,7 @@ class Usable:
         everyone = tuple(visible[identity] for identity in sorted(visible))
         ready = tuple(endpoint for endpoint in everyone if endpoint.ready)
         place = self._place if self._honour else Place()
-        expected = closest(ready, place.node, place.zone)
+        expected, _ = closest(ready, place.node, place.zone)
         if not expected:
             expected = tuple(endpoint for endpoint in everyone if endpoint.serving and endpoint.terminating)
         found = sorted(self.pool.endpoints(), key=lambda endpoint: endpoint.id)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.cluster import cluster_options
 from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
 from sliceplane.cli.values import DurationType, ListenType, NetworksType, NodePortAddressesType
@@ -29,7 +30,7 @@ _INTERFACE = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 
 
 @click.command("proxy")
-@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="How to reach the API server.")
+@cluster_options
 @click.option("--hostname-override", default="", metavar="NODE", help="This node's name.  [default: the host name]")
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
 @click.option("--cleanup", is_flag=True, help="Take our rules away and exit.")
@@ -80,6 +81,7 @@ _INTERFACE = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 def command(
     *,
     kubeconfig: Path | None,
+    context: str | None,
     hostname_override: str,
     netns: str,
     cleanup: bool,
@@ -105,7 +107,7 @@ def command(
         if cleanup:
             asyncio.run(_cleanup(runner))
             return
-        connection = load(kubeconfig)
+        connection = load(kubeconfig, context=context)
         asyncio.run(_serve(runner, connection, node_name, options))
     except (NftError, KubeconfigError, PageError) as error:
         click.echo(f"Error: {error}", err=True)

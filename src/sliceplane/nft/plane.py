@@ -21,13 +21,14 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family, networks
 from sliceplane.nft.build import NodeFacts, build_service, node_port_addresses
 from sliceplane.nft.names import TABLE
-from sliceplane.nft.objects import Memory, NftFamily, TableRef, Transaction
+from sliceplane.nft.objects import Memory, TableRef, Transaction
+from sliceplane.nft.statements import NftFamily
 from sliceplane.nft.surroundings import NodeNetwork, RulesConfig, surroundings
 from sliceplane.nft.surroundings import node_port_addresses as addresses_of_node_ports
 from sliceplane.nft.table import TableState
 from sliceplane.proxy.aftermath import Aftermath
 from sliceplane.proxy.conntrack import Expected
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.model import ServiceKey, ServicePort
 from sliceplane.proxy.schedule import Freshness, Schedule
 from sliceplane.proxy.tracker import ServiceTracker, node_ip
 
@@ -76,6 +77,15 @@ class FamilyPlane:
     def services(self) -> int:
         """How many Services this family serves."""
         return len(self._tracker.services())
+
+    @property
+    def tracker(self) -> ServiceTracker:
+        """What is known of Services and endpoints; to look at, not to change."""
+        return self._tracker
+
+    @property
+    def facts(self) -> NodeFacts:
+        return self._facts
 
     @property
     def writes(self) -> int:
@@ -140,9 +150,10 @@ class FamilyPlane:
             self._synced = True
             self._schedule.on_change(now)
 
-    def expected_flows(self, services: tuple[ServiceKey, ...]) -> Expected:
-        """Who may answer UDP flows to *services*."""
-        return self._tracker.expected_flows(services)
+    def expected_flows(self, services: tuple[ServiceKey, ...], gone: tuple[ServicePort, ...] = ()) -> Expected:
+        """Who may answer UDP flows to *services*, and to the ports *gone*: nobody, unless *services* have their
+        addresses."""
+        return self._tracker.expected_flows(services, gone)
 
     @property
     def node_port_addresses(self) -> tuple[str, ...] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 from tests.apiserver.serving import Server
@@ -192,7 +193,7 @@ async def test_the_synchronous_face(live: Server, writer: Writer) -> None:
             waiting = threading.Thread(target=lambda: last.extend(view.changes()))
             waiting.start()
             while not last:
-                pass
+                time.sleep(0.01)
             view.close()
             waiting.join(10)
             assert not waiting.is_alive(), "who waits for changes comes to an end"

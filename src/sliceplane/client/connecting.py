@@ -15,8 +15,8 @@ from sliceplane.shell.client.http import HttpClient
 async def connect(path: str | Path | None = None, *, context: str | None = None) -> AsyncIterator[HttpClient]:
     """A client, closed at the end.  Nothing is sent before the first request.
 
-    *path* is a kubeconfig.  Without one: the service account if this is a pod, else the first file of ``KUBECONFIG``,
-    else ``~/.kube/config``.  Raises ``KubeconfigError``.
+    *path* is a kubeconfig.  Without one: the files of ``KUBECONFIG``, merged; else the service account if this is a
+    pod; else ``~/.kube/config``.  Raises ``KubeconfigError``.
     """
     client = HttpClient(kubeconfig.load(path, context=context))
     try:

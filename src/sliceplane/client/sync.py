@@ -73,7 +73,7 @@ class SyncEndpointView:
         asyncio.run(self._main())
 
     async def _main(self) -> None:
-        client = HttpClient(self._connection)
+        client = HttpClient(self._connection, read_only=True)
         try:
             view = self._make(client)
             view.start()

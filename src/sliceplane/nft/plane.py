@@ -23,7 +23,7 @@ from sliceplane.nft.build import NodeFacts, build_service, node_port_addresses
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.nft.statements import NftFamily
-from sliceplane.nft.surroundings import NodeNetwork, RulesConfig, surroundings
+from sliceplane.nft.surroundings import NodeNetwork, RulesConfig, own_address, surroundings
 from sliceplane.nft.surroundings import node_port_addresses as addresses_of_node_ports
 from sliceplane.nft.table import TableState
 from sliceplane.proxy.aftermath import Aftermath
@@ -68,6 +68,7 @@ class FamilyPlane:
         self._in_flight_is_full = False
         #: what follows from what the kernel has; the shell tells it
         self.aftermath = Aftermath()
+        self._on_network(NodeNetwork(ip=own_address(config.rules, family, "")), now=0.0)
 
     @property
     def freshness(self) -> Freshness:
@@ -112,9 +113,8 @@ class FamilyPlane:
         self._note(self._tracker.on_node(node), now)
         if node is not None:
             ranges = (*(node.spec.pod_cidrs or ()), *([node.spec.pod_cidr] if node.spec.pod_cidr else []))
-            self._on_network(
-                replace(self._node, ip=node_ip(node, self.family), pod_networks=networks(ranges[:2], self.family)), now
-            )
+            own = own_address(self._config, self.family, node_ip(node, self.family))
+            self._on_network(replace(self._node, ip=own, pod_networks=networks(ranges[:2], self.family)), now)
 
     def on_service_cidr(self, name: str, new: ServiceCIDR | None, now: float) -> None:
         """A range of cluster IPs came, changed or went."""

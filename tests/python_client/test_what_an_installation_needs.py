@@ -24,14 +24,14 @@ IMPORTED = {"api", "balancing", "client", "informer", "kit", "proxy", "shell"}
 
 _LOADED = """
 import json, sys, time
-began = time.perf_counter()
+began = time.process_time()
 import {what}
-print(json.dumps([time.perf_counter() - began, sorted(sys.modules)]))
+print(json.dumps([time.process_time() - began, sorted(sys.modules)]))
 """
 
 
 def imported(what: str) -> tuple[float, set[str]]:
-    """Seconds and modules of importing *what* in a process of its own."""
+    """Processor seconds and modules of importing *what* in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-c", _LOADED.format(what=what)],
         env={"PYTHONPATH": str(ROOT / "src")},

@@ -20,6 +20,7 @@ from demo.net import run_ip
 from benchmarks.tools.objects import pod_ip
 from benchmarks.tools.proxied import SECONDS_MAX, Cluster, Server, service_ip, sizes_of
 from sliceplane.kit.rng import Rng
+from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.nft_runner import NftRunner
 from sliceplane.shell.node_proxy import NodeProxy
 
@@ -48,7 +49,7 @@ def connect(server: socket.socket, address: str, port: int) -> float:
 async def main(groups: str, count: int) -> None:
     sizes = sizes_of(groups)
     prepare()
-    proxy = NodeProxy("node-00000", NftRunner(), families=("IPv4",))
+    proxy = NodeProxy("node-00000", Nftables(NftRunner()), families=("IPv4",))
     following = asyncio.create_task(proxy.follow(Server(Cluster(sizes)), Rng(1)))  # type: ignore[arg-type]  # it needs no writes
     try:
         async with asyncio.timeout(SECONDS_MAX):

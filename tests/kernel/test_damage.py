@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kernel.cluster import VIP, make_slice, running, service
+from tests.kernel.cluster import VIP, backend_of, make_slice, running, service
 from tests.kernel.listing import expected, listed
 from tests.kernel.netns import Host, Net
 from tests.kernel.test_packets import FAMILIES
@@ -21,6 +21,7 @@ from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.objects import NftFamily, TableRef
 from sliceplane.nft.plane import FamilyPlane
 from sliceplane.shell import node_proxy
+from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.nft_generation import generation
 from sliceplane.shell.nft_runner import NftRunner
 
@@ -171,9 +172,8 @@ async def test_an_nft_that_fails_three_times_in_ten_and_hangs(
     program.write_text(UNRELIABLE.format(folder=tmp_path, nft=shutil.which("nft")))
     program.chmod(0o755)
     rng = Rng(11)
-    async with running(host, families=(family,)) as cluster:
-        cluster.runner._program = str(program)
-        cluster.runner._timeout_s = 0.2
+    unreliable = Nftables(NftRunner(netns=host.netns, program=str(program), timeout_s=0.2))
+    async with running(host, families=(family,), backend=unreliable) as cluster:
         cluster.put(service())
         cluster.synced()
         for version in range(1, 25):
@@ -185,7 +185,7 @@ async def test_an_nft_that_fails_three_times_in_ten_and_hangs(
         assert cluster.proxy.health().healthy
         (plane,) = cluster.proxy._planes
         assert listed(host, plane.table) == shadow(plane)
-        cluster.runner._program = "nft"  # whoever cleans up may rely on it
+        cluster.backend = backend_of("nftables", host)  # whoever cleans up may rely on it
 
 
 @pytest.mark.parametrize("family", ["IPv4", pytest.param("IPv6", marks=pytest.mark.slow)])
@@ -194,8 +194,8 @@ async def test_two_proxies_on_one_node(host: Host, others: list[Host], family: F
     endpoints."""
     own = {"first": others[0], "second": others[1]}
     async with (
-        running(host, families=(family,), writer="first") as first,
-        running(host, families=(family,), writer="second") as second,
+        running(host, families=(family,), backend=writing(host, "first")) as first,
+        running(host, families=(family,), backend=writing(host, "second")) as second,
     ):
         second.clean = False
         clusters = {"first": first, "second": second}
@@ -217,6 +217,10 @@ async def test_two_proxies_on_one_node(host: Host, others: list[Host], family: F
                     seen += 1
                     assert found == shadow(plane), f"the table that {writer} wrote is not as it wrote it"
         assert seen
+
+
+def writing(host: Host, writer: str) -> Nftables:
+    return Nftables(NftRunner(netns=host.netns), writer=writer)
 
 
 def shadow(plane: FamilyPlane) -> dict[str, Any]:

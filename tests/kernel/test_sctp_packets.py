@@ -21,7 +21,7 @@ from tests.kernel.netns import Host
 from sliceplane.api import codec
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
-from sliceplane.nft.surroundings import RulesConfig
+from sliceplane.proxy.surroundings import RulesConfig
 
 pytestmark = pytest.mark.kernel
 

@@ -16,7 +16,7 @@ from sliceplane.api import codec
 from sliceplane.api.core import ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
-from sliceplane.nft.surroundings import RulesConfig
+from sliceplane.proxy.surroundings import RulesConfig
 
 pytestmark = pytest.mark.kernel
 

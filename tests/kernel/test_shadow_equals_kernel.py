@@ -23,8 +23,8 @@ from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.plane import FamilyPlane, PlaneConfig
-from sliceplane.nft.surroundings import RulesConfig
 from sliceplane.nft.table import RETIRE_AFTER_S
+from sliceplane.proxy.surroundings import RulesConfig
 
 pytestmark = pytest.mark.kernel
 

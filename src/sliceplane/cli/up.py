@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sliceplane.cli.access import with_access
+from sliceplane.cli.controller_choice import EVERYBODY, choose, controllers_option
 from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.emulation import emulation_config, emulation_options
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
 from sliceplane.cli.slices import check_slice_options, slice_options
 
 if TYPE_CHECKING:
+    from sliceplane.api.gates import Gates
     from sliceplane.api.scheme import Resource
+    from sliceplane.proxy.configuration.settings import ProxySettings
     from sliceplane.registry.config import TopologyStorage
+    from sliceplane.shell.controllers import Entry
     from sliceplane.shell.plane import PlaneConfig, Service
 
 
 @click.command("up")
 @serving_options
+@controllers_option
 @discovery_options
 @slice_options
 @click.option("--traffic-distribution-conditions", type=bool, is_flag=False, flag_value=True, default=True,
@@ -31,6 +37,11 @@ if TYPE_CHECKING:
     "--hostname-override", default="", metavar="NODE", help="The node that --proxy is for.  [default: the host name]"
 )
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
+@click.option(
+    "--proxy-config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A KubeProxyConfiguration for --proxy.",
+)
 @click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
 @emulation_options
 def command(
@@ -48,10 +59,12 @@ def command(
     feature_gates: str,
     emulated_version: str,
     log_level: str,
+    chosen: str,
     traffic_distribution_conditions: bool,
     proxy: bool,
     hostname_override: str,
     netns: str,
+    proxy_config: Path | None,
     reverse_mirror: bool,
     **grouped: Any,
 ) -> None:
@@ -61,6 +74,8 @@ def command(
     """
     if (hostname_override or netns) and not proxy:
         raise click.UsageError("--hostname-override and --netns say where to write rules; add --proxy")
+    if proxy_config is not None and not proxy:
+        raise click.UsageError("--proxy-config says how to write rules; add --proxy")
     emulated = emulation_config(grouped)
     gates = gates_of(feature_gates, emulated_version)
     check_slice_options(grouped, gates)
@@ -81,20 +96,49 @@ def command(
         )
         return with_access(plane, grouped)
 
-    def services() -> tuple[Service, ...]:
-        from sliceplane.shell.controllers import ControllerService, default_controllers, emulation_controllers
+    def entries() -> tuple[Entry, ...]:
+        from sliceplane.shell.controllers import default_controllers, emulation_controllers
         from sliceplane.shell.heuristics import InstalledHeuristics
 
         config = discovery_config(grouped, gates, InstalledHeuristics().find)
-        entries = default_controllers(config, conditions=traffic_distribution_conditions, reverse=reverse_mirror)
-        if emulated is not None:
-            entries += emulation_controllers(emulated)
-        running: list[Service] = [ControllerService(entries)]
+        found = default_controllers(config, conditions=traffic_distribution_conditions, reverse=reverse_mirror)
+        return found if emulated is None else found + emulation_controllers(emulated)
+
+    some = None if chosen.strip() == EVERYBODY else choose(chosen, entries)
+
+    def services() -> tuple[Service, ...]:
+        from sliceplane.shell.controllers import ControllerService
+
+        running: list[Service] = [ControllerService(entries() if some is None else some)]
         if proxy:
             from sliceplane.shell.proxy_service import ProxyService
 
-            node_name = (hostname_override.strip() or socket.gethostname()).lower()
-            running.append(ProxyService(node_name, netns, gates))
+            settings = None if proxy_config is None else _proxy_settings(proxy_config, gates)
+            named = settings.hostname_override if settings is not None else ""
+            node_name = (hostname_override.strip() or named.strip() or socket.gethostname()).lower()
+            running.append(ProxyService(node_name, netns, gates, settings))
         return tuple(running)
 
     serve(config, services, log_level=log_level)
+
+
+def _proxy_settings(path: Path, gates: Gates) -> ProxySettings:
+    """What the file says.  Raises ``StartError``; a field that is the plane's own matter here is told of."""
+    from sliceplane.proxy.configuration.settings import settings_of
+    from sliceplane.shell.log import get_logger
+    from sliceplane.shell.proxy_config import ConfigError, load_config
+    from sliceplane.shell.start_error import StartError
+
+    try:
+        file = load_config(path, release=gates.release)
+    except ConfigError as error:
+        raise StartError(str(error)) from error
+    log = get_logger("node-proxy")
+    for note in file.notes:
+        log.warning("about the configuration file", note=note)
+    for field in ("clientConnection.kubeconfig", "featureGates", "oomScoreAdj"):
+        if field in file.given:
+            log.warning(
+                "about the configuration file", note=f"{path}: {field}: has no effect: it is the plane's own matter"
+            )
+    return replace(settings_of(file.given, listen_by_default=False), oom_score_adj=None)

@@ -1,4 +1,4 @@
-"""The node proxy's shell: informers feed the planes, the planes' transactions go to nft.
+"""The node proxy's shell: informers feed the planes, the planes' transactions go to the kernel through a ``backend``.
 
 One task for each IP family, so that a slow or refused transaction of one does not hold the other.  Events are
 taken synchronously as the informers report them (``on_change``) and only mark; the family's task then writes
@@ -25,7 +25,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from sliceplane.api.core import Endpoints, Node, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME, EndpointSlice
@@ -36,19 +35,18 @@ from sliceplane.controllers.base import EventNote, Watched
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.names import TABLE
-from sliceplane.nft.objects import Memory, TableRef, deletion
-from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane, PlaneConfig
-from sliceplane.nft.surroundings import PRIMARY, RulesConfig
 from sliceplane.proxy.endpoints import differences
 from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.plane import Plane, PlaneConfig
 from sliceplane.proxy.progress import Progress
 from sliceplane.proxy.schedule import Freshness
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
+from sliceplane.proxy.surroundings import PRIMARY, RulesConfig
+from sliceplane.shell.backend import AnyBackend, KernelError
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.events import EventRecorder
 from sliceplane.shell.log import get_logger
-from sliceplane.shell.nft_runner import NftError
+from sliceplane.shell.netns import Listen, listening_in
 from sliceplane.shell.proxy_consequences import Consequences, FlowForgetter
 from sliceplane.shell.proxy_inputs import COMMON, Changes, Inputs
 from sliceplane.shell.proxy_samples import ProxySamples
@@ -73,22 +71,10 @@ TAINT_TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"
 _log = get_logger("node-proxy")
 
 
-class Runner(Protocol):
-    """What is needed of ``nft_runner.NftRunner``."""
-
-    async def run(self, text: str) -> None: ...
-
-    async def tables(self) -> frozenset[TableRef]: ...
-
-    def disturbed(self) -> bool: ...
-
-    async def memory(self, table: TableRef) -> Memory: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ProxyHealth:
     """For /healthz and metrics.  ``healthy``: the kernel took the last write of every family, and nothing has been
-    waiting for longer than ``HEALTH_TIMEOUT_S``; if not, ``reasons`` say why, one sentence each.
+    waiting for longer than ``timeout_s``; if not, ``reasons`` say why, one sentence each.
 
     ``input_staleness_s`` is how long ago the oldest of our caches was last known to be current (``None``: nobody
     says).  It is told but does not count here: while the API server is away, the rules of before are the best there
@@ -102,6 +88,8 @@ class ProxyHealth:
     reasons: tuple[str, ...] = ()
     #: a load balancer should send no new connections here: the Node is going
     node_leaving: bool = False
+    #: twice the period at which rules are looked at (reference A11)
+    timeout_s: float = HEALTH_TIMEOUT_S
 
     @property
     def last_success(self) -> float | None:
@@ -133,39 +121,38 @@ class NodeProxy:
     def __init__(
         self,
         node_name: str,
-        runner: Runner,
+        backend: AnyBackend,
         *,
         families: tuple[Family, ...] = FAMILIES,
         min_period_s: float = 0.0,
-        table: str = TABLE,
+        sync_period_s: float | None = None,
         rules: RulesConfig | None = None,
         gates: Gates | None = None,
         flows: FlowForgetter | None = None,
         host_addresses: Callable[[], Awaitable[tuple[str, ...]]] = _no_addresses,
+        listen: Listen = listening_in(""),  # noqa: B008  # a function without state
+        api_timeout_s: float | None = None,
         clock: Callable[[], float] = time.time,
-        writer: str = "",
     ) -> None:
         """*flows*: who forgets stale UDP flows (``None``: nobody).  *host_addresses*: what the host's interfaces have,
-        asked only where flags name node ports by networks."""
+        asked only where flags name node ports by networks.  *listen* opens the sockets of health check node ports.
+        *sync_period_s*: ``None`` is ``LOOK_PERIOD_S``; *api_timeout_s*: see ``Inputs``."""
         self._gates = gates or Gates()
         self._rules = rules or RulesConfig()
-        config = PlaneConfig(
-            node_name=node_name,
-            table=table,
-            min_period_s=min_period_s,
-            rules=self._rules,
-            since=clock(),
-            writer=writer or os.urandom(8).hex(),
-        )
+        config = PlaneConfig(node_name=node_name, min_period_s=min_period_s, rules=self._rules, since=clock())
         self.watches = watches(node_name, self._gates)
-        self.samples = ProxySamples()
+        self.samples = ProxySamples(backend.mode)
         self._endpoints_key = self.watches[1].resource.key
         #: for ``proxy_report``
         self.progress = Progress(node_name, families)
-        self._runner = runner
+        self._backend = backend
+        self.mode: str = backend.mode
         self._host_addresses = host_addresses
+        self._sync_period_s = sync_period_s
+        self._health_timeout_s = HEALTH_TIMEOUT_S if sync_period_s is None else 2 * sync_period_s
+        self._api_timeout_s = api_timeout_s
         self._clock = clock
-        self._planes = tuple(FamilyPlane(family, config) for family in families)
+        self._planes: tuple[Plane, ...] = tuple(backend.plane(family, config) for family in families)
         self._wake = {plane.family: asyncio.Event() for plane in self._planes}
         self._missing = {watched.resource.key for watched in self.watches}
         self._gate = asyncio.Event()  # Services and EndpointSlices are there
@@ -184,6 +171,7 @@ class NodeProxy:
                 flows,
                 healthy=self._rules_are_good,
                 on_port_failed=self._on_port_failed,
+                listen=listen,
                 clock=clock,
             )
             for plane in self._planes
@@ -265,6 +253,7 @@ class NodeProxy:
             on_changes=self._on_changes,
             on_synced=self.on_synced,
             on_dropped=self._on_dropped,
+            api_timeout_s=self._api_timeout_s,
         )
         self._events = EventRecorder(client, clock=self._clock, instance=self._node_name)
         async with asyncio.TaskGroup() as group:
@@ -302,13 +291,16 @@ class NodeProxy:
             waiting = freshness.staleness_s(now)
             if freshness.failures:
                 reasons.append(f"{family} rules are not written: {self._refusals[family]}")
-            elif waiting > HEALTH_TIMEOUT_S:
+            elif waiting > self._health_timeout_s:
                 reasons.append(f"a change has been waiting for its {family} rules for {waiting:.0f} s")
         age = self._inputs.staleness_s() if self._inputs is not None else None
-        return ProxyHealth(not reasons, self._gate.is_set(), families, age, tuple(reasons), self._is_node_leaving())
+        leaving = self._is_node_leaving()
+        return ProxyHealth(
+            not reasons, self._gate.is_set(), families, age, tuple(reasons), leaving, self._health_timeout_s
+        )
 
     async def unanswered(self) -> str:
-        """Why what we know may be old: a sentence; "" if the API server answers.  Takes up to ``PROBE_TIMEOUT_S``."""
+        """Why what we know may be old: a sentence; "" if the API server answers.  Takes up to *api_timeout_s*."""
         return "" if self._inputs is None else await self._inputs.unanswered()
 
     def _on_port_failed(self, key: ServiceKey, why: str) -> None:
@@ -367,33 +359,35 @@ class NodeProxy:
     async def _look_around(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(LOOK_PERIOD_S):
+                async with asyncio.timeout(self._sync_period_s or LOOK_PERIOD_S):
                     await self._doubt.wait()
             except TimeoutError:
                 pass
             self._doubt.clear()
             await self._look_at_addresses()
-            try:
-                present = await self._runner.tables()
-            except NftError:
-                continue  # whoever writes next says what is wrong with nft
-            if self._runner.disturbed():
+            if self._backend.disturbed():
                 self._suspects.update(self._wake)
-            now = self._clock()
             for plane in self._planes:
-                written_at = plane.table_written_at
-                if written_at is None:
-                    continue
-                period_s = SUSPECT_PERIOD_S if plane.family in self._suspects else WHOLE_TABLE_PERIOD_S
-                if plane.table not in present:
-                    _log.warning("our table is gone, it is written anew", family=plane.family, table=plane.table.name)
-                elif now - written_at < period_s:
-                    continue
-                if plane.on_doubt(now):
-                    self._suspects.discard(plane.family)
-                    self._wake[plane.family].set()
+                await self._look_at_rules(plane)
 
-    async def _write(self, plane: FamilyPlane) -> None:
+    async def _look_at_rules(self, plane: Plane) -> None:
+        if plane.written_whole_at is None:
+            return
+        try:
+            present = await self._backend.holds(plane)
+        except KernelError:
+            return  # whoever writes next says what is wrong
+        now = self._clock()
+        period_s = SUSPECT_PERIOD_S if plane.family in self._suspects else WHOLE_TABLE_PERIOD_S
+        if not present:
+            _log.warning("our rules are gone, they are written anew", family=plane.family)
+        elif now - plane.written_whole_at < period_s:
+            return
+        if plane.on_doubt(now):
+            self._suspects.discard(plane.family)
+            self._wake[plane.family].set()
+
+    async def _write(self, plane: Plane) -> None:
         wake = self._wake[plane.family]
         while True:
             wake.clear()
@@ -408,13 +402,13 @@ class NodeProxy:
             except TimeoutError:
                 pass
 
-    async def _write_once(self, plane: FamilyPlane) -> None:
+    async def _write_once(self, plane: Plane) -> None:
         started = self._clock()
         wanted_since = plane.freshness.pending_since
         if wanted_since is not None:
             self.samples.on_queued(plane.family, wanted_since)
         self.progress.on_taken(plane.family)
-        transaction = plane.take_transaction(started, await self._memory(plane) if plane.wants_memory else None)
+        transaction = await self._backend.take(plane, started)
         self.samples.on_taken()
         if transaction is None:
             self.progress.on_written(plane.family)
@@ -422,9 +416,9 @@ class NodeProxy:
             return
         failed = True
         try:
-            await self._runner.run(transaction.render())
+            await self._backend.write(plane, transaction)
             failed = False
-        except NftError as error:
+        except KernelError as error:
             self._refusals[plane.family] = str(error)
             plane.on_failure(self._clock())
             self._doubt.set()  # what befell this table may have befallen the other one
@@ -444,17 +438,9 @@ class NodeProxy:
             "rules written",
             family=plane.family,
             full=transaction.full,
-            commands=len(transaction.commands),
+            commands=transaction.size,
             seconds=round(self._clock() - started, 4),
         )
-
-    async def _memory(self, plane: FamilyPlane) -> Memory:
-        """Which client is where, so that a new table leaves it there; nothing if nobody can tell."""
-        try:
-            return await self._runner.memory(plane.table)
-        except NftError as error:
-            _log.warning("session affinity is forgotten", family=plane.family, error=str(error))
-            return {}
 
     def _wake_all(self) -> None:
         for wake in self._wake.values():
@@ -464,9 +450,3 @@ class NodeProxy:
 def available_families() -> tuple[Family, ...]:
     """Both, unless this kernel has no IPv6 at all.  Which ones the Node uses does not matter (reference A6)."""
     return FAMILIES if os.path.exists("/proc/net/if_inet6") else ("IPv4",)
-
-
-async def cleanup(runner: Runner, *, families: tuple[Family, ...] = FAMILIES, table: str = TABLE) -> None:
-    """Takes our tables away, whether they are there or not.  Raises ``NftError``."""
-    text = "".join(deletion(TableRef(NFT_FAMILIES[family], table)).render() for family in families)
-    await runner.run(text)

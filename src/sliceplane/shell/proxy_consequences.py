@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from sliceplane.kit.ip import Family
-from sliceplane.nft.plane import FamilyPlane
 from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.model import ServiceKey, ServicePort
+from sliceplane.proxy.plane import Plane
 from sliceplane.shell.conntrack import ConntrackError
 from sliceplane.shell.log import get_logger
+from sliceplane.shell.netns import Listen
 from sliceplane.shell.proxy_samples import ProxySamples
 from sliceplane.shell.service_health import ServiceHealth
 
@@ -37,19 +38,20 @@ class Consequences:
 
     def __init__(
         self,
-        plane: FamilyPlane,
+        plane: Plane,
         samples: ProxySamples,
         flows: FlowForgetter | None,
         *,
         healthy: Callable[[], bool],
         on_port_failed: Callable[[ServiceKey, str], None],
+        listen: Listen,
         clock: Callable[[], float],
     ) -> None:
         self._plane = plane
         self._samples = samples
         self._flows = flows
         self._clock = clock
-        self._health = ServiceHealth(plane.family, healthy, on_port_failed)
+        self._health = ServiceHealth(plane.family, healthy, on_port_failed, listen)
         self._changed = asyncio.Event()
         self._all_flows = False
 

@@ -12,12 +12,13 @@ aiohttp is loaded with the first request.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -44,6 +45,12 @@ REQUEST_TIMEOUT_S = 65.0
 #: connections kept open although nothing uses them
 IDLE_CONNECTION_S = 60.0
 READ_BYTES = 256 * 1024
+#: after so long without a packet the kernel asks the peer's kernel whether the connection is still there, every
+#: ``KEEPALIVE_INTERVAL_S``, and gives up after ``KEEPALIVE_PROBES``: a watch whose peer vanished ends within 30 s,
+#: long before its silence would tell, and costs the server's process nothing
+KEEPALIVE_IDLE_S = 15
+KEEPALIVE_INTERVAL_S = 5
+KEEPALIVE_PROBES = 3
 
 _PATCH_TYPES: Mapping[PatchType, str] = {
     "json": "application/json-patch+json",
@@ -357,7 +364,9 @@ class HttpClient:
                     await oldest.close()
         if self._session is None:
             # No limit: watches hold one connection each, and requests are bounded by those who make them.
-            connector = aiohttp.TCPConnector(ssl=context, limit=0, keepalive_timeout=IDLE_CONNECTION_S)
+            connector = aiohttp.TCPConnector(
+                ssl=context, limit=0, keepalive_timeout=IDLE_CONNECTION_S, socket_factory=_socket
+            )
             self._session = aiohttp.ClientSession(
                 connector=connector, read_bufsize=READ_BYTES, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
             )
@@ -365,6 +374,23 @@ class HttpClient:
 
     def _unreachable(self, error: Exception) -> Unreachable:
         return Unreachable(f"{self.server}: {str(error) or type(error).__name__}")
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """For aiohttp: a socket for one entry of ``getaddrinfo``'s answer, whose peer's death is noticed."""
+    family, kind, protocol, *_ = address
+    opened = socket.socket(family=family, type=kind, proto=protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+        # The same bound for what was sent and never acknowledged.
+        ("TCP_USER_TIMEOUT", (KEEPALIVE_IDLE_S + KEEPALIVE_INTERVAL_S * KEEPALIVE_PROBES) * 1000),
+    ):
+        if hasattr(socket, name):  # not on every system
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return opened
 
 
 class _Messages:

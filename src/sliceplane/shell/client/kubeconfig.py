@@ -11,7 +11,7 @@ import binascii
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,22 @@ def default_paths() -> list[Path]:
     """The files of ``KUBECONFIG``, else the one where everybody looks."""
     named = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
     return [Path(part).expanduser() for part in named or ["~/.kube/config"]]
+
+
+def load_for(server: str, path: str | Path | None = None, *, context: str | None = None) -> Connection:
+    """The API server at the URL *server*, with what ``load`` finds for anything else; without *path*, and where there
+    is nothing to load, as nobody.  Raises ``KubeconfigError``."""
+    server = server.rstrip("/")
+    if not server.startswith(("http://", "https://")):
+        raise KubeconfigError(f"{server!r} is not the URL of a server: it begins with neither http:// nor https://")
+    if path is None and not os.environ.get("KUBECONFIG") and not default_path().exists():
+        found = Connection(server=server, ssl_context=None, credentials=Fixed())
+    else:
+        found = load(path, context=context)
+    if not server.startswith("https://"):
+        return replace(found, server=server, ssl_context=None, tls=None)
+    plain = found.ssl_context is None and found.tls is None
+    return replace(found, server=server, ssl_context=ssl.create_default_context() if plain else found.ssl_context)
 
 
 def default_path() -> Path:

@@ -22,7 +22,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Events, Namespaces, Nodes, Resource, Services
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.objects import Memory, TableRef
+from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.proxy.endpoints import slices_of
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
 from sliceplane.registry.registry import Registry
@@ -58,6 +58,9 @@ class Kernel:
                     self._targets[container, number] = target.partition(" . ")[0]
                 else:
                     del self._targets[container, number]
+
+    async def write(self, transaction: Transaction) -> None:
+        await self.run(transaction.render())
 
     async def memory(self, table: TableRef) -> Memory:
         return {}

@@ -15,7 +15,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, ServiceCIDRs, Services
 from sliceplane.informer.changes import Change
 from sliceplane.nft.names import TABLE
-from sliceplane.nft.objects import Memory, TableRef
+from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.shell import node_proxy
 from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.nft_runner import NftError
@@ -38,6 +38,9 @@ class Runner:
             self.failures -= 1
             raise NftError("rejected", "no")
         self.deleted = {table for table in self.deleted if f"add table {table}" not in text}
+
+    async def write(self, transaction: Transaction) -> None:
+        await self.run(transaction.render())
 
     async def memory(self, table: TableRef) -> Memory:
         return {}

@@ -15,7 +15,7 @@ from tests.proxy.test_slicecache import make
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
 from sliceplane.informer.changes import Change
-from sliceplane.nft.objects import Memory, TableRef
+from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.proxy.slicecache import SliceCache
 from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.node_proxy import NodeProxy
@@ -32,6 +32,9 @@ class ListingKernel:
 
     async def run(self, text: str) -> None:
         self.writes += 1
+
+    async def write(self, transaction: Transaction) -> None:
+        await self.run(transaction.render())
 
     async def memory(self, table: TableRef) -> Memory:
         self.looks.append(f"memory of {table}")

@@ -21,6 +21,8 @@ class Runner(Protocol):
 
     async def run(self, text: str) -> None: ...
 
+    async def write(self, transaction: Transaction) -> None: ...
+
     async def tables(self) -> frozenset[TableRef]: ...
 
     def disturbed(self) -> bool: ...
@@ -51,7 +53,7 @@ class Nftables:
         return plane.take_transaction(now, await self._memory(plane) if plane.wants_memory else None)
 
     async def write(self, plane: FamilyPlane, transaction: Transaction) -> None:
-        await self._runner.run(transaction.render())
+        await self._runner.write(transaction)
 
     async def holds(self, plane: FamilyPlane) -> bool:
         return plane.table in await self._runner.tables()

@@ -1,4 +1,5 @@
-"""Runs ``nft``: one process for one transaction, the text by standard input, in a network namespace if asked.
+"""Writes nftables: by netlink messages (``nft_netlink``), and by running ``nft`` where they will not do: one process
+for one transaction, the text by standard input, in a network namespace if asked.
 
 All that can go wrong becomes one ``NftError`` with a sentence for people (``kernel_program``).
 """
@@ -8,10 +9,14 @@ from __future__ import annotations
 import json
 import re
 
-from sliceplane.nft.objects import Memory, TableRef
+from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.shell.backend import KernelError
 from sliceplane.shell.kernel_program import KernelProgram, parse_version
+from sliceplane.shell.nft_error import TABLE_OF_ANOTHER, NftError
 from sliceplane.shell.nft_generation import generation
+from sliceplane.shell.nft_netlink import Messages
+
+__all__ = ["NftError", "NftRunner", "explain"]
 
 #: the oldest that understands what we write (reference A6)
 VERSION_MIN = (1, 0, 1)
@@ -33,10 +38,6 @@ add rule ip sliceplane-probe output numgen random mod 1 vmap { 0 : goto service 
 """
 
 
-class NftError(KernelError):
-    """``nft`` could not do it."""
-
-
 class NftRunner:
     """Runs transactions in one network namespace (``netns``: a name under /run/netns; "" is our own).
 
@@ -49,6 +50,24 @@ class NftRunner:
         self._programs = _programs(netns, timeout_s)
         self._running = self._taken = 0
         self._of_others: int | None = None
+        self._messages = Messages(netns)
+        #: transactions that the kernel took by messages, and texts that it took from the program
+        self.by_messages = self.by_program = 0
+
+    async def write(self, transaction: Transaction) -> None:
+        """The kernel takes all of *transaction* or nothing; the shortest way there is.  Raises ``NftError``."""
+        self._running += 1
+        try:
+            if await self._messages.write(transaction):
+                self._taken += 1
+                self.by_messages += 1
+                return
+        except NftError as error:
+            self._on_error(error)
+            raise
+        finally:
+            self._running -= 1
+        await self.run(transaction.render())
 
     async def run(self, text: str) -> None:
         """The kernel takes all of *text* or nothing.  Raises ``NftError``."""
@@ -56,9 +75,9 @@ class NftRunner:
         try:
             await self._nft("-f", "-", stdin=text)
             self._taken += 1
+            self.by_program += 1
         except NftError as error:
-            if error.reason != "rejected":
-                self._of_others = None  # nobody knows whether the kernel took it
+            self._on_error(error)
             raise
         finally:
             self._running -= 1
@@ -104,6 +123,10 @@ class NftRunner:
         await self._nft("--check", "-f", "-", stdin=_PROBE)
         return version
 
+    def _on_error(self, error: NftError) -> None:
+        if error.reason != "rejected":
+            self._of_others = None  # nobody knows whether the kernel took it
+
     async def _nft(self, *arguments: str, stdin: str = "") -> str:
         return await self._programs.run(self._program, *arguments, stdin=stdin)
 
@@ -111,7 +134,7 @@ class NftRunner:
 def explain(stderr: str, code: int, netns: str) -> KernelError:
     """What a failed run means, from what nft (or ip netns) printed."""
     if re.search(r"^flush chain \S+ \S+ writer-", stderr, re.MULTILINE):
-        return NftError("rejected", "our table was removed, or replaced by another process: a second node proxy?")
+        return NftError("rejected", TABLE_OF_ANOTHER)
     return _programs(netns, TIMEOUT_S).explain("nft", stderr, code)
 
 

@@ -12,6 +12,14 @@ _CLONE_NEWNET = 0x40000000
 NETNS_FOLDER = "/run/netns"
 
 
+def namespace_of(netns: str) -> tuple[int, int]:
+    """Which namespace has the name *netns* now; our own ("") stays the same.  Raises ``OSError``."""
+    if not netns:
+        return (0, 0)
+    found = os.stat(os.path.join(NETNS_FOLDER, netns))
+    return found.st_dev, found.st_ino
+
+
 def netfilter_socket(netns: str = "") -> socket.socket:
     """*netns*: a name under /run/netns; "" is our own.  A socket belongs to the namespace in which it was made, whoever
     uses it.  Raises ``OSError``."""

@@ -269,11 +269,7 @@ def _userdata(container: Container, family: NftFamily) -> bytes:
         numgen = _expression(_EXPRESSION_NUMGEN, _order(0, 1) + _order(1, 2) + _order(2, 0))  # random mod 2 offset 0
         parts = _record(0, _header_field(family, "daddr")) + _record(1, _header_field(container.protocol, "dport"))
         found = _order(_KEY_ORDER, _HOST_ORDER) + _order(_DATA_ORDER, _NO_ORDER) + _record(_KEY_TYPEOF, numgen)
-        return (
-            found
-            + _record(_DATA_TYPEOF, _expression(_EXPRESSION_CONCATENATION, parts))
-            + _order(_DATA_INTERVAL, 0)
-        )
+        return found + _record(_DATA_TYPEOF, _expression(_EXPRESSION_CONCATENATION, parts)) + _order(_DATA_INTERVAL, 0)
     if len(container.key) == 1:
         if container.key != ("addr",) or container.value != "none":
             raise Inexpressible(f"{container}")

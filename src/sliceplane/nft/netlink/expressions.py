@@ -244,7 +244,9 @@ class Expressions:
         ranges = _ranges(networks, self._family)
         if len(networks) > 1:
             interval = any(first != last for first, last in ranges)
-            marks = _bounds(ranges, size) if interval else [containers.bound(first.to_bytes(size)) for first, _ in ranges]
+            marks = (
+                _bounds(ranges, size) if interval else [containers.bound(first.to_bytes(size)) for first, _ in ranges]
+            )
             set_id = self._make_set(
                 ANONYMOUS_SET,
                 lambda chosen: containers.anonymous_set(

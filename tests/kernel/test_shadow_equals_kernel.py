@@ -3,6 +3,7 @@ says, rule by rule and element by element; and when all is gone nothing is left,
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 import time
@@ -25,6 +26,7 @@ from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.plane import FamilyPlane, PlaneConfig
 from sliceplane.nft.table import RETIRE_AFTER_S
 from sliceplane.proxy.surroundings import RulesConfig
+from sliceplane.shell.nft_runner import NftRunner
 
 pytestmark = pytest.mark.kernel
 
@@ -160,6 +162,7 @@ class Proxy:
         self.now = 0.0
         self.planes = [FamilyPlane(family, PlaneConfig(node_name=NODE, rules=RULES)) for family in FAMILIES]
         self.transactions, self.nft_s = 0, 0.0
+        self.runner = NftRunner(netns=host.netns)
         for plane in self.planes:
             plane.on_synced(0.0)
 
@@ -179,8 +182,8 @@ class Proxy:
                 transaction = plane.take_transaction(self.now)
                 if transaction is None:
                     continue
-                text, began = transaction.render(), time.perf_counter()
-                self._host.exec(["nft", "-f", "-"], stdin=text)
+                began = time.perf_counter()
+                asyncio.run(self.runner.write(transaction))
                 self.nft_s += time.perf_counter() - began
                 self.transactions += 1
                 plane.on_success(self.now)
@@ -233,6 +236,7 @@ def churn(host: Host, events: int, services: int, batch: int, compare_every: int
     seconds = time.perf_counter() - began
     _end(proxy, world)
     assert [listed(host, plane.table) for plane in proxy.planes] == empty
+    assert proxy.runner.by_program == 0, "messages can say all that a plane has to say"
     return Figures(done, seconds, proxy.nft_s, proxy.transactions, _blocks() - before, (rss, _rss_mib()))
 
 

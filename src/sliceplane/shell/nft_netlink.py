@@ -1,12 +1,12 @@
 """Writes transactions by netlink messages, as long as that works; where it does not, ``nft`` is to do it.
 
-The kernel works on a batch while it is sent: when ``sendto`` returns all is done or nothing, and the answers are there to
-be read.  So nobody waits here for longer than the kernel works; that happens in a thread, as it may be a while.
+The kernel works on a batch while it is sent: when ``sendto`` returns all is done or nothing, and the answers are there
+to be read.  So nobody waits here for longer than the kernel works; that happens in a thread, as it may be a while.
 
 **When the program does it.**  Never wrong, only slower: a transaction that ``nft.netlink`` cannot say, a socket that
-cannot be had, a batch too large for it.  After a refusal that the presence of another writer does not explain, the next write of
-the table, which is a full one, is the program's too: should the kernel and we ever disagree on what a message means,
-nft's word counts.  After ``REFUSALS_MAX`` of them without a success in between all is the program's.
+cannot be had, a batch too large for it.  After a refusal that the presence of another writer does not explain, the next
+write of the table, which is a full one, is the program's too: should the kernel and we ever disagree on what a message
+means, nft's word counts.  After ``REFUSALS_MAX`` of them without a success in between all is the program's.
 """
 
 from __future__ import annotations

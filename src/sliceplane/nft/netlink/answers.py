@@ -1,4 +1,4 @@
-"""What the kernel answers to a batch: one message for each command that it refused, and the acknowledgement asked for."""
+"""What the kernel answers to a batch: a message for each command that it refused, and what it was asked to confirm."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import struct
 HEADER = struct.Struct("=IHHII")
 #: what follows it in messages of netfilter: address family, version, resource
 _NETFILTER = struct.Struct("=BBH")
+_RESOURCE = struct.Struct(">BBH")
 _ATTRIBUTE = struct.Struct("=HH")
 _NUMBER = struct.Struct(">I")
 _LONG = struct.Struct(">Q")
@@ -55,6 +56,12 @@ def host_number(value: int) -> bytes:
     return _HOST.pack(value)
 
 
-def message(kind: int, flags: int, sequence: int, family: int, body: bytes, resource: int = 0) -> bytes:
+def message(kind: int, flags: int, sequence: int, family: int, body: bytes) -> bytes:
     length = HEADER.size + _NETFILTER.size + len(body)
-    return HEADER.pack(length, kind, flags | REQUEST, sequence, 0) + _NETFILTER.pack(family, 0, resource) + body
+    return HEADER.pack(length, kind, flags | REQUEST, sequence, 0) + _NETFILTER.pack(family, 0, 0) + body
+
+
+def boundary(kind: int, sequence: int, subsystem: int) -> bytes:
+    """The first or the last message of a batch for *subsystem*."""
+    length = HEADER.size + _NETFILTER.size
+    return HEADER.pack(length, kind, REQUEST, sequence, 0) + _RESOURCE.pack(0, 0, subsystem)

@@ -17,6 +17,7 @@ from sliceplane.nft.netlink.attributes import (
     CREATE,
     HEADER,
     Inexpressible,
+    boundary,
     message,
     nest,
     number,
@@ -48,8 +49,6 @@ _NEW_TABLE, _DELETE_TABLE, _NEW_CHAIN, _DELETE_CHAIN, _NEW_RULE, _DELETE_RULE, _
     _SUBSYSTEM << 8 | kind for kind in (0, 2, 3, 5, 6, 8, 9, 11)
 )
 _NEW_ELEMENTS, _DELETE_ELEMENTS = (_SUBSYSTEM << 8 | kind for kind in (12, 14))
-#: whose batch it is, in the byte order of the network
-_RESOURCE = struct.unpack("=H", struct.pack(">H", _SUBSYSTEM))[0]
 
 # NFTA_TABLE_*, NFTA_CHAIN_*, NFTA_HOOK_*, NFTA_RULE_*
 _TABLE_NAME, _TABLE_FLAGS = 1, 2
@@ -90,14 +89,15 @@ class _Encoder:
         self._expressions = Expressions(self._table, self._text_family, self._make_set)
 
     def run(self) -> Batch:
-        self._messages.append(message(_BEGIN, 0, 0, 0, b"", _RESOURCE))
-        for self._sequence, command in enumerate(self._transaction.commands, 1):
+        self._messages.append(boundary(_BEGIN, 0, _SUBSYSTEM))
+        for command in self._transaction.commands:
+            self._sequence += 1
             self._add(command)
         last = bytearray(self._messages[-1])
         length, kind, flags, sequence, sender = HEADER.unpack_from(last)
         HEADER.pack_into(last, 0, length, kind, flags | ACK, sequence, sender)
         self._messages[-1] = bytes(last)
-        self._messages.append(message(_END, 0, self._sequence + 1, 0, b"", _RESOURCE))
+        self._messages.append(boundary(_END, self._sequence + 1, _SUBSYSTEM))
         return Batch(b"".join(self._messages), self._sequence)
 
     def _add(self, command: Command) -> None:

@@ -1,7 +1,7 @@
 """Sets, maps and their elements.
 
-Keys and targets are concatenations: each part is padded to four bytes, the size of a register.  Addresses and ports are in
-the network's byte order, what ``numgen`` draws in the host's.
+Keys and targets are concatenations: each part is padded to four bytes, the size of a register.  Addresses and ports
+are in the network's byte order, what ``numgen`` draws in the host's.
 
 What ``nft`` wants to know when it lists a set, and the kernel does not, is in the set's *user data*: small records of
 kind, length and value, in each other (libnftnl's udata); the numbers in there are nft's own.
@@ -23,7 +23,8 @@ from sliceplane.nft.netlink.attributes import (
     number,
     text,
 )
-from sliceplane.nft.objects import Container, Item, Key, NftFamily, Remaining, Target, Value
+from sliceplane.nft.objects import Container, Item, Key, Remaining, Target, Value
+from sliceplane.nft.statements import NftFamily
 
 PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
 ADDRESS_BYTES: dict[NftFamily, int] = {"ip": 4, "ip6": 16}
@@ -71,7 +72,8 @@ _PORT = struct.Struct(">H2x")
 
 def address(value: str | int, family: NftFamily) -> bytes:
     """Raises ``ValueError`` for anything but an address of *family*."""
-    assert isinstance(value, str), f"{value} is no address"
+    if not isinstance(value, str):
+        raise Inexpressible(f"{value} is no address")
     if family == "ip6":
         return ipaddress.IPv6Address(value).packed
     packed = bytes(map(int, value.split(".")))
@@ -82,7 +84,8 @@ def address(value: str | int, family: NftFamily) -> bytes:
 
 def port(value: str | int) -> bytes:
     """In a register."""
-    assert isinstance(value, int), f"{value} is no port"
+    if not isinstance(value, int):
+        raise Inexpressible(f"{value} is no port")
     return _PORT.pack(value)
 
 
@@ -141,14 +144,14 @@ def anonymous_map(table: str, size: int, set_id: int) -> bytes:
     )
 
 
-def anonymous_set(table: str, size: int, family: NftFamily, field: str, set_id: int, *, interval: bool) -> bytes:
-    """``NEWSET`` of a set of addresses, for one rule."""
-    userdata = _order(_KEY_ORDER, _NETWORK_ORDER) + (_order(_MERGED, 1) if interval else b"")
+def anonymous_set(table: str, size: int, family: NftFamily, field: str, set_id: int) -> bytes:
+    """``NEWSET`` of a set of intervals of addresses, for one rule."""
+    userdata = _order(_KEY_ORDER, _NETWORK_ORDER) + _order(_MERGED, 1)
     return b"".join(
         (
             text(_TABLE, table),
             text(_NAME, ANONYMOUS_SET),
-            number(_FLAGS, _ANONYMOUS | _CONSTANT | (_INTERVAL if interval else 0)),
+            number(_FLAGS, _ANONYMOUS | _CONSTANT | _INTERVAL),
             number(_KEY_TYPE, _ADDRESS_TYPE[family]),
             number(_KEY_BYTES, ADDRESS_BYTES[family]),
             number(_ID, set_id),
@@ -168,7 +171,8 @@ def reference(table: str, name: str) -> bytes:
 
 
 def element_lists(table: str, name: str, elements: Iterable[bytes], set_id: int | None = None) -> Iterator[bytes]:
-    """Bodies of ``NEWSETELEM`` or ``DELSETELEM`` messages: as many as it takes."""
+    """Bodies of ``NEWSETELEM`` or ``DELSETELEM`` messages: as many as it takes.  None at all is refused: it might be
+    taken for all."""
     head = text(_LIST_TABLE, table) + text(_LIST_SET, name)
     if set_id is not None:
         head += number(_LIST_ID, set_id)
@@ -180,6 +184,8 @@ def element_lists(table: str, name: str, elements: Iterable[bytes], set_id: int 
             part, size = [], 0
         part.append(each)
         size += len(each)
+    if not part:
+        raise Inexpressible(f"no elements of {name}")
     yield head + nest(_LIST_ELEMENTS, *part)
 
 

@@ -243,15 +243,10 @@ class Expressions:
         offset = _SADDR_OFFSET[self._family] + (size if field == "daddr" else 0)
         ranges = _ranges(networks, self._family)
         if len(networks) > 1:
-            interval = any(first != last for first, last in ranges)
-            marks = (
-                _bounds(ranges, size) if interval else [containers.bound(first.to_bytes(size)) for first, _ in ranges]
-            )
+            marks = _bounds(ranges, size)
             set_id = self._make_set(
                 ANONYMOUS_SET,
-                lambda chosen: containers.anonymous_set(
-                    self._table, len(marks) + 1, self._family, field, chosen, interval=interval
-                ),
+                lambda chosen: containers.anonymous_set(self._table, len(marks) + 1, self._family, field, chosen),
                 marks,
             )
             load = _payload(_NETWORK_HEADER, offset, size)
@@ -287,8 +282,8 @@ def _ranges(networks: tuple[str, ...], family: NftFamily) -> list[tuple[int, int
 
 
 def _bounds(ranges: list[tuple[int, int]], size: int) -> list[bytes]:
-    """As ``nft`` writes sets of intervals: neighbours are one, the first bound is at the lowest address, and what reaches
-    to the highest has no end."""
+    """As ``nft`` writes sets of intervals: neighbours are one, the first bound is at the lowest address, and what
+    reaches to the highest has no end."""
     merged: list[tuple[int, int]] = []
     for first, last in ranges:
         if merged and merged[-1][1] + 1 >= first:

@@ -1,14 +1,16 @@
 """A node proxy in a process of its own, fed with made Services and EndpointSlices, writing to a real kernel.
 
 The informers are the production ones; their server is replaced by lists and watch events made here, as bytes, so
-that what is measured is the node's own work: decoding, tracking, rules, ``nft``, the kernel.
+that what is measured is the node's own work: decoding, tracking, rules, messages, the kernel.
 
 Run as ``python -m benchmarks.tools.proxied SIZES CHANGES`` in the network namespace to write to.  SIZES is like
 ``5000x40,7x100``: so many services with so many endpoints each, of which the first one changes.  Prints one JSON
-object: ``services``, ``endpoints``; ``first_sync_s``, of which ``first_nft_s`` waiting for ``nft``, ``first_bytes`` of
-its text, ``rss_mib`` after it; ``change`` and ``added`` (one endpoint changes, one service comes), each of lists:
-``kernel_s`` until the kernel has it, ``ours_s`` of that until ``nft`` is started, ``end_s`` until ``nft`` has ended,
-and ``bytes``; ``load_s`` and ``list_s``: ``nft`` alone loads the text of the first sync again, and lists the table.
+object: ``services``, ``endpoints``; ``first_sync_s``, of which ``first_write_s`` from the finished transaction on, and
+``first_cpu_s`` all CPU until then, ``first_bytes`` of its text, ``rss_mib`` after it; ``change``, ``scaled`` and
+``added`` (one endpoint is replaced by another, one goes or comes, one service comes), each of lists: ``kernel_s`` until
+the kernel has it, ``ours_s`` of that until the transaction is finished, ``end_s`` until the writer knows, ``cpu_s`` of
+all of it, and ``bytes`` of its text; ``by_program``, how many writes were made by ``nft``; ``load_s``, ``load_cpu_s``
+and ``list_s``: ``nft`` alone loads the text of the first sync again, and lists the table.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import resource
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -31,6 +34,7 @@ from benchmarks.tools.objects import PER_SLICE, service_document, slice_document
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Resource, Services
 from sliceplane.kit.rng import Rng
+from sliceplane.nft.objects import AddElements, AddRule, Transaction
 from sliceplane.shell.client.base import ListPage, WatchMessage
 from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.nft_runner import NftRunner
@@ -81,7 +85,7 @@ class Cluster:
     def service(self, number: int, revision: int = 1) -> bytes:
         return self._stored(service_document(f"s-{number:05d}", cluster_ip=service_ip(number + 2)), number, revision)
 
-    def slice(self, service: int, part: int, pods: range, *, without: int = -1, revision: int = 1) -> bytes:
+    def slice(self, service: int, part: int, pods: Sequence[int], *, without: int = -1, revision: int = 1) -> bytes:
         name = f"s-{service:05d}"
         document = slice_document(f"{name}-{part:03d}", name, pods)
         if without >= 0:
@@ -167,13 +171,20 @@ class Commits:
         self._sock.close()
 
 
-class Taken(NamedTuple):
-    """A transaction, when ``nft`` was started with it, when the kernel had it and when ``nft`` had ended."""
+def cpu_s() -> float:
+    """Of this process, the kernel's work for it, and the programs that it ran."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
-    text: str
+
+class Taken(NamedTuple):
+    """A transaction, when its write began, when the kernel had it and when the writer knew."""
+
+    transaction: Transaction
     began: float
     committed: float
     ended: float
+    cpu_s: float
 
 
 class Watched(NftRunner):
@@ -184,51 +195,67 @@ class Watched(NftRunner):
         self._commits = commits
         self.taken: asyncio.Queue[Taken] = asyncio.Queue()
         self.first_text = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115  # lives as long as the process
-        self.first_nft_s, self.first_bytes = 0.0, 0
+        self.first_write_s, self.first_bytes = 0.0, 0
+        #: what keeping that text took
+        self.keeping_s = self.keeping_cpu_s = 0.0
 
-    async def run(self, text: str) -> None:
+    async def write(self, transaction: Transaction) -> bool:
         before, began = len(self._commits.times), time.perf_counter()
-        await super().run(text)
-        ended = time.perf_counter()
-        if not self.first_nft_s and " ip sliceplane" in text:
-            self.first_nft_s, self.first_bytes = ended - began, len(text)
-            self.first_text.write(text)
-            self.first_text.flush()
+        by_messages = await super().write(transaction)
+        ended, used = time.perf_counter(), cpu_s()
         kernel = self._commits.times[before] if len(self._commits.times) > before else ended
-        self.taken.put_nowait(Taken(text, began, kernel, ended))
+        self.taken.put_nowait(Taken(transaction, began, kernel, ended, used))
+        if not self.first_write_s and transaction.table.family == "ip":
+            self.first_write_s = ended - began
+            self.first_bytes = self.first_text.write(transaction.render())
+            self.first_text.flush()
+            self.keeping_s, self.keeping_cpu_s = time.perf_counter() - ended, cpu_s() - used
+        return by_messages
 
 
 class Measures:
     """One list for each figure."""
 
     def __init__(self) -> None:
-        self.lists: dict[str, list[float]] = {"kernel_s": [], "ours_s": [], "end_s": [], "bytes": []}
+        self.lists: dict[str, list[float]] = {"kernel_s": [], "ours_s": [], "end_s": [], "cpu_s": [], "bytes": []}
 
-    async def wait(self, runner: Watched, started: float) -> None:
+    async def wait(self, runner: Watched, started: float, used: float) -> None:
         """For the transaction that a change of *started* makes."""
         async with asyncio.timeout(SECONDS_MAX):
             # Objects out of use are removed a second later, by transactions that add nothing.
             taken = await runner.taken.get()
-            while "\nadd " not in taken.text:
+            while not any(isinstance(command, AddElements | AddRule) for command in taken.transaction.commands):
                 taken = await runner.taken.get()
-        found = (taken.committed - started, taken.began - started, taken.ended - started, float(len(taken.text)))
+        size = float(len(taken.transaction.render()))
+        times = (taken.committed - started, taken.began - started, taken.ended - started)
+        found = (*times, taken.cpu_s - used, size)
         for values, value in zip(self.lists.values(), found, strict=True):
             values.append(value)
         await asyncio.sleep(PAUSE_S)
 
 
-async def change_endpoints(server: Server, runner: Watched, cluster: Cluster, size: int, count: int) -> Measures:
-    """Endpoint 0 of the first service goes and comes back, *count* times in all; an only one moves."""
-    pods, measures = range(min(size, PER_SLICE)), Measures()
+async def scale(server: Server, runner: Watched, cluster: Cluster, size: int, count: int) -> Measures:
+    """Endpoint 0 of the first service goes and comes back, *count* times in all; beside an only one another comes."""
+    pods, measures = range(max(2, min(size, PER_SLICE))), Measures()
     for number in range(count):
         cluster.revision += 1
-        if size == 1:
-            body = cluster.slice(0, 0, range(ELSEWHERE + number, ELSEWHERE + number + 1), revision=cluster.revision)
-        else:
-            body = cluster.slice(0, 0, pods, without=0 if number % 2 == 0 else -1, revision=cluster.revision)
-        started = time.perf_counter()
+        body = cluster.slice(0, 0, pods, without=0 if number % 2 == 0 else -1, revision=cluster.revision)
+        started, used = time.perf_counter(), cpu_s()
         server.send(body)
-        await measures.wait(runner, started)
+        await measures.wait(runner, started, used)
+    return measures
+
+
+async def replace_endpoints(server: Server, runner: Watched, cluster: Cluster, size: int, count: int) -> Measures:
+    """All endpoints of a slice of the first service but one stay, and that one moves, *count* times in all."""
+    measures, stay = Measures(), min(size, PER_SLICE) - 1
+    for number in range(count):
+        cluster.revision += 1
+        first = ELSEWHERE + number
+        body = cluster.slice(0, 0, [*range(stay), first], revision=cluster.revision)
+        started, used = time.perf_counter(), cpu_s()
+        server.send(body)
+        await measures.wait(runner, started, used)
     return measures
 
 
@@ -239,10 +266,10 @@ async def add_services(server: Server, runner: Watched, cluster: Cluster, sizes:
         cluster.revision += 1
         slice_body = cluster.slice(number, 0, range(first, first + min(sizes[0], PER_SLICE)), revision=cluster.revision)
         service_body = cluster.service(number, cluster.revision)
-        started = time.perf_counter()
+        started, used = time.perf_counter(), cpu_s()
         server.send(slice_body, EndpointSlices, "ADDED")
         server.send(service_body, Services, "ADDED")
-        await measures.wait(runner, started)
+        await measures.wait(runner, started, used)
     return measures
 
 
@@ -258,31 +285,39 @@ async def main(groups: str, count: int) -> None:
     cluster = Cluster(sizes)
     server, commits = Server(cluster), Commits()
     runner = Watched(commits)
-    proxy = NodeProxy("node-00000", Nftables(runner))
-    started = time.perf_counter()
+    backend = Nftables(runner)
+    proxy = NodeProxy("node-00000", backend)
+    started, used = time.perf_counter(), cpu_s()
     following = asyncio.create_task(proxy.follow(server, Rng(1)))  # type: ignore[arg-type]  # it needs no writes
     try:
         async with asyncio.timeout(SECONDS_MAX):
             await proxy.wait_ready()
-        first_sync, memory = time.perf_counter() - started, rss_mib()
+        first_sync, memory = time.perf_counter() - started - runner.keeping_s, rss_mib()
+        first_cpu = cpu_s() - used - runner.keeping_cpu_s
         runner.taken = asyncio.Queue()
         commits.listen()
-        changed = await change_endpoints(server, runner, cluster, sizes[0], count)
+        changed = await replace_endpoints(server, runner, cluster, sizes[0], count)
+        scaled = await scale(server, runner, cluster, sizes[0], count)
         added = await add_services(server, runner, cluster, sizes, max(1, count // 4))
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         commits.close()
+    before_load = cpu_s()
     figures = {
         "services": len(sizes),
         "endpoints": sum(sizes),
         "first_sync_s": first_sync,
-        "first_nft_s": runner.first_nft_s,
+        "first_write_s": runner.first_write_s,
+        "first_cpu_s": first_cpu,
         "first_bytes": runner.first_bytes,
         "rss_mib": memory,
         "change": changed.lists,
+        "scaled": scaled.lists,
         "added": added.lists,
+        "by_program": backend.ways["nft"],
         "load_s": bare("-f", runner.first_text.name),
+        "load_cpu_s": cpu_s() - before_load,
         "list_s": bare("list", "table", "ip", "sliceplane"),
     }
     print(json.dumps(figures), flush=True)

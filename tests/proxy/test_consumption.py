@@ -59,8 +59,9 @@ class Kernel:
                 else:
                     del self._targets[container, number]
 
-    async def write(self, transaction: Transaction) -> None:
+    async def write(self, transaction: Transaction) -> bool:
         await self.run(transaction.render())
+        return False
 
     async def memory(self, table: TableRef) -> Memory:
         return {}

@@ -39,8 +39,9 @@ class Runner:
             raise NftError("rejected", "no")
         self.deleted = {table for table in self.deleted if f"add table {table}" not in text}
 
-    async def write(self, transaction: Transaction) -> None:
+    async def write(self, transaction: Transaction) -> bool:
         await self.run(transaction.render())
+        return False
 
     async def memory(self, table: TableRef) -> Memory:
         return {}

@@ -33,8 +33,9 @@ class ListingKernel:
     async def run(self, text: str) -> None:
         self.writes += 1
 
-    async def write(self, transaction: Transaction) -> None:
+    async def write(self, transaction: Transaction) -> bool:
         await self.run(transaction.render())
+        return False
 
     async def memory(self, table: TableRef) -> Memory:
         self.looks.append(f"memory of {table}")

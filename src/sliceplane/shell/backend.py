@@ -7,6 +7,7 @@ knows neither.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
 from sliceplane.kit.ip import Family
@@ -34,6 +35,10 @@ class Backend(Protocol[P, W]):
 
     @property
     def mode(self) -> Mode: ...
+
+    @property
+    def ways(self) -> Mapping[str, int]:
+        """How many transactions the kernel took, by the way that they went there."""
 
     def plane(self, family: Family, config: PlaneConfig) -> P:
         """The core of one family; the other methods take it back."""

@@ -48,6 +48,7 @@ class Iptables:
         self._programs = KernelProgram(
             netns=netns, timeout_s=timeout_s, package="iptables", rules="iptables", error=IptablesError
         )
+        self.ways = {"iptables-restore": 0}
 
     def plane(self, family: Family, config: PlaneConfig) -> FamilyPlane:
         return FamilyPlane(family, config)
@@ -70,6 +71,7 @@ class Iptables:
             await self._restore(plane.family, transaction.render(await self.found(plane.family)))
         else:
             await self._restore(plane.family, transaction.render())
+        self.ways["iptables-restore"] += 1
 
     async def holds(self, plane: FamilyPlane) -> bool:
         for table in TABLES:

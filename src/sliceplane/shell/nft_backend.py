@@ -21,7 +21,7 @@ class Runner(Protocol):
 
     async def run(self, text: str) -> None: ...
 
-    async def write(self, transaction: Transaction) -> None: ...
+    async def write(self, transaction: Transaction) -> bool: ...
 
     async def tables(self) -> frozenset[TableRef]: ...
 
@@ -42,6 +42,7 @@ class Nftables:
         self._runner = runner
         self._table = table
         self._writer = writer or os.urandom(8).hex()
+        self.ways = {"netlink": 0, "nft": 0}
 
     def plane(self, family: Family, config: PlaneConfig) -> FamilyPlane:
         return FamilyPlane(family, config, self._table, self._writer)
@@ -53,7 +54,8 @@ class Nftables:
         return plane.take_transaction(now, await self._memory(plane) if plane.wants_memory else None)
 
     async def write(self, plane: FamilyPlane, transaction: Transaction) -> None:
-        await self._runner.write(transaction)
+        by_messages = await self._runner.write(transaction)
+        self.ways["netlink" if by_messages else "nft"] += 1
 
     async def holds(self, plane: FamilyPlane) -> bool:
         return plane.table in await self._runner.tables()

@@ -51,23 +51,22 @@ class NftRunner:
         self._running = self._taken = 0
         self._of_others: int | None = None
         self._messages = Messages(netns)
-        #: transactions that the kernel took by messages, and texts that it took from the program
-        self.by_messages = self.by_program = 0
 
-    async def write(self, transaction: Transaction) -> None:
-        """The kernel takes all of *transaction* or nothing; the shortest way there is.  Raises ``NftError``."""
+    async def write(self, transaction: Transaction) -> bool:
+        """The kernel takes all of *transaction* or nothing; whether by messages, else by the program.  Raises
+        ``NftError``."""
         self._running += 1
         try:
             if await self._messages.write(transaction):
                 self._taken += 1
-                self.by_messages += 1
-                return
+                return True
         except NftError as error:
             self._on_error(error)
             raise
         finally:
             self._running -= 1
         await self.run(transaction.render())
+        return False
 
     async def run(self, text: str) -> None:
         """The kernel takes all of *text* or nothing.  Raises ``NftError``."""
@@ -75,7 +74,6 @@ class NftRunner:
         try:
             await self._nft("-f", "-", stdin=text)
             self._taken += 1
-            self.by_program += 1
         except NftError as error:
             self._on_error(error)
             raise

@@ -141,7 +141,7 @@ class NodeProxy:
         self._rules = rules or RulesConfig()
         config = PlaneConfig(node_name=node_name, min_period_s=min_period_s, rules=self._rules, since=clock())
         self.watches = watches(node_name, self._gates)
-        self.samples = ProxySamples(backend.mode)
+        self.samples = ProxySamples(backend.mode, backend.ways)
         self._endpoints_key = self.watches[1].resource.key
         #: for ``proxy_report``
         self.progress = Progress(node_name, families)

@@ -21,9 +21,11 @@ _Histograms = dict[str, Histogram]
 class ProxySamples:
     """Owned by one ``NodeProxy``.  A series appears with its first observation."""
 
-    def __init__(self, mode: str = "nftables") -> None:
-        """*mode*: of ``--proxy-mode``; the names of some counters have it."""
+    def __init__(self, mode: str = "nftables", ways: Mapping[str, int] | None = None) -> None:
+        """*mode*: of ``--proxy-mode``; the names of some counters have it.  *ways*: ``Backend.ways``, to be read when
+        it is asked."""
         self._mode = mode
+        self._ways = {} if ways is None else ways
         self._sync: _Histograms = {}
         self._full: _Histograms = {}
         self._partial: _Histograms = {}
@@ -122,6 +124,8 @@ class ProxySamples:
                 policies,
             )
         )
+        ways = tuple(Sample((way,), count) for way, count in sorted(self._ways.items()))
+        made.append(Family("sliceplane_proxy_writes_total", "counter", "Writes that the kernel took.", ("way",), ways))
         for page in ("healthz", "livez"):
             codes = tuple(
                 Sample((str(code),), count) for (of, code), count in sorted(self._health.items()) if of == page

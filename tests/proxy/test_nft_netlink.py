@@ -1,0 +1,170 @@
+"""When netlink messages will not do, ``nft`` writes, and what refusals say.  The kernel is a list of answers here."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from sliceplane.nft.layout import writer_chain
+from sliceplane.nft.netlink.answers import Answer
+from sliceplane.nft.netlink.batch import Batch
+from sliceplane.nft.objects import AddRule, Command, DeleteChain, FlushChain, Rule, TableRef, Transaction
+from sliceplane.nft.statements import Drop, FromInterface
+from sliceplane.shell.nft_netlink import REFUSALS_MAX, Channel
+from sliceplane.shell.nft_runner import NftError, NftRunner
+from sliceplane.shell.nft_socket import namespace_of, netfilter_socket
+
+TABLE = TableRef("ip", "sliceplane")
+CHANGE: tuple[Command, ...] = (FlushChain(writer_chain("me").name), DeleteChain("c"), DeleteChain("d"))
+
+#: "yes", "no" (the second command), "not me" (the first), "" (no word), or what sending fails with
+Reply = str | OSError
+
+
+class Kernel:
+    """Replies in this order; then "yes" for good."""
+
+    def __init__(self, replies: Sequence[Reply]) -> None:
+        self.replies = list(replies)
+        self.batches = 0
+
+    def send(self, batch: Batch) -> tuple[Answer, ...]:
+        self.batches += 1
+        reply = self.replies.pop(0) if self.replies else "yes"
+        if isinstance(reply, OSError):
+            raise reply
+        done = Answer(batch.last, 0)
+        known: dict[str, tuple[Answer, ...]] = {
+            "yes": (done,),
+            "no": (Answer(2, errno.EBUSY, "in use"), done),
+            "not me": (Answer(1, errno.ENOENT), done),
+            "not allowed": (Answer(0, errno.EPERM),),
+            "": (),
+        }
+        return known[reply]
+
+
+class Counting(NftRunner):
+    by_messages = by_program = 0
+
+    async def write(self, transaction: Transaction) -> bool:
+        by_messages = await super().write(transaction)
+        self.by_messages += by_messages
+        self.by_program += not by_messages
+        return by_messages
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Counting:
+    """Its ``nft`` keeps what it is told."""
+    path = tmp_path / "nft"
+    path.write_text(f"#!/bin/sh\ncat >> {tmp_path}/told\n")
+    path.chmod(0o755)
+    return Counting(program=str(path))
+
+
+def told(tmp_path: Path) -> str:
+    path = tmp_path / "told"
+    return path.read_text() if path.exists() else ""
+
+
+async def write(runner: Counting, commands: tuple[Command, ...] = CHANGE) -> str:
+    """ "" or why not."""
+    try:
+        await runner.write(Transaction(TABLE, commands))
+    except NftError as error:
+        return str(error)
+    return ""
+
+
+def replying(monkeypatch: pytest.MonkeyPatch, *replies: Reply) -> Kernel:
+    kernel = Kernel(replies)
+    monkeypatch.setattr(Channel, "send", kernel.send)
+    return kernel
+
+
+async def test_what_the_kernel_takes_is_not_told_to_nft(
+    runner: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replying(monkeypatch)
+    assert await write(runner) == ""
+    assert (runner.by_messages, runner.by_program, told(tmp_path)) == (1, 0, "")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [OSError(errno.EPROTONOSUPPORT, "no"), OSError(errno.EMSGSIZE, "no"), OSError(errno.ENOBUFS, "no"), "not allowed"],
+    ids=["no such socket", "too large", "no memory", "no rights"],
+)
+async def test_what_cannot_be_sent_is_written_by_nft(
+    runner: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reply: Reply
+) -> None:
+    replying(monkeypatch, reply)
+    assert await write(runner) == ""
+    assert (runner.by_messages, runner.by_program) == (0, 1)
+    assert told(tmp_path) == Transaction(TABLE, CHANGE).render()
+    assert await write(runner) == "", "the next one is tried again"
+    assert (runner.by_messages, runner.by_program) == (1, 1)
+
+
+async def test_what_messages_cannot_say_is_written_by_nft(
+    runner: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = replying(monkeypatch)
+    commands = (AddRule("c", Rule((FromInterface("*"), Drop()))),)
+    assert await write(runner, commands) == ""
+    assert (kernel.batches, runner.by_program, told(tmp_path)) == (0, 1, Transaction(TABLE, commands).render())
+
+
+async def test_a_refusal_names_the_command_and_the_next_write_is_nfts(
+    runner: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = replying(monkeypatch, "no")
+    why = await write(runner)
+    assert why == ("the kernel refused the transaction: delete chain ip sliceplane c: Device or resource busy (in use)")
+    assert await write(runner) == ""
+    assert (kernel.batches, runner.by_messages, runner.by_program) == (1, 0, 1)
+    assert await write(runner) == ""
+    assert (kernel.batches, runner.by_messages, runner.by_program) == (2, 1, 1)
+
+
+async def test_refusals_without_end_leave_it_to_nft(runner: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = replying(monkeypatch, *["no"] * 100)
+    results = [await write(runner) for _ in range(4 * REFUSALS_MAX)]
+    assert [bool(why) for why in results[: 2 * REFUSALS_MAX]] == [True, False] * REFUSALS_MAX
+    assert not any(results[2 * REFUSALS_MAX :])
+    assert kernel.batches == REFUSALS_MAX
+
+
+async def test_refusals_now_and_then_change_nothing(runner: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = replying(monkeypatch, *["no", "yes"] * 3 * REFUSALS_MAX)
+    for _ in range(9 * REFUSALS_MAX):
+        await write(runner)
+    assert kernel.batches == 6 * REFUSALS_MAX
+
+
+async def test_a_table_of_another_writer_is_no_fault_of_messages(
+    runner: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = replying(monkeypatch, *["not me"] * 3 * REFUSALS_MAX)
+    for _ in range(3 * REFUSALS_MAX):
+        assert "a second node proxy?" in await write(runner)
+    assert await write(runner) == ""
+    assert (kernel.batches, runner.by_program) == (3 * REFUSALS_MAX + 1, 0)
+
+
+async def test_without_an_answer_nobody_knows(runner: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    replying(monkeypatch, "")
+    with pytest.raises(NftError) as caught:
+        await runner.write(Transaction(TABLE, CHANGE))
+    assert caught.value.reason == "timeout"
+    assert (runner.by_messages, runner.by_program) == (0, 0)
+
+
+def test_a_namespace_that_is_not_there() -> None:
+    for function in (namespace_of, netfilter_socket):
+        with pytest.raises(FileNotFoundError):
+            function("sliceplane-no-such-namespace")

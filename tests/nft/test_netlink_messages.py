@@ -39,13 +39,13 @@ NEW_ELEMENTS, NEW_RULE, NEW_SET = 0xA0C, 0xA06, 0xA09
 CREATE, ACK, REQUEST = 0x400, 0x4, 0x1
 
 
-def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+def messages(data: bytes | bytearray) -> Iterator[tuple[int, int, int, bytes]]:
     """Type, flags, sequence number, attributes."""
     at = 0
     while at < len(data):
         length, kind, flags, sequence, sender = HEADER.unpack_from(data, at)
         assert (length % 4, sender) == (0, 0)
-        yield kind, flags, sequence, data[at + HEADER.size + 4 : at + length]
+        yield kind, flags, sequence, bytes(data[at + HEADER.size + 4 : at + length])
         at += length
     assert at == len(data)
 

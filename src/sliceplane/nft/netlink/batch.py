@@ -52,9 +52,9 @@ _NEW_ELEMENTS, _DELETE_ELEMENTS = (_SUBSYSTEM << 8 | kind for kind in (12, 14))
 
 # NFTA_TABLE_*, NFTA_CHAIN_*, NFTA_HOOK_*, NFTA_RULE_*
 _TABLE_NAME, _TABLE_FLAGS = 1, 2
-_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_TYPE = 1, 3, 4, 7
+_TABLE_OF, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_TYPE = 1, 3, 4, 7
 _HOOK_NUMBER, _HOOK_PRIORITY = 1, 2
-_RULE_TABLE, _RULE_CHAIN, _RULE_EXPRESSIONS = 1, 2, 4
+_RULE_CHAIN, _RULE_EXPRESSIONS = 2, 4
 _HOOKS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting": 4}
 
 
@@ -62,7 +62,7 @@ _HOOKS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting":
 class Batch:
     """What is sent, in one piece."""
 
-    data: bytes
+    data: bytes | bytearray
     #: the sequence number that is acknowledged if the kernel gets that far
     last: int
 
@@ -83,22 +83,23 @@ class _Encoder:
         self._table = transaction.table.name
         self._text_family = transaction.table.family
         self._family = NFPROTO[transaction.table.family]
-        self._messages: list[bytes] = []
+        self._data = bytearray()
+        self._last = 0  # where in it the last message begins
         self._sequence = 0
         self._sets = 0
+        #: what is said of chains and rules begins with it
+        self._head = text(_TABLE_OF, self._table)
         self._expressions = Expressions(self._table, self._text_family, self._make_set)
 
     def run(self) -> Batch:
-        self._messages.append(boundary(_BEGIN, 0, _SUBSYSTEM))
+        self._data += boundary(_BEGIN, 0, _SUBSYSTEM)
         for command in self._transaction.commands:
             self._sequence += 1
             self._add(command)
-        last = bytearray(self._messages[-1])
-        length, kind, flags, sequence, sender = HEADER.unpack_from(last)
-        HEADER.pack_into(last, 0, length, kind, flags | ACK, sequence, sender)
-        self._messages[-1] = bytes(last)
-        self._messages.append(boundary(_END, self._sequence + 1, _SUBSYSTEM))
-        return Batch(b"".join(self._messages), self._sequence)
+        length, kind, flags, sequence, sender = HEADER.unpack_from(self._data, self._last)
+        HEADER.pack_into(self._data, self._last, length, kind, flags | ACK, sequence, sender)
+        self._data += boundary(_END, self._sequence + 1, _SUBSYSTEM)
+        return Batch(self._data, self._sequence)
 
     def _add(self, command: Command) -> None:
         table = self._table
@@ -108,12 +109,12 @@ class _Encoder:
             case DeleteTable():
                 self._put(_DELETE_TABLE, text(_TABLE_NAME, table))
             case AddChain(name, hook):
-                body = text(_CHAIN_TABLE, table) + text(_CHAIN_NAME, name)
+                body = self._head + text(_CHAIN_NAME, name)
                 self._put(_NEW_CHAIN, body + (b"" if hook is None else _attached(hook)), CREATE)
             case FlushChain(name):
-                self._put(_DELETE_RULE, text(_RULE_TABLE, table) + text(_RULE_CHAIN, name))
+                self._put(_DELETE_RULE, self._head + text(_RULE_CHAIN, name))
             case DeleteChain(name):
-                self._put(_DELETE_CHAIN, text(_CHAIN_TABLE, table) + text(_CHAIN_NAME, name))
+                self._put(_DELETE_CHAIN, self._head + text(_CHAIN_NAME, name))
             case AddRule(chain, rule):
                 self._add_rule(chain, rule)
             case AddContainer(container):
@@ -131,11 +132,12 @@ class _Encoder:
                     self._put(_DELETE_ELEMENTS, body)
 
     def _put(self, kind: int, body: bytes, flags: int = 0) -> None:
-        self._messages.append(message(kind, flags, self._sequence, self._family, body))
+        self._last = len(self._data)
+        self._data += message(kind, flags, self._sequence, self._family, body)
 
     def _add_rule(self, chain: str, rule: Rule) -> None:
         expressions = self._expressions.encode(rule.statements)  # makes sets first, where it needs them
-        body = text(_RULE_TABLE, self._table) + text(_RULE_CHAIN, chain)
+        body = self._head + text(_RULE_CHAIN, chain)
         self._put(_NEW_RULE, body + nest(_RULE_EXPRESSIONS, expressions), CREATE | APPEND)
 
     def _make_set(self, name: str, definition: Callable[[int], bytes], elements: Sequence[bytes]) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from sliceplane.nft.netlink.attributes import (
     LIST_ELEMENT,
@@ -191,10 +191,10 @@ def element_lists(table: str, name: str, elements: Iterable[bytes], set_id: int 
 
 def elements(items: Iterable[Item], family: NftFamily) -> Iterator[bytes]:
     """What ``element_lists`` wants, of elements that are to be added."""
-    target = _Targets(family)
+    pack_target = _target_packer(family)
     for key, held in items:
         if isinstance(held, Target):
-            yield target.element(key, held)
+            yield pack_target(key, held)
         else:
             yield _element(_packed(key, family), held)
 
@@ -214,22 +214,19 @@ def bound(packed: bytes, *, end: bool = False, is_open: bool = False) -> bytes:
     return nest(LIST_ELEMENT, *parts)
 
 
-class _Targets:
+def _target_packer(family: NftFamily) -> Callable[[Key, Target], bytes]:
     """Makes elements of maps of targets.  They all look the same, and there may be hundreds of thousands."""
+    size = ADDRESS_BYTES[family]
+    sample = nest(LIST_ELEMENT, nest(_KEY, value(bytes(4))), nest(_DATA, value(bytes(size + 4))))
+    form = struct.Struct(f"=12sI8s{size}s4s")
+    head, middle, pack, pack_port = sample[:12], sample[16:24], form.pack, _PORT.pack
+    assert form.size == len(sample), f"{form.size} bytes are not {len(sample)}"
 
-    def __init__(self, family: NftFamily) -> None:
-        self._family = family
-        size = ADDRESS_BYTES[family]
-        sample = nest(LIST_ELEMENT, nest(_KEY, value(bytes(4))), nest(_DATA, value(bytes(size + 4))))
-        self._form = struct.Struct(f"={12}s4s8s{size}s4s")
-        self._head, self._middle = sample[:12], sample[16:24]
-        assert self._form.size == len(sample), f"{self._form.size} bytes are not {len(sample)}"
+    def packed(key: Key, target: Target) -> bytes:
+        (index,) = key
+        return pack(head, index, middle, address(target.ip, family), pack_port(target.port))
 
-    def element(self, key: Key, target: Target) -> bytes:
-        packed, destination = _packed(key, self._family), address(target.ip, self._family)
-        if len(packed) != 4:
-            raise Inexpressible(f"target of {key}")
-        return self._form.pack(self._head, packed, self._middle, destination, _PORT.pack(target.port))
+    return packed
 
 
 def _element(packed: bytes, held: Value) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from sliceplane.nft.netlink import containers
 from sliceplane.nft.netlink.attributes import LIST_ELEMENT, Inexpressible, attribute, host_number, nest, number, text
@@ -69,6 +70,10 @@ _ALL_BITS = 0xFFFFFFFF
 SetMaker = Callable[[str, Callable[[int], bytes], Sequence[bytes]], int]
 
 
+#: for what the rules of a table have in common; the bound is above what is in use at a time
+_remembered = lru_cache(maxsize=256)
+
+
 def register(word: int) -> int:
     """The number of the register that begins *word* times four bytes from the first: wide ones have numbers from 1,
     narrow ones (from 8) are used where no wide one begins."""
@@ -109,6 +114,7 @@ def _decide(code: int, chain: str = "") -> bytes:
     return _make("immediate", number(1, 0), nest(2, verdict(code, chain)))
 
 
+@_remembered
 def _lookup(name: str, *, into: int | None = None, set_id: int | None = None, inverted: bool = False) -> bytes:
     """*into*: the register for what a map says; 0 is the verdict."""
     parts = [number(2, register(0))]
@@ -126,11 +132,13 @@ def _numgen(count: int, offset: int = 0) -> bytes:
     return _make("numgen", number(1, register(0)), number(2, count), number(3, _NUMGEN_RANDOM), number(4, offset))
 
 
+@_remembered
 def _nat(family: NftFamily, port_word: int, flags: int = 0) -> bytes:
     parts = [number(1, _NAT_DNAT), number(2, NFPROTO[family]), number(3, register(0)), number(5, register(port_word))]
     return _make("nat", *parts, *([number(7, flags)] if flags else []))
 
 
+@_remembered
 def _is_protocol(protocol: str) -> bytes:
     return _meta(_META_L4PROTO) + _compare(_EQUAL, bytes((PROTOCOLS[protocol],)))
 
@@ -144,6 +152,7 @@ def _flip_mark(mask: int) -> bytes:
     return _meta(_META_MARK) + changed + _set_meta(_META_MARK)
 
 
+@_remembered
 def _load(fields: tuple[Field, ...], family: NftFamily) -> bytes:
     """The fields, one after the other, each from the begin of a register on."""
     parts, word = [], 0

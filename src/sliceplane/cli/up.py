@@ -11,6 +11,7 @@ import click
 from sliceplane.cli.access import with_access
 from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.emulation import emulation_config, emulation_options
+from sliceplane.cli.etcd import with_etcd
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
 from sliceplane.cli.slices import check_slice_options, slice_options
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 )
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
 @click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
+@click.option("--leader-elect", type=bool, is_flag=False, flag_value=True, default=None,
+    help="Controllers work only while this server leads among those of one etcd.  [default: with --etcd]")  # fmt: skip
 @emulation_options
 def command(
     *,
@@ -53,6 +56,7 @@ def command(
     hostname_override: str,
     netns: str,
     reverse_mirror: bool,
+    leader_elect: bool | None,
     **grouped: Any,
 ) -> None:
     """Run the whole plane in one process: API server, controllers, with --emulate workloads, with --proxy rules.
@@ -62,6 +66,7 @@ def command(
     if (hostname_override or netns) and not proxy:
         raise click.UsageError("--hostname-override and --netns say where to write rules; add --proxy")
     emulated = emulation_config(grouped)
+    elect = bool(grouped["etcd_servers"]) if leader_elect is None else leader_elect
     gates = gates_of(feature_gates, emulated_version)
     check_slice_options(grouped, gates)
 
@@ -79,7 +84,7 @@ def command(
             topology_storage=topology_storage,
             gates=gates,
         )
-        return with_access(plane, grouped)
+        return with_etcd(with_access(plane, grouped), grouped)
 
     def services() -> tuple[Service, ...]:
         from sliceplane.shell.controllers import ControllerService, default_controllers, emulation_controllers
@@ -89,7 +94,7 @@ def command(
         entries = default_controllers(config, conditions=traffic_distribution_conditions, reverse=reverse_mirror)
         if emulated is not None:
             entries += emulation_controllers(emulated)
-        running: list[Service] = [ControllerService(entries)]
+        running: list[Service] = [ControllerService(entries, elect=elect)]
         if proxy:
             from sliceplane.shell.proxy_service import ProxyService
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from tests.replicated.members import Member, cluster
 
 from sliceplane.shell.storage.etcd.backend import EtcdBackend
 from sliceplane.shell.storage.etcd.client import EtcdConfig
@@ -19,7 +20,6 @@ from sliceplane.shell.storage.sqlite import SqliteBackend
 from sliceplane.store.backend import Backend, Loaded, WriteFailed
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key, Record, StoreEvent
-from tests.replicated.members import Member, cluster
 
 
 def put(store: Store, key: Key, payload: str = "", owners: tuple[str, ...] = ()) -> Record:

@@ -123,7 +123,7 @@ class Hub:
             watcher.notify()
 
     def on_replaced(self) -> None:
-        """The store is another one (``Store.replace``) and nobody knows what lies between: every watch ends with 410."""
+        """The store is another one (``Store.replace``) and what lies between is unknown: every watch ends with 410."""
         self.revision = self._store.revision
         for watcher, _ in tuple(self._watchers.values()):
             watcher.close(too_old(max(watcher.seen, watcher.since), self._store.compacted))

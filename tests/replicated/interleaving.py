@@ -135,7 +135,7 @@ class World:
                 request.told = told(result, error)
                 batch = 0 if ticket.until else 1
                 request.place = (node.replica.position, batch, request.order)
-                assert node.replica.position >= request.asked, "decided by what was old when it was asked"
+                assert node.replica.position >= request.asked, f"{request.told} was decided by what was old when asked"
             node.requests.remove(request)
 
         ticket = Ticket(step, lambda outcome: outcome.revision, done)

@@ -85,7 +85,7 @@ FeedItem = Group | TurnAsked | TurnGone
 class Ticket:
     """One step on its way.  *step* runs any number of times, and what it did last counts."""
 
-    __slots__ = ("_done", "abandoned", "error", "result", "revision_of", "seen", "step", "until")
+    __slots__ = ("_done", "abandoned", "confirm", "error", "result", "revision_of", "seen", "step", "until")
 
     def __init__(
         self,
@@ -101,6 +101,8 @@ class Ticket:
         self.error: Exception | None = None
         #: may be answered when this is durable; 0: nothing was staged that it could rest on
         self.until = 0
+        #: it wrote nothing, and what it rests on may be old: it is answered when the log was asked
+        self.confirm = False
         #: the position at which it was decided
         self.seen = 0
         #: nobody waits for it: it is not run again
@@ -181,6 +183,7 @@ class Replica:
 
     def _run(self, ticket: Ticket) -> None:
         ticket.result, ticket.error, revision = None, None, 0
+        before = self._store.staged_revision
         try:
             ticket.result = ticket.step()
             revision = ticket.revision_of(ticket.result)
@@ -190,18 +193,26 @@ class Replica:
             ticket.error = error
         self._store.end_step()
         staged = self._store.staged_revision
-        ticket.seen = self.position
         if staged > self._store.revision:
             # What is staged may be its own, or what it was decided by: either way it must come true first.
             ticket.until = staged
-            self._staged_left = True
+            # A batch under way may have been taken before this was asked, and others' batches after it.
+            under_way = self._in_flight.events[-1].revision if self._in_flight is not None else 0
+            ticket.confirm = staged == before and staged <= under_way
+            self._staged_left = self._staged_left or staged > under_way
             self._waiting.append(ticket)
         elif ticket.error is not None and _is_stateless(ticket.error):
             ticket.finish()
         else:
             assert revision <= self._store.revision, f"revision {revision} was never staged"
-            self._doubtful.append(ticket)
-            self.reads.want(lambda: self._confirm(ticket))
+            ticket.until = 0
+            self._doubt(ticket)
+
+    def _doubt(self, ticket: Ticket) -> None:
+        """It was decided by the state at ``position``, and whether that is the newest has to be asked."""
+        ticket.seen = self.position
+        self._doubtful.append(ticket)
+        self.reads.want(lambda: self._confirm(ticket))
 
     def _confirm(self, ticket: Ticket) -> None:
         if ticket.abandoned or ticket not in self._doubtful:
@@ -284,7 +295,10 @@ class Replica:
         done = [ticket for ticket in self._waiting if ticket.until <= self._store.revision]
         self._waiting = [ticket for ticket in self._waiting if ticket.until > self._store.revision]
         for ticket in done:
-            ticket.finish()
+            if ticket.confirm:
+                self._doubt(ticket)
+            else:
+                ticket.finish()
 
     def _publish(self, events: Sequence[StoreEvent], position: int) -> None:
         self._hub.publish(events)

@@ -22,9 +22,10 @@ from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Context, User
 from sliceplane.shell.storage.etcd.layout import Layout, decode_head, decode_row
 from sliceplane.store.backend import Loaded, chain
+from sliceplane.store.batches import Batch, Group, Ticket
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
-from sliceplane.store.replica import Batch, Group, Replica, Ticket
+from sliceplane.store.replica import Replica
 
 CONFIG = RegistryConfig(service_cidrs=("10.96.0.0/28",), node_port_first=30000, node_port_last=30003)
 NOW = 1_800_000_000.0

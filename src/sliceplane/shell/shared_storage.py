@@ -57,7 +57,7 @@ class SharedStorage:
             store,
             hub,
             self.backend,
-            position=snapshot.position,
+            snapshot=snapshot,
             on_changed=lambda keys: plane.registry.on_changed(keys),  # noqa: PLW0108  # it is made later
             on_replaced=lambda: plane.registry.on_aborted(),  # noqa: PLW0108
             retention=Retention(keep_s=plane.config.history_keep_s),

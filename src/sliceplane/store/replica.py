@@ -22,97 +22,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
 
 from sliceplane.api.errors import StatusError, internal
-from sliceplane.store.backend import Loaded, StoredRow
+from sliceplane.store.backend import Loaded
+from sliceplane.store.batches import BATCH_ROOM, Batch, FeedItem, Group, Ticket, TurnAsked
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.readindex import ReadIndex
-from sliceplane.store.staging import Room
 from sliceplane.store.turns import Turns
 from sliceplane.store.types import EventType, Key, StoreEvent
-
-#: what one batch may hold: etcd takes 128 operations and 1.5 MiB, of which some are for the head and for turns
-BATCH_ROOM: Final = Room(keys=100, size_bytes=700 * 1024)
 
 
 class OutOfOrder(Exception):
     """What the feed tells does not follow from what is there.  The owner loads everything anew (``on_reloaded``)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What the log shall take, or refuse, as one."""
-
-    #: of this server's batches
-    number: int
-    #: the position that it rests on
-    basis: int
-    events: tuple[StoreEvent, ...]
-    #: turns that it takes away: our own, and those that nobody waits for any more
-    turns_over: tuple[str, ...]
-    #: if the log refuses it, it asks for a turn by that
-    asks: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """What one batch of any server did, as the feed shows it."""
-
-    position: int
-    server: str
-    number: int
-    #: in the order of revisions
-    rows: tuple[StoredRow, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TurnAsked:
-    server: str
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class TurnGone:
-    server: str
-
-
-FeedItem = Group | TurnAsked | TurnGone
-
-
-class Ticket:
-    """One step on its way.  *step* runs any number of times, and what it did last counts."""
-
-    __slots__ = ("_done", "abandoned", "confirm", "error", "result", "revision_of", "seen", "step", "until")
-
-    def __init__(
-        self,
-        step: Callable[[], Any],
-        revision_of: Callable[[Any], int],
-        done: Callable[[Any, Exception | None], None],
-    ) -> None:
-        self.step = step
-        #: revision of a result; 0: the step wrote nothing
-        self.revision_of = revision_of
-        self._done = done
-        self.result: Any = None
-        self.error: Exception | None = None
-        #: may be answered when this is durable; 0: nothing was staged that it could rest on
-        self.until = 0
-        #: it wrote nothing, and what it rests on may be old: it is answered when the log was asked
-        self.confirm = False
-        #: the position at which it was decided
-        self.seen = 0
-        #: nobody waits for it: it is not run again
-        self.abandoned = False
-
-    def finish(self) -> None:
-        self._done(self.result, self.error)
-
-    def fail(self, error: Exception) -> None:
-        self._done(None, error)
 
 
 class Replica:

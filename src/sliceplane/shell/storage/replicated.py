@@ -22,14 +22,15 @@ from typing import Any, Final, TypeVar
 
 from sliceplane.api.errors import StatusError, internal, read_timeout, storage_unavailable
 from sliceplane.shell.storage.errors import StorageError
-from sliceplane.shell.storage.etcd.backend import Answer, Behind, EtcdBackend, Taken
+from sliceplane.shell.storage.etcd.backend import Answer, Behind, EtcdBackend, Snapshot, Taken
 from sliceplane.shell.storage.etcd.errors import EtcdError, NoAnswer, Refused
 from sliceplane.shell.storage.etcd.feed import Feed
 from sliceplane.shell.storage.etcd.layout import HeadSeen
 from sliceplane.store.backend import Loaded
+from sliceplane.store.batches import Batch, FeedItem, Ticket
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
-from sliceplane.store.replica import Batch, FeedItem, OutOfOrder, Replica, Ticket
+from sliceplane.store.replica import OutOfOrder, Replica
 from sliceplane.store.retention import Retention
 from sliceplane.store.types import Key, StoreEvent
 
@@ -48,8 +49,8 @@ _COMPACT_CHUNK_REVISIONS: Final = 2048
 class ReplicatedCommitter:
     """Owned by the server, made in its loop.  ``start``, then any number of ``write`` and ``current``, then ``close``.
 
-    *on_changed* and *on_replaced*: see ``Replica``.  *report* gets one sentence for each thing that an operator should
-    know, *on_batch* how many seconds each batch took to become durable.
+    *snapshot* is what *store* was made of.  *on_changed* and *on_replaced*: see ``Replica``.  *report* gets one
+    sentence for each thing that an operator should know, *on_batch* how many seconds each batch took.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class ReplicatedCommitter:
         hub: Hub,
         backend: EtcdBackend,
         *,
-        position: int,
+        snapshot: Snapshot,
         on_changed: Callable[[Iterable[Key]], None],
         on_replaced: Callable[[], None],
         retention: Retention | None = None,
@@ -75,11 +76,12 @@ class ReplicatedCommitter:
             store,
             hub,
             server=backend.server,
-            position=position,
+            position=snapshot.position,
             on_changed=on_changed,
             on_replaced=on_replaced,
             on_published=self._published,
         )
+        self._read_at = snapshot.read_at
         self._loop = asyncio.get_running_loop()
         self._feed: Feed | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -122,7 +124,7 @@ class ReplicatedCommitter:
     def start(self) -> None:
         self._confirmed_at = self._loop.time()
         self._compaction_due = self._confirmed_at + self._compaction_interval_s
-        self._feed = self._backend.follow(self.replica.position, self._threaded(self._fed), self._threaded(self._gap))
+        self._feed = self._backend.follow(self._read_at, self._threaded(self._fed), self._threaded(self._gap))
         self._spawn(self._heart(), "etcd heartbeat")
 
     def _spawn(self, work: Any, name: str) -> None:
@@ -398,7 +400,7 @@ class ReplicatedCommitter:
         if found.position != self.replica.position or self._store.revision != loaded.revision:
             self.replica.on_reloaded(loaded, found.position, found.turns, self._loop.time())
         if self._feed is not None:
-            self._feed.resume(found.position)
+            self._feed.resume(found.read_at)
         self._act_soon()
 
     # Compaction

@@ -35,7 +35,7 @@ from sliceplane.shell.storage.etcd.layout import (
     encode_compaction,
 )
 from sliceplane.store.backend import Loaded, OutcomeUnknown, StoredRow, Superseded, WriteFailed, chain
-from sliceplane.store.replica import Batch, FeedItem, Group
+from sliceplane.store.batches import Batch, FeedItem, Group
 from sliceplane.store.types import EventType, Key, StoreEvent
 
 #: a start waits so long for an etcd that answers
@@ -67,6 +67,8 @@ class Snapshot:
 
     loaded: Loaded
     position: int
+    #: etcd's revision of this; the feed goes on after it
+    read_at: int
     #: (server, position) of those who ask for a turn
     turns: tuple[tuple[str, int], ...]
 
@@ -143,7 +145,8 @@ class EtcdBackend:
         point = decode_compaction(compaction[0].value) if compaction else Compaction(1, head[0].create_revision)
         if not history:
             point = Compaction(seen.head.revision, seen.position)
-        state = self._state_at(point.position)
+        # Where nothing was written since the head, the state is that of the head; and it is certainly not compacted.
+        state = self._state_at(point.position if history else answer.header.revision)
         groups = list(self._history(point.position, seen.position))
         rows = list(_folded(state, groups, point.revision))
         self._positions.clear()
@@ -154,7 +157,7 @@ class EtcdBackend:
         self._position = seen.position
         loaded = Loaded(tuple(chain(rows, point.revision)), seen.head.revision, point.revision)
         asked = ((kv.key[len(layout.turns) :].decode(), kv.mod_revision) for kv in turns)
-        return Snapshot(loaded, seen.position, tuple(asked))
+        return Snapshot(loaded, seen.position, answer.header.revision, tuple(asked))
 
     def _state_at(self, position: int) -> list[StoredRow]:
         """Every object as it was at etcd's revision *position*, by revision."""

@@ -26,7 +26,7 @@ import msgspec
 
 from sliceplane.shell.storage.etcd import wire
 from sliceplane.store.backend import StoredRow
-from sliceplane.store.replica import Batch, FeedItem, Group, TurnAsked, TurnGone
+from sliceplane.store.batches import Batch, FeedItem, Group, TurnAsked, TurnGone
 from sliceplane.store.types import EventType, Key, Record, StoreEvent
 
 FORMAT: Final = b"1"

@@ -4,18 +4,21 @@ The server is one process, ``sliceplane apiserver``; the watchers are another on
 of the server for each event that it delivers, TLS included, and how many it delivers a second.  Each round writes
 once and waits until everybody has the event, so no two events of one watcher can share a write to its socket: this is
 the price of an event that comes alone.
+
+The floor, in the same run: bare servers that write the same bytes to as many watchers by hand (``tools.floor_server``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from pathlib import Path
 
 from benchmarks.harness import UPSTREAM, Result, main
 from benchmarks.tools.fleet import Fleet
 from benchmarks.tools.objects import NAMESPACE, PER_SLICE, namespace_document, slice_document
-from benchmarks.tools.process import PlaneProcess, scratch
+from benchmarks.tools.process import PlaneProcess, Process, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces
 from sliceplane.shell.client.http import HttpClient
@@ -27,6 +30,8 @@ WARM_UP_ROUNDS = 5
 ROUND_SECONDS_MAX = 30.0
 BUDGET_CPU_US = 20.0
 UPSTREAM_CPU_US, UPSTREAM_RATE = 54.0, 20_000.0
+#: bare servers, and what the table calls them
+FLOORS = {"loop": "bare HTTP, TLS by the loop", "socket": "bare HTTP, TLS on the socket"}
 
 
 async def rounds(client: HttpClient, fleet: Fleet, count: int, first: int) -> None:
@@ -41,23 +46,29 @@ async def rounds(client: HttpClient, fleet: Fleet, count: int, first: int) -> No
 
 
 async def measure(watchers: int, count: int) -> list[Result]:
-    with scratch() as folder, PlaneProcess(Path(folder), command="apiserver") as server:
-        client = HttpClient(load(server.kubeconfig))
-        try:
-            await client.create(Namespaces, "", encode(namespace_document()))
-            await client.create(EndpointSlices, NAMESPACE, encode(slice_document("web-1", "web", range(PER_SLICE))))
-            size = len(await client.get(EndpointSlices, NAMESPACE, "web-1"))
-            since = (await client.list(EndpointSlices)).resource_version
-            with Fleet(server.kubeconfig, watchers, since, Path(folder)) as fleet:
-                await rounds(client, fleet, WARM_UP_ROUNDS, 0)
-                cpu, began = server.cpu_s(), time.monotonic()
-                await rounds(client, fleet, count, WARM_UP_ROUNDS)
-                cpu, wall = server.cpu_s() - cpu, time.monotonic() - began
-                memory = server.rss_mib()
-        finally:
-            await client.close()
+    with scratch() as name:
+        folder = Path(name)
+        with PlaneProcess(folder, command="apiserver") as server:
+            client = HttpClient(load(server.kubeconfig))
+            try:
+                await client.create(Namespaces, "", encode(namespace_document()))
+                await client.create(EndpointSlices, NAMESPACE, encode(slice_document("web-1", "web", range(PER_SLICE))))
+                stored = await client.get(EndpointSlices, NAMESPACE, "web-1")
+                since = (await client.list(EndpointSlices)).resource_version
+                with Fleet(server.kubeconfig, watchers, since, folder) as fleet:
+                    await rounds(client, fleet, WARM_UP_ROUNDS, 0)
+                    cpu, began = server.cpu_s(), time.monotonic()
+                    await rounds(client, fleet, count, WARM_UP_ROUNDS)
+                    cpu, wall = server.cpu_s() - cpu, time.monotonic() - began
+                    memory = server.rss_mib()
+            finally:
+                await client.close()
+        floors = {
+            how: floor(how, server=server, stored=stored, watchers=watchers, count=count, folder=folder)
+            for how in FLOORS
+        }
     events = watchers * count
-    what = f"{watchers:,} TLS watchers, {size / 1000:.1f} kB"
+    what = f"{watchers:,} TLS watchers, {len(stored) / 1000:.1f} kB"
     full = watchers == WATCHERS
     return [
         Result(
@@ -69,6 +80,10 @@ async def measure(watchers: int, count: int) -> list[Result]:
             peer=UPSTREAM,
             peer_value=UPSTREAM_CPU_US,
         ),
+        *(
+            Result(name="  the same", size=what, value=cpu / events * 1e6, unit="us", peer=told, peer_value=floors[how])
+            for how, told in FLOORS.items()
+        ),
         Result(
             name="events delivered, one write at a time",
             size=what,
@@ -79,6 +94,26 @@ async def measure(watchers: int, count: int) -> list[Result]:
         ),
         Result(name="server memory", size=what, value=memory, unit="MiB"),
     ]
+
+
+def floor(how: str, *, server: PlaneProcess, stored: bytes, watchers: int, count: int, folder: Path) -> float:
+    """Microseconds of processor time for each event of a server that does nothing else (``tools.floor_server``)."""
+    event = folder / "event"
+    event.write_bytes(b'{"type":"MODIFIED","object":' + stored.rstrip() + b"}\n")
+    pki = server.kubeconfig.parent / "pki"
+    command = (sys.executable, "-m", "benchmarks.tools.floor_server", how)
+    with Process(*command, *map(str, (pki / "apiserver.crt", pki / "apiserver.key", event))) as bare:
+        port = bare.line().split()[1]
+        kubeconfig = folder / f"{how}.kubeconfig"
+        kubeconfig.write_text(server.kubeconfig.read_text().replace(server.url, f"https://127.0.0.1:{port}"))
+        with Fleet(kubeconfig, watchers, "0", folder) as fleet:
+            for number in range(WARM_UP_ROUNDS + count):
+                if number == WARM_UP_ROUNDS:
+                    began = bare.cpu_s()
+                fleet.expect(1)
+                bare.say("event")
+                fleet.delivered(ROUND_SECONDS_MAX)
+            return (bare.cpu_s() - began) / watchers / count * 1e6
 
 
 def run(small: bool = False) -> list[Result]:

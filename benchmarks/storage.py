@@ -26,10 +26,13 @@ BODY_BYTES = 2_000
 LABELS = {"app": "web", "pod-template-hash": "7d4b9c6f5d"}
 
 
-def build(key: Key, revision: int) -> Record:
+def build(key: Key, revision: int, size: int = BODY_BYTES, created: int = 0) -> Record:
+    """*created*: 0 for a new object."""
     head = f'{{"kind":"Pod","metadata":{{"name":"{key.name}","resourceVersion":"{revision}"}},"fill":"'.encode()
-    body = head + b"x" * (BODY_BYTES - len(head) - 2) + b'"}'
-    return Record(key=key, revision=revision, created=revision, uid=key.name, body=body, labels=LABELS, fields={})
+    body = head + b"x" * (size - len(head) - 2) + b'"}'
+    return Record(
+        key=key, revision=revision, created=created or revision, uid=key.name, body=body, labels=LABELS, fields={}
+    )
 
 
 class Storage:

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 90
 
@@ -25,8 +26,15 @@ def test_module_tells_its_story_and_stays_small(path: Path) -> None:
             assert length <= FUNCTION_LINES_MAX, f"{path}:{node.lineno} {node.name} has {length} lines"
 
 
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_test_module_tells_one_story(path: Path) -> None:
+    text = path.read_text()
+    assert ast.get_docstring(ast.parse(text)), f"{path}: a module docstring says what the tests are about"
+    assert text.count("\n") <= FILE_LINES_MAX, f"{path}: over {FILE_LINES_MAX} lines; split it by story"
+
+
 def test_nothing_left_over() -> None:
     marks = ("FIX" + "ME", "XX" + "X:", "TO" + "DO")
-    for path in [*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))]:
+    for path in [*SOURCES, *TESTS]:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             assert not any(mark in line for mark in marks), f"{path}:{number}: {line.strip()}"

@@ -6,8 +6,9 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import effort
 
 from sliceplane.api import schema
 from sliceplane.api.errors import StatusError
@@ -273,7 +274,7 @@ def documents(of: Struct, levels: int) -> st.SearchStrategy[Any]:
 def test_the_quick_yes_is_never_wrong(key: str) -> None:
     seen = {True: 0, False: 0}
 
-    @settings(max_examples=150)
+    @effort(150)
     @given(documents(lookup(key), 4))
     def agree(document: dict[str, Any]) -> None:
         quick = accepts(lookup(key), document)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import effort
 
 from sliceplane.api.codec import decode_document
 from sliceplane.api.errors import StatusError, unreachable
@@ -243,7 +244,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@effort(300)
 @given(steps=STEPS, skews=st.tuples(*[st.floats(-1e6, 1e6)] * 3))
 def test_never_two_leaders_and_a_leader_once_the_network_works(
     steps: list[tuple[str, int, float]], skews: tuple[float, float, float]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import effort
 
 from sliceplane.api.scheme import Deployments, Namespaces, Nodes, Pods, ReplicaSets
 from sliceplane.controllers.emulation.deployment import DeploymentController
@@ -359,7 +360,7 @@ def test_template_hash_ignores_its_own_label_and_nothing_else() -> None:
     assert template_hash(plain) == template_hash(labelled) != template_hash(other)
 
 
-@settings(max_examples=300)
+@effort(300)
 @given(
     replicas=st.integers(0, 12),
     surge=st.integers(0, 5),

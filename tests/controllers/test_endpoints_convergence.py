@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.controllers.test_endpoints_controller import custom
+from tests.controllers.endpoints_plane import custom
+from tests.effort import machine
 from tests.slices.fake_cluster import FakeCluster, make_pod, make_service, replace
 
 from sliceplane.api.core import Endpoints, Pod, Service, ServicePort
@@ -244,4 +244,4 @@ class Plane(RuleBasedStateMachine):
 
 
 TestPlane = Plane.TestCase
-TestPlane.settings = settings(max_examples=120, stateful_step_count=40)
+TestPlane.settings = machine(120)

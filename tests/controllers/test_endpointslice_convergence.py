@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.effort import machine
 from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_service, replace
 from tests.slices.heuristics import find
 
@@ -310,4 +310,4 @@ class Plane(RuleBasedStateMachine):
 
 
 TestPlane = Plane.TestCase
-TestPlane.settings = settings(max_examples=100, stateful_step_count=40)
+TestPlane.settings = machine(100)

@@ -5,44 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_service, replace
+from tests.controllers.slices_plane import Plane
+from tests.slices.fake_cluster import make_node, make_pod, make_service, replace
 
 from sliceplane.api.core import Pod, ServicePort
-from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
+from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods
-from sliceplane.controllers.base import Done, Job
+from sliceplane.controllers.base import Done
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
-
-
-class Plane:
-    def __init__(self, *pods: Pod, config: EndpointSliceConfig | None = None) -> None:
-        self.cluster = FakeCluster()
-        self.cluster.put(make_node("n0", "a"))
-        self.cluster.put(make_service())
-        for pod in pods:
-            self.cluster.put(pod)
-        self.controller = EndpointSliceController(config)
-        self.now = 1000.0
-        self.cluster.start(self.controller, self.now)
-
-    def settle(self) -> list[str]:
-        """Notes of events on the way."""
-        self.now, notes = self.cluster.settle(self.controller, self.now)
-        return [note.note for note in notes]
-
-    def deliver(self) -> None:
-        self.cluster.deliver(self.controller, self.now)
-
-    def jobs(self, seconds: float = 0.0) -> tuple[Job, ...]:
-        self.now += seconds
-        return self.controller.take_work(self.now, 10).jobs
-
-    def addresses(self) -> list[str]:
-        return sorted(each.addresses[0] for each in self.cluster.endpoints())
-
-    def slice(self) -> EndpointSlice:
-        (only,) = self.cluster.slices()
-        return only
 
 
 def batching(*pods: Pod) -> Plane:

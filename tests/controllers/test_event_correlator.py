@@ -6,9 +6,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.effort import machine
 
 from sliceplane.api import validation
 from sliceplane.api.codec import decode_document
@@ -319,4 +319,4 @@ class AgainstServer(RuleBasedStateMachine):
 
 
 TestAgainstServer = AgainstServer.TestCase
-TestAgainstServer.settings = settings(max_examples=80, stateful_step_count=40)
+TestAgainstServer.settings = machine(80)

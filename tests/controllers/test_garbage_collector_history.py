@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.controllers.test_garbage_collector import make, names, owned_by, put
+from tests.controllers.owned_objects import make, names, owned_by, put
 from tests.slices.fake_cluster import FakeCluster, replace
 
 from sliceplane.api.errors import conflict, unreachable

@@ -3,10 +3,10 @@ plain reading of each object says."""
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.controllers.test_endpointslice_mirroring import custom, foreign
+from tests.controllers.mirrored_plane import custom, foreign
+from tests.effort import machine
 from tests.slices.fake_cluster import FakeCluster, make_service, replace
 
 from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset, Service
@@ -248,4 +248,4 @@ class Mirror(RuleBasedStateMachine):
 
 
 TestMirror = Mirror.TestCase
-TestMirror.settings = settings(max_examples=120, stateful_step_count=40)
+TestMirror.settings = machine(120)

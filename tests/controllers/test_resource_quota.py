@@ -6,8 +6,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import effort
 
 from sliceplane.api.codec import decode, projection_of
 from sliceplane.api.core import ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus
@@ -177,7 +178,7 @@ def perform(cluster: Cluster, step: str, number: int) -> None:
             cluster.settle()
 
 
-@settings(max_examples=40, deadline=None)
+@effort(40)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 4)), max_size=25))
 def test_used_is_what_a_full_count_finds(script: list[tuple[str, int]]) -> None:
     cluster = Cluster(ResourceQuotaController())

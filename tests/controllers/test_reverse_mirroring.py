@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import effort
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Services
@@ -367,7 +368,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@effort(60)
 @given(STEPS)
 def test_after_any_history_readers_see_what_slices_say(steps: list[tuple[str, str, int]]) -> None:
     cluster = Cluster(ReverseMirrorController())

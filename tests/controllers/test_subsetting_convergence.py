@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from tests.controllers.test_endpointslice_convergence import MAX, Plane, find
+from tests.effort import machine
 from tests.slices.fake_cluster import make_node, make_pod, replace
 
 from sliceplane.api.codec import decode, encode
@@ -126,4 +126,4 @@ class SubsetPlane(Plane):
 
 
 TestSubsetPlane = SubsetPlane.TestCase
-TestSubsetPlane.settings = settings(max_examples=100, stateful_step_count=40)
+TestSubsetPlane.settings = machine(100)

@@ -118,6 +118,7 @@ class Application:
             find_user=Tokens({"secret": User(name="nobody", groups=("system:authenticated",))}).find,
             impersonate=self.registry.impersonate,
             decide=self.registry.decide,
+            store=self.store,
             limits=Limits(),
             clock=lambda: NOW,
         )

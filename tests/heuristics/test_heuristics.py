@@ -8,8 +8,9 @@ from itertools import product
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import effort
 
 from sliceplane.heuristics.balanced import ANNOTATION_MAX_OVERLOAD, Balanced, overload_of
 from sliceplane.heuristics.spread_constraints import KEY_HOSTNAME, KEY_REGION, KEY_ZONE, SpreadConstraints
@@ -152,7 +153,7 @@ COUNTS = st.dictionaries(st.sampled_from("abcd"), st.integers(1, 60), min_size=1
 SHARES = st.tuples(*[st.sampled_from((0.0, 0.1, 1.0, 1.0, 2.0, 30.0))] * 3)
 
 
-@settings(max_examples=500)
+@effort(500)
 @given(counts=COUNTS, shares=SHARES, overload=st.sampled_from(("0%", "20%", "1", "10")))
 def test_no_endpoint_is_expected_to_carry_more_than_the_bound(
     counts: dict[str, int], shares: tuple[float, float, float], overload: str
@@ -175,7 +176,7 @@ def crossing(found: Allocation) -> int:
     )
 
 
-@settings(max_examples=200)
+@effort(200)
 @given(counts=st.fixed_dictionaries({zone: st.integers(1, 7) for zone in "abc"}), shares=SHARES)
 def test_spill_is_the_least_that_keeps_the_bound(counts: dict[str, int], shares: tuple[float, float, float]) -> None:
     """Against every way of giving whole endpoints to zones."""

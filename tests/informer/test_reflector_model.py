@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.effort import machine
 
 from sliceplane.api.errors import StatusError, internal, too_large_resource_version, unreachable
 from sliceplane.api.scheme import ConfigMaps
@@ -140,7 +140,7 @@ class ReflectorAgainstServer(RuleBasedStateMachine):
 
 @pytest.fixture(scope="module", autouse=True)
 def _restore_settings() -> None:
-    ReflectorAgainstServer.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
+    ReflectorAgainstServer.TestCase.settings = machine(200)
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,6 @@ from sliceplane.nft.layout import CLUSTER_IPS, HAIRPIN, SERVICE_IPS
 from sliceplane.nft.objects import (
     Command,
     Container,
-    NftFamily,
     Rule,
     TableRef,
     Target,
@@ -38,6 +37,7 @@ from sliceplane.nft.statements import (
     GotoOneOf,
     InSet,
     IsOwnAddress,
+    NftFamily,
     Remember,
     SetMark,
 )

@@ -8,8 +8,9 @@ import json
 from typing import Any
 
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import effort
 
 from sliceplane.api import protobuf
 from sliceplane.api.errors import StatusError
@@ -150,19 +151,19 @@ def survives(api: Any, resource: Resource, document: Any) -> None:
     api.registry.check()
 
 
-@settings(max_examples=60)
+@effort(60)
 @given(slices)
 def test_endpoint_slices(make_api: Any, document: Any) -> None:
     survives(make_api(), EndpointSlices, document)
 
 
-@settings(max_examples=60)
+@effort(60)
 @given(endpoints)
 def test_endpoints(make_api: Any, document: Any) -> None:
     survives(make_api(), EndpointsObjects, document)
 
 
-@settings(max_examples=60)
+@effort(60)
 @given(services)
 def test_services(make_api: Any, document: Any) -> None:
     survives(make_api(), Services, document)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import effort
 
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, RoleBindings, Roles
 from sliceplane.registry.authorization.index import PolicyIndex
@@ -99,7 +100,7 @@ REQUESTS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@effort(200)
 @given(st.lists(RULES, max_size=3), st.lists(RULES, max_size=3), st.lists(REQUESTS, min_size=1, max_size=8))
 def test_who_holds_what_covers_may_do_all_that_is_covered(
     held: list[Rule], wanted: list[Rule], requests: list[Attributes]
@@ -179,7 +180,7 @@ def oracle(stored: dict[Key, dict[str, Any]], user: User, wanted: Attributes) ->
     return False
 
 
-@settings(max_examples=150, deadline=None)
+@effort(150)
 @given(st.lists(STEPS, max_size=20), st.lists(REQUESTS, min_size=1, max_size=10))
 def test_the_index_decides_as_a_walk_through_everything(
     steps: list[tuple[Key, dict[str, Any] | None]], requests: list[Attributes]

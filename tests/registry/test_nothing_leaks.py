@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import effort
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import IPAddresses, Services
@@ -58,7 +59,7 @@ def restart(api: Any) -> Store:
     return Store.restore(sorted(history, key=lambda event: event.revision), api.store.revision, 1)
 
 
-@settings(max_examples=60)
+@effort(60)
 @given(STEPS)
 def test_at_every_batch(make_api: Any, steps: list[Any]) -> None:
     api = make_api()

@@ -7,8 +7,9 @@ import copy
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import effort
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Leases, Namespaces, Pods, ReplicaSets, Resource, Services
@@ -114,7 +115,7 @@ def newest(api: Any) -> dict[tuple[str, str], Any]:
     }
 
 
-@settings(max_examples=120)
+@effort(120)
 @given(history=st.lists(steps(), max_size=25))
 def test_any_history(make_api: Any, history: Any) -> None:
     api = make_api(service_cidrs=("10.96.0.0/28", "fd00:10:96::/124"), node_port_first=30000, node_port_last=30003)
@@ -200,7 +201,7 @@ def spoiled(draw: Any) -> Any:
     return resource, document
 
 
-@settings(max_examples=300)
+@effort(300)
 @given(first=spoiled(), second=spoiled())
 def test_junk_is_refused_or_stored_but_never_crashes(make_api: Any, first: Any, second: Any) -> None:
     api = make_api()

@@ -6,8 +6,9 @@ import json
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import effort
 
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Endpoints
@@ -93,7 +94,7 @@ def expanded(subsets: list[Document]) -> dict[tuple[Any, ...], dict[tuple[str, s
 STEPS = st.lists(st.tuples(st.sampled_from("abc"), st.none() | slices()), max_size=12)
 
 
-@settings(max_examples=300)
+@effort(300)
 @given(STEPS, st.sampled_from(["IPv4", "IPv6"]))
 def test_after_any_history_it_is_what_the_slices_say(
     steps: list[tuple[str, Document | None]], family: Literal["IPv4", "IPv6"]

@@ -8,8 +8,9 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import effort
 from tests.slices.fake_cluster import FakeCluster, make_node, make_pod, make_service
 
 from sliceplane.api.core import Node, Pod
@@ -337,7 +338,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@effort(60)
 @given(st.lists(steps, min_size=1, max_size=10))
 def test_after_every_step_hints_are_what_they_must_be(history: list[tuple[str, int, int, int]]) -> None:
     planes = [Plane({f"n{n}": "abc"[n % 3] for n in range(4)}, max_endpoints=4) for _ in range(2)]

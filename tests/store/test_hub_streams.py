@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.effort import machine
 
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
@@ -252,7 +252,8 @@ class HubMachine(RuleBasedStateMachine):
     @rule(data=st.data(), limit=st.sampled_from((1, 100, 10_000)))
     def take(self, data: Any, limit: int) -> None:
         stream = data.draw(st.sampled_from(self.streams))
-        stream.items += stream.watcher.take(limit)
+        single = stream.watcher.take_single() if limit % 2 else None
+        stream.items += stream.watcher.take(limit) if single is None else (single,)
         if not stream.watcher.pending:
             self.notified.discard(stream.watcher.number)
 
@@ -311,5 +312,5 @@ class HubMachine(RuleBasedStateMachine):
                 validate(stream, self.history)
 
 
-HubMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+HubMachine.TestCase.settings = machine(100)
 TestHubStreams = HubMachine.TestCase

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.effort import machine
 
 from sliceplane.store.mvcc import Compacted, Store
 from sliceplane.store.types import EventType, Key, Record, StoreEvent
@@ -199,5 +199,5 @@ class StoreMachine(RuleBasedStateMachine):
             )
 
 
-StoreMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+StoreMachine.TestCase.settings = machine(60)
 TestStoreMachine = StoreMachine.TestCase

@@ -22,6 +22,7 @@ MANAGED_BY_CONTROLLER = "endpointslice-controller.k8s.io"
 MANAGED_BY_MIRRORING = "endpointslicemirroring-controller.k8s.io"
 # of Endpoints
 LABEL_ENDPOINTS_MANAGED_BY = "endpoints.kubernetes.io/managed-by"
+ENDPOINTS_MANAGED_BY_CONTROLLER = "endpoint-controller"
 LABEL_SKIP_MIRROR = "endpointslice.kubernetes.io/skip-mirror"
 ANNOTATION_OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"
 ANNOTATION_LEADER = "control-plane.alpha.kubernetes.io/leader"

@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "estimate": ("sliceplane.cli.estimate", "Estimate what a Service costs in writes, events and bytes."),
     "proxy": ("sliceplane.cli.proxy", "Run the node proxy: nftables rules for Services."),
     "simulate": ("sliceplane.cli.simulate", "Run the control plane on virtual time, under faults, from one seed."),
+    "snapshot": ("sliceplane.cli.snapshot", "Copy the whole state of a running server to a file, and restore it."),
     "up": ("sliceplane.cli.up", "Run the whole plane in one process."),
 }
 

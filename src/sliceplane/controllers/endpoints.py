@@ -14,33 +14,27 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sliceplane.api.core import Endpoints, Pod, Service
-from sliceplane.api.errors import StatusError, is_namespace_terminating
+from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work
 from sliceplane.controllers.first_sync import FirstSync
+from sliceplane.controllers.service_syncs import ServiceSyncs, error_to_heed, note_about, to_write
 from sliceplane.endpoints.engine import EndpointsEngine
 from sliceplane.endpoints.truncate import capacity_at
 from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
 from sliceplane.kit.samples import Family
-from sliceplane.slices.engine import Touched
+from sliceplane.slices.pod_routes import Touched
 from sliceplane.slices.succession import SelectorChanges
-from sliceplane.workqueue.queue import WorkQueue
-from sliceplane.workqueue.samples import queue_families
 
-MAX_RETRIES: Final = 15
 RETRY_BACKOFF: Final = Backoff(base_s=0.005, cap_s=1000.0)
 #: between a foreign edit of an object, or the event of our own write, and the look at it
 EDIT_DELAY_S: Final = 1.0
 #: between the finding that an object has no Service and its end
 STRAY_DELAY_S: Final = 3.0
-#: keys that are looked at before others in the process get their turn; at a start there are many, without a write
-PLANS_PER_TURN: Final = 256
-#: what an Event's message may hold, in characters
-EVENT_NOTE_MAX: Final = 1024
 EVENT_COMPONENT: Final = "endpoint-controller"
 
 
@@ -68,11 +62,8 @@ class EndpointsController:
     def __init__(self, config: EndpointsConfig | None = None, first_sync: FirstSync | None = None) -> None:
         self._config = config or EndpointsConfig()
         self._engine = EndpointsEngine(capacity_at(self._config.gates.release), self._config.selector_changes)
-        self._queue: WorkQueue[str] = WorkQueue(backoff=RETRY_BACKOFF)
+        self._syncs = ServiceSyncs(at_once=self._config.concurrent_endpoint_syncs, backoff=RETRY_BACKOFF)
         self._notes: list[EventNote] = []
-        self._synced = False
-        #: when work was taken last, and whether more was due then
-        self._turn, self._more = 0.0, False
         self._first_sync = first_sync or FirstSync()
         self._first_sync.begin()
         #: keys whose first turn has not ended
@@ -122,65 +113,47 @@ class EndpointsController:
             self._add(key, self._config.endpoint_updates_batch_period_s, now)
 
     def _add(self, key: str, delay_s: float, now: float) -> None:
-        if self._synced:
-            self._queue.add_after(key, delay_s, now)
-        else:
-            # before the caches are filled there is nothing to batch: every Service will be synced once
+        if not self._syncs.began:
             self._unvisited.add(key)
-            self._queue.add(key, now)
+        self._syncs.add(key, delay_s, now)
 
     def on_synced(self, now: float) -> None:
-        self._synced = True
+        self._syncs.begin()
         for key in self._engine.condemn_strays():
-            self._queue.drop(key)
+            self._syncs.drop(key)
             self._unvisited.discard(key)
-            self._queue.add_after(key, STRAY_DELAY_S, now)
+            self._syncs.add(key, STRAY_DELAY_S, now)
         self._note_first_sync()
 
     # -- work -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
-        if not self._synced:
+        if not self._syncs.began:
             return Work()
-        jobs: list[Job] = []
-        self._turn, plans = now, 0
-        limit = self._config.concurrent_endpoint_syncs
-        while len(jobs) < max_jobs and self._queue.in_progress < limit and plans < PLANS_PER_TURN:
-            key = self._queue.get(now)
-            if key is None:
-                break
-            plans += 1
-            plan = self._engine.plan(key, now)
-            if plan.write is not None:
-                jobs.append(Job(key=key, writes=(_to_write(plan.write),), token=plan))
-            else:
-                self._end(key, failed=plan.stale, now=now)
-        self._more = plans == PLANS_PER_TURN
+        jobs = self._syncs.take_jobs(self._job, now, max_jobs)
         notes, self._notes = tuple(self._notes), []
-        return Work(jobs=tuple(jobs), notes=notes)
+        return Work(jobs=jobs, notes=notes)
+
+    def _job(self, key: str, now: float) -> Job | None:
+        plan = self._engine.plan(key, now)
+        if plan.write is not None:
+            return Job(key=key, writes=(to_write(EndpointsObjects, plan.write),), token=plan)
+        self._end(key, failed=plan.stale, now=now)
+        return None
 
     def on_done(self, done: Done, now: float) -> None:
         plan = done.job.token
         assert isinstance(plan, EndpointsPlan), f"job {done.job.key} has a foreign token {plan!r}"
         assert plan.write is not None, f"job {done.job.key} has no write"
-        error = done.error
-        self._engine.finish(done.job.key, plan, done.results[0] if done.results else b"", error, now)
-        if error is not None and plan.write.verb == "create" and is_namespace_terminating(error):
-            error = None  # its namespace is going, and so will it
+        self._engine.finish(done.job.key, plan, done.results[0] if done.results else b"", done.error, now)
+        error = error_to_heed(done)
         if error is not None:
             self._report(done.job.key, plan.write, error)
         self._end(done.job.key, failed=error is not None, now=now)
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
-        """A sync is over.  After 15 failures in a row the next event starts afresh (reference 1.2)."""
-        if failed and self._engine.is_wanted(key) and self._queue.num_requeues(key) < MAX_RETRIES:
-            self._queue.add_rate_limited(key, now)
-        else:
-            self._queue.forget(key)
-        self._queue.done(key, now)
-        deadline = self._engine.deadline(key)
-        if deadline is not None and deadline > now:
-            self._queue.add_after(key, deadline - now, now)
+        failed = failed and self._engine.is_wanted(key)
+        self._syncs.end(key, failed=failed, deadline=self._engine.deadline(key), now=now)
         if self._unvisited:
             self._unvisited.discard(key)
             self._note_first_sync()
@@ -191,12 +164,10 @@ class EndpointsController:
             self._first_sync.end()
 
     def next_deadline(self) -> float | None:
-        if self._more:
-            return self._turn
-        return self._queue.next_deadline() if self._synced else None
+        return self._syncs.next_deadline()
 
     def samples(self, now: float) -> tuple[Family, ...]:
-        return queue_families("endpoint", self._queue, now)
+        return self._syncs.samples("endpoint", now)
 
     # -- events for people ------------------------------------------------------------------------------
 
@@ -207,36 +178,14 @@ class EndpointsController:
             reason, message = "FailedToCreateEndpoint", f"Failed to create endpoint for service {key}: {error.message}"
         else:
             reason, message = "FailedToUpdateEndpoint", f"Failed to update endpoint {key}: {error.message}"
-        endpoints = Object(
-            api_version=EndpointsObjects.api_version,
-            kind=EndpointsObjects.kind,
-            metadata=ObjectMeta(namespace=write.namespace, name=write.name, uid=write.uid),
-        )
+        meta = ObjectMeta(namespace=write.namespace, name=write.name, uid=write.uid)
         self._notes.append(
-            EventNote(
-                regarding=endpoints,
-                regarding_resource=EndpointsObjects,
-                type="Warning",
-                reason=reason,
-                note=message[:EVENT_NOTE_MAX],
-                component=EVENT_COMPONENT,
-            )
+            note_about(EndpointsObjects, meta, component=EVENT_COMPONENT, reason=reason, message=message)
         )
 
     def check(self) -> None:
         self._engine.check()
-        self._queue.check()
-        assert self._first_sync.over or not self._synced or self._unvisited, (
+        self._syncs.check()
+        assert self._first_sync.over or not self._syncs.began or self._unvisited, (
             "the first sync is over and nobody was told"
         )
-
-
-def _to_write(write: EndpointsWrite) -> Write:
-    return Write(
-        verb=write.verb,
-        resource=EndpointsObjects,
-        namespace=write.namespace,
-        name=write.name if write.verb != "create" else "",
-        body=write.body,
-        tolerate=("NotFound",) if write.verb == "delete" else (),
-    )

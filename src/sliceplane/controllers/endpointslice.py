@@ -17,33 +17,30 @@ from typing import Final
 
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.api.errors import StatusError, is_namespace_terminating
+from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import TOPOLOGY_AWARE_SUBSETTING, Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work
 from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT, Defragmenter
 from sliceplane.controllers.hint_problems import HintProblems
+from sliceplane.controllers.service_syncs import ServiceSyncs, error_to_heed, note_about, to_write
 from sliceplane.controllers.slice_samples import Result, SliceSamples, slices_saved
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.informer.changes import Change
 from sliceplane.kit.samples import Family
-from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine, Touched
+from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine
 from sliceplane.slices.hint_policy import Notice
+from sliceplane.slices.pod_routes import Touched
 from sliceplane.slices.service import AT_ONCE
 from sliceplane.slices.subsets import Subsetting
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.writes import SlicePlan, SliceWrite
-from sliceplane.workqueue.queue import WorkQueue
-from sliceplane.workqueue.samples import queue_families
 
-MAX_RETRIES: Final = 15
 SLICE_DELAY_MIN_S: Final = 1.0
 MERGE_DELAY_MIN_S: Final = 1.0
 MAX_SYNCS_LIMIT: Final = 50
-#: what an Event's message may hold, in characters
-EVENT_NOTE_MAX: Final = 1024
 EVENT_COMPONENT: Final = "endpoint-slice-controller"
 
 
@@ -99,13 +96,12 @@ class EndpointSliceController:
             changes=self._config.selector_changes,
         )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
-        self._queue: WorkQueue[str] = WorkQueue()
+        self._syncs = ServiceSyncs(at_once=self._config.concurrent_service_endpoint_syncs, plans_per_turn=None)
         self._notes: list[EventNote] = []
         self._problems = problems or HintProblems()
         self._problems.begin()
         self._samples = SliceSamples()
         self._merges = Defragmenter(self._config.defragment_writes_per_minute) if self._config.defragment else None
-        self._synced = False
         self._info = ControllerInfo(
             name="endpointslice-controller",
             aliases=("endpointslice",),
@@ -141,7 +137,7 @@ class EndpointSliceController:
     def _on_service(self, service: Service, *, gone: bool, now: float) -> None:
         if gone:
             self._engine.on_service_gone(service.metadata.namespace, service.metadata.name)
-            self._queue.add(service.metadata.key, now)
+            self._syncs.add(service.metadata.key, 0.0, now)
         else:
             self._add(self._engine.on_service(service), 0.0, now)
 
@@ -152,39 +148,35 @@ class EndpointSliceController:
 
     def _add(self, keys: tuple[str, ...], delay_s: float, now: float) -> None:
         for key in keys:
-            # before the caches are filled there is nothing to batch: every service will be synced once
-            self._queue.add_after(key, delay_s if self._synced else 0.0, now)
+            self._syncs.add(key, delay_s, now)
 
     def on_synced(self, now: float) -> None:
-        self._synced = True
+        self._syncs.begin()
 
     # -- work -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
-        if not self._synced:
+        if not self._syncs.began:
             return Work()
         self._add(self._engine.take_unsettled(), 0.0, now)
-        jobs: list[Job] = []
-        limit = self._config.concurrent_service_endpoint_syncs
-        while len(jobs) < max_jobs and self._queue.in_progress < limit:
-            key = self._queue.get(now)
-            if key is None:
-                break
-            plan = self._engine.plan(key, now)
-            self._problems.set(key, self._engine.hint_problems(key))
-            self._samples.planned(plan.families)
-            for problem in plan.problems:
-                self._warn(key, problem)
-            if self._merges is not None:
-                plan = self._merge(self._merges, key, plan, now)
-            if plan.writes:
-                jobs.append(Job(key=key, writes=tuple(map(_to_write, plan.writes)), token=plan))
-            else:
-                self._tell(key, plan.notices)
-                self._measure(key, plan, "stale" if plan.stale else "success")
-                self._end(key, failed=plan.stale, now=now)
+        jobs = self._syncs.take_jobs(self._job, now, max_jobs)
         notes, self._notes = tuple(self._notes), []
-        return Work(jobs=tuple(jobs), notes=notes)
+        return Work(jobs=jobs, notes=notes)
+
+    def _job(self, key: str, now: float) -> Job | None:
+        plan = self._engine.plan(key, now)
+        self._problems.set(key, self._engine.hint_problems(key))
+        self._samples.planned(plan.families)
+        for problem in plan.problems:
+            self._warn(key, problem)
+        if self._merges is not None:
+            plan = self._merge(self._merges, key, plan, now)
+        if plan.writes:
+            return Job(key=key, writes=tuple(to_write(EndpointSlices, each) for each in plan.writes), token=plan)
+        self._tell(key, plan.notices)
+        self._measure(key, plan, "stale" if plan.stale else "success")
+        self._end(key, failed=plan.stale, now=now)
+        return None
 
     def _merge(self, merges: Defragmenter, key: str, plan: SlicePlan, now: float) -> SlicePlan:
         """*plan*, or where it has nothing to write and the service has been quiet, one that merges slices."""
@@ -203,9 +195,7 @@ class EndpointSliceController:
     def on_done(self, done: Done, now: float) -> None:
         plan = done.job.token
         assert isinstance(plan, SlicePlan), f"job {done.job.key} has a foreign token {plan!r}"
-        error = done.error
-        if error is not None and plan.writes[len(done.results)].verb == "create" and is_namespace_terminating(error):
-            error = None  # its namespace is going, and so will it
+        error = error_to_heed(done)
         self._samples.performed(plan.writes[: len(done.results)])
         if plan.saves and self._merges is not None:
             self._merges.slices_saved += sum(write.verb == "delete" for write in plan.writes[: len(done.results)])
@@ -223,30 +213,22 @@ class EndpointSliceController:
             self._samples.succeeded(shape, plan.families)
 
     def samples(self, now: float) -> tuple[Family, ...]:
-        queue = queue_families("endpoint_slice", self._queue, now)
+        queue = self._syncs.samples("endpoint_slice", now)
         saved = () if self._merges is None else (slices_saved(self._merges.slices_saved),)
         return (*self._samples.families(self._engine.totals, self._engine.distributions), *queue, *saved)
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
-        """A sync is over.  After 15 failures in a row the next event starts afresh (reference 1.2)."""
-        if self._engine.shape(key) is None:
-            failed = False
-        if failed and self._queue.num_requeues(key) < MAX_RETRIES:
-            self._queue.add_rate_limited(key, now)
-        else:
-            self._queue.forget(key)
-        self._queue.done(key, now)
-        deadline = self._engine.deadline(key)
-        # a time that has passed is the retry's to look at, but for what the plan that just ended well left on purpose
-        if deadline is not None and (deadline > now or deadline == AT_ONCE):
-            self._queue.add_after(key, deadline - now, now)
+        failed, deadline = failed and self._engine.shape(key) is not None, self._engine.deadline(key)
+        self._syncs.end(key, failed=failed, deadline=deadline, now=now)
+        if deadline == AT_ONCE:
+            self._syncs.add(key, 0.0, now)  # the plan that just ended well left something on purpose
         if self._merges is not None and self._merges.pending(key):
             # quiet, and yet nothing was merged: there were too few writes left for the next step
             wait = self._merges.wait(key, now) or self._merges.wait_for_writes(self._merges.budget(now) + 1, now)
-            self._queue.add_after(key, max(wait, MERGE_DELAY_MIN_S), now)
+            self._syncs.add(key, max(wait, MERGE_DELAY_MIN_S), now)
 
     def next_deadline(self) -> float | None:
-        return self._queue.next_deadline() if self._synced else None
+        return self._syncs.next_deadline()
 
     # -- events for people ------------------------------------------------------------------------------
 
@@ -264,34 +246,18 @@ class EndpointSliceController:
         shape = self._engine.shape(key)
         if shape is None or not notices:
             return
-        service = Object(
-            api_version=Services.api_version,
-            kind=Services.kind,
-            metadata=ObjectMeta(namespace=shape.namespace, name=shape.name, uid=shape.uid),
-        )
+        meta = ObjectMeta(namespace=shape.namespace, name=shape.name, uid=shape.uid)
         self._notes.extend(
-            EventNote(
-                regarding=service,
-                regarding_resource=Services,
-                type="Warning" if notice.warning else "Normal",
-                reason=notice.reason,
-                note=notice.message[:EVENT_NOTE_MAX],
+            note_about(
+                *(Services, meta),
                 component=EVENT_COMPONENT,
+                reason=notice.reason,
+                message=notice.message,
+                warning=notice.warning,
             )
             for notice in notices
         )
 
     def check(self) -> None:
         self._engine.check()
-        self._queue.check()
-
-
-def _to_write(write: SliceWrite) -> Write:
-    return Write(
-        verb=write.verb,
-        resource=EndpointSlices,
-        namespace=write.namespace,
-        name=write.name,
-        body=write.body,
-        tolerate=("NotFound",) if write.verb == "delete" else (),
-    )
+        self._syncs.check()

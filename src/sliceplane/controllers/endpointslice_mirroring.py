@@ -13,32 +13,25 @@ from typing import Final
 
 from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.api.errors import is_namespace_terminating
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work
 from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.controllers.mirroring_samples import MirroringSamples
+from sliceplane.controllers.service_syncs import ServiceSyncs, error_to_heed, note_about, to_write
 from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
-from sliceplane.endpoints.mirroring.writes import MirrorPlan, MirrorWrite, Notice
+from sliceplane.endpoints.mirroring.writes import MirrorPlan, Notice
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
 from sliceplane.kit.samples import Family
 from sliceplane.slices.succession import SelectorChanges
-from sliceplane.workqueue.queue import WorkQueue
-from sliceplane.workqueue.samples import queue_families
 
-MAX_RETRIES: Final = 15
 MAX_SYNCS_LIMIT: Final = 50
 RETRY_BACKOFF: Final = Backoff(base_s=1.0, cap_s=100.0)
 #: how often it is asked whether the Endpoints controller is through, and how long at most
 FIRST_SYNC_LOOK_S: Final = 0.05
 FIRST_SYNC_TIMEOUT_S: Final = 60.0
-#: keys that are looked at before others in the process get their turn; at a start there are many, without a write
-PLANS_PER_TURN: Final = 256
-#: what an Event's message may hold, in characters
-EVENT_NOTE_MAX: Final = 1024
 EVENT_COMPONENT: Final = "endpoint-slice-mirroring-controller"
 
 
@@ -76,15 +69,12 @@ class EndpointSliceMirroringController:
         self._config = config or MirroringConfig()
         hand_over = self._config.selector_changes is SelectorChanges.HAND_OVER
         self._engine = MirrorEngine(self._config.max_endpoints_per_subset, hand_over=hand_over)
-        self._queue: WorkQueue[str] = WorkQueue(backoff=RETRY_BACKOFF)
+        self._syncs = ServiceSyncs(at_once=self._config.concurrent_service_endpoint_syncs, backoff=RETRY_BACKOFF)
         self._notes: list[EventNote] = []
         self._samples = MirroringSamples()
         self._first_sync = first_sync or FirstSync()
-        self._synced = False
         self._started = False
         self._looked = self._patience = 0.0
-        #: when work was taken last, and whether more was due then
-        self._turn, self._more = 0.0, False
         self._info = ControllerInfo(
             name="endpointslice-mirroring-controller",
             aliases=("endpointslicemirroring", "endpointslicemirroring-controller"),
@@ -118,75 +108,59 @@ class EndpointSliceMirroringController:
 
     def _add(self, keys: tuple[str, ...], delay_s: float, now: float) -> None:
         for key in keys:
-            self._queue.add_after(key, delay_s if self._synced else 0.0, now)
+            self._syncs.add(key, delay_s, now)
 
     def on_synced(self, now: float) -> None:
-        self._synced = True
+        self._syncs.begin()
         self._looked, self._patience = now, now + FIRST_SYNC_TIMEOUT_S
 
     # -- work -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
-        if not self._synced:
+        if not self._syncs.began:
             return Work()
         self._looked = now
         self._started = self._started or self._first_sync.over or now >= self._patience
         if not self._started:
             return Work()
-        jobs: list[Job] = []
-        self._turn, plans = now, 0
-        limit = self._config.concurrent_service_endpoint_syncs
-        while len(jobs) < max_jobs and self._queue.in_progress < limit and plans < PLANS_PER_TURN:
-            key = self._queue.get(now)
-            if key is None:
-                break
-            plans += 1
-            plan = self._engine.plan(key, now)
-            if plan.sizes is not None:
-                self._samples.planned(plan.sizes)
-            for notice in plan.notices:
-                self._warn(key, notice)
-            if plan.writes:
-                jobs.append(Job(key=key, writes=tuple(map(_to_write, plan.writes)), token=_Token(plan, now)))
-            else:
-                self._samples.synced(0.0)
-                self._end(key, failed=plan.stale, now=now)
-        self._more = plans == PLANS_PER_TURN
+        jobs = self._syncs.take_jobs(self._job, now, max_jobs)
         notes, self._notes = tuple(self._notes), []
-        return Work(jobs=tuple(jobs), notes=notes)
+        return Work(jobs=jobs, notes=notes)
+
+    def _job(self, key: str, now: float) -> Job | None:
+        plan = self._engine.plan(key, now)
+        if plan.sizes is not None:
+            self._samples.planned(plan.sizes)
+        for notice in plan.notices:
+            self._warn(key, notice)
+        if plan.writes:
+            writes = tuple(to_write(EndpointSlices, each) for each in plan.writes)
+            return Job(key=key, writes=writes, token=_Token(plan, now))
+        self._samples.synced(0.0)
+        self._end(key, failed=plan.stale, now=now)
+        return None
 
     def on_done(self, done: Done, now: float) -> None:
         token = done.job.token
         assert isinstance(token, _Token), f"job {done.job.key} has a foreign token {token!r}"
-        plan, error = token.plan, done.error
-        self._engine.finish(done.job.key, plan, done.results, error, now)
+        plan = token.plan
+        self._engine.finish(done.job.key, plan, done.results, done.error, now)
         self._samples.synced(now - token.began)
         if plan.counted:
             self._samples.performed(plan.writes[: len(done.results)])
-        if error is not None and plan.writes[len(done.results)].verb == "create" and is_namespace_terminating(error):
-            error = None  # its namespace is going, and so will it
-        self._end(done.job.key, failed=error is not None, now=now)
+        self._end(done.job.key, failed=error_to_heed(done) is not None, now=now)
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
-        """A sync is over.  After 15 failures in a row the next event starts afresh (reference 1.2)."""
-        if failed and self._engine.knows(key) and self._queue.num_requeues(key) < MAX_RETRIES:
-            self._queue.add_rate_limited(key, now)
-        else:
-            self._queue.forget(key)
-        self._queue.done(key, now)
-        deadline = self._engine.deadline(key)
-        if deadline is not None and deadline > now:
-            self._queue.add_after(key, deadline - now, now)
+        failed = failed and self._engine.knows(key)
+        self._syncs.end(key, failed=failed, deadline=self._engine.deadline(key), now=now)
 
     def next_deadline(self) -> float | None:
-        if not self._synced:
-            return None
-        if not self._started:
+        if self._syncs.began and not self._started:
             return self._looked + FIRST_SYNC_LOOK_S
-        return self._turn if self._more else self._queue.next_deadline()
+        return self._syncs.next_deadline()
 
     def samples(self, now: float) -> tuple[Family, ...]:
-        queue = queue_families("endpoint_slice_mirroring", self._queue, now)
+        queue = self._syncs.samples("endpoint_slice_mirroring", now)
         return (*self._samples.families(self._engine.totals), *queue)
 
     # -- events for people ------------------------------------------------------------------------------
@@ -194,33 +168,13 @@ class EndpointSliceMirroringController:
     def _warn(self, key: str, notice: Notice) -> None:
         endpoints = self._engine.endpoints(key)
         assert endpoints is not None, f"{key} is not mirrored and has a warning: {notice}"
-        meta = endpoints.metadata
-        self._notes.append(
-            EventNote(
-                regarding=Object(
-                    api_version=EndpointsObjects.api_version,
-                    kind=EndpointsObjects.kind,
-                    metadata=ObjectMeta(namespace=meta.namespace, name=meta.name, uid=meta.uid),
-                ),
-                regarding_resource=EndpointsObjects,
-                type="Warning",
-                reason=notice.reason,
-                note=notice.message[:EVENT_NOTE_MAX],
-                component=EVENT_COMPONENT,
-            )
+        known = endpoints.metadata
+        meta = ObjectMeta(namespace=known.namespace, name=known.name, uid=known.uid)
+        note = note_about(
+            EndpointsObjects, meta, component=EVENT_COMPONENT, reason=notice.reason, message=notice.message
         )
+        self._notes.append(note)
 
     def check(self) -> None:
         self._engine.check()
-        self._queue.check()
-
-
-def _to_write(write: MirrorWrite) -> Write:
-    return Write(
-        verb=write.verb,
-        resource=EndpointSlices,
-        namespace=write.namespace,
-        name=write.name,
-        body=write.body,
-        tolerate=("NotFound",) if write.verb == "delete" else (),
-    )
+        self._syncs.check()

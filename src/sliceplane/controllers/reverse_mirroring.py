@@ -37,8 +37,9 @@ from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.base import ControllerInfo, Done, Watched, Write
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.keyed import KeyedController
+from sliceplane.endpoints.shape import primary_family
 from sliceplane.informer.changes import Change
-from sliceplane.kit.ip import Family, family, parse_lenient
+from sliceplane.kit.ip import Family
 from sliceplane.slices.reverse_mirror import Rendered, ReverseSource, text_of, view_of
 from sliceplane.slices.trigger import format_trigger, parse_nanoseconds
 
@@ -215,19 +216,9 @@ def _shape_of(service: Service) -> _Shape:
     return _Shape(
         selecting=bool(spec.selector),
         external=spec.type == "ExternalName",
-        family=_primary_family(service),
+        family=primary_family(service),
         labels=dict(sorted(labels.items())),
     )
-
-
-def _primary_family(service: Service) -> Family | None:
-    match service.spec.ip_families:
-        case ("IPv6", *_):
-            return "IPv6"
-        case (_, *_):
-            return "IPv4"
-    address = parse_lenient(service.spec.cluster_ip)
-    return None if address is None else family(address)
 
 
 def _digest(text: bytes) -> bytes:

@@ -9,22 +9,14 @@ Cost of a Pod's change: its labels, plus one address for each Service that selec
 
 from __future__ import annotations
 
-from typing import Final
-
 from sliceplane.api.core import Endpoints, Pod, Service
 from sliceplane.api.errors import StatusError
-from sliceplane.endpoints.members import EndpointsMembers
 from sliceplane.endpoints.service import EndpointsState
 from sliceplane.endpoints.shape import EndpointsShape, shape_of
 from sliceplane.endpoints.truncate import Capacity
 from sliceplane.endpoints.writes import EndpointsPlan
-from sliceplane.slices.engine import Touched
-from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.index import PodIndex, SelectorIndex
-from sliceplane.slices.members import Effect
+from sliceplane.slices.pod_routes import PodRoutes, Touched
 from sliceplane.slices.succession import SelectorChanges
-
-_UNTOUCHED: Final = Touched()
 
 
 class EndpointsEngine:
@@ -38,37 +30,12 @@ class EndpointsEngine:
         self._capacity = capacity
         self._changes = changes
         self._states: dict[str, EndpointsState] = {}
-        self._selectors: SelectorIndex[EndpointsState] = SelectorIndex()
-        self._selecting: dict[str, int] = {}
-        self._pods = PodIndex()
+        self._routes: PodRoutes[EndpointsState] = PodRoutes()
 
     # -- events -----------------------------------------------------------------------------------------
 
     def on_pod(self, old: Pod | None, new: Pod | None) -> Touched:
-        if new is None:
-            assert old is not None, "a change has an old or a new object"
-            return self._drop_pod(old.metadata.namespace, old.metadata.name)
-        meta = new.metadata
-        if old is not None and old.metadata.resource_version == meta.resource_version:
-            return _UNTOUCHED
-        known = self._pods.get(meta.namespace, meta.name)
-        facts = PodFacts(new)
-        self._pods.put(facts)
-        states = self._selectors.matching(facts.namespace, facts.labels)
-        effects = {state.key: _members(state).set(facts) for state in states.values()}
-        if known is not None and known.labels != facts.labels:
-            earlier = self._selectors.matching(facts.namespace, known.labels)
-            left = [state for name, state in earlier.items() if name not in states]
-            effects.update((state.key, _members(state).drop(facts.name)) for state in left)
-        return _touched(effects)
-
-    def _drop_pod(self, namespace: str, name: str) -> Touched:
-        known = self._pods.get(namespace, name)
-        if known is None:
-            return _UNTOUCHED
-        self._pods.remove(namespace, name)
-        states = self._selectors.matching(namespace, known.labels)
-        return _touched({state.key: _members(state).drop(name) for state in states.values()})
+        return self._routes.on_pod(old, new)
 
     def on_service(self, new: Service) -> str:
         shape = shape_of(new, self._changes)
@@ -93,19 +60,11 @@ class EndpointsEngine:
         if not shape.active:
             state.set_shape(shape, ())
             return
-        pair = self._selectors.add(shape.namespace, shape.name, shape.selector, state)
-        self._selecting[shape.namespace] = self._selecting.get(shape.namespace, 0) + 1
-        state.set_shape(shape, self._pods.selected(shape.namespace, pair, shape.selector))
+        state.set_shape(shape, self._routes.select(shape.namespace, shape.name, shape.selector, state))
 
     def _unfile(self, state: EndpointsState) -> None:
-        if state.shape is None or state.members is None:
-            return
-        namespace = state.shape.namespace
-        self._selectors.remove(namespace, state.shape.name)
-        self._selecting[namespace] -= 1
-        if not self._selecting[namespace]:
-            del self._selecting[namespace]
-            self._pods.drop_labels(namespace)
+        if state.shape is not None and state.members is not None:
+            self._routes.unselect(state.shape.namespace, state.shape.name)
 
     def on_endpoints(self, old: Endpoints | None, new: Endpoints | None) -> tuple[str, ...]:
         observed = new or old
@@ -171,20 +130,8 @@ class EndpointsEngine:
             del self._states[state.key]
 
     def check(self) -> None:
-        self._pods.check()
-        self._selectors.check()
+        self._routes.check()
         for key, state in self._states.items():
             assert state.key == key, f"{state.key} is filed under {key}"
             assert not state.empty, f"{key} is empty and was not dropped"
             state.check()
-
-
-def _members(state: EndpointsState) -> EndpointsMembers:
-    assert state.members is not None, f"{state.key} is filed under a selector and has no members"
-    return state.members
-
-
-def _touched(effects: dict[str, Effect]) -> Touched:
-    urgent = tuple(key for key, effect in effects.items() if effect is Effect.REMOVAL)
-    later = tuple(key for key, effect in effects.items() if effect is Effect.CHANGE)
-    return Touched(later, urgent) if urgent or later else _UNTOUCHED

@@ -26,13 +26,9 @@ from sliceplane.endpoints.truncate import ADDRESSES_MAX, Capacity
 from sliceplane.endpoints.versions import is_older
 from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
 from sliceplane.slices.facts import PodFacts
+from sliceplane.slices.own_writes import STALE_PLANS, UNSEEN_TIMEOUT_S
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.trigger import parse_nanoseconds
-
-#: how long an own create or delete may stay unseen by the cache before we stop believing in it
-UNSEEN_TIMEOUT_S: Final = 300.0
-#: how many plans in a row wait for the cache after a conflict, before the write is tried once more as it is
-STALE_PLANS: Final = 3
 
 
 class _Unseen(NamedTuple):

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
 
 from sliceplane.api.core import Service, ServicePort
-from sliceplane.api.discovery import LABEL_ENDPOINTS_MANAGED_BY, LABEL_HEADLESS, LABEL_SKIP_MIRROR
+from sliceplane.api.discovery import (
+    ENDPOINTS_MANAGED_BY_CONTROLLER,
+    LABEL_ENDPOINTS_MANAGED_BY,
+    LABEL_HEADLESS,
+    LABEL_SKIP_MIRROR,
+)
 from sliceplane.kit.ip import Family, family, parse_lenient
 from sliceplane.slices.succession import SelectorChanges
-
-ENDPOINTS_MANAGED_BY_CONTROLLER: Final = "endpoint-controller"
 
 
 class Role(Enum):
@@ -69,7 +71,7 @@ def shape_of(service: Service, changes: SelectorChanges) -> EndpointsShape:
         created=meta.creation_timestamp,
         role=role_of(service),
         selector=spec.selector or {},
-        family=_family(service),
+        family=primary_family(service),
         ports=spec.ports or (),
         publish_not_ready=spec.publish_not_ready_addresses,
         headless=spec.cluster_ip in ("", "None"),
@@ -84,7 +86,7 @@ def role_of(service: Service) -> Role:
     return Role.SELECTING if service.spec.selector else Role.WITHOUT_SELECTOR
 
 
-def _family(service: Service) -> Family | None:
+def primary_family(service: Service) -> Family | None:
     """Reference 3.4: the first that is listed; else the cluster IP's."""
     match service.spec.ip_families:
         case ("IPv6", *_):

@@ -13,12 +13,14 @@ from sliceplane.api.core import EndpointSubset
 from sliceplane.api.discovery import (
     ANNOTATION_OVER_CAPACITY,
     ANNOTATION_TRIGGER_TIME,
+    ENDPOINTS_MANAGED_BY_CONTROLLER,
     LABEL_ENDPOINTS_MANAGED_BY,
     LABEL_SKIP_MIRROR,
 )
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.endpoints.repack import text_of
-from sliceplane.endpoints.shape import ENDPOINTS_MANAGED_BY_CONTROLLER, EndpointsShape
+from sliceplane.endpoints.shape import EndpointsShape
+from sliceplane.slices.own_writes import delete_options
 from sliceplane.slices.trigger import format_trigger
 
 _EMPTY = b"[]"
@@ -112,14 +114,13 @@ def hand_over(known: ObjectMeta, subsets: tuple[EndpointSubset, ...] | None, dig
 
 
 def delete_endpoints(known: ObjectMeta) -> EndpointsWrite:
-    options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": known.uid}}
     return EndpointsWrite(
         verb="delete",
         namespace=known.namespace,
         name=known.name,
         uid=known.uid,
         resource_version=known.resource_version,
-        body=encode(options),
+        body=delete_options(known.uid),
     )
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sliceplane.nft.objects import AddChain, AddContainer, AddRule, Command, Container, Hook, NftFamily, Rule
+from sliceplane.nft.objects import AddChain, AddContainer, AddRule, Command, Container, Hook, Rule
 from sliceplane.nft.statements import (
     AddressIn,
     CtStateNew,
@@ -33,6 +33,7 @@ from sliceplane.nft.statements import (
     IsOwnAddress,
     Jump,
     Masquerade,
+    NftFamily,
     Reject,
     ResetTcp,
     SetMark,

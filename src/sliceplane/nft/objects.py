@@ -12,9 +12,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from sliceplane.nft.statements import Statement
-
-NftFamily = Literal["ip", "ip6"]
+from sliceplane.nft.statements import NftFamily, Statement
 
 #: a concatenation: addresses and protocol names as text, ports and indexes as numbers
 Key = tuple[str | int, ...]

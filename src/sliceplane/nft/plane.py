@@ -21,7 +21,8 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family, networks
 from sliceplane.nft.build import NodeFacts, build_service, node_port_addresses
 from sliceplane.nft.names import TABLE
-from sliceplane.nft.objects import Memory, NftFamily, TableRef, Transaction
+from sliceplane.nft.objects import Memory, TableRef, Transaction
+from sliceplane.nft.statements import NftFamily
 from sliceplane.nft.surroundings import NodeNetwork, RulesConfig, surroundings
 from sliceplane.nft.surroundings import node_port_addresses as addresses_of_node_ports
 from sliceplane.nft.table import TableState

@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 #: the bit of the packet mark that says "to be masqueraded", upstream's default; not an interface for others
 MASQUERADE_MARK = 1 << 14
 
-_FamilyName = Literal["ip", "ip6"]
+NftFamily = Literal["ip", "ip6"]
 Field = Literal["saddr", "daddr", "proto", "dport"]
 
 
-def _fields(fields: tuple[Field, ...], family: _FamilyName) -> str:
+def _fields(fields: tuple[Field, ...], family: NftFamily) -> str:
     words = {"saddr": f"{family} saddr", "daddr": f"{family} daddr", "proto": "meta l4proto", "dport": "th dport"}
     return " . ".join(words[field] for field in fields)
 
 
+class _Always:
+    """A statement without operands: the same text in every rule."""
+
+    __slots__ = ()
+    TEXT: ClassVar[str]
+
+    def render(self, _family: NftFamily) -> str:
+        return self.TEXT
+
+
 @dataclass(frozen=True, slots=True)
-class CtStateNew:
+class CtStateNew(_Always):
     """Matches the first packet of a connection."""
 
-    def render(self, _family: _FamilyName) -> str:
-        return "ct state new"
+    TEXT = "ct state new"
 
 
 @dataclass(frozen=True, slots=True)
-class CtStatusDnat:
+class CtStatusDnat(_Always):
     """Matches connections whose destination was translated, by us or by others."""
 
-    def render(self, _family: _FamilyName) -> str:
-        return "ct status dnat"
+    TEXT = "ct status dnat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +48,7 @@ class InSet:
     fields: tuple[Field, ...]
     container: str
 
-    def render(self, family: _FamilyName) -> str:
+    def render(self, family: NftFamily) -> str:
         return f"{_fields(self.fields, family)} @{self.container}"
 
 
@@ -51,7 +59,7 @@ class Vmap:
     fields: tuple[Field, ...]
     container: str
 
-    def render(self, family: _FamilyName) -> str:
+    def render(self, family: NftFamily) -> str:
         return f"{_fields(self.fields, family)} vmap @{self.container}"
 
 
@@ -61,32 +69,29 @@ class Jump:
 
     chain: str
 
-    def render(self, _family: _FamilyName) -> str:
+    def render(self, _family: NftFamily) -> str:
         return f"jump {self.chain}"
 
 
 @dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(_Always):
     """Answers with ICMP port unreachable."""
 
-    def render(self, _family: _FamilyName) -> str:
-        return "reject"
+    TEXT = "reject"
 
 
 @dataclass(frozen=True, slots=True)
-class ResetTcp:
+class ResetTcp(_Always):
     """Answers TCP with a reset; other protocols go on to the next rule."""
 
-    def render(self, _family: _FamilyName) -> str:
-        return "meta l4proto tcp reject with tcp reset"
+    TEXT = "meta l4proto tcp reject with tcp reset"
 
 
 @dataclass(frozen=True, slots=True)
-class Masquerade:
+class Masquerade(_Always):
     """The source becomes an address of this node, with a random port."""
 
-    def render(self, _family: _FamilyName) -> str:
-        return "masquerade fully-random"
+    TEXT = "masquerade fully-random"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ class Balance:
     offset: int
     container: str
 
-    def render(self, family: _FamilyName) -> str:
+    def render(self, family: NftFamily) -> str:
         number = f"numgen random mod {self.count} offset {self.offset}"
         return f"meta l4proto {self.protocol} dnat {family} to {number} map @{self.container}"
 
@@ -111,7 +116,7 @@ class AddressIn:
     networks: tuple[str, ...]
     inside: bool = True
 
-    def render(self, family: _FamilyName) -> str:
+    def render(self, family: NftFamily) -> str:
         return f"{family} {self.field} {'' if self.inside else '!= '}{{ {', '.join(self.networks)} }}"
 
 
@@ -122,7 +127,7 @@ class FromInterface:
     name: str
     inside: bool = True
 
-    def render(self, _family: _FamilyName) -> str:
+    def render(self, _family: NftFamily) -> str:
         return f'iifname {"" if self.inside else "!= "}"{self.name}"'
 
 
@@ -132,7 +137,7 @@ class IsOwnAddress:
 
     field: Literal["saddr", "daddr"]
 
-    def render(self, _family: _FamilyName) -> str:
+    def render(self, _family: NftFamily) -> str:
         return f"fib {self.field} type local"
 
 
@@ -142,32 +147,29 @@ class Goto:
 
     chain: str
 
-    def render(self, _family: _FamilyName) -> str:
+    def render(self, _family: NftFamily) -> str:
         return f"goto {self.chain}"
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(_Always):
     """The packet is not answered."""
 
-    def render(self, _family: _FamilyName) -> str:
-        return "drop"
+    TEXT = "drop"
 
 
 @dataclass(frozen=True, slots=True)
-class SetMark:
+class SetMark(_Always):
     """Notes on the packet that it is to be masqueraded when it leaves."""
 
-    def render(self, _family: _FamilyName) -> str:
-        return f"meta mark set meta mark or {MASQUERADE_MARK:#x}"
+    TEXT = f"meta mark set meta mark or {MASQUERADE_MARK:#x}"
 
 
 @dataclass(frozen=True, slots=True)
-class TakeMark:
+class TakeMark(_Always):
     """Matches if the note is there, and takes it away."""
 
-    def render(self, _family: _FamilyName) -> str:
-        return f"meta mark & {MASQUERADE_MARK:#x} != 0 meta mark set meta mark xor {MASQUERADE_MARK:#x}"
+    TEXT = f"meta mark & {MASQUERADE_MARK:#x} != 0 meta mark set meta mark xor {MASQUERADE_MARK:#x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ class Remember:
 
     container: str
 
-    def render(self, family: _FamilyName) -> str:
+    def render(self, family: NftFamily) -> str:
         return f"update @{self.container} {{ {family} saddr }}"
 
 
@@ -188,7 +190,7 @@ class Dnat:
     ip: str
     port: int
 
-    def render(self, family: _FamilyName) -> str:
+    def render(self, family: NftFamily) -> str:
         address = self.ip if family == "ip" else f"[{self.ip}]"
         return f"meta l4proto {self.protocol} dnat {family} to {address}:{self.port}"
 
@@ -199,7 +201,7 @@ class GotoOneOf:
 
     chains: tuple[str, ...]
 
-    def render(self, _family: _FamilyName) -> str:
+    def render(self, _family: NftFamily) -> str:
         entries = ", ".join(f"{number} : goto {chain}" for number, chain in enumerate(self.chains))
         return f"numgen random mod {len(self.chains)} vmap {{ {entries} }}"
 

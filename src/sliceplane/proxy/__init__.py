@@ -1,8 +1,9 @@
 """A node's model of services: which endpoints may this node use for which service port.
 
 ``model`` has the values; ``servicemap`` makes service ports out of Services, ``slicecache`` endpoints out of
-EndpointSlices, ``categorize`` picks those that this node may use, ``tracker`` ties the three together,
-``schedule`` says when to write.
+EndpointSlices (``selections`` says which, ``endpoints`` reads Endpoints instead, ``addresses`` spells them),
+``categorize`` picks those that this node may use, ``tracker`` ties the three together, ``schedule`` says when to write.
+``aftermath``, ``conntrack`` and ``progress`` are what follows once the kernel has it.
 
 Promises: change tracking in proportion to what changed; categorisation exactly as kube-proxy's
 (reference A4); the answer depends on the newest objects alone, never on the order of their events.

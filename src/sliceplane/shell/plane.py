@@ -342,6 +342,7 @@ class Plane:
             anonymous=self.config.anonymous,
             issuer=IssuerPages(self.tokens, f"https://{address}", self.config.jwks_url),
             decide=self.registry.decide,
+            store=self.store,
             limits=self.config.limits,
             emulated=self.config.gates.release,
             audit=self._audit_log(),

@@ -11,7 +11,7 @@ Cost of a pod's change: its labels, plus one endpoint for each service that sele
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
@@ -19,9 +19,9 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
-from sliceplane.slices.facts import NodeFacts, PodFacts
-from sliceplane.slices.index import PodIndex, SelectorIndex
+from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.members import Effect, Members
+from sliceplane.slices.pod_routes import UNTOUCHED, PodRoutes, Touched, touched
 from sliceplane.slices.service import ServiceState, Totals
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
 from sliceplane.slices.subsets import NodeZones, Subsetting
@@ -36,25 +36,6 @@ Keys = tuple[str, ...]
 
 
 _ZONAL: Final = (HintMode.AUTO, HintMode.PLUGIN)
-
-
-class Touched(NamedTuple):
-    """Services with something to write: ``urgent`` where traffic goes to an endpoint that it must leave."""
-
-    later: Keys = ()
-    urgent: Keys = ()
-
-
-_UNTOUCHED: Final = Touched()
-
-
-def _touched(effects: dict[str, Effect]) -> Touched:
-    later: list[str] = []
-    urgent: list[str] = []
-    for key, effect in effects.items():
-        if effect is not Effect.NONE:
-            (urgent if effect is Effect.REMOVAL else later).append(key)
-    return Touched(tuple(later), tuple(urgent)) if later or urgent else _UNTOUCHED
 
 
 class SliceEngine:
@@ -80,9 +61,7 @@ class SliceEngine:
         self._claim_unlabelled = claim_unlabelled
         self._find = find
         self._services: dict[str, ServiceState] = {}
-        self._selectors: SelectorIndex[ServiceState] = SelectorIndex()
-        self._selecting: dict[str, int] = {}
-        self._pods = PodIndex()
+        self._routes: PodRoutes[ServiceState] = PodRoutes()
         self._nodes: dict[str, NodeFacts] = {}
         self._zones = ZoneShares()
         self._zones_changed = False
@@ -101,30 +80,7 @@ class SliceEngine:
     # -- events -----------------------------------------------------------------------------------------
 
     def on_pod(self, old: Pod | None, new: Pod | None) -> Touched:
-        if new is None:
-            assert old is not None, "a change has an old or a new object"
-            return self._drop_pod(old.metadata.namespace, old.metadata.name)
-        meta = new.metadata
-        if old is not None and old.metadata.resource_version == meta.resource_version:
-            return _UNTOUCHED
-        known = self._pods.get(meta.namespace, meta.name)
-        facts = PodFacts(new)
-        self._pods.put(facts)
-        services = self._selectors.matching(facts.namespace, facts.labels)
-        effects = {service.key: _members(service).set(facts) for service in services.values()}
-        if known is not None and known.labels != facts.labels:
-            earlier = self._selectors.matching(facts.namespace, known.labels)
-            left = [service for name, service in earlier.items() if name not in services]
-            effects.update((service.key, _members(service).drop(facts.name)) for service in left)
-        return _touched(effects)
-
-    def _drop_pod(self, namespace: str, name: str) -> Touched:
-        known = self._pods.get(namespace, name)
-        if known is None:
-            return _UNTOUCHED
-        self._pods.remove(namespace, name)
-        services = self._selectors.matching(namespace, known.labels)
-        return _touched({service.key: _members(service).drop(name) for service in services.values()})
+        return self._routes.on_pod(old, new)
 
     def on_node(self, old: Node | None, new: Node | None) -> Touched:
         """Pods of a node whose zone changed get it at once; so do pods whose node comes after them."""
@@ -138,13 +94,12 @@ class SliceEngine:
         self._zones_changed |= self._zones.replace(known, facts)
         self._node_zones_changed |= self._node_zones.replace(known, facts)
         if known is not None and facts is not None and known.view == facts.view:
-            return _UNTOUCHED
+            return UNTOUCHED
         effects: dict[str, Effect] = {}
-        for pod in self._pods.on_node(name):
-            for service in self._selectors.matching(pod.namespace, pod.labels).values():
-                effect = _members(service).refresh(pod.name)
-                effects[service.key] = max(effect, effects.get(service.key, Effect.NONE))
-        return _touched(effects)
+        for pod, service in self._routes.on_node(name):
+            effect = _members(service).refresh(pod.name)
+            effects[service.key] = max(effect, effects.get(service.key, Effect.NONE))
+        return touched(effects)
 
     def take_unsettled(self) -> Keys:
         """Services whose hints no longer fit the zones' shares of CPU, or whose subsets no longer fit the zones.
@@ -189,9 +144,7 @@ class SliceEngine:
             service.set_shape(shape, ())
             self._uncounted[service.key] = None
             return
-        pair = self._selectors.add(shape.namespace, shape.name, shape.selector, service)
-        self._selecting[shape.namespace] = self._selecting.get(shape.namespace, 0) + 1
-        service.set_shape(shape, self._pods.selected(shape.namespace, pair, shape.selector))
+        service.set_shape(shape, self._routes.select(shape.namespace, shape.name, shape.selector, service))
         if shape.hints in _ZONAL:
             self._zonal[shape.key] = service
         if shape.subsetting is Subsetting.PREFER_ZONE:
@@ -210,11 +163,7 @@ class SliceEngine:
             return
         self._zonal.pop(service.key, None)
         self._preferring.pop(service.key, None)
-        self._selectors.remove(namespace, name)
-        self._selecting[namespace] -= 1
-        if not self._selecting[namespace]:
-            del self._selecting[namespace]
-            self._pods.drop_labels(namespace)
+        self._routes.unselect(namespace, name)
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> Keys:
         """A slice can come to us and leave us by its labels; slices of others tell at most that ours are not needed."""
@@ -335,8 +284,7 @@ class SliceEngine:
             del self._services[service.key]
 
     def check(self) -> None:
-        self._pods.check()
-        self._selectors.check()
+        self._routes.check()
         zonal = {
             k
             for k, s in self._services.items()

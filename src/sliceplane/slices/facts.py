@@ -63,7 +63,8 @@ class PodFacts:
         "transition",
     )
 
-    def __init__(self, pod: Pod) -> None:
+    def __init__(self, pod: Pod, known: PodFacts | None = None) -> None:
+        """*known* are the facts of an earlier version, whose pieces serve again where they are the same."""
         meta, spec, status = pod.metadata, pod.spec, pod.status
         self.pod: Final = pod
         self.namespace: Final = meta.namespace
@@ -74,9 +75,12 @@ class PodFacts:
         self.subdomain: Final = spec.subdomain
         self.terminating: Final = meta.deletion_timestamp is not None
         self.excluded: Final = status.phase in _TERMINAL_PHASES or not (status.pod_ip or status.pod_ips)
-        self.addresses: Final = _addresses(pod)
-        reference = ObjectReference(kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid)
-        self.target: Final = b',"targetRef":' + encode(reference)
+        same = known if known is not None and known.pod.metadata.uid == meta.uid else None
+        stays = same is not None and same.pod.status.pod_ips == status.pod_ips
+        self.addresses: Final[dict[Family, Addresses]] = (
+            same.addresses if same is not None and stays else _addresses(pod)
+        )
+        self.target: Final[bytes] = _target(pod) if same is None else same.target
         self._named_ports: NamedPorts | None = None
         ready = next((each for each in status.conditions or () if each.type == "Ready"), None)
         self.serving: Final = ready is not None and ready.status == "True"
@@ -120,6 +124,12 @@ def endpoint_identity(pod: str, addresses: tuple[str, ...], hostname: str | None
 
 def pod_of(identity: str) -> str:
     return identity.partition(" ")[0]
+
+
+def _target(pod: Pod) -> bytes:
+    meta = pod.metadata
+    reference = ObjectReference(kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid)
+    return b',"targetRef":' + encode(reference)
 
 
 def _addresses(pod: Pod) -> dict[Family, Addresses]:

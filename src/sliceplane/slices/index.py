@@ -24,7 +24,7 @@ _Bucket = dict[tuple[str, ...], dict[tuple[str, ...], dict[str, S]]]
 
 
 class SelectorIndex(Generic[S]):
-    """Services by the labels that they select.  Owned by ``SliceEngine``."""
+    """Services by the labels that they select.  Owned by ``PodRoutes``."""
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[str, str, str], _Bucket[S]] = {}
@@ -95,7 +95,7 @@ class SelectorIndex(Generic[S]):
 
 
 class PodIndex:
-    """Every pod, by name, by node and by the label keys that selectors are filed under.  Owned by ``SliceEngine``."""
+    """Every pod, by name, by node and by the label keys that selectors are filed under.  Owned by ``PodRoutes``."""
 
     def __init__(self) -> None:
         self._pods: dict[str, dict[str, PodFacts]] = {}

@@ -26,6 +26,7 @@ from sliceplane.slices.content import Content, Stored, read_slice
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.members import Members
+from sliceplane.slices.own_writes import STALE_PLANS, UNSEEN_TIMEOUT_S, Unseen
 from sliceplane.slices.packer import Packer
 from sliceplane.slices.packplan import Update, hold_back
 from sliceplane.slices.ports import PortResolver
@@ -36,10 +37,6 @@ from sliceplane.slices.topology import ZoneShares
 from sliceplane.slices.trigger import parse_nanoseconds
 from sliceplane.slices.writes import FamilyChanges, SlicePlan, SliceWrite, create_slice, delete_slice, update_slice
 
-#: how long an own write may stay unseen by the cache before we stop believing in it
-UNSEEN_TIMEOUT_S: Final = 300.0
-#: how many plans in a row wait for the cache after a conflict, before the write is tried once more as it is
-STALE_PLANS: Final = 3
 #: a deadline: as soon as the plan that is under way has ended
 AT_ONCE: Final = 0.0
 
@@ -50,12 +47,6 @@ class Totals(NamedTuple):
     endpoints: int = 0
     slices: int = 0
     fewest_slices: int = 0
-
-
-class _Unseen(NamedTuple):
-    name: str
-    deadline: float
-    deleted: bool
 
 
 def _newer(seen: ObjectMeta, known: ObjectMeta) -> bool:
@@ -106,7 +97,7 @@ class ServiceState:
         self._synced_before = False
         self._trigger = 0
         #: own creates and deletes that the cache has not shown yet, by uid; in the order of their deadlines
-        self._unseen: dict[str, _Unseen] = {}
+        self._unseen: dict[str, Unseen] = {}
         #: slices whose update was refused as stale: name -> how many more plans to wait for the cache
         self._behind: dict[str, int] = {}
         #: uids that went while a plan was under way: an answer that comes late must not revive them
@@ -378,7 +369,7 @@ class ServiceState:
         if write.verb == "delete":
             if known is not None and known.meta.uid == write.uid:
                 self._unseen.pop(write.uid, None)
-                self._unseen[write.uid] = _Unseen(write.name, now + UNSEEN_TIMEOUT_S, True)
+                self._unseen[write.uid] = Unseen(write.name, now + UNSEEN_TIMEOUT_S, True)
                 self._forget(write.name)
             return
         try:
@@ -388,7 +379,7 @@ class ServiceState:
         if write.verb == "create":
             if meta.name in self.slices or meta.uid in self._gone:
                 return  # the cache was faster
-            self._unseen[meta.uid] = _Unseen(meta.name, now + UNSEEN_TIMEOUT_S, False)
+            self._unseen[meta.uid] = Unseen(meta.name, now + UNSEEN_TIMEOUT_S, False)
         elif known is None or known.meta.uid != meta.uid or known.meta.resource_version != write.resource_version:
             return  # likewise, and it may even know of a later change, which need not have raised the generation
         self._learn(Stored(meta, write.address_type, write.ports, write.content))

@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from sliceplane.api.codec import encode
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.slices.content import Content, Stored
 from sliceplane.slices.hint_policy import Notice
+from sliceplane.slices.own_writes import delete_options, slice_body
 from sliceplane.slices.ports import PortGroup, Ports
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import with_subset
@@ -78,7 +78,7 @@ def create_slice(
         annotations=_annotations({}, trigger),
         owner_references=(shape.owner,),
     )
-    body = _body(meta, address_type, group, content)
+    body = slice_body(meta, address_type, content.values(), group.body)
     return SliceWrite(
         verb="create",
         namespace=shape.namespace,
@@ -101,7 +101,7 @@ def update_slice(shape: ServiceShape, stored: Stored, group: PortGroup, content:
         name=meta.name,
         uid=meta.uid,
         resource_version=meta.resource_version,
-        body=_body(meta, stored.address_type, group, content),
+        body=slice_body(meta, stored.address_type, content.values(), group.body),
         ports=group.ports,
         content=content,
     )
@@ -109,7 +109,6 @@ def update_slice(shape: ServiceShape, stored: Stored, group: PortGroup, content:
 
 def delete_slice(stored: Stored) -> SliceWrite:
     meta = stored.meta
-    options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": meta.uid}}
     return SliceWrite(
         verb="delete",
         namespace=meta.namespace,
@@ -117,7 +116,7 @@ def delete_slice(stored: Stored) -> SliceWrite:
         name=meta.name,
         uid=meta.uid,
         resource_version=meta.resource_version,
-        body=encode(options),
+        body=delete_options(meta.uid),
         content={},
     )
 
@@ -127,19 +126,3 @@ def _annotations(existing: dict[str, str], trigger: int) -> dict[str, str] | Non
     if trigger:
         kept[ANNOTATION_TRIGGER_TIME] = format_trigger(trigger)
     return kept or None
-
-
-def _body(meta: ObjectMeta, address_type: str, group: PortGroup, content: Content) -> bytes:
-    return b"".join(
-        (
-            b'{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":',
-            encode(meta),
-            b',"addressType":',
-            encode(address_type),
-            b',"endpoints":[',
-            b",".join(content.values()),
-            b'],"ports":',
-            group.body,
-            b"}",
-        )
-    )

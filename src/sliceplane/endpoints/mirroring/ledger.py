@@ -7,8 +7,6 @@ Slices are kept as the cache has them, so that tens of thousands of objects cost
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
-
 import msgspec
 
 from sliceplane.api.codec import decode
@@ -17,17 +15,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.endpoints.mirroring.writes import MirrorWrite
 from sliceplane.endpoints.versions import is_older
-
-#: how long an own create or delete may stay unseen by the cache before we stop believing in it
-UNSEEN_TIMEOUT_S: Final = 300.0
-#: how many plans in a row wait for the cache after a conflict, before the write is tried once more as it is
-STALE_PLANS: Final = 3
-
-
-class _Unseen(NamedTuple):
-    name: str
-    deadline: float
-    deleted: bool
+from sliceplane.slices.own_writes import STALE_PLANS, UNSEEN_TIMEOUT_S, Unseen
 
 
 def _newer(seen: ObjectMeta, known: ObjectMeta) -> bool:
@@ -47,7 +35,7 @@ class Ledger:
         #: ours and not on their way out, by name
         self.slices: dict[str, EndpointSlice] = {}
         #: own creates and deletes that the cache has not shown yet, by uid; in the order of their deadlines
-        self._unseen: dict[str, _Unseen] = {}
+        self._unseen: dict[str, Unseen] = {}
         #: slices whose update was refused as stale: name -> how many more plans to wait for the cache
         self._behind: dict[str, int] = {}
         #: uids that went while a plan was under way: an answer that comes late must not revive them
@@ -114,7 +102,7 @@ class Ledger:
         if write.verb == "delete":
             if known is not None and known.metadata.uid == write.uid:
                 self._unseen.pop(write.uid, None)
-                self._unseen[write.uid] = _Unseen(write.name, now + UNSEEN_TIMEOUT_S, True)
+                self._unseen[write.uid] = Unseen(write.name, now + UNSEEN_TIMEOUT_S, True)
                 self._forget(write.name)
             return
         try:
@@ -125,7 +113,7 @@ class Ledger:
         if write.verb == "create":
             if meta.name in self.slices or meta.uid in self._gone:
                 return  # the cache was faster
-            self._unseen[meta.uid] = _Unseen(meta.name, now + UNSEEN_TIMEOUT_S, False)
+            self._unseen[meta.uid] = Unseen(meta.name, now + UNSEEN_TIMEOUT_S, False)
         elif known is None or known.metadata.uid != meta.uid or not _newer(meta, known.metadata):
             return  # likewise, and it may even know of a later change
         self.slices[meta.name] = new

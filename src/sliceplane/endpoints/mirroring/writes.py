@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from sliceplane.api.codec import encode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.endpoints.mirroring.desired import Group, SliceMeta
+from sliceplane.slices.own_writes import delete_options, slice_body
 from sliceplane.slices.ports import PortGroup
 
 
@@ -86,28 +86,15 @@ def update_slice(known: EndpointSlice, wanted: SliceMeta, group: Group) -> Mirro
 
 def delete_slice(known: EndpointSlice) -> MirrorWrite:
     meta = known.metadata
-    options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": meta.uid}}
     return MirrorWrite(
         verb="delete",
         namespace=meta.namespace,
         name=meta.name,
         uid=meta.uid,
         resource_version=meta.resource_version,
-        body=encode(options),
+        body=delete_options(meta.uid),
     )
 
 
 def _body(meta: ObjectMeta, group: Group) -> bytes:
-    return b"".join(
-        (
-            b'{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":',
-            encode(meta),
-            b',"addressType":',
-            encode(group.address_type),
-            b',"endpoints":[',
-            b",".join(group.texts),
-            b'],"ports":',
-            PortGroup(group.ports).body,
-            b"}",
-        )
-    )
+    return slice_body(meta, group.address_type, group.texts, PortGroup(group.ports).body)

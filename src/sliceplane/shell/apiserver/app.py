@@ -21,7 +21,7 @@ from sliceplane.api.selectors.fields import selected_name
 from sliceplane.registry.authentication import impersonation
 from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.types import User
-from sliceplane.shell.apiserver import openapi, version
+from sliceplane.shell.apiserver import openapi, snapshot, version
 from sliceplane.shell.apiserver.audit import AuditEntry, AuditLog
 from sliceplane.shell.apiserver.auth import ANONYMOUS, authenticate, authorize
 from sliceplane.shell.apiserver.discovery import Discovery
@@ -45,6 +45,7 @@ from sliceplane.shell.apiserver.sending import send_response
 from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
 from sliceplane.shell.apiserver.watch import WatchHandler
 from sliceplane.shell.log import get_logger
+from sliceplane.store.mvcc import Store
 
 READ_SECONDS_MAX = 60.0
 WRITE_SECONDS_MAX = 34.0
@@ -52,7 +53,7 @@ WRITE_SECONDS_MAX = 34.0
 _READ_VERBS = ("get", "list")
 _HEALTH_ROOTS = ("healthz", "livez", "readyz")
 #: first segments of every page that is no resource
-_ROOTS = (*_HEALTH_ROOTS, "", "api", "apis", "metrics", "openapi", "version")
+_ROOTS = (*_HEALTH_ROOTS, "", "api", "apis", "metrics", "openapi", "sliceplane", "version")
 
 _log = get_logger("apiserver")
 
@@ -71,6 +72,8 @@ class Services:
     impersonate: Callable[[User, impersonation.Impersonation], User]
     decide: Callable[[User, Attributes], Decision]
     limits: Limits
+    #: what a snapshot is made of
+    store: Store
     emulated: Release = NEWEST
     audit: AuditLog | None = None
     #: who shows nothing may be ``system:anonymous``
@@ -183,6 +186,9 @@ class ApiServer:
         )
         self._admit(request, user, wanted, path, exchange)
         if path is None:
+            if request.path == snapshot.PATH and request.method == "GET":
+                await self._snapshot(request, exchange, send)
+                return None
             return await self._answer_other(request)
         if verb == "watch":
             return await self._watch(request, path, exchange, send)
@@ -237,6 +243,16 @@ class ApiServer:
                 metrics.on_stream(key, -1)
             return None
 
+    async def _snapshot(self, request: Request, exchange: _Exchange, send: Send) -> None:
+        services = self._services
+        with self.in_flight.admit("read"):
+            exchange.streaming = True
+            if exchange.audit is not None:
+                exchange.audit.started()
+            await snapshot.send_snapshot(
+                request, send, services.store, now=services.clock(), audit_id=exchange.audit_id
+            )
+
     async def _answer_other(self, request: Request) -> Response:
         root, _, rest = request.path[1:].partition("/")
         if request.method not in ("GET", "HEAD"):
@@ -272,6 +288,7 @@ class ApiServer:
                 "/openapi/v2",
                 "/openapi/v3",
                 "/readyz",
+                snapshot.PATH,
             ]
             return Response(200, encode({"paths": sorted([*found, "/version"])}) + b"\n")
         return _page_not_found()

@@ -152,6 +152,14 @@ class Stream:
             self._finish(connected=True)
             return
         if not self._held:
+            item = None if self._columns_due else watcher.take_single()
+            if item is not None:
+                self._traffic.events += 1
+                self._traffic.sent_bytes += len(item.data)
+                self._connection.write(item.data)
+                if watcher.closed:
+                    self._wake()
+                return
             taken = watcher.take()
             self._traffic.events += len(taken)
             self._held.extend(item.data for item in taken)

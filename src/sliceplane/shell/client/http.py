@@ -180,6 +180,22 @@ class HttpClient:
     def _writing(self) -> Params:
         return {"fieldManager": self._manager}
 
+    async def download(self, path: str) -> AsyncIterator[bytes]:
+        """The body of a page, in portions, however long it takes while something comes.  Raises as ``get``."""
+        import aiohttp
+
+        response = await self._open(_Request("GET", path, {}, timeout_s=None))
+        try:
+            async with response:
+                while True:
+                    async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                        portion = await response.content.readany()
+                    if not portion:
+                        return
+                    yield portion
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._unreachable(error) from error
+
     async def close(self) -> None:
         """Idempotent.  Open watches end as if the connection broke."""
         self._closed = True

@@ -1,0 +1,145 @@
+"""What the controllers that sync the objects of one Service at a time have in common: turns, retries, writes, notes.
+
+A *sync* is one turn of one key: the plan that its engine makes, the job that performs the plan's writes, and the end
+of both.  ``ServiceSyncs`` says whose turn it is and what becomes of a key whose sync failed; the controller says what
+a turn does.  The functions below turn what an engine plans (``PlannedWrite``) into what a host performs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal, Protocol
+
+from sliceplane.api.errors import StatusError, is_namespace_terminating
+from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.api.scheme import Resource
+from sliceplane.api.validation.events import NOTE_MAX
+from sliceplane.controllers.base import Done, EventNote, Job, Write
+from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.samples import Family
+from sliceplane.workqueue.queue import RETRY_BACKOFF, WorkQueue
+from sliceplane.workqueue.samples import queue_families
+
+MAX_RETRIES: Final = 15
+#: keys that are looked at before others in the process get their turn; at a start there are many, without a write
+PLANS_PER_TURN: Final = 256
+
+
+class ServiceSyncs:
+    """Owned by one controller; keys are ``namespace/name``.  Times are seconds since the epoch, delays are seconds.
+
+    *at_once*: syncs under way at a time.  *plans_per_turn*: see ``PLANS_PER_TURN``; ``None``: as many as there are.
+    """
+
+    def __init__(
+        self, *, at_once: int, backoff: Backoff = RETRY_BACKOFF, plans_per_turn: int | None = PLANS_PER_TURN
+    ) -> None:
+        self._queue: WorkQueue[str] = WorkQueue(backoff=backoff)
+        self._at_once = at_once
+        self._plans_per_turn = plans_per_turn
+        #: when turns were given last, and whether more were due then
+        self._turn, self._more = 0.0, False
+        self.began = False
+
+    def begin(self) -> None:
+        """The caches are filled."""
+        self.began = True
+
+    def add(self, key: str, delay_s: float, now: float) -> None:
+        """Before the caches are filled there is nothing to wait for: every key will be synced once."""
+        self._queue.add_after(key, delay_s if self.began else 0.0, now)
+
+    def drop(self, key: str) -> None:
+        """Forget what waits for *key*."""
+        self._queue.drop(key)
+
+    def take_jobs(self, turn: Callable[[str, float], Job | None], now: float, max_jobs: int) -> tuple[Job, ...]:
+        """*turn* gives the job of a key; or ``None``, once it has called ``end``.  A job's key ends with the job."""
+        jobs: list[Job] = []
+        self._turn, plans = now, 0
+        while len(jobs) < max_jobs and self._queue.in_progress < self._at_once and plans != self._plans_per_turn:
+            key = self._queue.get(now)
+            if key is None:
+                break
+            plans += 1
+            job = turn(key, now)
+            if job is not None:
+                jobs.append(job)
+        self._more = plans == self._plans_per_turn
+        return tuple(jobs)
+
+    def end(self, key: str, *, failed: bool, deadline: float | None, now: float) -> None:
+        """A sync is over.  After 15 failures in a row the next event starts afresh (reference 1.2).
+
+        *deadline*: when the key has to be planned again although nothing happens.  One that has passed is the
+        retry's to look at.
+        """
+        if failed and self._queue.num_requeues(key) < MAX_RETRIES:
+            self._queue.add_rate_limited(key, now)
+        else:
+            self._queue.forget(key)
+        self._queue.done(key, now)
+        if deadline is not None and deadline > now:
+            self._queue.add_after(key, deadline - now, now)
+
+    def next_deadline(self) -> float | None:
+        if not self.began:
+            return None
+        return self._turn if self._more else self._queue.next_deadline()
+
+    @property
+    def waiting(self) -> int:
+        """Keys whose turn could be now."""
+        return self._queue.depth
+
+    def samples(self, name: str, now: float) -> tuple[Family, ...]:
+        return queue_families(name, self._queue, now)
+
+    def check(self) -> None:
+        self._queue.check()
+
+
+class PlannedWrite(Protocol):
+    """One write of an engine's plan, of the one resource that the engine writes."""
+
+    @property
+    def verb(self) -> Literal["create", "update", "delete"]: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def body(self) -> bytes: ...
+
+
+def to_write(resource: Resource, planned: PlannedWrite) -> Write:
+    return Write(
+        verb=planned.verb,
+        resource=resource,
+        namespace=planned.namespace,
+        name=planned.name if planned.verb != "create" else "",
+        body=planned.body,
+        tolerate=("NotFound",) if planned.verb == "delete" else (),
+    )
+
+
+def error_to_heed(done: Done) -> StatusError | None:
+    """The error of *done*, but for a create in a Namespace that is going: what it was for goes, too."""
+    error = done.error
+    if error is not None and done.job.writes[len(done.results)].verb == "create" and is_namespace_terminating(error):
+        return None
+    return error
+
+
+def note_about(
+    resource: Resource, meta: ObjectMeta, *, component: str, reason: str, message: str, warning: bool = True
+) -> EventNote:
+    """For people, cut to what an Event may hold.  *meta*: namespace, name and uid of what it is about."""
+    return EventNote(
+        regarding=Object(api_version=resource.api_version, kind=resource.kind, metadata=meta),
+        regarding_resource=resource,
+        type="Warning" if warning else "Normal",
+        reason=reason,
+        note=message[:NOTE_MAX],
+        component=component,
+    )

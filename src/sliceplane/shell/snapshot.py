@@ -1,0 +1,166 @@
+"""A snapshot to a file, and a file to a data directory.
+
+Saving asks a server that runs, over HTTPS.  The file appears under its name when it is whole and on disk: what a full
+disk or a lost connection leaves is removed.  What arrives is read as it will be when it is needed, digest and all.
+
+Restoring makes a database where there is none; the folder's lock says that no server is at work there.  It, too,
+appears under its name when it is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sliceplane.shell.client.http import HttpClient
+from sliceplane.shell.datadir import DataDir
+from sliceplane.shell.start_error import StartError
+from sliceplane.store.snapshot import REVISION_MAX, BadSnapshot, Reader, restored
+
+if TYPE_CHECKING:
+    from sliceplane.shell.client.kubeconfig import Connection
+
+#: how far beyond the snapshot's revision a restored server begins: more than any server writes after a backup
+BUMP_DEFAULT = 1_000_000_000
+#: objects that are written to the database at a time
+_BATCH = 1000
+
+
+class SnapshotError(Exception):
+    """A sentence for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """``bytes`` is the file's size."""
+
+    objects: int
+    revision: int
+    bytes: int
+
+
+async def save(connection: Connection, path: Path) -> Summary:
+    """Raises ``SnapshotError``, and what the client raises: ``StatusError``, ``Unreachable``."""
+    from sliceplane.shell.apiserver.snapshot import PATH
+
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    client = HttpClient(connection)
+    try:
+        with _removed_unless_whole(part):
+            await _receive(client.download(PATH), part)
+            found = inspect(part)
+            part.replace(path)
+            _sync_folder(path.parent)
+    except OSError as error:
+        raise SnapshotError(f"cannot write {path}: {_reason(error)}") from error
+    finally:
+        await client.close()
+    return found
+
+
+async def _receive(portions: AsyncIterator[bytes], part: Path) -> None:
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+        async for portion in portions:
+            file.write(portion)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def inspect(path: Path) -> Summary:
+    """Read all of it.  Raises ``SnapshotError`` if it is not whole."""
+    with _opened(path) as (reader, size):
+        return Summary(sum(1 for _ in reader.records()), reader.revision, size)
+
+
+def restore(path: Path, data_dir: str, *, bump: int = BUMP_DEFAULT) -> Summary:
+    """Make *data_dir*'s database of the snapshot, at its revision plus *bump*.  Raises ``SnapshotError``."""
+    from sliceplane.shell.storage.errors import StorageError
+    from sliceplane.store.backend import OutcomeUnknown, WriteFailed
+
+    try:
+        folder = DataDir.open(data_dir)
+    except StartError as error:
+        raise SnapshotError(str(error)) from error
+    try:
+        database = folder.database
+        if database is None:
+            raise SnapshotError("memory: keeps nothing; give a data directory")
+        if database.exists():
+            raise SnapshotError(
+                f"{database} exists: restoring replaces nothing; move it away, with {database.name}-wal if there is one"
+            )
+        with _opened(path) as (reader, size):
+            if reader.revision + bump > REVISION_MAX:
+                raise SnapshotError(f"revision {reader.revision} plus {bump} is more than {REVISION_MAX}")
+            objects = _make_database(database, reader, reader.revision + bump)
+            return Summary(objects, reader.revision + bump, size)
+    except (OSError, StorageError, WriteFailed, OutcomeUnknown) as error:
+        why = _reason(error) if isinstance(error, OSError) else str(error)
+        raise SnapshotError(f"cannot restore into {folder.path}: {why}") from error
+    finally:
+        folder.close()
+
+
+def _make_database(database: Path, reader: Reader, revision: int) -> int:
+    """The number of its objects.  Raises what the back end raises."""
+    from sliceplane.shell.storage.sqlite import SqliteBackend
+
+    part = database.with_name("restoring.db")
+    for left in database.parent.glob(f"{part.name}*"):
+        left.unlink()
+    with _removed_unless_whole(part):
+        events = restored(reader.records())
+        backend = SqliteBackend.open(part)
+        try:
+            for first in range(0, len(events), _BATCH):
+                backend.append(events[first : first + _BATCH])
+            # All that was before is history that is not there.
+            backend.compact(revision)
+        finally:
+            backend.close()  # its log goes into the file
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.replace(database)
+        _sync_folder(database.parent)
+    return len(events)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[Reader, int]]:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise SnapshotError(f"cannot read {path}: {_reason(error)}") from error
+    with file:
+        try:
+            yield Reader(file), os.fstat(file.fileno()).st_size
+        except BadSnapshot as error:
+            raise SnapshotError(f"{path}: {error}") from error
+
+
+@contextlib.contextmanager
+def _removed_unless_whole(part: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for left in part.parent.glob(f"{part.name}*"):
+            with contextlib.suppress(OSError):
+                left.unlink()
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """The name is on disk, too."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,148 @@
+"""``sliceplane snapshot`` beside a server that is written to, and a server made of the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import ssl
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.running import ROOT, Plane, running_plane
+from tests.e2e.test_kill9 import Api
+
+PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+MAPS = "/api/v1/namespaces/default/configmaps"
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[Plane]:
+    with running_plane(tmp_path, command="apiserver") as running:
+        yield running
+
+
+def snapshot(*arguments: object, limit: int | None = None) -> subprocess.CompletedProcess[str]:
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit or 0, limit or 0))
+
+    return subprocess.run(
+        [sys.executable, "-m", "sliceplane", "snapshot", *map(str, arguments)],
+        env=PYTHON,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=small if limit is not None else None,
+    )
+
+
+def put(api: Api, name: str, value: str) -> int:
+    """The new object's version."""
+    code, made = api.call("POST", MAPS, {"metadata": {"name": name}, "data": {"value": value}})
+    assert code == 201, made
+    return int(made["metadata"]["resourceVersion"])
+
+
+def maps(api: Api) -> dict[str, dict[str, object]]:
+    code, found = api.call("GET", MAPS)
+    assert code == 200
+    return {item["metadata"]["name"]: item for item in found["items"]}
+
+
+def test_a_server_made_of_a_snapshot_shows_its_moment_and_never_repeats_a_version(plane: Plane, tmp_path: Path) -> None:
+    api = Api(plane)
+    for number in range(50):
+        put(api, f"before-{number}", "x" * 1000)
+    stop = threading.Event()
+    acknowledged: list[int] = []
+
+    def write() -> None:
+        writer = Api(plane)
+        while not stop.is_set():
+            acknowledged.append(put(writer, f"meanwhile-{len(acknowledged)}", "y"))
+        writer.close()
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    file = tmp_path / "copy"
+    done = snapshot("save", file, "--kubeconfig", plane.kubeconfig)
+    stop.set()
+    writing.join()
+    assert done.returncode == 0, done.stderr
+    assert file.stat().st_mode & 0o777 == 0o600
+    revision = json.loads(file.read_bytes().partition(b"\n")[0])["revision"]
+    assert f"of revision {revision} to {file}" in done.stdout
+    later = put(api, "after", "z")
+    before = maps(api)
+    api.close()
+
+    folder = tmp_path / "second"
+    done = snapshot("restore", file, "--data-dir", folder)
+    assert done.returncode == 0, done.stderr
+    assert f"versions go on from {revision + 1_000_000_000}" in done.stdout
+    with running_plane(tmp_path, data_dir=str(folder), command="apiserver") as second:
+        other = Api(second)
+        found = maps(other)
+        # exactly the acknowledged ones up to the snapshot's revision, as they were
+        assert found == {
+            name: item
+            for name, item in before.items()
+            if int(str(item["metadata"]["resourceVersion"])) <= revision  # type: ignore[index, call-overload]  # JSON
+        }
+        assert len(found) >= 50
+        assert put(other, "new", "v") > later, "no version twice"
+        code, told = other.call("GET", f"{MAPS}?watch=true&resourceVersion={later}&timeoutSeconds=1")
+        assert (code, told.get("reason", told.get("object", {}).get("reason"))) in ((410, "Expired"), (200, "Expired"))
+        other.close()
+
+
+def test_what_cannot_be_saved_leaves_nothing(plane: Plane, tmp_path: Path) -> None:
+    file = tmp_path / "copy"
+    full = snapshot("save", file, "--kubeconfig", plane.kubeconfig, limit=4096)
+    assert full.returncode == 1
+    assert full.stderr == f"Error: cannot write {file}: file too large\n"
+    assert not list(tmp_path.glob("*copy*"))
+    nowhere = snapshot("save", tmp_path / "no" / "copy", "--kubeconfig", plane.kubeconfig)
+    assert (nowhere.returncode, nowhere.stderr) == (
+        1,
+        f"Error: cannot write {tmp_path}/no/copy: no such file or directory\n",
+    )
+
+
+def test_restoring_replaces_nothing_and_trusts_no_file(plane: Plane, tmp_path: Path) -> None:
+    file, folder = tmp_path / "copy", tmp_path / "second"
+    assert snapshot("save", file, "--kubeconfig", plane.kubeconfig).returncode == 0
+    assert "whole: " in snapshot("inspect", file).stdout
+    text = file.read_bytes()
+    file.write_bytes(text[:-200])
+    cut = snapshot("restore", file, "--data-dir", folder)
+    assert cut.returncode == 1
+    assert "it is cut off after" in cut.stderr
+    assert {each.name for each in folder.iterdir()} == {"lock"}
+    file.write_bytes(text)
+    # the server of the fixture is at work there
+    busy = snapshot("restore", file, "--data-dir", Path(plane.kubeconfig).parent)
+    assert busy.returncode == 1
+    assert "another process is using it" in busy.stderr
+    assert snapshot("restore", file, "--data-dir", folder).returncode == 0
+    again = snapshot("restore", file, "--data-dir", folder)
+    assert again.returncode == 1
+    assert "sliceplane.db exists: restoring replaces nothing" in again.stderr
+    full = snapshot("restore", file, "--data-dir", tmp_path / "third", limit=8192)
+    assert full.returncode == 1, full.stdout
+    assert "cannot restore into" in full.stderr
+    assert {each.name for each in (tmp_path / "third").iterdir()} == {"lock"}
+
+
+def test_only_who_has_the_right_gets_it(plane: Plane) -> None:
+    context = ssl.create_default_context(cafile=str(Path(plane.kubeconfig).parent / "pki" / "ca.crt"))
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{plane.url}/sliceplane/snapshot", context=context, timeout=5)
+    assert refused.value.code == 403
+    refused.value.close()

@@ -138,7 +138,7 @@ async def cpu_alone(folder: Path, pods: int, flips: int, names: str) -> float:
         server = stack.enter_context(PlaneProcess(folder, command="apiserver"))
         client = HttpClient(load(server.kubeconfig))
         stack.push_async_callback(client.close)
-        flags = ("--controllers", names, "--leader-elect=false", "--log-level", "error")
+        flags = ("--controllers", names, "--leader-elect=false", "--log-level", "error", "--kube-api-qps=0")
         command = (sys.executable, "-m", "sliceplane", "controllers", "--kubeconfig", str(server.kubeconfig), *flags)
         controllers = stack.enter_context(Process(*command, log=folder / "controllers.log"))
         assert controllers.line() == "ready leading", "the controllers' caches are filled"

@@ -117,6 +117,7 @@ async def measure(folder: Path, pods: int, surge: int, batch: str) -> list[Resul
             Process(
                 *(sys.executable, "-m", "sliceplane", "controllers", "--kubeconfig", str(server.kubeconfig)),
                 *("--controllers=endpointslice-controller", "--leader-elect=false", "--log-level", "error"),
+                "--kube-api-qps=0",
                 *("--endpointslice-updates-batch-period", batch),
                 log=folder / "controllers.log",
             )

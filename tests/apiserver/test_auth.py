@@ -26,7 +26,9 @@ ALICE = User(name="alice", groups=("devs", AUTHENTICATED))
 TOKENS = Tokens({"s3cret": ALICE})
 POLICY = PolicyIndex()
 for resource, document in objects():
-    POLICY.on_stored(Key(resource.storage_key, "", document["metadata"]["name"]), document)
+    POLICY.on_stored(
+        Key(resource.storage_key, document["metadata"].get("namespace", ""), document["metadata"]["name"]), document
+    )
 
 
 def test_certificate_subject_becomes_user_and_groups() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import sys
 from collections.abc import Mapping
@@ -12,8 +13,9 @@ import pytest
 import yaml
 from tests.apiserver.serving import Server
 
-from sliceplane.shell.client import kubeconfig
-from sliceplane.shell.client.credentials import CredentialsError, Exec, TokenFile, basic, bearer
+from sliceplane.shell.client import http, kubeconfig
+from sliceplane.shell.client.credentials import CredentialsError, TokenFile, basic, bearer
+from sliceplane.shell.client.exec_plugin import Exec
 from sliceplane.shell.client.kubeconfig import KubeconfigError
 
 
@@ -36,6 +38,31 @@ async def test_token_and_plain_http(tmp_path: Path) -> None:
     connection = kubeconfig.load(written(tmp_path, {"server": "http://127.0.0.1:8080/"}, {"token": "t"}))
     assert (connection.server, connection.ssl_context, connection.namespace) == ("http://127.0.0.1:8080", None, "mine")
     assert await connection.credentials.authorization() == "Bearer t"
+
+
+async def test_another_server_than_the_kubeconfigs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, {"server": "https://h"}, {"token": "t"})
+    plain = kubeconfig.load_for("http://127.0.0.1:8080/", path)
+    assert (plain.server, plain.ssl_context) == ("http://127.0.0.1:8080", None)
+    assert await plain.credentials.authorization() == "Bearer t"
+    assert kubeconfig.load_for("https://other", path).ssl_context is not None
+    monkeypatch.setenv("KUBECONFIG", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    alone = kubeconfig.load_for("https://other")
+    assert alone.ssl_context is not None
+    assert await alone.credentials.authorization() == ""
+    with pytest.raises(KubeconfigError, match="'other' is not the URL of a server"):
+        kubeconfig.load_for("other")
+
+
+def test_the_kernel_finds_out_that_a_peer_is_gone() -> None:
+    """Options that make a watch end whose peer vanished without a word."""
+    opened = http._socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 1)))
+    with opened:
+        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == http.KEEPALIVE_IDLE_S
+        bound_ms = (http.KEEPALIVE_IDLE_S + http.KEEPALIVE_INTERVAL_S * http.KEEPALIVE_PROBES) * 1000
+        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == bound_ms <= 30_000
 
 
 async def test_basic_and_nothing(tmp_path: Path) -> None:

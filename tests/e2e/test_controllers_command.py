@@ -211,8 +211,25 @@ def test_a_leader_that_was_stopped_wakes_as_a_standby_and_can_lead_again(plane: 
 
 def test_pages_tell_standby_from_leading(plane: Plane) -> None:
     api = Api(plane)
-    with instance(plane, "--healthz-bind-address=127.0.0.1:18287") as process:
+    make_service(api, "web", 1)
+    flags = ("--healthz-bind-address=127.0.0.1:18287", "--metrics-bind-address=127.0.0.1:18288")
+    with instance(plane, *flags) as process:
         assert ready_line(process) == "ready leading"
+        until(lambda: len(slices_of(api, "web")) == 1, 10)
+        code, figures = page("metrics", 18288)
+        assert code == 200
+        for line in (
+            'endpoint_slice_controller_changes{operation="create"} 1.0',
+            'leader_election_master_status{name="sliceplane-controllers"} 1.0',
+            'workqueue_depth{name="endpoint_slice"} 0.0',
+            'rest_client_requests_total{code="201",host="127.0.0.1:',
+            'rest_client_rate_limiter_duration_seconds_bucket{host="127.0.0.1:',
+            "sliceplane_informer_staleness_seconds ",
+            "process_resident_memory_bytes ",
+            "kubernetes_build_info{",
+        ):
+            assert f"\n{line}" in figures, figures
+        assert page("livez", 18288) == (200, "ok\n")
         assert page("readyz") == (200, "ok: leading\n")
         assert page("healthz") == (200, "ok\n")
         with pytest.raises(urllib.error.HTTPError, match="404"):
@@ -223,8 +240,14 @@ def test_pages_tell_standby_from_leading(plane: Plane) -> None:
     api.close()
 
 
-def page(name: str) -> tuple[int, str]:
-    with urllib.request.urlopen(f"http://127.0.0.1:18287/{name}", timeout=5) as answer:
+def slices_of(api: Api, service: str) -> list[Any]:
+    _, found = api.call("GET", f"{SLICES}?labelSelector=kubernetes.io/service-name={service}")
+    items: Any = found["items"]
+    return list(items)
+
+
+def page(name: str, port: int = 18287) -> tuple[int, str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=5) as answer:
         return answer.status, answer.read().decode()
 
 

@@ -6,37 +6,21 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.kernel.netns import Host, Net
+from tests.kernel.proxy_process import SERVER, create, free_port, make_slice, page, page_inside, rules_in, started
 
 from sliceplane.api.codec import encode
-from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Resource, Services
+from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Services
 from sliceplane.shell.client.http import HttpClient
 from sliceplane.shell.client.kubeconfig import load
 
 pytestmark = pytest.mark.kernel
 
-SERVER = """
-import http.server, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(sys.argv[1].encode())
-    def log_message(self, *arguments):
-        pass
-server = http.server.ThreadingHTTPServer(("0.0.0.0", 8080), Handler)
-print("ready", flush=True)
-server.serve_forever()
-"""
 CLIENT = """
 import sys, urllib.request
 for _ in range(int(sys.argv[2])):
@@ -44,49 +28,22 @@ for _ in range(int(sys.argv[2])):
 """
 
 
-@asynccontextmanager
-async def started(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A ``sliceplane`` command and its ready line; ended with SIGTERM, which must be a clean exit."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "sliceplane",
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(20):
-            line = (await process.stdout.readline()).decode().strip()
-        assert line.startswith("ready "), line
-        yield process, line
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 20) == 0
-
-
-async def create(client: HttpClient, resource: Resource, document: dict[str, Any], namespace: str = "") -> None:
-    whole = {"apiVersion": resource.api_version, "kind": resource.kind, **document}
-    await client.create(resource, namespace, encode(whole))
-
-
-def make_slice(hosts: list[Host], zones: list[str]) -> dict[str, Any]:
-    return {
-        "metadata": {"name": "demo-1", "namespace": "demo", "labels": {"kubernetes.io/service-name": "demo"}},
-        "addressType": "IPv4",
-        "endpoints": [
-            {"addresses": [host.ip4], "conditions": {"ready": True}, "hints": {"forZones": [{"name": zone}]}}
-            for host, zone in zip(hosts, zones, strict=True)
-        ],
-        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-    }
-
-
 async def ask(host: Host, count: int) -> set[str]:
     done = await asyncio.to_thread(host.python, CLIENT, "http://10.96.0.100/", str(count))
     return set(done.stdout.split())
+
+
+async def traced(kubeconfig: str, node: Host, name: str = "node-1") -> set[str]:
+    """Where ``sliceplane trace`` says that the node's connections go."""
+    asked = ("trace", "--kubeconfig", kubeconfig, "--from", node.ip4, "--to", "demo.demo", "--node", name)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sliceplane", *asked, "--output", "json"),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    answer = json.loads((await process.communicate())[0])
+    assert (process.returncode, answer["verdict"]) == (0, "dnat")
+    return {each["address"] for each in answer["targets"]}
 
 
 async def eventually(host: Host, wanted: set[str]) -> None:
@@ -99,12 +56,6 @@ async def eventually(host: Host, wanted: set[str]) -> None:
             except RuntimeError:  # refused, while there is no endpoint
                 pass
             await asyncio.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
 
 
 async def test_from_the_api_to_the_packet(tmp_path: Path) -> None:
@@ -135,14 +86,17 @@ async def _scenario(client: HttpClient, kubeconfig: str, node: Host, backends: l
     async with started(*common, "--healthz-bind-address", f"127.0.0.1:{health_port}") as (_, line):
         assert line.startswith("ready node=node-1 ipv4-services="), line
         assert await ask(node, 16) == {"b1"}  # hints are honoured from the first rule on
+        assert await traced(kubeconfig, node) == {backends[0].ip4}
 
         body = encode({"metadata": {"labels": {"topology.kubernetes.io/zone": "b"}}})
         await client.patch(Nodes, "", "node-1", body, patch_type="merge")
         await eventually(node, {"b2"})
+        assert await traced(kubeconfig, node) == {backends[1].ip4}
 
         endpoints = {"endpoints": make_slice(backends, ["a", "a"])["endpoints"]}
         await client.patch(EndpointSlices, "demo", "demo-1", encode(endpoints), patch_type="merge")
         await eventually(node, {"b1", "b2"})
+        assert await traced(kubeconfig, node) == {backends[0].ip4, backends[1].ip4}
 
         reader, writer = await asyncio.open_connection("127.0.0.1", health_port)
         writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
@@ -153,9 +107,9 @@ async def _scenario(client: HttpClient, kubeconfig: str, node: Host, backends: l
 
         await client.delete(EndpointSlices, "demo", "demo-1")
         async with asyncio.timeout(10):
-            while "goto reject-chain" not in _rules(node).partition("no-endpoint-services")[2].partition("}")[0]:
+            while "goto reject-chain" not in rules_in(node).partition("no-endpoint-services")[2].partition("}")[0]:
                 await asyncio.sleep(0.02)
-    assert "10.96.0.100" in _rules(node)  # the rules outlive the process
+    assert "10.96.0.100" in rules_in(node)  # the rules outlive the process
 
     code = await (
         await asyncio.create_subprocess_exec(
@@ -169,19 +123,6 @@ async def _scenario(client: HttpClient, kubeconfig: str, node: Host, backends: l
     ).wait()
     assert code == 0
     assert "sliceplane" not in node.exec(["nft", "list", "tables"]).stdout
-
-
-def _rules(node: Host) -> str:
-    return node.exec(["nft", "list", "table", "ip", "sliceplane"]).stdout
-
-
-async def page(port: int, path: str) -> tuple[int, str]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-    answer = (await asyncio.wait_for(reader.read(), 5)).decode()
-    writer.close()
-    head, _, body = answer.partition("\r\n\r\n")
-    return int(head.split()[1]), body
 
 
 async def test_a_stopped_api_server_is_red_within_a_second_and_traffic_goes_on(tmp_path: Path) -> None:
@@ -216,26 +157,31 @@ async def test_a_stopped_api_server_is_red_within_a_second_and_traffic_goes_on(t
                     *("--metrics-bind-address", f"127.0.0.1:{metrics_port}"),
                 ):
                     assert (await page(health_port, "/healthz"))[0] == 200
-                    code, body = await page(stored["spec"]["healthCheckNodePort"], "/")
+                    check = f"http://{node.ip4}:{stored['spec']['healthCheckNodePort']}/"
+                    code, body = await page_inside(node, check)
                     assert (code, json.loads(body)["localEndpoints"]) == (200, 1)
+                    assert (await page_inside(backends[0], check))[0] == 200, "from another machine"
+                    with pytest.raises(ConnectionRefusedError):
+                        await page(stored["spec"]["healthCheckNodePort"], "/")  # it is not in our own namespace
 
                     server.send_signal(signal.SIGSTOP)
                     try:
-                        asked = time.monotonic()
+                        stopped = time.monotonic()
                         while (await page(health_port, "/livez"))[0] == 200:
-                            assert time.monotonic() - asked < 1.0
+                            pass
+                        assert time.monotonic() - stopped < 1.0
                         code, body = await page(health_port, "/healthz")
                         assert code == 503
                         assert json.loads(body)["reasons"] == ["the API server did not answer within 0.6 s"]
                         assert await ask(node, 16) == {"b1", "b2"}, "traffic goes on"
-                        assert (await page(stored["spec"]["healthCheckNodePort"], "/"))[0] == 200
+                        assert (await page_inside(node, check))[0] == 200
                     finally:
                         server.send_signal(signal.SIGCONT)
                     await client.delete(EndpointSlices, "demo", "demo-1")
                     async with asyncio.timeout(10):
                         while (
                             "goto reject-chain"
-                            not in _rules(node).partition("no-endpoint-services")[2].partition("}")[0]
+                            not in rules_in(node).partition("no-endpoint-services")[2].partition("}")[0]
                         ):
                             await asyncio.sleep(0.02)
                         while (await page(health_port, "/healthz"))[0] != 200:

@@ -222,11 +222,62 @@ class TestFlows:
         assert parse_flow(line("fd00:0::1", 53, "fd00::2", 53), "IPv6") == Flow(("fd00::1", 53), ("fd00::2", 53))
         assert parse_flow("conntrack v1.4.7: 3 flow entries have been shown.", "IPv4") is None
 
-    def test_without_a_serving_endpoint_nothing_is_touched(self) -> None:
+    def test_without_a_serving_endpoint_every_flow_is_stale(self) -> None:
+        """k/k#139628: the last endpoint goes, and clients talk to it for ever."""
         expected = Expected()
         expected.add(udp_port(), [Endpoint("10.0.0.1", 53, ready=False, serving=False, terminating=True)])
-        assert not expected
-        assert stale_flows([line("172.30.0.1", 53, "10.0.0.9", 53)], expected, "IPv4") == ()
+        lines = [line("172.30.0.1", 53, "10.0.0.1", 53), line("172.30.0.2", 53, "10.0.0.1", 53)]
+        assert stale_flows(lines, expected, "IPv4") == (Flow(("172.30.0.1", 53), ("10.0.0.1", 53)),)
+
+    def test_a_service_that_is_gone_leaves_no_flow(self) -> None:
+        """k/k#141371; what another Service has at the same address stays."""
+        udp = [{"name": "dns", "port": 53, "protocol": "UDP", "nodePort": 30053}]
+        shared = {"ports": udp, "externalIPs": ["192.0.2.1"]}
+        rows = [{"name": "dns", "port": 5353, "protocol": "UDP"}]
+        machine = Machine()
+        machine.put(service(**shared), make_slice(["10.0.0.1"], ports=rows))
+        machine.put(service("twin", 2, **shared), make_slice(["10.0.0.2"], "twin", ports=rows))
+        machine.sync()
+        assert machine.plane.aftermath.take_udp_gone() == ()
+        machine.drop(service())
+        machine.sync()
+        gone = machine.plane.aftermath.take_udp_gone()
+        assert [port.cluster_ip for port in gone] == ["172.30.0.1"]
+        assert machine.plane.aftermath.take_udp_gone() == ()
+        expected = machine.plane.expected_flows(machine.plane.aftermath.udp_services(), gone)
+        lines = [
+            line("172.30.0.1", 53, "10.0.0.1", 5353),
+            line("172.30.0.2", 53, "10.0.0.2", 5353),
+            line("192.0.2.1", 53, "10.0.0.1", 5353),
+            line("192.0.2.1", 53, "10.0.0.2", 5353),
+            line("192.168.0.1", 30053, "10.0.0.2", 5353),
+        ]
+        assert stale_flows(lines, expected, "IPv4") == (
+            Flow(("172.30.0.1", 53), ("10.0.0.1", 5353)),
+            Flow(("192.0.2.1", 53), ("10.0.0.1", 5353)),
+        )
+
+    @pytest.mark.parametrize("change", [{"clusterIP": "172.30.0.7", "clusterIPs": ["172.30.0.7"]}, {"ports": []}])
+    def test_a_port_that_changes_leaves_no_flow(self, change: dict[str, Any]) -> None:
+        machine = Machine()
+        machine.put(service(ports=[{"name": "dns", "port": 53, "protocol": "UDP"}]))
+        machine.sync()
+        machine.put(service(**{"ports": [{"name": "dns", "port": 53, "protocol": "UDP"}], **change}))
+        machine.sync()
+        expected = machine.plane.expected_flows((), machine.plane.aftermath.take_udp_gone())
+        assert expected.is_stale(Flow(("172.30.0.1", 53), ("10.0.0.1", 5353)))
+
+    def test_a_refused_write_forgets_nothing_yet(self) -> None:
+        machine = Machine()
+        machine.put(service(ports=[{"name": "dns", "port": 53, "protocol": "UDP"}]))
+        machine.sync()
+        machine.drop(service())
+        assert machine.plane.take_transaction(machine.now) is not None
+        machine.plane.on_failure(machine.now)
+        assert machine.plane.aftermath.take_udp_gone() == ()
+        machine.now = 10.0
+        machine.sync()
+        assert len(machine.plane.aftermath.take_udp_gone()) == 1
 
     def test_clients_do_not_multiply_flows(self) -> None:
         """A million foreign entries are one listing; all clients of one endpoint that is gone are one deletion."""

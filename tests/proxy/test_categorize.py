@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.proxy.categorize import categorize
-from sliceplane.proxy.model import Categories, Endpoint, ServiceKey, ServicePort, ServicePortName, Topology
+from sliceplane.proxy.model import (
+    Categories,
+    Endpoint,
+    HintOutcome,
+    HintUse,
+    ServiceKey,
+    ServicePort,
+    ServicePortName,
+    Topology,
+)
 
 NAME = ServicePortName(ServiceKey("ns", "svc"), "http", "TCP")
 HERE = Topology(node="node-1", zone="a")
@@ -210,7 +219,25 @@ def dumb(endpoints: list[Endpoint], service: ServicePort, where: Topology) -> Ca
     def pick(ips: set[str]) -> tuple[Endpoint, ...]:
         return tuple(e for e in endpoints if e.ip in ips)
 
-    return Categories(cluster=pick(cluster), local=pick(local), reachable=pick(reachable), has_any=has_any)
+    hints = dumb_hints(endpoints, where) if service.uses_cluster_endpoints else None
+    return Categories(cluster=pick(cluster), local=pick(local), reachable=pick(reachable), has_any=has_any, hints=hints)
+
+
+def dumb_hints(endpoints: list[Endpoint], where: Topology) -> HintUse:
+    ready = [e for e in endpoints if e.ready]
+
+    def outcome(place: str, hints: list[tuple[str, ...]]) -> HintOutcome:
+        if not ready:
+            return "nobody ready"
+        if not place:
+            return "place unknown"
+        if () in hints:
+            return "incomplete"
+        return "honoured" if any(place in each for each in hints) else "for others"
+
+    node = outcome(where.node, [e.node_hints for e in ready])
+    zone = outcome(where.zone, [e.zone_hints for e in ready])
+    return HintUse(node, "not needed" if node == "honoured" else zone)
 
 
 endpoint_lists = st.lists(

@@ -97,6 +97,37 @@ def test_a_cluster_begins_with_its_policy(api: Api) -> None:
     assert not decide(User(name="system:kube-proxy"), create).allowed
 
 
+@pytest.mark.parametrize(
+    ("verb", "namespace", "allowed"),
+    [
+        ("create", "kube-node-lease", True),
+        ("patch", "kube-node-lease", True),
+        ("get", "kube-node-lease", False),
+        ("delete", "kube-node-lease", False),
+        ("create", "kube-system", False),
+        ("patch", "default", False),
+    ],
+)
+def test_a_node_proxy_may_write_its_lease_and_nothing_else_of_leases(
+    api: Api, verb: str, namespace: str, allowed: bool
+) -> None:
+    lease = Attributes(
+        verb=verb, group="coordination.k8s.io", resource="leases", namespace=namespace, name="sliceplane-proxy-n"
+    )
+    assert api.registry.decide(User(name="system:kube-proxy"), lease).allowed is allowed
+
+
+def test_a_start_while_the_namespace_of_leases_is_going_is_a_start(api: Api) -> None:
+    finalizers = {"metadata": {"finalizers": ["example.com/hold"]}}
+    api.patch(Namespaces, "kube-node-lease", finalizers, namespace="")
+    for kind in (RoleBindings, Roles):
+        api.delete(kind, "sliceplane:node-proxier", namespace="kube-node-lease")
+    api.delete(Namespaces, "kube-node-lease", namespace="")
+    api.registry.bootstrap(api.now)
+    api.commit()
+    assert api.names(Roles, namespace="kube-node-lease") == []
+
+
 def test_a_start_repairs_the_policy_and_leaves_additions_and_decisions_alone(api: Api) -> None:
     before = api.store.revision
     api.registry.bootstrap(api.now)

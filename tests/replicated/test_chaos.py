@@ -1,4 +1,4 @@
-"""The chaos in small, each time; in full where somebody asks for it (``make soak``, or ``python -m tests.replicated.chaos``)."""
+"""The chaos in small, each time; in full where somebody asks: ``make soak``, ``python -m tests.replicated.chaos``."""
 
 from __future__ import annotations
 

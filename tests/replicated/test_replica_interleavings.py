@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import effort
 from tests.replicated.interleaving import CTX, Node, World, oracle_of, shown
 
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods, Resource, ResourceQuotas, Services
@@ -109,7 +110,7 @@ def play(world: World, moves: list[tuple[int, int]]) -> None:
 moves = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 999)), max_size=150)
 
 
-@settings(max_examples=40)
+@effort(40)
 @given(seed=st.integers(0, 1 << 30), history=moves, servers=st.integers(2, 3))
 def test_any_interleaving_is_a_sequence(seed: int, history: list[tuple[int, int]], servers: int) -> None:
     world = prepared(World(seed, servers))

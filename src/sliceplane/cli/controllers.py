@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.cluster import cluster_options, limited_client, rate_options
 from sliceplane.cli.discovery import discovery_config, discovery_options
+from sliceplane.cli.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
+from sliceplane.cli.shadow import TROUBLE, check_shadow_flags, run_shadow, shadow_options
 from sliceplane.cli.slices import check_slice_options, slice_options
-from sliceplane.cli.values import DurationType, ListenType
+from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
     from sliceplane.controllers.election import ElectionConfig
+    from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.shell.client.kubeconfig import Connection
     from sliceplane.shell.controllers import Entry
     from sliceplane.shell.standalone import OnceSummary
@@ -28,7 +32,7 @@ LEASE_NAME = "sliceplane-controllers"
 
 
 @click.command("controllers")
-@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="How to reach the API server.")
+@cluster_options
 @click.option(
     "--controllers",
     "chosen",
@@ -37,7 +41,8 @@ LEASE_NAME = "sliceplane-controllers"
     metavar="NAME,...",
     help="Which to run: '*' those that are on by default, 'foo' foo too, '-foo' not foo.",
 )
-@click.option("--once", is_flag=True, help="Reconcile everything, print a summary, exit.")
+@shadow_options
+@click.option("--once", is_flag=True, help="Reconcile (or compare) everything, print a summary, exit.")
 @click.option("--once-timeout", type=DurationType(), default="5m", show_default=True, help="When --once gives up.")
 @click.option("--cleanup", is_flag=True,
     help="Take away what reverse-mirror-controller made, and exit; as --once.")  # fmt: skip
@@ -56,17 +61,17 @@ LEASE_NAME = "sliceplane-controllers"
 @discovery_options
 @slice_options
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off.")
-@click.option("--healthz-bind-address", type=ListenType(), default=None,
-    help="Serve /healthz, /livez and /readyz there.  [default: off]")  # fmt: skip
+@rate_options
+@monitoring_options
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
 def command(
     *,
     kubeconfig: Path | None,
+    context: str | None,
     chosen: str,
     once: bool,
     once_timeout: float,
     cleanup: bool,
-    healthz_bind_address: tuple[str, int] | None,
     log_level: str,
     **flags: Any,
 ) -> None:
@@ -74,7 +79,9 @@ def command(
 
     Beside a cluster's own kube-controller-manager, switch its controllers off first
     (--controllers=*,-endpointslice-controller,-endpoints-controller,-endpointslice-mirroring-controller): two
-    writers of one set of objects undo each other's work.
+    writers of one set of objects undo each other's work.  With --shadow nothing is written: what a cluster's own
+    controller wrote is compared with what this one would, and the exit code of --once is 0 (the same), 1 (different) or
+    2 (trouble).
 
     Prints one line, "ready leading" or "ready standby leader=ID"; with --once a summary.  Stops on SIGINT and
     SIGTERM, and gives the Lease back.
@@ -86,16 +93,25 @@ def command(
     configure(log_level)
     if cleanup and chosen not in ("reverse-mirror-controller", "reverse-mirror"):
         raise click.UsageError("--cleanup is for --controllers=reverse-mirror-controller alone")
+    check_shadow_flags(chosen, flags, cleanup=cleanup)
     entries = _entries(chosen, flags, cleanup=cleanup)
     election = _election(flags)
     try:
-        connection = load(kubeconfig)
+        connection = load(kubeconfig, context=context)
+        if flags["shadow"]:
+            raise SystemExit(run_shadow(connection, _slice_config(flags), flags, once_timeout if once else None))
         if once or cleanup:
-            raise SystemExit(asyncio.run(_once(connection, entries, once_timeout)))
-        asyncio.run(_serve(connection, entries, election, healthz_bind_address))
+            raise SystemExit(asyncio.run(_once(connection, entries, flags, once_timeout)))
+        asyncio.run(_serve(connection, entries, election, flags))
     except (KubeconfigError, PageError) as error:
         click.echo(f"Error: {error}", err=True)
-        raise SystemExit(1) from error
+        raise SystemExit(TROUBLE if flags["shadow"] else 1) from error
+
+
+def _slice_config(flags: dict[str, Any]) -> EndpointSliceConfig:
+    from sliceplane.shell.heuristics import InstalledHeuristics
+
+    return discovery_config(flags, gates_of(flags["feature_gates"], ""), InstalledHeuristics().find).slices
 
 
 def _election(flags: dict[str, Any]) -> ElectionConfig | None:
@@ -163,23 +179,24 @@ async def _serve(
     connection: Connection,
     entries: tuple[Entry, ...],
     election: ElectionConfig | None,
-    listen: tuple[str, int] | None,
+    flags: dict[str, Any],
 ) -> None:
     """Until a signal."""
     from contextlib import AsyncExitStack
 
     from sliceplane.shell.client.http import HttpClient
-    from sliceplane.shell.pages import serve_pages
     from sliceplane.shell.standalone import Standalone
 
     stop = asyncio.Event()
     on_stop_signal(stop.set)
     async with AsyncExitStack() as stack:
-        client = HttpClient(connection, field_manager="sliceplane-controllers")
+        client = limited_client(connection, flags)
         stack.push_async_callback(client.close)
-        controllers = Standalone(client, entries, election)
-        if listen is not None:
-            await stack.enter_async_context(serve_pages(controllers.pages(), *listen))
+        elector = HttpClient(connection, field_manager="sliceplane-controllers")
+        stack.push_async_callback(elector.close)
+        controllers = Standalone(client, entries, election, election_client=elector)
+        sources = (controllers.samples, client.samples)
+        await serve_monitoring(stack, flags, controllers.pages(), sources, controllers.staleness_s)
         running = asyncio.create_task(controllers.run())
         saying = asyncio.create_task(_say_ready(controllers.wait_ready()))
         stopping = asyncio.create_task(stop.wait())
@@ -197,14 +214,13 @@ async def _say_ready(waiting: Any) -> None:
     say(f"ready {await waiting}")
 
 
-async def _once(connection: Connection, entries: tuple[Entry, ...], timeout_s: float) -> int:
+async def _once(connection: Connection, entries: tuple[Entry, ...], flags: dict[str, Any], timeout_s: float) -> int:
     """The exit code: 0 if everything is as it should be."""
-    from sliceplane.shell.client.http import HttpClient
     from sliceplane.shell.standalone import reconcile_once
 
     stop = asyncio.Event()
     on_stop_signal(stop.set)
-    client = HttpClient(connection, field_manager="sliceplane-controllers")
+    client = limited_client(connection, flags)
     reconciling = asyncio.create_task(reconcile_once(client, entries, timeout_s=timeout_s))
     stopping = asyncio.create_task(stop.wait())
     try:

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "proxy": ("sliceplane.cli.proxy", "Run the node proxy: nftables rules for Services."),
     "simulate": ("sliceplane.cli.simulate", "Run the control plane on virtual time, under faults, from one seed."),
     "snapshot": ("sliceplane.cli.snapshot", "Copy the whole state of a running server to a file, and restore it."),
+    "trace": ("sliceplane.cli.trace", "Tell where a packet goes on a node, and why."),
     "up": ("sliceplane.cli.up", "Run the whole plane in one process."),
 }
 

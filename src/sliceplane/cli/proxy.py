@@ -3,87 +3,61 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import signal
 import socket
 import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.cluster import cluster_options
 from sliceplane.cli.process import on_stop_signal, say
+from sliceplane.cli.proxy_flags import flag, given_by, proxy_options, used
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
-from sliceplane.cli.values import DurationType, ListenType, NetworksType, NodePortAddressesType
+from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
-    from sliceplane.nft.surroundings import RulesConfig
+    from sliceplane.proxy.configuration.settings import Given, ProxySettings
     from sliceplane.shell.client.kubeconfig import Connection
     from sliceplane.shell.nft_runner import NftRunner
     from sliceplane.shell.node_proxy import NodeProxy
+    from sliceplane.shell.proxy_config import ConfigFile
 
-#: what nft takes between quotes; the kernel's own bound is 15 bytes
-_INTERFACE = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("proxy")
-@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="How to reach the API server.")
+@click.option("--config", type=_FILE, help="A KubeProxyConfiguration; flags that it has fields for are not used then.")
+@click.option("--write-config-to", type=_FILE, help="Write the configuration there, with all that it does not say.")
+@cluster_options
+@click.option("--master", default="", metavar="URL", help="The API server, if not the one of the kubeconfig.")
 @click.option("--hostname-override", default="", metavar="NODE", help="This node's name.  [default: the host name]")
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
 @click.option("--cleanup", is_flag=True, help="Take our rules away and exit.")
-@click.option(
-    "--min-sync-period", type=DurationType(), default="0", show_default=True, help="Pause between two writes."
-)
+@click.option("--init-only", is_flag=True, help="Look whether rules can be written, set up conntrack, and exit.")
 @click.option("--progress-lease", type=bool, is_flag=False, flag_value=True, default=True, show_default=True,
     help="Tell in a Lease of this node which EndpointSlices the kernel holds.")  # fmt: skip
-@click.option("--healthz-bind-address", type=ListenType(), default=None, help="Serve /healthz there.  [default: off]")
-@click.option(
-    "--metrics-bind-address",
-    type=ListenType(),
-    default=None,
-    help="Serve /metrics and /proxyMode there.  [default: off]",
-)
-@click.option(
-    "--cluster-cidr",
-    type=NetworksType(),
-    default="",
-    metavar="CIDR[,CIDR]",
-    help="Ranges of Pod IPs, for --detect-local-mode ClusterCIDR.",
-)
-@click.option(
-    "--detect-local-mode",
-    type=click.Choice(("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")),
-    default="ClusterCIDR",
-    show_default=True,
-    help="How traffic of this node's Pods is told from others'.",
-)
-@click.option("--pod-bridge-interface", default="", metavar="NAME", help="For --detect-local-mode BridgeInterface.")
-@click.option(
-    "--pod-interface-name-prefix", default="", metavar="PREFIX", help="For --detect-local-mode InterfaceNamePrefix."
-)
-@click.option("--masquerade-all", is_flag=True, help="Masquerade whatever goes to a cluster IP.")
-@click.option(
-    "--nodeport-addresses",
-    type=NodePortAddressesType(),
-    default="primary",
-    show_default=True,
-    metavar="CIDR,...",
-    help="Where node ports are served: addresses within these ranges, or 'primary', the Node's own.",
-)
-@click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off.")
+@click.option("--healthz-api-timeout", type=DurationType(), default="600ms", show_default=True,
+    help="Not healthy if the API server takes longer to answer; 0: it is not asked.")  # fmt: skip
+@proxy_options
 @click.option(
     "--emulated-version", default="", metavar="RELEASE", help="The Kubernetes release whose feature gates count."
 )
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
 def command(
     *,
-    kubeconfig: Path | None,
+    write_config_to: Path | None,
+    context: str | None,
+    master: str,
     hostname_override: str,
     netns: str,
     cleanup: bool,
-    min_sync_period: float,
+    init_only: bool,
+    progress_lease: bool,
+    healthz_api_timeout: float,
     log_level: str,
     **flags: Any,
 ) -> None:
@@ -92,68 +66,85 @@ def command(
     Prints one line, "ready node=NODE ...", after the first rules are written.  Stops on SIGINT and SIGTERM and leaves
     the rules, so that traffic goes on; --cleanup takes them away.
     """
-    from sliceplane.shell.client.kubeconfig import KubeconfigError, load
+    from sliceplane.shell.client.kubeconfig import KubeconfigError, load, load_for
     from sliceplane.shell.log import configure
     from sliceplane.shell.nft_runner import NftError, NftRunner
     from sliceplane.shell.pages import PageError
+    from sliceplane.shell.proxy_config import ConfigError, written
+    from sliceplane.shell.proxy_setup import prepare
+    from sliceplane.shell.sysctls import SysctlError
 
     configure(log_level)
-    options = _options(netns, min_sync_period, flags)
-    runner = NftRunner(netns=netns)
-    node_name = (hostname_override.strip() or socket.gethostname()).lower()
+    if hostname_override and not hostname_override.strip():
+        raise click.UsageError("--hostname-override: must not be empty")
     try:
+        chosen = _chosen(flags)
+        if write_config_to is not None:
+            written(write_config_to, chosen.given)
+            return
+        settings = chosen.settings
+        runner = NftRunner(netns=netns)
         if cleanup:
             asyncio.run(_cleanup(runner))
             return
-        connection = load(kubeconfig)
-        asyncio.run(_serve(runner, connection, node_name, options))
-    except (NftError, KubeconfigError, PageError) as error:
-        click.echo(f"Error: {error}", err=True)
+        if init_only:
+            asyncio.run(prepare(runner, settings, netns))
+            return
+        kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
+        process = _Process(
+            node_name=(hostname_override or settings.hostname_override or socket.gethostname()).strip().lower(),
+            netns=netns,
+            chosen=chosen,
+            tells=progress_lease,
+            api_timeout_s=healthz_api_timeout,
+        )
+        connection = load_for(master, kubeconfig, context=context) if master else load(kubeconfig, context=context)
+        asyncio.run(_serve(runner, connection, process))
+    except (NftError, KubeconfigError, PageError, ConfigError, SysctlError) as error:
+        for line in str(error).splitlines():
+            click.echo(f"Error: {line}", err=True)
         raise SystemExit(1) from error
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
-    min_period_s: float
-    netns: str
-    rules: RulesConfig
+class _Chosen:
+    """What file and flags amount to."""
+
+    given: Given
+    settings: ProxySettings
     gates: Gates
-    healthz: tuple[str, int] | None
-    metrics: tuple[str, int] | None
+    file: ConfigFile | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    node_name: str
+    netns: str
+    chosen: _Chosen
     #: the Lease of this node is kept
     tells: bool
+    api_timeout_s: float
 
 
-def _options(netns: str, min_period_s: float, flags: dict[str, Any]) -> _Options:
-    """Raises ``click.UsageError`` where flags contradict each other."""
-    from sliceplane.nft.surroundings import RulesConfig
+def _chosen(flags: dict[str, Any]) -> _Chosen:
+    """Raises ``click.UsageError`` and ``ConfigError``."""
+    from sliceplane.proxy.configuration.settings import settings_of
+    from sliceplane.shell.log import get_logger
+    from sliceplane.shell.proxy_config import load_config
 
-    mode = flags["detect_local_mode"]
-    for wanted, flag in (
-        ("BridgeInterface", "pod_bridge_interface"),
-        ("InterfaceNamePrefix", "pod_interface_name_prefix"),
-    ):
-        if mode == wanted and not flags[flag]:
-            raise click.UsageError(f"--detect-local-mode {mode} needs --{flag.replace('_', '-')}")
-        if flags[flag] and not _INTERFACE.fullmatch(flags[flag]):
-            raise click.UsageError(f"--{flag.replace('_', '-')}: {flags[flag]!r} is not the name of an interface")
-    rules = RulesConfig(
-        masquerade_all=flags["masquerade_all"],
-        detect_local_mode=mode,
-        cluster_cidrs=flags["cluster_cidr"],
-        pod_bridge_interface=flags["pod_bridge_interface"],
-        pod_interface_name_prefix=flags["pod_interface_name_prefix"],
-        node_port_addresses=flags["nodeport_addresses"],
-    )
-    return _Options(
-        min_period_s=min_period_s,
-        netns=netns,
-        rules=rules,
-        gates=gates_of(flags["feature_gates"], flags["emulated_version"]),
-        healthz=flags["healthz_bind_address"],
-        metrics=flags["metrics_bind_address"],
-        tells=flags["progress_lease"],
-    )
+    path, emulated = flags.pop("config"), flags.pop("emulated_version")
+    gates = gates_of(flags["feature_gates"], emulated)
+    if path is None:
+        given = given_by(flags, gates)
+        return _Chosen(given, settings_of(given, listen_by_default=False), gates, None)
+    file = load_config(path, release=gates.release)
+    log = get_logger("node-proxy")
+    for note in file.notes:
+        log.warning("about the configuration file", note=note)
+    for name in used(flags):
+        log.warning("a flag is not used: with --config the file decides", flag=flag(name))
+    settings = settings_of(file.given, listen_by_default=True)
+    return _Chosen(file.given, settings, gates_of(settings.feature_gates, emulated), file)
 
 
 async def _cleanup(runner: NftRunner) -> None:
@@ -162,56 +153,60 @@ async def _cleanup(runner: NftRunner) -> None:
     await cleanup(runner, families=available_families())
 
 
-async def _serve(runner: NftRunner, connection: Connection, node_name: str, options: _Options) -> None:
-    """Until a signal.  Raises ``NftError`` if nft or the kernel cannot do it, before anything is written."""
+async def _serve(runner: NftRunner, connection: Connection, process: _Process) -> None:
+    """Until a signal.  Raises ``NftError`` and ``SysctlError`` if the kernel cannot do it, before anything is written;
+    ``ConfigError`` when the file has changed."""
     from contextlib import AsyncExitStack
 
     from sliceplane.kit.rng import Rng
     from sliceplane.shell.client.http import HttpClient
-    from sliceplane.shell.conntrack import Conntrack
-    from sliceplane.shell.interfaces import addresses_of
-    from sliceplane.shell.node_proxy import NodeProxy, available_families
-    from sliceplane.shell.pages import serve_pages
-    from sliceplane.shell.proxy_healthz import health_pages, metrics_pages
     from sliceplane.shell.proxy_report import report_progress
+    from sliceplane.shell.proxy_setup import make_proxy, prepare, serving
     from sliceplane.shell.reflect import loop_clock
 
-    await runner.probe()
+    settings = process.chosen.settings
+    await prepare(runner, settings, process.netns)
     clock = loop_clock(time.time())
-    proxy = NodeProxy(
-        node_name,
+    proxy = make_proxy(
+        process.node_name,
         runner,
-        families=available_families(),
-        min_period_s=options.min_period_s,
-        rules=options.rules,
-        gates=options.gates,
-        flows=Conntrack(netns=options.netns),
-        host_addresses=partial(addresses_of, options.netns),
+        settings,
+        netns=process.netns,
+        gates=process.chosen.gates,
         clock=clock,
+        api_timeout_s=process.api_timeout_s,
     )
     stop = asyncio.Event()
     on_stop_signal(stop.set)
     async with AsyncExitStack() as stack:
         client = HttpClient(connection)
         stack.push_async_callback(client.close)
-        for listen, pages in ((options.healthz, health_pages(proxy)), (options.metrics, metrics_pages(proxy))):
-            if listen is not None:
-                await stack.enter_async_context(serve_pages(pages, *listen))
+        await stack.enter_async_context(serving(proxy, settings))
         following = asyncio.create_task(proxy.follow(client, Rng(time.time_ns())))
-        saying = asyncio.create_task(_say_ready(proxy, node_name))
-        telling = []
-        if options.tells and proxy.reads_slices:
-            telling.append(asyncio.create_task(report_progress(client, proxy, Rng(time.time_ns()), clock)))
-        stopping = asyncio.create_task(stop.wait())
+        ending = {following, asyncio.create_task(stop.wait())}
+        if process.chosen.file is not None:
+            ending.add(asyncio.create_task(_changed(process.chosen.file, process.chosen.gates)))
+        beside = {asyncio.create_task(_say_ready(proxy, process.node_name))}
+        if process.tells and proxy.reads_slices:
+            beside.add(asyncio.create_task(report_progress(client, proxy, Rng(time.time_ns()), clock)))
         try:
-            await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if following.done():
-                await following  # it ends only by a fault of ours, which shall be seen
+            ended, _ = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                await task  # a fault of ours shall be seen, and that the file has changed
         finally:
-            tasks = (following, saying, stopping, *telling)
-            for task in tasks:
+            for task in ending | beside:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*ending, *beside, return_exceptions=True)
+
+
+async def _changed(file: ConfigFile, gates: Gates) -> None:
+    """Ends, with an error, when the file is another one; SIGHUP makes it look at once."""
+    from sliceplane.shell.proxy_config import ConfigError, changed
+
+    look = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, look.set)
+    await changed(file, look, release=gates.release)
+    raise ConfigError(f"{file.path} has changed: start again to use it")
 
 
 async def _say_ready(proxy: NodeProxy, node_name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ from sliceplane.cli.serving import audit_config, gates_of, serve, serving_option
 from sliceplane.cli.slices import check_slice_options, slice_options
 
 if TYPE_CHECKING:
+    from sliceplane.api.gates import Gates
     from sliceplane.api.scheme import Resource
+    from sliceplane.proxy.configuration.settings import ProxySettings
     from sliceplane.registry.config import TopologyStorage
     from sliceplane.shell.plane import PlaneConfig, Service
 
@@ -32,6 +35,11 @@ if TYPE_CHECKING:
     "--hostname-override", default="", metavar="NODE", help="The node that --proxy is for.  [default: the host name]"
 )
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
+@click.option(
+    "--proxy-config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A KubeProxyConfiguration for --proxy.",
+)
 @click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
 @click.option("--leader-elect", type=bool, is_flag=False, flag_value=True, default=None,
     help="Controllers work only while this server leads among those of one etcd.  [default: with --etcd]")  # fmt: skip
@@ -55,6 +63,7 @@ def command(
     proxy: bool,
     hostname_override: str,
     netns: str,
+    proxy_config: Path | None,
     reverse_mirror: bool,
     leader_elect: bool | None,
     **grouped: Any,
@@ -65,6 +74,8 @@ def command(
     """
     if (hostname_override or netns) and not proxy:
         raise click.UsageError("--hostname-override and --netns say where to write rules; add --proxy")
+    if proxy_config is not None and not proxy:
+        raise click.UsageError("--proxy-config says how to write rules; add --proxy")
     emulated = emulation_config(grouped)
     elect = bool(grouped["etcd_servers"]) if leader_elect is None else leader_elect
     gates = gates_of(feature_gates, emulated_version)
@@ -98,8 +109,32 @@ def command(
         if proxy:
             from sliceplane.shell.proxy_service import ProxyService
 
-            node_name = (hostname_override.strip() or socket.gethostname()).lower()
-            running.append(ProxyService(node_name, netns, gates))
+            settings = None if proxy_config is None else _proxy_settings(proxy_config, gates)
+            named = settings.hostname_override if settings is not None else ""
+            node_name = (hostname_override.strip() or named.strip() or socket.gethostname()).lower()
+            running.append(ProxyService(node_name, netns, gates, settings))
         return tuple(running)
 
     serve(config, services, log_level=log_level)
+
+
+def _proxy_settings(path: Path, gates: Gates) -> ProxySettings:
+    """What the file says.  Raises ``StartError``; a field that is the plane's own matter here is told of."""
+    from sliceplane.proxy.configuration.settings import settings_of
+    from sliceplane.shell.log import get_logger
+    from sliceplane.shell.proxy_config import ConfigError, load_config
+    from sliceplane.shell.start_error import StartError
+
+    try:
+        file = load_config(path, release=gates.release)
+    except ConfigError as error:
+        raise StartError(str(error)) from error
+    log = get_logger("node-proxy")
+    for note in file.notes:
+        log.warning("about the configuration file", note=note)
+    for field in ("clientConnection.kubeconfig", "featureGates", "oomScoreAdj"):
+        if field in file.given:
+            log.warning(
+                "about the configuration file", note=f"{path}: {field}: has no effect: it is the plane's own matter"
+            )
+    return replace(settings_of(file.given, listen_by_default=False), oom_score_adj=None)

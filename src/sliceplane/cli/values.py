@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import click
 
+from sliceplane.kit.durations import parse_duration
 from sliceplane.kit.ip import parse_network_lenient, parse_strict
-
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+")
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 
 
 class DurationType(click.ParamType[float]):
@@ -23,11 +19,10 @@ class DurationType(click.ParamType[float]):
         if isinstance(value, float):
             return value
         text = str(value)
-        if text == "0":
-            return 0.0
-        if not _DURATION.fullmatch(text):
+        seconds = parse_duration(text)
+        if seconds is None or text.startswith(("-", "+")):
             self.fail(f"{text!r} is not a duration (1s, 500ms, 1m30s, 0)", param, ctx)
-        return sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(text))
+        return seconds
 
 
 class AddressType(click.ParamType[str]):

@@ -23,13 +23,15 @@ from sliceplane.api.scheme import Resource
 from sliceplane.informer.changes import Change
 from sliceplane.kit.samples import Family
 
-Verb = Literal["create", "update", "patch", "delete", "get"]
+Verb = Literal["create", "update", "patch", "delete", "get", "list"]
 PatchType = Literal["merge", "strategic", "json"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """One API write; or a read (``get``), for who must not believe a cache before it does harm.
+    """One API write; or a read (``get``, ``list``), for who must not believe a cache before it does harm.
+
+    A ``list`` asks for the newest state, whole, and is answered with ``{"items": [...]}``; it alone has a selector.
 
     ``body`` is JSON bytes: the object for create and update, the patch for patch, DeleteOptions (or
     empty) for delete.  ``name`` is "" for create.
@@ -42,6 +44,7 @@ class Write:
     subresource: str = ""
     body: bytes = b""
     patch_type: PatchType = "merge"
+    label_selector: str = ""
     #: errors that count as success, by reason (a delete that finds nothing, say)
     tolerate: tuple[str, ...] = ()
 

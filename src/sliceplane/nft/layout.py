@@ -49,10 +49,10 @@ _PRIORITY_SRCNAT = 100
 
 REJECT_CHAIN = "reject-chain"
 _SERVICES = "services"
-_FIREWALL_CHECK = "firewall-check"
-_ENDPOINTS_CHECK = "service-endpoints-check"
-_NODE_PORTS_CHECK = "nodeport-endpoints-check"
-_CLUSTER_IPS_CHECK = "cluster-ips-check"
+FIREWALL_CHECK = "firewall-check"
+ENDPOINTS_CHECK = "service-endpoints-check"
+NODE_PORTS_CHECK = "nodeport-endpoints-check"
+CLUSTER_IPS_CHECK = "cluster-ips-check"
 _MASQUERADING = "masquerading"
 
 CLUSTER_IPS = Container("cluster-ips", ("addr",))
@@ -91,12 +91,12 @@ BASE_CHAINS = (
 _CHAINS = tuple(
     AddChain(name)
     for name in (
-        _CLUSTER_IPS_CHECK,
-        _FIREWALL_CHECK,
+        CLUSTER_IPS_CHECK,
+        FIREWALL_CHECK,
         _MASQUERADING,
-        _NODE_PORTS_CHECK,
+        NODE_PORTS_CHECK,
         REJECT_CHAIN,
-        _ENDPOINTS_CHECK,
+        ENDPOINTS_CHECK,
         _SERVICES,
     )
 )
@@ -147,7 +147,7 @@ def _rules(family: NftFamily, around: Surroundings) -> list[tuple[str, tuple[Sta
     rules: list[tuple[str, tuple[Statement, ...]]] = [
         (REJECT_CHAIN, (ResetTcp(),)),
         (REJECT_CHAIN, (Reject(),)),
-        (_FIREWALL_CHECK, (Vmap(_DESTINATION, FIREWALL_IPS.name),)),
+        (FIREWALL_CHECK, (Vmap(_DESTINATION, FIREWALL_IPS.name),)),
     ]
     if around.masquerade_all:
         rules.append((_SERVICES, (to_cluster_ip, SetMark())))
@@ -156,12 +156,12 @@ def _rules(family: NftFamily, around: Surroundings) -> list[tuple[str, tuple[Sta
     rules += [
         (_SERVICES, (Vmap(_DESTINATION, SERVICE_IPS.name),)),
         (_SERVICES, (*_to_node(family, around), Vmap(_PORT, SERVICE_NODE_PORTS.name))),
-        (_ENDPOINTS_CHECK, (Vmap(_DESTINATION, NO_ENDPOINTS.name),)),
-        (_NODE_PORTS_CHECK, (*_to_node(family, around), Vmap(_PORT, NO_ENDPOINT_NODE_PORTS.name))),
-        (_CLUSTER_IPS_CHECK, (to_cluster_ip, Jump(REJECT_CHAIN))),
+        (ENDPOINTS_CHECK, (Vmap(_DESTINATION, NO_ENDPOINTS.name),)),
+        (NODE_PORTS_CHECK, (*_to_node(family, around), Vmap(_PORT, NO_ENDPOINT_NODE_PORTS.name))),
+        (CLUSTER_IPS_CHECK, (to_cluster_ip, Jump(REJECT_CHAIN))),
     ]
     if around.service_networks:
-        rules.append((_CLUSTER_IPS_CHECK, (AddressIn("daddr", around.service_networks), Drop())))
+        rules.append((CLUSTER_IPS_CHECK, (AddressIn("daddr", around.service_networks), Drop())))
     rules += [
         (_MASQUERADING, (TakeMark(), Masquerade())),
         (
@@ -173,14 +173,14 @@ def _rules(family: NftFamily, around: Surroundings) -> list[tuple[str, tuple[Sta
         ("nat-postrouting", (Jump(_MASQUERADING),)),
     ]
     checks = (
-        ("filter-prerouting-pre-dnat", _FIREWALL_CHECK),
-        ("filter-output-pre-dnat", _FIREWALL_CHECK),
-        ("filter-input", _NODE_PORTS_CHECK),
-        ("filter-input", _ENDPOINTS_CHECK),
-        ("filter-forward", _ENDPOINTS_CHECK),
-        ("filter-forward", _CLUSTER_IPS_CHECK),
-        ("filter-output", _ENDPOINTS_CHECK),
-        ("filter-output", _CLUSTER_IPS_CHECK),
+        ("filter-prerouting-pre-dnat", FIREWALL_CHECK),
+        ("filter-output-pre-dnat", FIREWALL_CHECK),
+        ("filter-input", NODE_PORTS_CHECK),
+        ("filter-input", ENDPOINTS_CHECK),
+        ("filter-forward", ENDPOINTS_CHECK),
+        ("filter-forward", CLUSTER_IPS_CHECK),
+        ("filter-output", ENDPOINTS_CHECK),
+        ("filter-output", CLUSTER_IPS_CHECK),
     )
     return rules + [(base, (CtStateNew(), Jump(check))) for base, check in checks]
 

@@ -23,12 +23,12 @@ from sliceplane.nft.build import NodeFacts, build_service, node_port_addresses
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.nft.statements import NftFamily
-from sliceplane.nft.surroundings import NodeNetwork, RulesConfig, surroundings
+from sliceplane.nft.surroundings import NodeNetwork, RulesConfig, own_address, surroundings
 from sliceplane.nft.surroundings import node_port_addresses as addresses_of_node_ports
 from sliceplane.nft.table import TableState
 from sliceplane.proxy.aftermath import Aftermath
 from sliceplane.proxy.conntrack import Expected
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.model import ServiceKey, ServicePort
 from sliceplane.proxy.schedule import Freshness, Schedule
 from sliceplane.proxy.tracker import ServiceTracker, node_ip
 
@@ -68,6 +68,7 @@ class FamilyPlane:
         self._in_flight_is_full = False
         #: what follows from what the kernel has; the shell tells it
         self.aftermath = Aftermath()
+        self._on_network(NodeNetwork(ip=own_address(config.rules, family, "")), now=0.0)
 
     @property
     def freshness(self) -> Freshness:
@@ -77,6 +78,15 @@ class FamilyPlane:
     def services(self) -> int:
         """How many Services this family serves."""
         return len(self._tracker.services())
+
+    @property
+    def tracker(self) -> ServiceTracker:
+        """What is known of Services and endpoints; to look at, not to change."""
+        return self._tracker
+
+    @property
+    def facts(self) -> NodeFacts:
+        return self._facts
 
     @property
     def writes(self) -> int:
@@ -103,9 +113,8 @@ class FamilyPlane:
         self._note(self._tracker.on_node(node), now)
         if node is not None:
             ranges = (*(node.spec.pod_cidrs or ()), *([node.spec.pod_cidr] if node.spec.pod_cidr else []))
-            self._on_network(
-                replace(self._node, ip=node_ip(node, self.family), pod_networks=networks(ranges[:2], self.family)), now
-            )
+            own = own_address(self._config, self.family, node_ip(node, self.family))
+            self._on_network(replace(self._node, ip=own, pod_networks=networks(ranges[:2], self.family)), now)
 
     def on_service_cidr(self, name: str, new: ServiceCIDR | None, now: float) -> None:
         """A range of cluster IPs came, changed or went."""
@@ -141,9 +150,10 @@ class FamilyPlane:
             self._synced = True
             self._schedule.on_change(now)
 
-    def expected_flows(self, services: tuple[ServiceKey, ...]) -> Expected:
-        """Who may answer UDP flows to *services*."""
-        return self._tracker.expected_flows(services)
+    def expected_flows(self, services: tuple[ServiceKey, ...], gone: tuple[ServicePort, ...] = ()) -> Expected:
+        """Who may answer UDP flows to *services*, and to the ports *gone*: nobody, unless *services* have their
+        addresses."""
+        return self._tracker.expected_flows(services, gone)
 
     @property
     def node_port_addresses(self) -> tuple[str, ...] | None:

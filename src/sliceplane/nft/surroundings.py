@@ -10,7 +10,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Literal
 
-from sliceplane.kit.ip import Family, networks
+from sliceplane.kit.ip import Family, canonical_with_family, networks
 from sliceplane.nft.layout import Detector, Surroundings
 
 DetectLocalMode = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
@@ -29,6 +29,8 @@ class RulesConfig:
     pod_bridge_interface: str = ""
     pod_interface_name_prefix: str = ""
     node_port_addresses: tuple[str, ...] = (PRIMARY,)
+    #: the node's address of its family, whatever its Node says; ""
+    bind_address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,12 @@ class NodeNetwork:
     pod_networks: tuple[str, ...] = ()
     interface_addresses: tuple[str, ...] = ()
     service_networks: tuple[str, ...] = ()
+
+
+def own_address(config: RulesConfig, family: Family, found: str) -> str:
+    """The node's address of *family*; *found* is what its Node says."""
+    given = canonical_with_family(config.bind_address) if config.bind_address else None
+    return given[1] if given is not None and given[0] == family else found
 
 
 def surroundings(config: RulesConfig, family: Family, node: NodeNetwork) -> Surroundings:

@@ -1,7 +1,8 @@
 """Packets through the fake kernel: the first packet of a connection, and everything that may become of it.
 
 ``trace`` walks the hooks in the order in which the kernel calls them and follows every branch of ``numgen``, so a
-test can say "from A to B:80: half to each of these two, masqueraded".  A statement that it does not know is an
+test can say "from A to B:80: half to each of these two, masqueraded".  ``trails`` tells besides which chains each way
+led through.  A statement that it does not know is an
 error, never skipped.
 
 Routing is as simple as it can be: a packet to one of the host's own addresses is for the host, any other goes out.
@@ -60,6 +61,8 @@ class Packet:
     masquerade: bool = False
     iif: str = ""
     mark: bool = False
+    #: the chains that it entered, in order
+    chains: tuple[str, ...] = ()
 
     def key(self, fields: tuple[Field, ...]) -> Key:
         values: dict[Field, str | int] = {
@@ -80,6 +83,15 @@ class Outcome:
     masquerade: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """One way that a packet may go: how likely, what it comes to, and the packet at its end."""
+
+    share: Fraction
+    outcome: Outcome
+    packet: Packet
+
+
 #: how the evaluation of a chain or rule ends, apart from a final verdict
 _Flow = Literal["continue", "break", "return", "drop", "reject", "done"]
 _Branch = tuple[Fraction, Packet, _Flow]
@@ -91,26 +103,33 @@ def trace(
 ) -> dict[Outcome, Fraction]:
     """What may become of a new connection's first packet on a host with the addresses *own*, with probabilities that
     sum to 1."""
-    walk = _Walk(table, own)
     outcomes: dict[Outcome, Fraction] = {}
+    for trail in trails(table, first, path, own):
+        outcomes[trail.outcome] = outcomes.get(trail.outcome, Fraction(0)) + trail.share
+    return dict(sorted(outcomes.items()))
 
-    def count(outcome: Outcome, weight: Fraction) -> None:
-        outcomes[outcome] = outcomes.get(outcome, Fraction(0)) + weight
 
+def trails(
+    table: FakeTable, first: Packet, path: Path = "local", own: frozenset[str] = frozenset()
+) -> tuple[Trail, ...]:
+    """Every way that ``trace`` counts, in the order of outcomes and chains."""
+    walk = _Walk(table, own)
+    found: list[Trail] = []
     waiting: list[tuple[Fraction, Packet, _Point]] = [(_ONE, first, "output" if path == "local" else "prerouting")]
     while waiting:
         weight, packet, point = waiting.pop()
         for share, after, flow in walk.hook(point, packet):
             if flow in {"drop", "reject"}:
-                count(Outcome("drop" if flow == "drop" else "reject"), weight * share)
+                found.append(Trail(weight * share, Outcome("drop" if flow == "drop" else "reject"), after))
                 continue
             following = walk.route(point, after)
             if following is not None:
                 waiting.append((weight * share, after, following))
             else:
-                count(Outcome("accept", f"{after.daddr} {after.dport}", after.masquerade), weight * share)
-    assert sum(outcomes.values()) == 1, f"probabilities {outcomes}"
-    return dict(sorted(outcomes.items()))
+                outcome = Outcome("accept", f"{after.daddr} {after.dport}", after.masquerade)
+                found.append(Trail(weight * share, outcome, after))
+    assert sum(trail.share for trail in found) == 1, f"probabilities {found}"
+    return tuple(sorted(found, key=lambda trail: (trail.outcome, trail.packet.chains)))
 
 
 class _Walk:
@@ -149,7 +168,7 @@ class _Walk:
         """Every way through a chain; "continue" at its end (base chains then accept)."""
         chain = self._table.chains.get(name)
         assert chain is not None, f"no chain {name}"
-        branches: list[tuple[Fraction, Packet]] = [(_ONE, packet)]
+        branches: list[tuple[Fraction, Packet]] = [(_ONE, replace(packet, chains=(*packet.chains, name)))]
         for rule in chain.rules:
             following: list[tuple[Fraction, Packet]] = []
             for weight, current in branches:

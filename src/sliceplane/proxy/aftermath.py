@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sliceplane.proxy.model import ServiceChange, ServiceKey
+from sliceplane.proxy.model import ServiceChange, ServiceKey, ServicePort
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Facts:
     health: HealthCheck | None = None
     internal_without_local: int = 0
     external_without_local: int = 0
-    has_udp: bool = False
+    udp: tuple[ServicePort, ...] = ()
 
 
 _PLAIN = Facts()
@@ -47,6 +47,7 @@ class Aftermath:
         self._facts: dict[ServiceKey, Facts] = {}
         self._latencies: list[float] = []
         self._udp: set[ServiceKey] = set()
+        self._udp_gone: list[ServicePort] = []
         self._checks: dict[ServiceKey, HealthCheck] = {}
         self._internal = self._external = 0
 
@@ -66,8 +67,9 @@ class Aftermath:
             old, new = self._facts.get(key, _PLAIN), self._waiting[key]
             self._internal += new.internal_without_local - old.internal_without_local
             self._external += new.external_without_local - old.external_without_local
-            if new.has_udp:
+            if new.udp:
                 self._udp.add(key)
+            self._udp_gone += [port for port in old.udp if port not in new.udp]
             self._checks.pop(key, None)
             if new.health is not None:
                 self._checks[key] = new.health
@@ -98,9 +100,14 @@ class Aftermath:
         taken, self._udp = tuple(sorted(self._udp)), set()
         return taken
 
+    def take_udp_gone(self) -> tuple[ServicePort, ...]:
+        """UDP ports that are not, or are otherwise, since the last call: what they were may be nobody's now."""
+        taken, self._udp_gone = tuple(self._udp_gone), []
+        return taken
+
     def udp_services(self) -> tuple[ServiceKey, ...]:
         """All Services with UDP ports that the kernel has."""
-        return tuple(sorted(key for key, facts in self._facts.items() if facts.has_udp))
+        return tuple(sorted(key for key, facts in self._facts.items() if facts.udp))
 
     def check(self) -> None:
         """The sums are those of the parts.  O(state)."""
@@ -113,13 +120,12 @@ class Aftermath:
 
 def _facts(change: ServiceChange) -> Facts:
     internal = external = 0
-    has_udp = False
+    udp = tuple([state.port for state in change.ports if state.port.name.protocol == "UDP"])
     for state in change.ports:
         lacking = state.categories.has_any and not state.categories.local
         internal += lacking and state.port.internal_local
         external += lacking and state.port.external_local
-        has_udp = has_udp or state.port.name.protocol == "UDP"
     health = HealthCheck(change.health_port, change.local_ready) if change.health_port else None
-    if health is None and not (internal or external or has_udp):
+    if health is None and not (internal or external or udp):
         return _PLAIN
-    return Facts(health, internal, external, has_udp)
+    return Facts(health, internal, external, udp)

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sliceplane.proxy.model import Categories, Endpoint, ServicePort, Topology
+from sliceplane.proxy.model import Categories, Endpoint, HintOutcome, HintUse, ServicePort, Topology
 
 _NOTHING = Categories()
+_NOBODY_READY = HintUse("nobody ready", "nobody ready")
 
 
 def categorize(endpoints: Sequence[Endpoint], port: ServicePort, topology: Topology) -> Categories:
@@ -26,15 +27,16 @@ def categorize(endpoints: Sequence[Endpoint], port: ServicePort, topology: Topol
     has_any = False
     filtered = False
     cluster: tuple[Endpoint, ...] = ()
+    hints: HintUse | None = None
     if port.uses_cluster_endpoints:
         ready = tuple([endpoint for endpoint in endpoints if endpoint.ready])
-        cluster = _closest(ready, topology)
+        cluster, hints = _closest(ready, topology)
         filtered = len(cluster) != len(ready)
         if not cluster:
             cluster = tuple([endpoint for endpoint in endpoints if endpoint.serving and endpoint.terminating])
         has_any = bool(cluster)
     if not port.uses_local_endpoints:
-        return Categories(cluster=cluster, reachable=cluster, has_any=has_any)
+        return Categories(cluster=cluster, reachable=cluster, has_any=has_any, hints=hints)
 
     has_any = has_any or any(endpoint.ready or (endpoint.serving and endpoint.terminating) for endpoint in endpoints)
     here = [endpoint for endpoint in endpoints if endpoint.is_local]
@@ -49,19 +51,27 @@ def categorize(endpoints: Sequence[Endpoint], port: ServicePort, topology: Topol
     else:
         used = {id(endpoint) for endpoint in cluster} | {id(endpoint) for endpoint in local}
         reachable = tuple([endpoint for endpoint in endpoints if id(endpoint) in used])
-    return Categories(cluster=cluster, local=local, reachable=reachable, has_any=has_any)
+    return Categories(cluster=cluster, local=local, reachable=reachable, has_any=has_any, hints=hints)
 
 
-def _closest(ready: tuple[Endpoint, ...], topology: Topology) -> tuple[Endpoint, ...]:
-    """*ready*, narrowed by node hints, else by zone hints, if they can be honoured."""
+def _closest(ready: tuple[Endpoint, ...], topology: Topology) -> tuple[tuple[Endpoint, ...], HintUse]:
+    """*ready*, narrowed by node hints, else by zone hints, if they can be honoured; and what became of the hints."""
     if not ready:
-        return ready
-    if topology.node and all(endpoint.node_hints for endpoint in ready):
-        same_node = tuple([endpoint for endpoint in ready if topology.node in endpoint.node_hints])
-        if same_node:
-            return same_node
-    if topology.zone and all(endpoint.zone_hints for endpoint in ready):
-        same_zone = tuple([endpoint for endpoint in ready if topology.zone in endpoint.zone_hints])
-        if same_zone:
-            return same_zone
-    return ready
+        return ready, _NOBODY_READY
+    for_node: HintOutcome = "place unknown"
+    if topology.node:
+        for_node = "incomplete"
+        if all(endpoint.node_hints for endpoint in ready):
+            same_node = tuple([endpoint for endpoint in ready if topology.node in endpoint.node_hints])
+            if same_node:
+                return same_node, HintUse("honoured", "not needed")
+            for_node = "for others"
+    for_zone: HintOutcome = "place unknown"
+    if topology.zone:
+        for_zone = "incomplete"
+        if all(endpoint.zone_hints for endpoint in ready):
+            same_zone = tuple([endpoint for endpoint in ready if topology.zone in endpoint.zone_hints])
+            if same_zone:
+                return same_zone, HintUse(for_node, "honoured")
+            for_zone = "for others"
+    return ready, HintUse(for_node, for_zone)

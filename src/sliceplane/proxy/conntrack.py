@@ -6,8 +6,9 @@ to UDP service ports are compared with the endpoints that serve *now*, and those
 client's next packet is a first one.
 
 This reconciles what is there with what may be; it does not follow events, of which one that is missed would never come
-again.  A service port of which no endpoint serves is left alone (nothing better can be offered to its flows), and so
-are flows that never had anything to do with a Service.
+again.  Of a service port that nobody serves, or that was taken away, every flow is forgotten (k/k#139628, #141371): its
+client is refused then, and learns of it, instead of talking into the void.  Flows that never had anything to do with a
+Service are left alone.
 """
 
 from __future__ import annotations
@@ -39,11 +40,10 @@ class Expected:
         self._by_node_port: dict[int, set[Place]] = {}
 
     def add(self, port: ServicePort, endpoints: Iterable[Endpoint]) -> None:
-        """A UDP service port and all its endpoints: serving ones may answer, whatever hints and policies say."""
+        """A UDP service port and all its endpoints: serving ones may answer, whatever hints and policies say;
+        without any, nobody may."""
         assert port.name.protocol == "UDP", f"{port.name} is {port.name.protocol}"
         serving = {(endpoint.ip, endpoint.port) for endpoint in endpoints if endpoint.serving}
-        if not serving:
-            return
         for ip in (port.cluster_ip, *port.external_ips, *port.vips):
             self._by_place.setdefault((ip, port.port), set()).update(serving)
         if port.node_port:

@@ -7,7 +7,7 @@ each traffic policy may use.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -94,6 +94,19 @@ class Topology(msgspec.Struct, frozen=True):
     ip: str = ""
 
 
+#: what became of the hints of one kind.  ``for others``: every ready endpoint has some, none of them names this place;
+#: ``incomplete``: a ready endpoint has none; ``place unknown``: the node has no name, or no zone; ``nobody ready``;
+#: ``not needed``: hints of the kind before were honoured
+HintOutcome = Literal["honoured", "for others", "incomplete", "place unknown", "nobody ready", "not needed"]
+
+
+class HintUse(NamedTuple):
+    """How hints for nodes and hints for zones were read for one service port."""
+
+    node: HintOutcome
+    zone: HintOutcome
+
+
 class Categories(msgspec.Struct, frozen=True):
     """What each traffic policy may use; see ``categorize``.  Each list keeps the order of the endpoints given."""
 
@@ -103,6 +116,8 @@ class Categories(msgspec.Struct, frozen=True):
     reachable: tuple[Endpoint, ...] = ()
     #: some usable endpoint exists somewhere: an empty list then means "drop", not "reject"
     has_any: bool = False
+    #: what ``cluster`` was narrowed by; ``None``: nobody asked for it
+    hints: HintUse | None = None
 
 
 class PortState(msgspec.Struct, frozen=True):
@@ -129,6 +144,8 @@ __all__ = [
     "Categories",
     "Endpoint",
     "Family",
+    "HintOutcome",
+    "HintUse",
     "PortState",
     "ServiceChange",
     "ServiceKey",

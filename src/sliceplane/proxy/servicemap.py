@@ -25,12 +25,9 @@ def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
     No API server lets these through, and neither may make a data plane fail for everybody else: a port number or a
     protocol that does not exist is left out; of two ports with one name and protocol the first counts.
     """
+    if why_not_served(service):
+        return ()
     spec = service.spec
-    labels = service.metadata.labels or {}
-    if LABEL_SERVICE_PROXY_NAME in labels or LABEL_HEADLESS in labels or spec.type == "ExternalName":
-        return ()
-    if spec.cluster_ip in {"", "None"}:
-        return ()
     cluster_ip = _first_of_family(spec.cluster_ips or (spec.cluster_ip,), family)
     if cluster_ip is None:
         return ()
@@ -59,6 +56,19 @@ def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
             external_local=spec.external_traffic_policy == "Local" and (spec.type in _EXTERNAL_TYPES or bool(external)),
         )
     return tuple(ports.values())
+
+
+def why_not_served(service: Service) -> str:
+    """What about *service* makes every proxy like ours pass it over, a few words; "" if it is served."""
+    spec, labels = service.spec, service.metadata.labels or {}
+    for label in (LABEL_SERVICE_PROXY_NAME, LABEL_HEADLESS):
+        if label in labels:
+            return f"label {label}"
+    if spec.type == "ExternalName":
+        return f"type ExternalName, a name for {spec.external_name}"
+    if spec.cluster_ip == "None":
+        return "headless: clients connect to its Pods themselves"
+    return "" if spec.cluster_ip else "no cluster IP yet"
 
 
 def health_port(service: Service) -> int:

@@ -26,6 +26,7 @@ Owned by ``tracker.ServiceTracker``; nobody else calls it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointPort, EndpointSlice
 from sliceplane.api.discovery import Endpoint as SliceEndpoint
@@ -41,6 +42,14 @@ class Held:
     ports: tuple[EndpointPort, ...]
     endpoints: tuple[SliceEndpoint, ...]
     age: tuple[int, str]  # (resourceVersion, name): orders the slices of one Service
+
+
+class Found(NamedTuple):
+    """An endpoint and where it comes from: what its slice says of it, and the key (``namespace/name``) of the slice."""
+
+    endpoint: Endpoint
+    source: SliceEndpoint
+    slice: str
 
 
 class SliceCache:
@@ -92,16 +101,7 @@ class SliceCache:
         A slice port without a name or a number is left out, and so is an endpoint without a usable address;
         only the first address of an endpoint counts.  A service port without endpoints is absent.
         """
-        slices = self._slices.get(service)
-        if slices is None:
-            return {}
-        merged: dict[ServicePortName, _Merge] = {}
-        for held in sorted(slices.values(), key=lambda held: held.age):
-            for port in held.ports:
-                number = port.port or 0
-                if port.name is not None and 0 < number <= PORT_MAX:
-                    name = ServicePortName(service, port.name, port.protocol or "TCP")
-                    self._merge(held.endpoints, number, merged.setdefault(name, {}))
+        merged = self._merged(service, tuple(self._slices.get(service, ())))
         result: dict[ServicePortName, list[Endpoint]] = {}
         for name in sorted(merged):
             known = merged[name]
@@ -109,7 +109,28 @@ class SliceCache:
                 result[name] = [known[key][0] for key in sorted(known)]
         return result
 
-    def _merge(self, sources: tuple[SliceEndpoint, ...], port: int, known: _Merge) -> None:
+    def origins(self, service: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[Found]]:
+        """As ``endpoints``, with where each comes from; of one slice alone, where it is named (then also what another
+        slice knows better).  O(the Service)."""
+        merged = self._merged(service, (slice_key,) if slice_key else tuple(self._slices.get(service, ())))
+        return {name: [Found(*merged[name][key]) for key in sorted(merged[name])] for name in sorted(merged)}
+
+    def slices(self, service: ServiceKey) -> dict[str, Held]:
+        """What counts for *service* now, by key, sorted."""
+        return dict(sorted(self._slices.get(service, {}).items()))
+
+    def _merged(self, service: ServiceKey, keys: tuple[str, ...]) -> dict[ServicePortName, _Merge]:
+        slices = self._slices.get(service, {})
+        merged: dict[ServicePortName, _Merge] = {}
+        for held in sorted([slices[key] for key in keys], key=lambda held: held.age):
+            for port in held.ports:
+                number = port.port or 0
+                if port.name is not None and 0 < number <= PORT_MAX:
+                    name = ServicePortName(service, port.name, port.protocol or "TCP")
+                    self._merge(held.endpoints, held.age[1], number, merged.setdefault(name, {}))
+        return merged
+
+    def _merge(self, sources: tuple[SliceEndpoint, ...], slice_key: str, port: int, known: _Merge) -> None:
         """Adds one port of one slice to *known*.  A start reads every endpoint of the cluster here: mind each line."""
         family, node_name = self._family, self._node_name
         suffix, prefix = (f":{port}", "") if family == "IPv4" else (f"]:{port}", "[")
@@ -117,12 +138,11 @@ class SliceCache:
             ip = canonical_of(source.addresses[0], family) if source.addresses else None
             if ip is None:
                 continue
-            conditions, hints, target = source.conditions, source.hints, source.target_ref
+            conditions, hints = source.conditions, source.hints
             terminating = conditions.terminating is True
-            uid = target.uid if target is not None else ""
             key = prefix + ip + suffix
             stored = known.get(key)
-            if stored is not None and terminating and not stored[0].terminating and not (uid and uid == stored[1]):
+            if stored is not None and terminating and not stored[0].terminating and not _same_pod(stored[1], source):
                 continue
             known[key] = (
                 Endpoint(
@@ -135,7 +155,8 @@ class SliceCache:
                     tuple([zone.name for zone in hints.for_zones or ()]) if hints is not None else (),
                     tuple([node.name for node in hints.for_nodes or ()]) if hints is not None else (),
                 ),
-                uid,
+                source,
+                slice_key,
             )
 
     def _service_for(self, new: EndpointSlice | None) -> ServiceKey | None:
@@ -163,8 +184,13 @@ class SliceCache:
             assert slices, f"{service} is kept without slices"
 
 
-#: "ip:port" -> the endpoint that counts so far, and its Pod's uid
-_Merge = dict[str, tuple[Endpoint, str]]
+#: "ip:port" -> the endpoint that counts so far, what its slice says of it, and the slice
+_Merge = dict[str, tuple[Endpoint, SliceEndpoint, str]]
+
+
+def _same_pod(one: SliceEndpoint, other: SliceEndpoint) -> bool:
+    uid = one.target_ref.uid if one.target_ref is not None else ""
+    return bool(uid) and other.target_ref is not None and other.target_ref.uid == uid
 
 
 def revision_of(new: EndpointSlice) -> int:

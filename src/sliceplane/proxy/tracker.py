@@ -21,9 +21,9 @@ from sliceplane.kit.times import parse_time
 from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.categorize import categorize
 from sliceplane.proxy.conntrack import Expected
-from sliceplane.proxy.model import PortState, ServiceChange, ServiceKey, ServicePort, Topology
+from sliceplane.proxy.model import PortState, ServiceChange, ServiceKey, ServicePort, ServicePortName, Topology
 from sliceplane.proxy.servicemap import health_port, service_ports
-from sliceplane.proxy.slicecache import SliceCache
+from sliceplane.proxy.slicecache import Found, Held, SliceCache
 
 
 class ServiceTracker:
@@ -151,9 +151,20 @@ class ServiceTracker:
         endpoints = self._slices.endpoints(key)
         return tuple(PortState(port, categorize(endpoints.get(port.name, ()), port, self._topology)) for port in ports)
 
-    def expected_flows(self, keys: Iterable[ServiceKey]) -> Expected:
-        """Who may answer UDP flows to the Services *keys*, as they are now.  O(those Services)."""
+    def origins(self, key: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[Found]]:
+        """Where the endpoints of *key* come from, see ``SliceCache.origins``."""
+        return self._slices.origins(key, slice_key)
+
+    def slices(self, key: ServiceKey) -> dict[str, Held]:
+        """The slices that count for *key*, see ``SliceCache.slices``."""
+        return self._slices.slices(key)
+
+    def expected_flows(self, keys: Iterable[ServiceKey], gone: Iterable[ServicePort] = ()) -> Expected:
+        """Who may answer UDP flows to the Services *keys*, as they are now; and to the ports *gone*, which is nobody
+        unless one of *keys* has their addresses.  O(those Services)."""
         expected = Expected()
+        for port in gone:
+            expected.add(port, ())
         for key in keys:
             endpoints = self._slices.endpoints(key)
             for port in self._services.get(key, ()):

@@ -47,6 +47,7 @@ from sliceplane.proxy.selections import Union, common_selector, own_selectors, r
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.events import EventRecorder
 from sliceplane.shell.log import get_logger
+from sliceplane.shell.netns import Listen, listening_in
 from sliceplane.shell.nft_runner import NftError
 from sliceplane.shell.proxy_consequences import Consequences, FlowForgetter
 from sliceplane.shell.proxy_inputs import COMMON, Changes, Inputs
@@ -83,7 +84,7 @@ class Runner(Protocol):
 @dataclass(frozen=True, slots=True)
 class ProxyHealth:
     """For /healthz and metrics.  ``healthy``: the kernel took the last write of every family, and nothing has been
-    waiting for longer than ``HEALTH_TIMEOUT_S``; if not, ``reasons`` say why, one sentence each.
+    waiting for longer than ``timeout_s``; if not, ``reasons`` say why, one sentence each.
 
     ``input_staleness_s`` is how long ago the oldest of our caches was last known to be current (``None``: nobody
     says).  It is told but does not count here: while the API server is away, the rules of before are the best there
@@ -97,6 +98,8 @@ class ProxyHealth:
     reasons: tuple[str, ...] = ()
     #: a load balancer should send no new connections here: the Node is going
     node_leaving: bool = False
+    #: twice the period at which rules are looked at (reference A11)
+    timeout_s: float = HEALTH_TIMEOUT_S
 
     @property
     def last_success(self) -> float | None:
@@ -132,15 +135,19 @@ class NodeProxy:
         *,
         families: tuple[Family, ...] = FAMILIES,
         min_period_s: float = 0.0,
+        sync_period_s: float | None = None,
         table: str = TABLE,
         rules: RulesConfig | None = None,
         gates: Gates | None = None,
         flows: FlowForgetter | None = None,
         host_addresses: Callable[[], Awaitable[tuple[str, ...]]] = _no_addresses,
+        listen: Listen = listening_in(""),  # noqa: B008  # a function without state
+        api_timeout_s: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """*flows*: who forgets stale UDP flows (``None``: nobody).  *host_addresses*: what the host's interfaces have,
-        asked only where flags name node ports by networks."""
+        asked only where flags name node ports by networks.  *listen* opens the sockets of health check node ports.
+        *sync_period_s*: ``None`` is ``LOOK_PERIOD_S``; *api_timeout_s*: see ``Inputs``."""
         self._gates = gates or Gates()
         self._rules = rules or RulesConfig()
         config = PlaneConfig(
@@ -153,6 +160,9 @@ class NodeProxy:
         self.progress = Progress(node_name, families)
         self._runner = runner
         self._host_addresses = host_addresses
+        self._sync_period_s = sync_period_s
+        self._health_timeout_s = HEALTH_TIMEOUT_S if sync_period_s is None else 2 * sync_period_s
+        self._api_timeout_s = api_timeout_s
         self._clock = clock
         self._planes = tuple(FamilyPlane(family, config) for family in families)
         self._wake = {plane.family: asyncio.Event() for plane in self._planes}
@@ -171,6 +181,7 @@ class NodeProxy:
                 flows,
                 healthy=self._rules_are_good,
                 on_port_failed=self._on_port_failed,
+                listen=listen,
                 clock=clock,
             )
             for plane in self._planes
@@ -252,6 +263,7 @@ class NodeProxy:
             on_changes=self._on_changes,
             on_synced=self.on_synced,
             on_dropped=self._on_dropped,
+            api_timeout_s=self._api_timeout_s,
         )
         self._events = EventRecorder(client, clock=self._clock, instance=self._node_name)
         async with asyncio.TaskGroup() as group:
@@ -289,13 +301,16 @@ class NodeProxy:
             waiting = freshness.staleness_s(now)
             if freshness.failures:
                 reasons.append(f"{family} rules are not written: {self._refusals[family]}")
-            elif waiting > HEALTH_TIMEOUT_S:
+            elif waiting > self._health_timeout_s:
                 reasons.append(f"a change has been waiting for its {family} rules for {waiting:.0f} s")
         age = self._inputs.staleness_s() if self._inputs is not None else None
-        return ProxyHealth(not reasons, self._gate.is_set(), families, age, tuple(reasons), self._is_node_leaving())
+        leaving = self._is_node_leaving()
+        return ProxyHealth(
+            not reasons, self._gate.is_set(), families, age, tuple(reasons), leaving, self._health_timeout_s
+        )
 
     async def unanswered(self) -> str:
-        """Why what we know may be old: a sentence; "" if the API server answers.  Takes up to ``PROBE_TIMEOUT_S``."""
+        """Why what we know may be old: a sentence; "" if the API server answers.  Takes up to *api_timeout_s*."""
         return "" if self._inputs is None else await self._inputs.unanswered()
 
     def _on_port_failed(self, key: ServiceKey, why: str) -> None:
@@ -354,7 +369,7 @@ class NodeProxy:
     async def _look_around(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(LOOK_PERIOD_S):
+                async with asyncio.timeout(self._sync_period_s or LOOK_PERIOD_S):
                     await self._doubt.wait()
             except TimeoutError:
                 pass

@@ -14,9 +14,10 @@ from typing import Protocol
 from sliceplane.kit.ip import Family
 from sliceplane.nft.plane import FamilyPlane
 from sliceplane.proxy.conntrack import Expected
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.model import ServiceKey, ServicePort
 from sliceplane.shell.conntrack import ConntrackError
 from sliceplane.shell.log import get_logger
+from sliceplane.shell.netns import Listen
 from sliceplane.shell.proxy_samples import ProxySamples
 from sliceplane.shell.service_health import ServiceHealth
 
@@ -43,13 +44,14 @@ class Consequences:
         *,
         healthy: Callable[[], bool],
         on_port_failed: Callable[[ServiceKey, str], None],
+        listen: Listen,
         clock: Callable[[], float],
     ) -> None:
         self._plane = plane
         self._samples = samples
         self._flows = flows
         self._clock = clock
-        self._health = ServiceHealth(plane.family, healthy, on_port_failed)
+        self._health = ServiceHealth(plane.family, healthy, on_port_failed, listen)
         self._changed = asyncio.Event()
         self._all_flows = False
 
@@ -63,20 +65,23 @@ class Consequences:
 
     async def run(self) -> None:
         """Forgets UDP flows that lead to where nobody is, until cancelled: after each write those of the Services that
-        changed, after a full one all."""
+        changed, after a full one all; all too where a port went, whose address may be another Service's as well."""
         plane, waiting, told = self._plane, set[ServiceKey](), ""
+        gone: list[ServicePort] = []
         while self._flows is not None:
             await self._changed.wait()
             self._changed.clear()
             waiting.update(plane.aftermath.take_udp())
-            if self._all_flows:
+            gone += plane.aftermath.take_udp_gone()
+            if self._all_flows or gone:
                 self._all_flows = False
                 waiting.update(plane.aftermath.udp_services())
-            if not waiting:
+            if not waiting and not gone:
                 continue
+            expected = plane.expected_flows(tuple(sorted(waiting)), tuple(gone))
             started = self._clock()
             try:
-                forgotten = await self._flows.reconcile(plane.family, plane.expected_flows(tuple(sorted(waiting))))
+                forgotten = await self._flows.reconcile(plane.family, expected)
             except ConntrackError as error:
                 if str(error) != told:
                     told = str(error)
@@ -86,6 +91,7 @@ class Consequences:
                 continue
             told = ""
             waiting.clear()
+            gone.clear()
             self._samples.on_conntrack(plane.family, self._clock() - started, forgotten)
 
     async def close(self) -> None:

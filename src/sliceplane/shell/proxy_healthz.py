@@ -1,7 +1,7 @@
 """The node proxy's pages: is what the kernel has as new as what there is? (reference A11)
 
 ``/healthz`` and ``/livez`` answer 200, or 503 with the ``reasons``, each a sentence: the kernel refused the last write,
-a change has been waiting for longer than ``HEALTH_TIMEOUT_S``, or the API server does not answer, so that nobody knows
+a change has been waiting for longer than twice the sync period, or the API server does not answer, so that nobody knows
 what we have missed.  The last is asked when the page is, so an answer is never older than about a second.  A proxy
 that cannot write rules is unhealthy even though its process is fine: everything else would keep a load balancer
 sending traffic to stale endpoints.
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from sliceplane.api.codec import encode
 from sliceplane.kit.times import format_micro_time
 from sliceplane.proxy.schedule import Freshness
-from sliceplane.shell.node_proxy import HEALTH_TIMEOUT_S, ProxyHealth
+from sliceplane.shell.node_proxy import ProxyHealth
 from sliceplane.shell.pages import Page, PageMaker
 from sliceplane.shell.proxy_samples import ProxySamples
 
@@ -48,15 +48,15 @@ def health_document(health: ProxyHealth, now: float, unanswered: str = "") -> di
         "reasons": reasons,
         "synced": health.synced,
         "inputStalenessSeconds": _seconds(health.input_staleness_s),
-        "status": {family: _family(freshness, now) for family, freshness in health.families},
+        "status": {family: _family(freshness, now, health.timeout_s) for family, freshness in health.families},
     }
 
 
-def _family(freshness: Freshness, now: float) -> dict[str, Any]:
+def _family(freshness: Freshness, now: float, timeout_s: float) -> dict[str, Any]:
     staleness_s = freshness.staleness_s(now)
     return {
         "lastUpdated": _time(freshness.last_success),
-        "healthy": not freshness.failures and staleness_s <= HEALTH_TIMEOUT_S,
+        "healthy": not freshness.failures and staleness_s <= timeout_s,
         "stalenessSeconds": round(staleness_s, 3),
         "failures": freshness.failures,
     }

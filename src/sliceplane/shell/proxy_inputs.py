@@ -4,14 +4,19 @@ Most of them run from start to end.  Selections of EndpointSlices for the node's
 come and go with the node's labels: the new ones are listed whole before the old ones are let go, so that no endpoint is
 missing in between.
 
-**Is what we know still true?**  A watch that is silent may be a quiet cluster or a server that hangs; a connection does
-not tell.  So who asks after our health makes us ask the server, at most every ``PROBE_VALID_S`` and for no longer than
-``PROBE_TIMEOUT_S``: the answer is at most a second old, and nodes that nobody asks cost the server nothing.
+**Is what we know still true?**  A watch that is silent may be a quiet cluster or a server that hangs: its kernel
+acknowledges for a process that stands still, and bookmarks come once a minute.  Only an answer tells.  So who asks
+after our health makes us ask the server, unless a watch has just brought something: at most every ``PROBE_VALID_S``,
+and for no longer than ``PROBE_TIMEOUT_S``.  What we say is at most a second old, nodes that nobody asks cost the server
+nothing, and nodes of a busy cluster hardly anything.  A watch that failed and was not opened again since is a reason by
+itself.  (That the connection of one watch died, while the server answers
+on others, is for TCP's keep-alive to find: ``client.http``.)
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -53,7 +58,11 @@ class Inputs:
         on_changes: Callable[[str, Changes], None],
         on_synced: Callable[[str], None],
         on_dropped: Callable[[str], None],
+        api_timeout_s: float | None = None,
     ) -> None:
+        """*api_timeout_s*: how long the server may take to answer when it is asked whether it does; 0: it is not
+        asked.  ``None`` is ``PROBE_TIMEOUT_S``."""
+        self._api_timeout_s = PROBE_TIMEOUT_S if api_timeout_s is None else api_timeout_s
         self._client = client
         self._clock = clock
         self._rng = rng
@@ -107,19 +116,32 @@ class Inputs:
         selected = [each.informer for each in self._selections.values()]
         return max((informer.staleness() for informer in (*self._informers, *selected)), default=None)
 
+    def _lost(self) -> str:
+        """Which of our watches are none at the moment, although the server answers others."""
+        selected = [each.informer for each in self._selections.values()]
+        lost = [each for each in (*self._informers, *selected) if each.lost]
+        return "; ".join(f"{each.resource.plural} are not watched: {each.lost}" for each in lost)
+
+    def _heard_s(self) -> float:
+        """How long ago any watch brought something."""
+        selected = [each.informer for each in self._selections.values()]
+        return min((informer.staleness() for informer in (*self._informers, *selected)), default=math.inf)
+
     async def unanswered(self) -> str:
         """Why the server cannot be believed to have told us everything; "" if it answers."""
+        if not self._api_timeout_s or (self._heard_s() <= PROBE_VALID_S and not self._lost()):
+            return ""
         if self._probe is None or (self._probe.done() and self._clock() - self._probed_at > PROBE_VALID_S):
             self._probed_at = self._clock()
             self._probe = asyncio.create_task(self._ask(), name="node-proxy-probe")
-        return await asyncio.shield(self._probe)
+        return await asyncio.shield(self._probe) or self._lost()
 
     async def _ask(self) -> str:
         try:
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
+            async with asyncio.timeout(self._api_timeout_s):
                 await self._client.list(Nodes, field_selector=self._node_name, resource_version="0", limit=1)
         except TimeoutError:
-            return f"the API server did not answer within {PROBE_TIMEOUT_S:g} s"
+            return f"the API server did not answer within {self._api_timeout_s:g} s"
         except Unreachable as error:
             return f"the API server cannot be reached: {error}"
         except StatusError as error:

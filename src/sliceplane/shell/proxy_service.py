@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from sliceplane.api.gates import Gates
 from sliceplane.kit.rng import Rng
+from sliceplane.proxy.configuration.settings import ProxySettings
 from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
-from sliceplane.shell.conntrack import Conntrack
 from sliceplane.shell.nft_runner import NftError, NftRunner
-from sliceplane.shell.node_proxy import NodeProxy, available_families
+from sliceplane.shell.pages import PageError
 from sliceplane.shell.proxy_report import report_progress
+from sliceplane.shell.proxy_setup import make_proxy, prepare, serving
 from sliceplane.shell.reflect import loop_clock
 from sliceplane.shell.start_error import StartError
+from sliceplane.shell.sysctls import SysctlError
 
 if TYPE_CHECKING:
     from sliceplane.shell.plane import Plane
@@ -30,32 +33,34 @@ class ProxyService:
 
     name = "proxy"
 
-    def __init__(self, node: str, netns: str = "", gates: Gates | None = None) -> None:
+    def __init__(
+        self, node: str, netns: str = "", gates: Gates | None = None, settings: ProxySettings | None = None
+    ) -> None:
+        """*settings* ``None``: no pages, and what belongs to the whole machine is left as it is."""
         self._node = node
         self._netns = netns
-        self._gates = gates
+        self._gates = gates or Gates()
+        self._settings = settings or ProxySettings()
         self._runner = NftRunner(netns=netns)
+        self._pages = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, plane: Plane) -> None:
         """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left behind."""
         try:
-            await self._runner.probe()
-        except NftError as error:
+            await prepare(self._runner, self._settings, self._netns)
+        except (NftError, SysctlError) as error:
             raise StartError(f"--proxy: {error}") from error
         user = User(name=f"system:node-proxy:{self._node}", groups=("system:masters",))
         client = InProcessClient(
             plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=user
         )
         clock = loop_clock(plane.clock())
-        proxy = NodeProxy(
-            self._node,
-            self._runner,
-            families=available_families(),
-            gates=self._gates,
-            flows=Conntrack(netns=self._netns),
-            clock=clock,
-        )
+        proxy = make_proxy(self._node, self._runner, self._settings, netns=self._netns, gates=self._gates, clock=clock)
+        try:
+            await self._pages.enter_async_context(serving(proxy, self._settings))
+        except PageError as error:
+            raise StartError(f"--proxy: {error}") from error
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
         self._tasks = [asyncio.create_task(proxy.follow(client, rng), name="node proxy")]
         if proxy.reads_slices:
@@ -67,3 +72,4 @@ class ProxyService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._pages.aclose()

@@ -77,6 +77,7 @@ class Informer(Generic[T]):
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._on_synced: list[Callable[[], None]] = []
+        self._lost = ""
         self._named = {"resource": resource.key, **{name: text for name, text in self._scope.items() if text}}
 
     # For owners
@@ -89,6 +90,12 @@ class Informer(Generic[T]):
     def staleness(self) -> float:
         """Seconds since the cache was last known to be current; ``math.inf`` before the first list."""
         return self.reflector.staleness(self._clock())
+
+    @property
+    def lost(self) -> str:
+        """Why nobody tells us of changes at the moment: a list or watch failed and no watch was opened since; "" if one
+        is open or being opened for the first time."""
+        return self._lost
 
     async def wait_synced(self) -> None:
         await self._synced.wait()
@@ -126,7 +133,8 @@ class Informer(Generic[T]):
                 # Not a failure of the server, which comes as a StatusError: a fault of ours or of a handler.
                 # What the cache missed by it is in the next list.
                 _log.error("an informer met a fault and lists again", **self._named, exc_info=error)
-                self.reflector.on_fault(internal(f"{type(error).__name__}: {error}"), self._clock())
+                self._lost = f"{type(error).__name__}: {error}"
+                self.reflector.on_fault(internal(self._lost), self._clock())
             self._deliver()
 
     async def _perform(self, action: Action) -> None:
@@ -172,6 +180,7 @@ class Informer(Generic[T]):
                     **self._scope,
                 ) as messages:
                     reflector.on_watch_opened(self._clock())
+                    self._lost = ""
                     self._rearm(limit, loop)
                     taken = 0
                     async for message in messages:
@@ -205,6 +214,7 @@ class Informer(Generic[T]):
 
     def _failed(self, event: str, error: StatusError | Unreachable | TimeoutError) -> None:
         told = error if isinstance(error, StatusError) else no_answer(error)
+        self._lost = str(told)
         if self.reflector.phase is Phase.LISTING:
             self.reflector.on_list_failed(told, self._clock())
         elif self.reflector.phase is Phase.WATCHING:
@@ -216,6 +226,7 @@ class Informer(Generic[T]):
     def _tell(self) -> None:
         """The reflector gave up a watch by itself; it knows why."""
         if self.reflector.last_error is not None:
+            self._lost = str(self.reflector.last_error[0])
             _log.warning("a watch was given up", **self._named, error=str(self.reflector.last_error[0]))
 
     # Delivery

@@ -2,7 +2,7 @@
 
 A load balancer asks each node "have you endpoints of this Service?" at the Service's healthCheckNodePort; 200 is yes.
 Any path and method will do.  The two IP families answer apart, each with its own count, so a load balancer hears of the
-endpoints that it can reach.
+endpoints that it can reach.  They listen where node ports are, in the network namespace of the rules.
 
 ``serviceProxyHealthy`` says whether the rules are as they should be.  That the API server is away does not count here:
 the rules of before are the best there are, and a load balancer that is sent away from every node at once helps nobody.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from sliceplane.kit.ip import Family
 from sliceplane.proxy.aftermath import HealthCheck
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.shell.log import get_logger
+from sliceplane.shell.netns import Listen, listening_in
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -36,9 +38,14 @@ class ServiceHealth:
     """The servers of one IP family.  One caller at a time."""
 
     def __init__(
-        self, family: Family, healthy: Callable[[], bool], on_failed: Callable[[ServiceKey, str], None] | None = None
+        self,
+        family: Family,
+        healthy: Callable[[], bool],
+        on_failed: Callable[[ServiceKey, str], None] | None = None,
+        listen: Listen = listening_in(""),  # noqa: B008  # a function without state
     ) -> None:
-        """*on_failed* is told, once, of a Service whose port cannot be had, and why."""
+        """*on_failed* is told, once, of a Service whose port cannot be had, and why.  *listen* opens sockets."""
+        self._listen = listen
         self._family: Family = family
         self._healthy = healthy
         self._on_failed = on_failed
@@ -71,11 +78,14 @@ class ServiceHealth:
 
         runner = web.ServerRunner(web.Server(answer, access_log=None))
         await runner.setup()
+        opened: list[socket.socket] = []
         try:
             for host in hosts:
-                await web.TCPSite(runner, host, port, reuse_address=True).start()
+                opened.append(await self._listen(host, port))
+                await web.SockSite(runner, opened[-1]).start()
         except OSError as error:
             await runner.cleanup()  # all or none
+            _close(opened)
             if key not in self._failed:
                 self._failed.add(key)
                 why = os.strerror(error.errno or 0)
@@ -85,6 +95,7 @@ class ServiceHealth:
             return
         except asyncio.CancelledError:
             await runner.cleanup()
+            _close(opened)
             raise
         self._failed.discard(key)
         self._servers[key] = (port, hosts, runner)  # type: ignore[assignment]  # a ServerRunner is cleaned up alike
@@ -108,3 +119,8 @@ class ServiceHealth:
                 "X-Load-Balancing-Endpoint-Weight": str(count),
             },
         )
+
+
+def _close(opened: list[socket.socket]) -> None:
+    for each in opened:
+        each.close()

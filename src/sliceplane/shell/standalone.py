@@ -7,6 +7,7 @@ the host that the embedded plane uses, over another client.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Callable
@@ -14,8 +15,10 @@ from dataclasses import dataclass
 
 from sliceplane.controllers.election import ElectionConfig
 from sliceplane.kit.rng import Rng
+from sliceplane.kit.samples import Family
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.client.fenced import FencedClient
+from sliceplane.shell.client_metrics import leader_family
 from sliceplane.shell.controllers import STALENESS_S_MAX, Entry, complaint
 from sliceplane.shell.election import Candidate
 from sliceplane.shell.events import EventRecorder
@@ -32,8 +35,17 @@ _LOOK_S = 0.05
 class Standalone:
     """The controllers of this process.  Made inside a running loop; ``run`` once."""
 
-    def __init__(self, client: Client, entries: tuple[Entry, ...], election: ElectionConfig | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        entries: tuple[Entry, ...],
+        election: ElectionConfig | None,
+        *,
+        election_client: Client | None = None,
+    ) -> None:
+        """*election_client*: where *client* keeps to a limit, one that does not: a Lease does not wait its turn."""
         self._client = client
+        self._election = election
         self._entries = entries
         self._clock = loop_clock(time.time())
         self._rng = Rng(int.from_bytes(os.urandom(8), "big"))
@@ -43,7 +55,9 @@ class Standalone:
         self._candidate = (
             None
             if election is None
-            else Candidate(client, election, rng=self._rng.fork(), clock=self._clock, note=self._recorder.record)
+            else Candidate(
+                election_client or client, election, rng=self._rng.fork(), clock=self._clock, note=self._recorder.record
+            )
         )
 
     async def run(self) -> None:
@@ -82,6 +96,17 @@ class Standalone:
     def pages(self) -> dict[str, Callable[[], Page]]:
         """For ``shell.pages.serve_pages``: alive, and ready to work or to take over."""
         return {"/healthz": self._live, "/livez": self._live, "/readyz": self._ready}
+
+    def samples(self) -> tuple[Family, ...]:
+        """The figures of the controllers while they work, and who leads."""
+        found = () if self._host is None else self._host.samples()
+        if self._election is None or self._candidate is None:
+            return found
+        return (*found, leader_family(self._election.name, self._candidate.leading))
+
+    def staleness_s(self) -> float:
+        """Of the stalest cache; ``math.inf`` while there is none."""
+        return math.inf if self._host is None else self._host.status().staleness_s
 
     def _live(self) -> Page:
         """Stale caches are somebody else's fault at first; a restart helps if they stay so."""

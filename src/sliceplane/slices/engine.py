@@ -24,6 +24,7 @@ from sliceplane.slices.members import Effect, Members
 from sliceplane.slices.pod_routes import UNTOUCHED, PodRoutes, Touched, touched
 from sliceplane.slices.service import ServiceState, Totals
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
+from sliceplane.slices.sight import Sight
 from sliceplane.slices.subsets import NodeZones, Subsetting
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.topology import ZoneShares
@@ -200,6 +201,14 @@ class SliceEngine:
         self._uncounted[key] = None
         self._drop_if_empty(service)
         return plan
+
+    def look(self, key: str, now: float) -> Sight | None:
+        """What *key* should have and what it has, for who only compares and never asks for a plan."""
+        service = self._services.get(key)
+        return None if service is None else service.look(now)
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        return self._routes.pod(namespace, name)
 
     def surplus(self, key: str) -> int:
         """How many slices of *key* merging can save now.  Costs O(groups of ports)."""

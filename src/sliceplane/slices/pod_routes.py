@@ -104,6 +104,11 @@ class PodRoutes(Generic[S]):
             del self._selecting[namespace]
             self._pods.drop_labels(namespace)
 
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """As last seen."""
+        facts = self._pods.get(namespace, name)
+        return None if facts is None else facts.pod
+
     def matching(self, namespace: str, labels: dict[str, str]) -> dict[str, S]:
         """The states that select a Pod with these *labels*, by the name of their Service."""
         return self._selectors.matching(namespace, labels)

@@ -31,6 +31,7 @@ from sliceplane.slices.packer import Packer
 from sliceplane.slices.packplan import Update, hold_back
 from sliceplane.slices.ports import PortResolver
 from sliceplane.slices.shape import ServiceShape
+from sliceplane.slices.sight import Sight
 from sliceplane.slices.subsets import REASON_DISABLED, REASON_INVALID, NodeZones, Subsetting
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 from sliceplane.slices.topology import ZoneShares
@@ -276,6 +277,18 @@ class ServiceState:
         self.in_flight = bool(going)
         self._made = 0
         return SlicePlan(tuple(map(delete_slice, going)))
+
+    def look(self, now: float) -> Sight | None:
+        """What is desired and what there is, without a plan; ``None`` for no service.  Hints are settled as before
+        a plan."""
+        if self.shape is None:
+            return None
+        if self.members is not None:
+            self.members.settle_subsets()
+            self.members.settle_hints(now)
+            self.members.take_notices()
+        desired = {family: packer.desired for family, packer in self._packers.items()}
+        return Sight(self.shape, desired, self.slices)
 
     @property
     def surplus(self) -> int:

@@ -6,8 +6,9 @@ that it lacks if its annotation ``rbac.authorization.kubernetes.io/autoupdate`` 
 
 from __future__ import annotations
 
+from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import ClusterRoles, Resource
+from sliceplane.api.scheme import ClusterRoles, Resource, Roles
 from sliceplane.registry.authorization.policy import AUTOUPDATE, SOURCES, gathered_rules, objects
 from sliceplane.registry.authorization.rules import document_of_rule, rules_of, uncovered
 from sliceplane.registry.core import Core, key_of
@@ -20,11 +21,12 @@ from sliceplane.registry.update import update
 def ensure_policy(core: Core, ctx: Context) -> None:
     for resource, wanted in objects():
         core.store.end_step()
-        target = Target(resource=resource, name=wanted["metadata"]["name"])
+        namespace = wanted["metadata"].get("namespace", "")
+        target = Target(resource=resource, namespace=namespace, name=wanted["metadata"]["name"])
         record = core.store.latest(key_of(target))
         if record is None:
             _keep_additions(core, wanted)
-            create(core, ctx, Target(resource=resource), Body(document=wanted), BY_THE_SERVER)
+            _create(core, ctx, Target(resource=resource, namespace=namespace), wanted)
             continue
         document = document_of(record)
         if document["metadata"].get("annotations", {}).get(AUTOUPDATE) == "true" and _complete(
@@ -34,6 +36,15 @@ def ensure_policy(core: Core, ctx: Context) -> None:
     core.store.end_step()
     # A crash may have come between a role and those that gather it.
     core.gather(core.aggregation.all())
+
+
+def _create(core: Core, ctx: Context, target: Target, wanted: Document) -> None:
+    try:
+        create(core, ctx, target, Body(document=wanted), BY_THE_SERVER)
+    except StatusError as error:
+        # Somebody has deleted the namespace: what it holds is made at the next start, with the namespace.
+        if not is_namespace_terminating(error):
+            raise
 
 
 def _keep_additions(core: Core, wanted: Document) -> None:
@@ -61,7 +72,7 @@ def _made_aggregated(document: Document, wanted: Document) -> bool:
 
 def _complete(resource: Resource, document: Document, wanted: Document) -> bool:
     """Add what *document* lacks of *wanted*; returns whether that was anything."""
-    if resource is ClusterRoles:
+    if resource in (ClusterRoles, Roles):
         if "aggregationRule" in wanted:
             return _made_aggregated(document, wanted)
         missing = [document_of_rule(rule) for rule in uncovered(rules_of(document), rules_of(wanted))]

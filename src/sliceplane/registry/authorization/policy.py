@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource
+from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
 from sliceplane.registry.authorization.rules import ALL, Rule, document_of_rule
 from sliceplane.registry.authorization.types import AUTHENTICATED, MASTERS, UNAUTHENTICATED
 
@@ -172,6 +172,14 @@ ROLES: dict[str, tuple[Rule, ...]] = {
     ),
     "view": (),
 }
+#: roles of one namespace: (namespace, name) -> rules, and the user that has them.  A proxy tells in a Lease how far it
+#: is (``proxy.progress``), in the namespace where the kubelets' Leases are; rules cannot name objects that are created.
+NAMESPACED_ROLES: dict[tuple[str, str], tuple[tuple[Rule, ...], str]] = {
+    ("kube-node-lease", "sliceplane:node-proxier"): (
+        (_on("coordination.k8s.io", "leases", "create", "patch"),),
+        "system:kube-proxy",
+    ),
+}
 #: what a role is gathered by, and for what
 _AGGREGATE_TO = "rbac.authorization.k8s.io/aggregate-to-"
 #: roles that gather others, and those by which they are gathered in turn
@@ -215,6 +223,12 @@ def objects() -> Iterator[tuple[Resource, Document]]:
         if subjects:
             reference = {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": name}
             yield ClusterRoleBindings, {"metadata": _head(name), "subjects": subjects, "roleRef": reference}
+    for (namespace, name), (granted, user) in NAMESPACED_ROLES.items():
+        head = {**_head(name), "namespace": namespace}
+        yield Roles, {"metadata": head, "rules": [document_of_rule(rule) for rule in granted]}
+        subject = {"kind": "User", "apiGroup": RBAC_GROUP, "name": user}
+        reference = {"apiGroup": RBAC_GROUP, "kind": "Role", "name": name}
+        yield RoleBindings, {"metadata": dict(head), "subjects": [subject], "roleRef": reference}
 
 
 def gathered_rules(name: str) -> tuple[Rule, ...]:

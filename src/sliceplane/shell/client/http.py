@@ -3,7 +3,8 @@
 Bodies are never decoded here beyond the envelope: list items and watch objects stay the bytes that the server sent.
 Errors come in two families and are mapped in one place: an answer with a code of 300 or more is a ``StatusError`` as
 its Status body says; no answer is ``Unreachable`` with the cause chained.  A 401 refreshes the credentials and is
-tried once more, which is safe for writes too: the server has looked at nothing but who asks.
+tried once more, which is safe for writes too: the server has looked at nothing but who asks.  What else is sent again
+says ``client.retries``.
 
 aiohttp is loaded with the first request.
 """
@@ -11,20 +12,27 @@ aiohttp is loaded with the first request.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.scheme import Resource
+from sliceplane.kit.samples import Family
+from sliceplane.kit.token_bucket import TokenBucket
 from sliceplane.shell.client.base import ListPage, PatchType, Unreachable, WatchMessage
 from sliceplane.shell.client.credentials import CredentialsError
+from sliceplane.shell.client.http_samples import HttpSamples
 from sliceplane.shell.client.lines import BadStream, WatchLines
 from sliceplane.shell.client.replies import error_of
+from sliceplane.shell.client.retries import NO_RETRIES, Retries
 
 if TYPE_CHECKING:
     import aiohttp
@@ -37,6 +45,12 @@ REQUEST_TIMEOUT_S = 65.0
 #: connections kept open although nothing uses them
 IDLE_CONNECTION_S = 60.0
 READ_BYTES = 256 * 1024
+#: after so long without a packet the kernel asks the peer's kernel whether the connection is still there, every
+#: ``KEEPALIVE_INTERVAL_S``, and gives up after ``KEEPALIVE_PROBES``: a watch whose peer vanished ends within 30 s,
+#: long before its silence would tell, and costs the server's process nothing
+KEEPALIVE_IDLE_S = 15
+KEEPALIVE_INTERVAL_S = 5
+KEEPALIVE_PROBES = 3
 
 _PATCH_TYPES: Mapping[PatchType, str] = {
     "json": "application/json-patch+json",
@@ -45,6 +59,7 @@ _PATCH_TYPES: Mapping[PatchType, str] = {
     "apply": "application/apply-patch+yaml",
 }
 Params = dict[str, str]
+Headers = list[tuple[str, str]]
 
 
 class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
@@ -75,15 +90,35 @@ class _Request:
 class HttpClient:
     """See ``shell.client.base.Client``.  Used in one loop; ``close`` when done."""
 
-    def __init__(self, connection: Connection, *, field_manager: str = "sliceplane") -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        field_manager: str = "sliceplane",
+        limit: TokenBucket | None = None,
+        retries: Retries = NO_RETRIES,
+        read_only: bool = False,
+    ) -> None:
+        """*limit*: requests wait for a token each, watches too.  *read_only*: nothing but GET is ever sent."""
         self._connection = connection
         self._manager = field_manager
+        self._limit = limit
+        self._retries = retries
+        self._read_only = read_only
+        self._samples = HttpSamples(urlsplit(connection.server).netloc)
         self._session: aiohttp.ClientSession | None = None
+        #: made before the certificates changed; its watches go on
+        self._retired: aiohttp.ClientSession | None = None
+        self._tls_number = 0
         self._closed = False
 
     @property
     def server(self) -> str:
         return self._connection.server
+
+    def samples(self) -> tuple[Family, ...]:
+        """For monitoring."""
+        return self._samples.families()
 
     # Reading
 
@@ -199,9 +234,11 @@ class HttpClient:
     async def close(self) -> None:
         """Idempotent.  Open watches end as if the connection broke."""
         self._closed = True
-        session, self._session = self._session, None
-        if session is not None:
+        sessions = [each for each in (self._session, self._retired) if each is not None]
+        self._session = self._retired = None
+        for session in sessions:
             await session.close()
+        if sessions:
             # Aborted connections are let go in the next turn of the loop, which may be its last.
             await asyncio.sleep(0)
 
@@ -227,11 +264,25 @@ class HttpClient:
 
     async def _open(self, request: _Request) -> aiohttp.ClientResponse:
         """The response of a request that was accepted, its body unread.  Raises ``StatusError``, ``Unreachable``."""
+        # First of all, and not in a layer that somebody could go around.
+        if self._read_only and request.method != "GET":
+            raise StatusError(405, "MethodNotAllowed", f"{request.method} {request.path}: this client only reads")
         refreshable = self._connection.credentials.refreshable
-        response = await self._exchange(request, refresh=False)
-        if response.status == 401 and refreshable:
+        refresh, refusals = False, 0
+        while True:
+            response = await self._exchange(request, refresh=refresh)
+            if response.status == 401 and refreshable and not refresh:
+                response.release()
+                refresh = True
+                continue
+            after = response.headers.get("Retry-After", "")
+            wait = self._retries.wait_s(request.method, response.status, after, refusals)
+            if wait is None:
+                break
+            self._samples.retried(request.method, str(response.status))
             response.release()
-            response = await self._exchange(request, refresh=True)
+            await asyncio.sleep(wait)
+            refresh, refusals = False, refusals + 1
         # Redirects are not followed: nobody else is to see our credentials.
         if response.status >= 300:
             raise await self._refusal(response)
@@ -240,11 +291,15 @@ class HttpClient:
     async def _exchange(self, request: _Request, *, refresh: bool) -> aiohttp.ClientResponse:
         import aiohttp
 
+        await self._take_turn(request.method)
         headers = await self._headers(refresh)
         if request.body is not None:
-            headers["Content-Type"] = request.content_type
+            headers.append(("Content-Type", request.content_type))
+        session = await self._ready_session(look=refresh)
+        began = time.monotonic()
+        code = "<error>"
         try:
-            return await self._ready_session().request(
+            response = await session.request(
                 request.method,
                 self.server + request.path,
                 params=request.params,
@@ -253,9 +308,21 @@ class HttpClient:
                 timeout=aiohttp.ClientTimeout(total=request.timeout_s, sock_connect=CONNECT_TIMEOUT_S),
                 allow_redirects=False,
                 server_hostname=self._connection.server_hostname,
+                proxy=self._connection.proxy or None,
             )
+            code = str(response.status)
+            return response
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unreachable(error) from error
+        finally:
+            self._samples.answered(request.method, code, time.monotonic() - began)
+
+    async def _take_turn(self, method: str) -> None:
+        if self._limit is not None:
+            wait = self._limit.take(time.monotonic())
+            self._samples.limited(method, wait)
+            if wait > 0:
+                await asyncio.sleep(wait)
 
     async def _refusal(self, response: aiohttp.ClientResponse) -> StatusError:
         import aiohttp
@@ -267,25 +334,39 @@ class HttpClient:
                 raise self._unreachable(error) from error
             return error_of(response.status, body, response.headers.get("Retry-After", ""))
 
-    async def _headers(self, refresh: bool) -> dict[str, str]:
-        headers = {"Accept": "application/json", "User-Agent": "sliceplane"}
+    async def _headers(self, refresh: bool) -> Headers:
+        headers: Headers = [("Accept", "application/json"), ("User-Agent", "sliceplane"), *self._connection.headers]
         try:
             authorization = await self._connection.credentials.authorization(refresh=refresh)
         except CredentialsError as error:
             raise Unreachable(f"no credentials for {self.server}: {error}") from error
         if authorization:
-            headers["Authorization"] = authorization
+            headers.append(("Authorization", authorization))
         return headers
 
-    def _ready_session(self) -> aiohttp.ClientSession:
+    async def _ready_session(self, *, look: bool) -> aiohttp.ClientSession:
+        """With the certificates as they are now.  *look*: who we are was refused, so look at their files at once."""
         import aiohttp
 
         if self._closed:
             raise Unreachable("the client is closed")
+        tls = self._connection.tls
+        context: ssl.SSLContext | bool = self._connection.ssl_context or True
+        if tls is not None:
+            if look:
+                tls.look_again()
+            number, context = tls.current()
+            if number != self._tls_number:
+                # A connection has the certificate that it was opened with: no request may use it any more.
+                self._tls_number = number
+                oldest, self._retired, self._session = self._retired, self._session, None
+                if oldest is not None:
+                    await oldest.close()
         if self._session is None:
-            context: ssl.SSLContext | bool = self._connection.ssl_context or True
             # No limit: watches hold one connection each, and requests are bounded by those who make them.
-            connector = aiohttp.TCPConnector(ssl=context, limit=0, keepalive_timeout=IDLE_CONNECTION_S)
+            connector = aiohttp.TCPConnector(
+                ssl=context, limit=0, keepalive_timeout=IDLE_CONNECTION_S, socket_factory=_socket
+            )
             self._session = aiohttp.ClientSession(
                 connector=connector, read_bufsize=READ_BYTES, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
             )
@@ -293,6 +374,23 @@ class HttpClient:
 
     def _unreachable(self, error: Exception) -> Unreachable:
         return Unreachable(f"{self.server}: {str(error) or type(error).__name__}")
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    """For aiohttp: a socket for one entry of ``getaddrinfo``'s answer, whose peer's death is noticed."""
+    family, kind, protocol, *_ = address
+    opened = socket.socket(family=family, type=kind, proto=protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+        # The same bound for what was sent and never acknowledged.
+        ("TCP_USER_TIMEOUT", (KEEPALIVE_IDLE_S + KEEPALIVE_INTERVAL_S * KEEPALIVE_PROBES) * 1000),
+    ):
+        if hasattr(socket, name):  # not on every system
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return opened
 
 
 class _Messages:

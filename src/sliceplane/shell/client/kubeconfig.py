@@ -1,7 +1,7 @@
-"""From a kubeconfig, or from inside a pod, to how a server is reached and who we are there.
+"""From kubeconfigs, or from inside a pod, to how a server is reached and who we are there.
 
-lightkube parses the file and picks the context; TLS contexts and credentials are made here, since its own are bound
-to its HTTP library.  It is loaded when a kubeconfig is.
+What is in files is read again when the files change (``client.tls``, ``client.credentials``); the kubeconfig itself is
+read once.
 """
 
 from __future__ import annotations
@@ -10,21 +10,29 @@ import base64
 import binascii
 import os
 import ssl
-import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sliceplane.shell.client.credentials import Credentials, Exec, Fixed, TokenFile, basic, bearer
+from sliceplane.shell.client import proxies
+from sliceplane.shell.client.credentials import Credentials, Fixed, TokenFile, basic, bearer
+from sliceplane.shell.client.exec_plugin import API_VERSIONS, Exec
+from sliceplane.shell.client.kubeconfig_files import (
+    Chosen,
+    ClusterEntry,
+    ExecEntry,
+    KubeconfigError,
+    UserEntry,
+    choose,
+)
+from sliceplane.shell.client.tls import Pem, Tls
 
-if TYPE_CHECKING:
-    from lightkube.config.kubeconfig import SingleConfig
+__all__ = ["Connection", "KubeconfigError", "default_path", "default_paths", "from_file", "in_cluster", "load"]
 
 IN_CLUSTER_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
-
-
-class KubeconfigError(Exception):
-    """The configuration cannot be used.  The text is a sentence for a person and names the file."""
+#: the extension of a cluster that login programs are told of
+_EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,155 +40,181 @@ class Connection:
     """``server`` is a URL without a slash at its end.  ``ssl_context`` is ``None`` for plain HTTP."""
 
     server: str
+    #: as it was at first; where there is ``tls``, that has the current one
     ssl_context: ssl.SSLContext | None
     credentials: Credentials
     namespace: str = "default"
     #: the name that the server's certificate must have, if that is not the URL's host
     server_hostname: str | None = None
+    tls: Tls | None = None
+    #: an HTTP proxy; "": none
+    proxy: str = ""
+    #: sent with every request (impersonation)
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 def load(path: str | Path | None = None, *, context: str | None = None) -> Connection:
     """Read a kubeconfig.
 
-    Without *path*: the service account if this is a pod, else the first file of ``KUBECONFIG``, else
+    Without *path*: the files of ``KUBECONFIG``, merged; else the service account if this is a pod; else
     ``~/.kube/config``.  Raises ``KubeconfigError``.
     """
-    if path is None and "KUBERNETES_SERVICE_HOST" in os.environ and Path(IN_CLUSTER_FOLDER, "token").exists():
+    if path is not None:
+        return from_file(Path(path), context=context)
+    if os.environ.get("KUBECONFIG", "").strip(os.pathsep):
+        return _connection(choose(default_paths(), context))
+    if context is None and "KUBERNETES_SERVICE_HOST" in os.environ and Path(IN_CLUSTER_FOLDER, "token").exists():
         return in_cluster()
-    if path is None and not os.environ.get("KUBECONFIG") and not default_path().exists():
+    if not default_path().exists():
         raise KubeconfigError(f"there is no kubeconfig {default_path()}: name one with --kubeconfig or in KUBECONFIG")
-    return from_file(Path(path) if path is not None else default_path(), context=context)
+    return from_file(default_path(), context=context)
+
+
+def default_paths() -> list[Path]:
+    """The files of ``KUBECONFIG``, else the one where everybody looks."""
+    named = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
+    return [Path(part).expanduser() for part in named or ["~/.kube/config"]]
+
+
+def load_for(server: str, path: str | Path | None = None, *, context: str | None = None) -> Connection:
+    """The API server at the URL *server*, with what ``load`` finds for anything else; without *path*, and where there
+    is nothing to load, as nobody.  Raises ``KubeconfigError``."""
+    server = server.rstrip("/")
+    if not server.startswith(("http://", "https://")):
+        raise KubeconfigError(f"{server!r} is not the URL of a server: it begins with neither http:// nor https://")
+    if path is None and not os.environ.get("KUBECONFIG") and not default_path().exists():
+        found = Connection(server=server, ssl_context=None, credentials=Fixed())
+    else:
+        found = load(path, context=context)
+    if not server.startswith("https://"):
+        return replace(found, server=server, ssl_context=None, tls=None)
+    plain = found.ssl_context is None and found.tls is None
+    return replace(found, server=server, ssl_context=ssl.create_default_context() if plain else found.ssl_context)
 
 
 def default_path() -> Path:
-    first = next((part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part), "")
-    return Path(first or "~/.kube/config").expanduser()
+    return default_paths()[0]
 
 
 def in_cluster(folder: str = IN_CLUSTER_FOLDER) -> Connection:
     """The API server of the pod that this process runs in.  Raises ``KubeconfigError``."""
-    from lightkube.config.kubeconfig import KubeConfig
-    from lightkube.core.exceptions import ConfigError
-
+    here = Path(folder)
     try:
-        chosen = _chosen(KubeConfig.from_service_account(folder).get())
-    except (ConfigError, KeyError) as error:
+        host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+        (here / "token").read_bytes()
+    except (KeyError, OSError) as error:
         raise KubeconfigError(f"this is not a pod with a service account: {error}") from error
-    return _connection(chosen, {}, folder)
+    try:
+        namespace = (here / "namespace").read_text().strip()
+    except OSError:
+        namespace = ""
+    cluster = ClusterEntry(
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        certificate_authority=str(here / "ca.crt"),
+    )
+    return _connection(Chosen(cluster, UserEntry(token_file=str(here / "token")), namespace or "default", folder))
 
 
 def from_file(path: Path, *, context: str | None = None) -> Connection:
     """Raises ``KubeconfigError``."""
-    import msgspec
-    import yaml
-    from lightkube.config.kubeconfig import KubeConfig
-    from lightkube.core.exceptions import ConfigError
-
-    try:
-        document = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        if not isinstance(document, dict):
-            raise KubeconfigError(f"kubeconfig {path} is incomplete: it holds no members")
-        chosen = _chosen(KubeConfig.from_dict(document, fname=path).get(context))
-    except OSError as error:
-        raise KubeconfigError(f"kubeconfig {path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise KubeconfigError(f"kubeconfig {path} is not YAML: {' '.join(str(error).split())}") from error
-    except ConfigError as error:
-        raise KubeconfigError(f"kubeconfig {path}: {error}") from error
-    except KeyError as error:
-        raise KubeconfigError(f"kubeconfig {path} is incomplete: it has no {error.args[0]!r}") from error
-    except (TypeError, AttributeError, msgspec.ValidationError) as error:
-        raise KubeconfigError(f"kubeconfig {path} is incomplete: {error}") from error
-    return _connection(chosen, _cluster_entry(document, chosen), str(path))
+    return _connection(choose([path], context))
 
 
-def _chosen(found: SingleConfig | None) -> SingleConfig:
-    assert found is not None, "get() without a default finds a context or raises"
-    return found
-
-
-def _cluster_entry(document: dict[str, Any], chosen: SingleConfig) -> dict[str, Any]:
-    """The cluster as written, for what lightkube does not model (tls-server-name)."""
-    for entry in document["clusters"]:
-        if entry["name"] == chosen.context.cluster:
-            return dict(entry["cluster"])
-    return {}
-
-
-def _connection(chosen: SingleConfig, cluster_entry: dict[str, Any], source: str) -> Connection:
-    server = chosen.cluster.server.rstrip("/")
+def _connection(chosen: Chosen) -> Connection:
+    cluster, user = chosen.cluster, chosen.user
+    server = cluster.server.rstrip("/")
     if not server.startswith(("http://", "https://")):
         server = f"https://{server}"
     try:
-        context = _ssl_context(chosen) if server.startswith("https://") else None
-        credentials = _credentials(chosen)
+        tls = _tls(cluster, user) if server.startswith("https://") else None
+        proxy = proxies.configured(cluster.proxy_url) if cluster.proxy_url else proxies.from_environment(server)
+    except proxies.ProxyError as error:
+        raise KubeconfigError(f"{chosen.source}: {error}") from error
     except (OSError, ssl.SSLError, binascii.Error, UnicodeDecodeError) as error:
-        raise KubeconfigError(f"{source}: certificates cannot be used: {error}") from error
+        raise KubeconfigError(f"{chosen.source}: certificates cannot be used: {error}") from error
     return Connection(
         server=server,
-        ssl_context=context,
-        credentials=credentials,
+        ssl_context=None if tls is None else tls.current()[1],
+        credentials=_credentials(cluster, user, tls),
         namespace=chosen.namespace,
-        server_hostname=cluster_entry.get("tls-server-name"),
+        server_hostname=cluster.tls_server_name or None,
+        tls=tls,
+        proxy=proxy,
+        headers=_impersonation(user),
     )
 
 
-def _ssl_context(chosen: SingleConfig) -> ssl.SSLContext:
-    cluster, user = chosen.cluster, chosen.user
-    if cluster.certificate_auth_data:
-        authority = _decoded(cluster.certificate_auth_data).decode()
-        context = ssl.create_default_context(cadata=authority)
-    elif cluster.certificate_auth:
-        context = ssl.create_default_context(cafile=chosen.abs_file(cluster.certificate_auth))
-    else:
-        context = ssl.create_default_context()
-    if cluster.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if user is not None and (user.client_cert_data or user.client_cert):
-        certificate = _bytes_of(chosen, user.client_cert_data, user.client_cert)
-        key = _bytes_of(chosen, user.client_key_data, user.client_key)
-        _load_certificate(context, certificate + b"\n" + key)
-    return context
+def _tls(cluster: ClusterEntry, user: UserEntry) -> Tls:
+    authority = _pem(cluster.certificate_authority_data, cluster.certificate_authority)
+    if cluster.insecure_skip_tls_verify and (authority.data or authority.path):
+        raise KubeconfigError("insecure-skip-tls-verify and a certificate authority contradict each other")
+    return Tls(
+        authority=authority,
+        certificate=_pem(user.client_certificate_data, user.client_certificate),
+        key=_pem(user.client_key_data, user.client_key),
+        insecure=cluster.insecure_skip_tls_verify,
+    )
 
 
-def _bytes_of(chosen: SingleConfig, data: str | None, path: str | None) -> bytes:
+def _pem(data: str | None, path: str | None) -> Pem:
     if data:
-        return _decoded(data)
-    return Path(chosen.abs_file(path)).read_bytes() if path else b""
+        # Strictly: lenient decoding makes nothing of rubbish, and no authority at all means to trust every public one.
+        return Pem(data=base64.b64decode("".join(data.split()), validate=True))
+    return Pem(path=Path(path)) if path else Pem()
 
 
-def _decoded(data: str) -> bytes:
-    # Strictly: lenient decoding makes nothing of rubbish, and no authority at all means to trust every public one.
-    return base64.b64decode("".join(data.split()), validate=True)
-
-
-def _load_certificate(context: ssl.SSLContext, pem: bytes) -> None:
-    # OpenSSL takes certificates from files only; this one is readable by us alone and gone at once.
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(pem)
-        file.flush()
-        context.load_cert_chain(file.name)
-
-
-def _credentials(chosen: SingleConfig) -> Credentials:
-    user = chosen.user
-    if user is None:
-        return Fixed()
+def _credentials(cluster: ClusterEntry, user: UserEntry, tls: Tls | None) -> Credentials:
     if user.token_file:
-        return TokenFile(Path(chosen.abs_file(user.token_file)))
+        return TokenFile(Path(user.token_file))
     if user.token:
         return bearer(user.token)
     if user.exec:
-        environment = {variable.name: variable.value for variable in user.exec.env or ()}
-        command = user.exec.command
-        # As kubectl: a command with a slash is relative to the kubeconfig, a plain name is looked up in PATH.
-        if os.sep in command:
-            command = str(chosen.abs_file(command))
-        hint = user.exec.installHint or ""
-        return Exec(command, user.exec.args or [], environment, user.exec.apiVersion, hint)
+        return _exec(cluster, user.exec, tls)
     if user.username and user.password is not None:
         return basic(user.username, user.password)
     if user.auth_provider:
         raise KubeconfigError("auth-provider is not supported: Kubernetes removed it in 1.26, use exec")
     return Fixed()
+
+
+def _exec(cluster: ClusterEntry, entry: ExecEntry, tls: Tls | None) -> Exec:
+    if entry.api_version not in API_VERSIONS:
+        known = " and ".join(API_VERSIONS)
+        raise KubeconfigError(f"exec: apiVersion {entry.api_version!r} is not supported, only {known}")
+    if entry.interactive_mode == "Always":
+        raise KubeconfigError(
+            f"exec: {entry.command} wants to ask a person (interactiveMode Always), and there is none"
+        )
+    return Exec(
+        entry.command,
+        entry.args or [],
+        {variable.name: variable.value for variable in entry.env or ()},
+        entry.api_version,
+        entry.install_hint or "",
+        cluster=_cluster_info(cluster) if entry.provide_cluster_info else None,
+        tls=tls,
+    )
+
+
+def _cluster_info(cluster: ClusterEntry) -> Mapping[str, Any]:
+    """``spec.cluster`` of an ExecCredential."""
+    authority = _pem(cluster.certificate_authority_data, cluster.certificate_authority).read()
+    config = next((e.get("extension") for e in cluster.extensions or () if e.get("name") == _EXEC_EXTENSION), None)
+    told: dict[str, Any] = {
+        "server": cluster.server,
+        "tls-server-name": cluster.tls_server_name,
+        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
+        "certificate-authority-data": base64.b64encode(authority).decode(),
+        "proxy-url": cluster.proxy_url,
+        "config": config,
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def _impersonation(user: UserEntry) -> tuple[tuple[str, str], ...]:
+    found = [("Impersonate-User", user.impersonate)] if user.impersonate else []
+    found += [("Impersonate-Uid", user.impersonate_uid)] if user.impersonate_uid else []
+    found += [("Impersonate-Group", group) for group in user.impersonate_groups or ()]
+    for key, values in sorted((user.impersonate_extra or {}).items()):
+        found += [(f"Impersonate-Extra-{key}", value) for value in values]
+    return tuple(found)

@@ -55,3 +55,6 @@ async def _send(client: Client, write: Write) -> bytes:
             return await client.delete(resource, namespace, write.name, write.body)
         case "get":
             return await client.get(resource, namespace, write.name)
+        case "list":
+            page = await client.list(resource, namespace=namespace, label_selector=write.label_selector)
+            return b'{"items":[' + b",".join(page.items) + b"]}"

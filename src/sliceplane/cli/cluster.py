@@ -1,0 +1,55 @@
+"""Flags of the commands that work against any cluster: which one, as whom, and how much of it may be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from sliceplane.shell.client.http import HttpClient
+    from sliceplane.shell.client.kubeconfig import Connection
+
+#: requests a second; upstream's controllers have 20 and 30 each, here one process shares them
+QPS_DEFAULT = 50.0
+BURST_DEFAULT = 100
+
+
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--kubeconfig`` and ``--context``."""
+    for option in (
+        click.option(
+            "--context", default=None, metavar="NAME", help="A context of the kubeconfig, not the current one."
+        ),
+        click.option(
+            "--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="How to reach the API server."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def rate_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--kube-api-qps`` and ``--kube-api-burst``."""
+    for option in (
+        click.option("--kube-api-burst", type=click.IntRange(min=1), default=BURST_DEFAULT, show_default=True,
+            metavar="N", help="Requests that may be saved up for a rush."),
+        click.option("--kube-api-qps", type=float, default=QPS_DEFAULT, show_default=True, metavar="N",
+            help="Requests a second at most; 0 or less: no limit."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def limited_client(connection: Connection, flags: dict[str, Any], *, read_only: bool = False) -> HttpClient:
+    """A client that keeps to the limits and sends again what a server had no time for."""
+    from sliceplane.kit.token_bucket import TokenBucket
+    from sliceplane.shell.client.http import HttpClient
+    from sliceplane.shell.client.retries import Retries
+
+    qps, burst = flags["kube_api_qps"], flags["kube_api_burst"]
+    limit = TokenBucket(rate_per_s=qps, burst=burst) if qps > 0 else None
+    manager = "sliceplane-controllers"
+    return HttpClient(connection, field_manager=manager, limit=limit, retries=Retries(), read_only=read_only)

@@ -1,0 +1,48 @@
+"""Health pages and metrics of a command that is no API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.values import ListenType
+
+if TYPE_CHECKING:
+    from sliceplane.kit.samples import Family
+    from sliceplane.shell.pages import PageMaker
+
+Source = Callable[[], "tuple[Family, ...]"]
+
+
+def monitoring_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--metrics-bind-address", type=ListenType(), default=None,
+            help="Serve /metrics there, and the health pages too.  [default: off]"),
+        click.option("--healthz-bind-address", type=ListenType(), default=None,
+            help="Serve /healthz, /livez and /readyz there.  [default: off]"),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+async def serve_monitoring(
+    stack: AsyncExitStack,
+    flags: dict[str, Any],
+    pages: Mapping[str, PageMaker],
+    sources: Sequence[Source],
+    staleness_s: Callable[[], float],
+) -> None:
+    """Until *stack* ends.  Raises ``shell.pages.PageError``."""
+    from sliceplane.shell.client_metrics import metrics_page
+    from sliceplane.shell.pages import serve_pages
+
+    health, metrics = flags["healthz_bind_address"], flags["metrics_bind_address"]
+    all_pages = {**pages, "/metrics": metrics_page(sources, staleness_s)}
+    served = {health: pages} if health is not None else {}
+    if metrics is not None:
+        served[metrics] = all_pages
+    for listen, shown in served.items():
+        await stack.enter_async_context(serve_pages(shown, *listen))

@@ -1,0 +1,170 @@
+"""``sliceplane controllers --shadow``: its flags, what it prints, and its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.cluster import limited_client
+from sliceplane.cli.process import on_stop_signal, say
+from sliceplane.cli.values import DurationType
+
+if TYPE_CHECKING:
+    from sliceplane.controllers.endpointslice import EndpointSliceConfig
+    from sliceplane.shadow.ledger import Ledger, News
+    from sliceplane.shell.client.kubeconfig import Connection
+    from sliceplane.shell.shadow import ShadowRun
+    from sliceplane.shell.shadow_report import Summary
+
+#: exit codes of ``--once``, as of diff(1)
+SAME, DIFFERENT, TROUBLE = 0, 1, 2
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+def shadow_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--shadow-output", type=click.Path(allow_dash=True, path_type=Path), default=None,
+            metavar="FILE", help="JSON lines of what appears and goes away; - for stdout."),
+        click.option("--shadow-grace", type=DurationType(), default="30s", show_default=True,
+            help="How long a difference must last to be reported."),
+        click.option("--shadow", is_flag=True,
+            help="Write nothing: report where EndpointSlices differ from ours."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def check_shadow_flags(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> None:
+    """Raises ``click.UsageError``."""
+    if not flags["shadow"]:
+        if flags["shadow_output"] is not None:
+            raise click.UsageError("--shadow-output is for --shadow")
+        return
+    if cleanup:
+        raise click.UsageError("--shadow writes nothing, and --cleanup only writes")
+    if chosen not in ("*", "endpointslice-controller", "endpointslice"):
+        raise click.UsageError("--shadow compares what endpointslice-controller writes, no other controller")
+
+
+class Printed:
+    """A ``shell.shadow.Output``.  A picture on a terminal, lines elsewhere; JSON lines where they are wanted."""
+
+    def __init__(self, json_lines: IO[bytes] | None, *, to_stdout: bool) -> None:
+        self._json = json_lines
+        self._quiet = to_stdout
+        self._live = sys.stdout.isatty() and not to_stdout
+        self._shown = ""
+
+    @property
+    def plain(self) -> bool:
+        """Lines for people are wanted on stdout."""
+        return not self._live and not self._quiet
+
+    def news(self, news: tuple[News, ...]) -> None:
+        from sliceplane.shell.shadow_report import json_line, line
+
+        for each in news:
+            self.json(json_line(each))
+            if self.plain:
+                say(line(each))
+
+    def json(self, line: bytes) -> None:
+        if self._json is not None:
+            self._json.write(line + b"\n")
+            self._json.flush()
+
+    def look(self, ledger: Ledger, summary: Summary, now: float) -> None:
+        if not self._live:
+            return
+        from sliceplane.shell.shadow_report import table
+
+        picture = f"{summary.text}\n\n{table(ledger.standing(), now)}"
+        if picture != self._shown:
+            self._shown = picture
+            say(f"{_CLEAR}{picture}")
+
+    def end(self, ledger: Ledger, summary: Summary, now: float, *, complete: bool) -> None:
+        """The last words."""
+        from sliceplane.shell.shadow_report import json_summary, table
+
+        self.json(json_summary(summary, now))
+        if self._quiet:
+            return
+        found = table(ledger.standing(), now, sys.maxsize)
+        if found:
+            say(found)
+        say(summary.text if complete else f"NOT everything was compared: {summary.text}")
+
+
+def run_shadow(
+    connection: Connection, config: EndpointSliceConfig, flags: dict[str, Any], once_timeout_s: float | None
+) -> int:
+    """The exit code.  *once_timeout_s*: end after one comparison of everything; ``None``: at a signal."""
+    target: Path | None = flags["shadow_output"]
+    to_stdout = str(target) == "-"
+    try:
+        lines = None if target is None else click.open_file(str(target), "wb" if to_stdout else "ab")
+    except OSError as error:
+        click.echo(f"Error: --shadow-output {target}: {error.strerror}", err=True)
+        return TROUBLE
+    try:
+        return asyncio.run(_run(connection, config, flags, Printed(lines, to_stdout=to_stdout), once_timeout_s))
+    finally:
+        if lines is not None and not to_stdout:
+            lines.close()
+
+
+async def _run(
+    connection: Connection,
+    config: EndpointSliceConfig,
+    flags: dict[str, Any],
+    output: Printed,
+    once_timeout_s: float | None,
+) -> int:
+    from sliceplane.cli.monitoring import serve_monitoring
+    from sliceplane.shell.shadow import ShadowRun
+
+    stop = asyncio.Event()
+    on_stop_signal(stop.set)
+    async with AsyncExitStack() as stack:
+        client = limited_client(connection, flags, read_only=True)
+        stack.push_async_callback(client.close)
+        run = ShadowRun(client, config, grace_s=flags["shadow_grace"])
+        stack.push_async_callback(run.close)
+        await serve_monitoring(stack, flags, run.pages(), (run.samples, client.samples), run.staleness_s)
+        run.start()
+        stopping = asyncio.create_task(stop.wait())
+        working = asyncio.create_task(
+            _follow(run, output) if once_timeout_s is None else run.once(output, once_timeout_s)
+        )
+        try:
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            interrupted = not working.done()
+        finally:
+            for task in (working, stopping):
+                task.cancel()
+            await asyncio.gather(working, stopping, return_exceptions=True)
+        # A fault of ours shall be seen; that a signal cancelled the work is none.
+        complete = once_timeout_s is None if interrupted else bool(working.result())
+        summary = run.summary()
+        output.end(run.ledger, summary, run.now(), complete=complete)
+        if once_timeout_s is None:
+            return SAME
+        if not complete:
+            return TROUBLE
+        return DIFFERENT if summary.differences else SAME
+
+
+async def _follow(run: ShadowRun, output: Printed) -> bool:
+    """Until cancelled."""
+    await run.wait_synced()
+    if output.plain:
+        say("ready shadow")
+    await run.follow(output)
+    return True

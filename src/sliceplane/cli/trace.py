@@ -1,0 +1,119 @@
+"""``sliceplane trace``: where does this packet go, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from sliceplane.cli.process import say
+from sliceplane.cli.serving import gates_of
+from sliceplane.cli.values import NetworksType, NodePortAddressesType
+
+if TYPE_CHECKING:
+    from sliceplane.shell.client.kubeconfig import Connection
+    from sliceplane.tracer.answer import Answer
+    from sliceplane.tracer.inquiry import ProxySettings
+    from sliceplane.tracer.question import Question
+
+#: exit codes
+ARRIVES, REFUSED, NO_ANSWER = 0, 1, 2
+
+
+@click.command("trace")
+@click.option("--from", "source", required=True, metavar="IP", help="Who sends: a Pod, a Node, or anybody outside.")
+@click.option("--to", "target", required=True, metavar="IP:PORT|SERVICE[.NAMESPACE][:PORT]",
+    help="A cluster IP, external IP, load balancer address or node port; or a Service by its name.")  # fmt: skip
+@click.option("--protocol", type=click.Choice(("tcp", "udp", "sctp"), case_sensitive=False), default=None,
+    help="[default: the Service's, else tcp]")  # fmt: skip
+@click.option("--node", default="", metavar="NAME", help="Whose rules.  [default: the sender's node]")
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="How to reach the API server.")
+@click.option("--cluster-cidr", type=NetworksType(), default="", metavar="CIDR[,CIDR]", help="As the proxy has it.")
+@click.option("--detect-local-mode", default="ClusterCIDR", show_default=True, help="As the proxy has it.",
+    type=click.Choice(("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")))  # fmt: skip
+@click.option("--masquerade-all", is_flag=True, help="As the proxy has it.")
+@click.option("--nodeport-addresses", type=NodePortAddressesType(), default="primary", show_default=True,
+    metavar="CIDR,...", help="As the proxy has it.")  # fmt: skip
+@click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="As the proxy has them.")
+@click.option("--emulated-version", default="", metavar="RELEASE", help="As the proxy has it.")
+def command(*, source: str, target: str, node: str, output: str, kubeconfig: Path | None, **flags: Any) -> None:
+    """Where does the packet that opens a connection go, and why.
+
+    Builds the rules that the node's proxy would have from what the API server says, sends the packet through them, and
+    tells the verdict, every endpoint with its share, and which Service, slice, hint and policy led there.  Reads only
+    (get and list of Services, EndpointSlices, Nodes, Pods and ServiceCIDRs), on any cluster; the kernel is not looked
+    at.
+
+    Exit code 0: it arrives; 1: it is dropped or rejected; 2: no answer, stderr says why.
+    """
+    from sliceplane.api.errors import StatusError
+    from sliceplane.shell.client.base import Unreachable
+    from sliceplane.shell.client.kubeconfig import KubeconfigError, load
+    from sliceplane.tracer.question import Unanswerable
+
+    settings = _settings(flags)
+    try:
+        question = _question(source, target, node, flags["protocol"])
+        answer = asyncio.run(_trace(load(kubeconfig), question, settings))
+    except (KubeconfigError, Unreachable, Unanswerable) as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _fail("interrupted")  # not click's exit code, which is 1: an answer here
+    except StatusError as error:
+        _fail(f"the server refuses: {error}")
+    except BaseExceptionGroup as errors:
+        # Of several requests side by side one failed, and maybe others with it.
+        expected = errors.subgroup((StatusError, Unreachable))
+        if expected is None:
+            raise
+        _fail(str(expected.exceptions[0]))
+    say(_rendered(answer, output))
+    raise SystemExit(ARRIVES if answer.arrives else REFUSED)
+
+
+def _question(source: str, target: str, node: str, protocol: Any) -> Question:
+    from sliceplane.tracer.question import Question, parse_source, parse_to
+
+    return Question(parse_source(source), parse_to(target), protocol.upper() if protocol else None, node.lower())
+
+
+def _settings(flags: dict[str, Any]) -> ProxySettings:
+    from sliceplane.nft.surroundings import RulesConfig
+    from sliceplane.tracer.inquiry import ProxySettings
+    from sliceplane.tracer.route import POD_INTERFACE
+
+    rules = RulesConfig(
+        masquerade_all=flags["masquerade_all"],
+        detect_local_mode=flags["detect_local_mode"],
+        cluster_cidrs=flags["cluster_cidr"],
+        pod_bridge_interface=POD_INTERFACE,
+        pod_interface_name_prefix=POD_INTERFACE,
+        node_port_addresses=flags["nodeport_addresses"],
+    )
+    return ProxySettings(rules, gates_of(flags["feature_gates"], flags["emulated_version"]))
+
+
+def _fail(sentence: str) -> NoReturn:
+    click.echo(f"Error: {sentence}", err=True)
+    raise SystemExit(NO_ANSWER)
+
+
+def _rendered(answer: Answer, output: str) -> str:
+    from sliceplane.tracer.text import as_text
+
+    return json.dumps(answer.as_document(), indent=2) if output == "json" else as_text(answer)
+
+
+async def _trace(connection: Connection, question: Question, settings: ProxySettings) -> Answer:
+    from sliceplane.shell.client.http import HttpClient
+    from sliceplane.shell.tracing import trace
+
+    client = HttpClient(connection)
+    try:
+        return await trace(client, question, settings)
+    finally:
+        await client.close()

@@ -1,0 +1,186 @@
+"""One service: what the production engine desires against the slices that somebody else wrote.
+
+What counts is what a consumer can read: addresses, conditions, hints, ports, topology, targetRef, labels, owner and
+address type.  Which slice an endpoint is in does not count.  Values are compared by their meaning (a condition that is
+not said is the one that consumers assume), and three things are left alone on purpose:
+
+- with ``topology-mode: Auto`` only whether there are hints is compared: which endpoint serves which zone is the
+  allocator's choice, and two sound ones choose differently;
+- hints of endpoints that should not be ready: nobody reads them, and upstream leaves old ones;
+- slices of a Service that is gone: they are the garbage collector's.
+
+Costs O(endpoints of the service); an endpoint whose bytes are equal costs one look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, MANAGED_BY_CONTROLLER, Endpoint
+from sliceplane.shadow.differences import (
+    NOTHING,
+    Difference,
+    Kind,
+    addresses_text,
+    hints_text,
+    labels_text,
+    ports_text,
+    target_text,
+    truth,
+)
+from sliceplane.slices.content import Stored
+from sliceplane.slices.facts import pod_of
+from sliceplane.slices.packer import Desired
+from sliceplane.slices.ports import Ports
+from sliceplane.slices.shape import HintMode
+from sliceplane.slices.sight import Sight
+
+_read = msgspec.json.Decoder(Endpoint).decode
+_SUBSET_LABELS = (LABEL_FOR_ZONE, LABEL_FOR_REGION)
+
+
+class _Shown(NamedTuple):
+    """An endpoint in a slice."""
+
+    slice: str
+    ports: Ports
+    body: bytes
+
+
+def compare(sight: Sight, unlabelled: Iterable[str] = (), *, leaves: bool = False) -> tuple[Difference, ...]:
+    """All differences, sorted.  *unlabelled*: slices that the service controls and no label says who manages.
+    *leaves*: our controller, too, lets the slices of a service be that has no endpoints for it to make (any more)."""
+    found = [
+        Difference(Kind.MANAGED_BY, "", f"EndpointSlice {name}", MANAGED_BY_CONTROLLER, NOTHING) for name in unlabelled
+    ]
+    if sight.shape.active or not leaves:
+        found += _address_types(sight)
+    if sight.shape.active:
+        for family, desired in sight.desired.items():
+            slices = [each for _, each in sorted(sight.slices.items()) if each.address_type == family]
+            found += _metadata(sight, family, slices)
+            found += _endpoints(sight, family, desired, slices)
+    return tuple(sorted(found))
+
+
+def _address_types(sight: Sight) -> Iterator[Difference]:
+    """A type without any slice, and slices of a type that the service does not have."""
+    shape = sight.shape
+    there: dict[str, int] = {}
+    for each in sight.slices.values():
+        # without a selector, slices that the service does not own are somebody else's whatever their labels say
+        if shape.active or (each.content and shape.owns(each.meta.owner_references)):
+            there[each.address_type] = there.get(each.address_type, 0) + len(each.content)
+    for family in sight.desired:
+        if family not in there and not shape.terminating:
+            yield Difference(Kind.ADDRESS_TYPE, family, "", family, NOTHING)
+    for other, count in there.items():
+        if other not in sight.desired:
+            yield Difference(Kind.ADDRESS_TYPE, other, "", NOTHING, f"{other} with {count} endpoints")
+
+
+def _metadata(sight: Sight, family: str, slices: Iterable[Stored]) -> Iterator[Difference]:
+    shape = sight.shape
+    for each in slices:
+        subject = f"EndpointSlice {each.meta.name}"
+        labels = {k: v for k, v in (each.meta.labels or {}).items() if k not in _SUBSET_LABELS}
+        wanted = {k: v for k, v in shape.labels.items() if k not in _SUBSET_LABELS}
+        if labels != wanted:
+            keys = [key for key in sorted({*labels, *wanted}) if labels.get(key) != wanted.get(key)]
+            yield Difference(Kind.LABELS, family, subject, labels_text(wanted, keys), labels_text(labels, keys))
+        owners = each.meta.owner_references
+        if not shape.owns(owners):
+            shown = ", ".join(sorted(f"{o.kind} {o.name} uid={o.uid}" for o in owners or ())) or NOTHING
+            yield Difference(Kind.OWNER, family, subject, f"Service {shape.name} uid={shape.uid}", shown)
+
+
+def _endpoints(
+    sight: Sight, family: str, desired: Mapping[str, Desired], slices: Sequence[Stored]
+) -> Iterator[Difference]:
+    shown: dict[str, list[_Shown]] = {}
+    for each in slices:
+        for identity, body in each.content.items():
+            one = _Shown(each.meta.name, each.ports, body)
+            if identity.startswith("\0"):
+                yield from _stray(family, one, f"{sight.shape.namespace}/", shown)
+            else:
+                shown.setdefault(pod_of(identity), []).append(one)
+    for pod, wanted in desired.items():
+        if not wanted.identity:
+            continue
+        found = shown.pop(pod, None)
+        if found is None:
+            if not sight.shape.terminating:
+                yield _missing(family, pod, wanted)
+        elif len(found) > 1 or found[0].body != wanted.body or found[0].ports != wanted.group.ports:
+            yield from _judge(sight, family, pod, wanted, found)
+    for pod, stale in shown.items():
+        text = "; ".join(sorted({addresses_text(_read(each.body)) for each in stale}))
+        yield Difference(Kind.ENDPOINT_STALE, family, f"Pod {pod}", NOTHING, text, pod)
+
+
+def _stray(family: str, one: _Shown, namespace: str, shown: dict[str, list[_Shown]]) -> Iterator[Difference]:
+    """An endpoint of no pod of the namespace; or one that its slice has twice."""
+    endpoint = _read(one.body)
+    target = endpoint.target_ref
+    if target is not None and target.kind == "Pod" and f"{target.namespace}/" == namespace:
+        shown.setdefault(target.name, []).append(one)
+        return
+    addresses = addresses_text(endpoint)
+    yield Difference(
+        Kind.ENDPOINT_STALE, family, f"address {addresses}", NOTHING, f"{addresses} of {target_text(endpoint)}"
+    )
+
+
+def _missing(family: str, pod: str, wanted: Desired) -> Difference:
+    text = addresses_text(_read(wanted.body))
+    return Difference(Kind.ENDPOINT_MISSING, family, f"Pod {pod}", text, NOTHING, pod)
+
+
+def _judge(sight: Sight, family: str, pod: str, wanted: Desired, found: Sequence[_Shown]) -> Iterator[Difference]:
+    """The endpoint is there, maybe more than once; the one most like ours counts."""
+    best = min(found, key=lambda one: (one.ports != wanted.group.ports, one.body != wanted.body, one.slice))
+    subject = f"Pod {pod}"
+    if len(found) > 1:
+        where = "in " + ", ".join(sorted(one.slice for one in found))
+        yield Difference(Kind.ENDPOINT_DUPLICATE, family, subject, "once", where, pod)
+    if best.ports != wanted.group.ports:
+        yield Difference(Kind.PORTS, family, subject, ports_text(wanted.group.ports), ports_text(best.ports), pod)
+    if best.body == wanted.body:
+        return
+    ours, theirs = _read(wanted.body), _read(best.body)
+    for kind, left, right in _fields(ours, theirs):
+        if left != right:
+            yield Difference(kind, family, subject, left, right, pod)
+    if ours.conditions.ready is not False:
+        difference = _hints(ours, theirs, exact=sight.shape.hints is not HintMode.AUTO)
+        if difference is not None:
+            yield Difference(difference, family, subject, hints_text(ours.hints), hints_text(theirs.hints), pod)
+
+
+def _fields(ours: Endpoint, theirs: Endpoint) -> Iterator[tuple[Kind, str, str]]:
+    mine, other = ours.conditions, theirs.conditions
+    yield Kind.ADDRESSES, addresses_text(ours), addresses_text(theirs)
+    # what is not said is what consumers assume
+    yield Kind.READY, truth(mine.ready is not False), truth(other.ready is not False)
+    if mine.serving is not None:  # our side says it only with the feature gate
+        yield Kind.SERVING, truth(mine.serving), truth(other.serving is not False)
+        yield Kind.TERMINATING, truth(mine.terminating is True), truth(other.terminating is True)
+    yield Kind.HOSTNAME, ours.hostname or NOTHING, theirs.hostname or NOTHING
+    yield Kind.NODE, ours.node_name or NOTHING, theirs.node_name or NOTHING
+    yield Kind.ZONE, ours.zone or NOTHING, theirs.zone or NOTHING
+    yield Kind.TARGET_REF, target_text(ours), target_text(theirs)
+
+
+def _hints(ours: Endpoint, theirs: Endpoint, *, exact: bool) -> Kind | None:
+    left, right = hints_text(ours.hints), hints_text(theirs.hints)
+    if left == right:
+        return None
+    if right == NOTHING:
+        return Kind.HINT_MISSING
+    if left == NOTHING:
+        return Kind.HINT_UNEXPECTED
+    return Kind.HINTS if exact else None

@@ -1,0 +1,81 @@
+"""Do something in another network namespace of this machine, without moving there.
+
+A namespace belongs to a thread, and a socket for all its life to the namespace that it was made in.  So a thread of its
+own enters the namespace, does what is asked (opens a socket, reads ``/proc/sys/net``) and ends; the rest of the process
+never leaves its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from pathlib import Path
+from threading import Thread
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+FOLDER: Final = Path("/run/netns")
+_CLONE_NEWNET: Final = 0x40000000
+
+#: opens a socket that accepts TCP connections at an address and a port; raises ``OSError``
+Listen = Callable[[str, int], Awaitable[socket.socket]]
+
+
+async def within(netns: str, work: Callable[[], T]) -> T:
+    """What *work* returns or raises, in the namespace of that name ("": our own, and at once).  Raises ``OSError`` if
+    the namespace cannot be entered.  *work* must be short: nothing can interrupt it."""
+    if not netns:
+        return work()
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            _enter(netns)
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    Thread(target=run, name=f"netns {netns}", daemon=True).start()
+    return await asyncio.wrap_future(done)
+
+
+def _enter(netns: str) -> None:
+    """The calling thread, for good."""
+    place = os.open(FOLDER / netns, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(place, _CLONE_NEWNET) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(FOLDER / netns))
+    finally:
+        os.close(place)
+
+
+def listening_in(netns: str) -> Listen:
+    """Opens listening sockets in that namespace."""
+
+    async def listen(host: str, port: int) -> socket.socket:
+        return await within(netns, lambda: _listening(host, port))
+
+    return listen
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    opened = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        opened.bind((host, port))
+        opened.listen(128)
+        opened.setblocking(False)
+    except BaseException:
+        opened.close()
+        raise
+    return opened

@@ -1,0 +1,108 @@
+"""A shadow run in words: rows for people, JSON lines for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from sliceplane.kit.times import format_micro_time
+from sliceplane.shadow.ledger import Ledger, News, Standing
+
+#: rows that a terminal shows; the rest is counted
+TABLE_ROWS_MAX = 30
+#: a value longer than this is cut in tables; JSON lines have all of it
+CELL_CHARACTERS_MAX = 48
+HEADER = ("SERVICE", "KIND", "TYPE", "WHERE", "OURS", "THEIRS", "FOR")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Where a run stands.  ``pending``: differences within the grace period; ``beyond``: only counted."""
+
+    services: int
+    comparisons: int
+    differences: int
+    pending: int
+    beyond: int
+
+    @property
+    def text(self) -> str:
+        found = _count(self.differences + self.beyond, "difference") if self.differences else "no difference"
+        waiting = f", {self.pending} younger than the grace period" if self.pending else ""
+        where = f"{_count(self.services, 'service')} after {_count(self.comparisons, 'comparison')}"
+        return f"{found} in {where}{waiting}"
+
+
+def rows(standing: Iterable[Standing], now: float) -> list[tuple[str, ...]]:
+    """Differences of one service that have kind and both values in common are one row."""
+    groups: dict[tuple[str, str, str, str, str], list[Standing]] = {}
+    for each in standing:
+        found = each.difference
+        group = (each.key, found.kind.value, found.address_type, found.desired, found.actual)
+        groups.setdefault(group, []).append(each)
+    made: list[tuple[str, ...]] = []
+    for (key, kind, family, desired, actual), members in groups.items():
+        where = members[0].difference.subject or "the Service"
+        if len(members) > 1:
+            where += f" and {len(members) - 1} more"
+        age = now - min(each.since for each in members)
+        made.append((key, kind, family, where, _cut(desired), _cut(actual), f"{age:.0f}s"))
+    return made
+
+
+def table(standing: Iterable[Standing], now: float, rows_max: int = TABLE_ROWS_MAX) -> str:
+    found = rows(standing, now)
+    shown = [HEADER, *found[:rows_max]]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(HEADER))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
+    if len(found) > rows_max:
+        lines.append(f"and {len(found) - rows_max} rows more")
+    return "\n".join(lines) if found else ""
+
+
+def line(news: News) -> str:
+    """One piece of news for people."""
+    found = news.standing.difference
+    where = f" {found.subject}" if found.subject else ""
+    family = f" {found.address_type}" if found.address_type else ""
+    head = f"{format_micro_time(news.at)} {news.what} {news.standing.key}{family}{where}: {found.kind.value}"
+    return f"{head}: ours {_cut(found.desired)}, theirs {_cut(found.actual)}"
+
+
+def json_line(news: News) -> bytes:
+    """The same for programs."""
+    namespace, _, service = news.standing.key.partition("/")
+    found = news.standing.difference
+    return msgspec.json.encode(
+        {
+            "time": format_micro_time(news.at),
+            "event": news.what,
+            "namespace": namespace,
+            "service": service,
+            "kind": found.kind.value,
+            "addressType": found.address_type,
+            "subject": found.subject,
+            "desired": found.desired,
+            "actual": found.actual,
+            "since": format_micro_time(news.standing.since),
+        }
+    )
+
+
+def json_summary(summary: Summary, now: float) -> bytes:
+    return msgspec.json.encode({"time": format_micro_time(now), "event": "summary", **msgspec.to_builtins(summary)})
+
+
+def summary_of(ledger: Ledger, services: int) -> Summary:
+    standing: Sequence[Standing] = tuple(ledger.standing())
+    return Summary(services, ledger.compared, len(standing), ledger.pending, ledger.beyond)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= CELL_CHARACTERS_MAX else f"{text[: CELL_CHARACTERS_MAX - 1]}\N{HORIZONTAL ELLIPSIS}"

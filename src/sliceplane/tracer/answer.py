@@ -1,0 +1,124 @@
+"""The answer as data: what ``--output json`` writes, under names that stay."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Verdict = Literal["dnat", "accept", "reject", "drop"]
+#: which of a service port's two lists was drawn from
+Policy = Literal["Cluster", "Local"]
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A part of the document."""
+
+
+class SourceView(View, frozen=True, kw_only=True):
+    """``kind``: Pod, Node, or other; a Pod's name is ``namespace/name``."""
+
+    address: str
+    kind: str
+    name: str = ""
+
+
+class DestinationView(View, frozen=True, kw_only=True):
+    """``is_``: what the address is to the cluster, a few words each."""
+
+    address: str
+    port: int
+    protocol: str
+    is_: tuple[str, ...] = msgspec.field(name="is", default=())
+
+
+class NodeView(View, frozen=True, kw_only=True):
+    name: str
+    zone: str = ""
+
+
+class ServiceView(View, frozen=True, kw_only=True):
+    """``role``: what the destination is to the Service.  ``policy`` is the value of ``policy_field``; ``used`` is the
+    list that counted, which for a client on the node is Cluster also under ``externalTrafficPolicy: Local``."""
+
+    namespace: str
+    name: str
+    type: str
+    port_name: str
+    port: int
+    protocol: str
+    node_port: int = 0
+    role: str
+    policy_field: Literal["internalTrafficPolicy", "externalTrafficPolicy"]
+    policy: Policy
+    used: Policy
+    session_affinity_seconds: int = 0
+    traffic_distribution: str = ""
+
+
+class HintsView(View, frozen=True, kw_only=True):
+    """``node`` and ``zone`` are outcomes as ``proxy.model.HintOutcome`` names them; "": hints were not looked at."""
+
+    node: str = ""
+    zone: str = ""
+    sentence: str
+
+
+class EndpointView(View, frozen=True, kw_only=True):
+    """``share`` is exact ("1/3", "0" if it gets nothing) and ``probability`` the same as a number."""
+
+    address: str
+    port: int
+    share: str = "0"
+    probability: float = 0.0
+    verdict: Verdict | None = None
+    masquerade: bool = False
+    slice: str = ""
+    node: str = ""
+    zone: str = ""
+    zone_hints: tuple[str, ...] = ()
+    node_hints: tuple[str, ...] = ()
+    ready: bool = True
+    serving: bool = True
+    terminating: bool = False
+    local: bool = False
+    pod: str = ""
+    why: str = ""
+
+
+class SliceView(View, frozen=True, kw_only=True):
+    """``why``: why nothing of the slice counts for this service port; "": it counts."""
+
+    name: str
+    address_type: str
+    endpoints: int
+    why: str = ""
+
+
+class Answer(View, frozen=True, kw_only=True):
+    """``targets`` get the connection, ``others`` are the rest of the Service's endpoints; ``chains`` are those of the
+    node's table that were decisive."""
+
+    verdict: Verdict
+    reason: str
+    source: SourceView
+    destination: DestinationView
+    node: NodeView
+    service: ServiceView | None = None
+    hints: HintsView | None = None
+    masquerade: str = "no"
+    targets: tuple[EndpointView, ...] = ()
+    others: tuple[EndpointView, ...] = ()
+    slices: tuple[SliceView, ...] = ()
+    chains: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def arrives(self) -> bool:
+        """Whatever is drawn, the packet is let through."""
+        refused = any(target.verdict in {"drop", "reject"} for target in self.targets)
+        return self.verdict in {"dnat", "accept"} and not refused
+
+    def as_document(self) -> dict[str, Any]:
+        made: dict[str, Any] = msgspec.to_builtins(self)
+        return made

@@ -1,0 +1,113 @@
+"""What decided over a packet: which service port, which of its lists, and with which outcome.
+
+Which service port it was is told by the chains that the packet entered (or by the element that refused it), which list
+counted by their kind.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from sliceplane.nft.build import build_service
+from sliceplane.nft.layout import (
+    ENDPOINTS_CHECK,
+    NO_ENDPOINT_NODE_PORTS,
+    NO_ENDPOINTS,
+    NODE_PORTS_CHECK,
+    REJECT_CHAIN,
+)
+from sliceplane.proxy.model import PortState
+from sliceplane.proxy.slicecache import Found
+from sliceplane.tracer.answer import Policy, Verdict
+from sliceplane.tracer.cluster import role_of
+from sliceplane.tracer.inquiry import Inquiry, Run
+from sliceplane.tracer.reasons import PolicyField
+
+#: the checks for Services without endpoints, and where they look
+_REFUSED = {ENDPOINTS_CHECK: NO_ENDPOINTS.name, NODE_PORTS_CHECK: NO_ENDPOINT_NODE_PORTS.name}
+
+
+class Decision:
+    """Of one packet; everything is looked up when it is first asked for."""
+
+    def __init__(self, inquiry: Inquiry, run: Run) -> None:
+        self.inquiry = inquiry
+        self.run = run
+
+    @cached_property
+    def states(self) -> tuple[PortState, ...]:
+        tracker = self.run.plane.tracker
+        return tuple(state for key in tracker.services() for state in tracker.state(key))
+
+    @cached_property
+    def owners(self) -> dict[str, PortState]:
+        """Chain -> the service port that it belongs to."""
+        facts = self.run.plane.facts
+        return {chain.name: state for state in self.states for chain in build_service((state,), facts).chains}
+
+    @cached_property
+    def chains(self) -> tuple[str, ...]:
+        """Those of service ports that were entered on the way, in order; without those of single endpoints."""
+        entered = dict.fromkeys(name for trail in self.run.trails for name in trail.packet.chains)
+        return tuple(name for name in entered if name in self.owners and not name.startswith("endpoint-"))
+
+    @cached_property
+    def check(self) -> str:
+        """The chain that refused an untranslated packet; "": none did."""
+        trail = self.run.trails[0]
+        if trail.outcome.verdict == "accept" or trail.packet.dnat:
+            return ""
+        entered = [name for name in trail.packet.chains if name != REJECT_CHAIN]
+        return entered[-1]
+
+    @cached_property
+    def state(self) -> PortState | None:
+        """The service port that decided; ``None``: none has to do with it."""
+        for name in self.chains:
+            return self.owners[name]
+        if self.check not in _REFUSED:
+            return None
+        packet, facts = self.inquiry.flight.packet, self.run.plane.facts
+        keys = {(packet.daddr, packet.proto, packet.dport), (packet.proto, packet.dport)}
+        for state in self.states:
+            elements = build_service((state,), facts).elements
+            if any(container == _REFUSED[self.check] and key in keys for container, key, _ in elements):
+                return state
+        raise AssertionError(f"{self.check} refused {packet} for no Service")
+
+    @cached_property
+    def used(self) -> Policy:
+        """Which list was drawn from, or, where nobody was, which one is empty."""
+        if any(name.startswith("local-") for name in self.chains):
+            return "Local"
+        if any(name.startswith("service-") for name in self.chains):
+            return "Cluster"
+        return "Local" if self.state is not None and self.is_local else "Cluster"
+
+    @cached_property
+    def role(self) -> str:
+        assert self.state is not None, "no Service decided"
+        packet = self.inquiry.flight.packet
+        return role_of(self.state.port, packet.daddr, packet.dport)
+
+    @property
+    def is_local(self) -> bool:
+        assert self.state is not None, "no Service decided"
+        port = self.state.port
+        return port.internal_local if self.role == "cluster IP" else port.external_local
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        trail = self.run.trails[0]  # those that arrive come first
+        return "dnat" if trail.packet.dnat and trail.outcome.verdict == "accept" else trail.outcome.verdict
+
+    @property
+    def policy_field(self) -> PolicyField:
+        return "internalTrafficPolicy" if self.role == "cluster IP" else "externalTrafficPolicy"
+
+    @cached_property
+    def origins(self) -> list[Found]:
+        """The endpoints of the service port, as the model merged them."""
+        assert self.state is not None, "no Service decided"
+        name = self.state.port.name
+        return self.run.plane.tracker.origins(name.service).get(name, [])

@@ -1,0 +1,131 @@
+"""Every endpoint and slice of the Service that decided, with what becomes of it and why."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from sliceplane.nft.trace import Trail
+from sliceplane.proxy.model import Endpoint, PortState
+from sliceplane.proxy.slicecache import Found
+from sliceplane.tracer import reasons
+from sliceplane.tracer.answer import EndpointView, SliceView, Verdict
+from sliceplane.tracer.decision import Decision
+
+_REFUSED = "would be used, but the packet is refused before"
+
+
+def targets(decision: Decision) -> tuple[EndpointView, ...]:
+    """Where a translated packet may go, with what becomes of it there."""
+    if decision.state is None:
+        return ()
+    found = {(each.endpoint.ip, each.endpoint.port): each for each in decision.origins}
+    ways: dict[tuple[str, int], list[Trail]] = {}
+    for trail in decision.run.trails:
+        if trail.packet.dnat:
+            ways.setdefault((trail.packet.daddr, trail.packet.dport), []).append(trail)
+    made = []
+    for each in decision.origins:
+        trails = ways.pop((each.endpoint.ip, each.endpoint.port), [])
+        if trails:
+            made.append(_target(decision, found[each.endpoint.ip, each.endpoint.port], trails))
+    assert not ways, f"the packet goes to {sorted(ways)}, which nobody published"
+    return tuple(made)
+
+
+def _target(decision: Decision, found: Found, trails: list[Trail]) -> EndpointView:
+    assert decision.state is not None, "no Service decided"
+    share = sum((trail.share for trail in trails), Fraction(0))
+    outcome = trails[0].outcome
+    why = reasons.chosen(found.endpoint, decision.state.categories, decision.used, decision.run.plane.tracker.topology)
+    if outcome.verdict != "accept":
+        is_also = decision.inquiry.cluster.roles(found.endpoint.ip, found.endpoint.port)
+        why = f"{why}; but {found.endpoint.ip} is itself {' and '.join(is_also)}"
+    return _view(
+        found,
+        why,
+        share=str(share),
+        probability=round(float(share), 6),
+        verdict="dnat" if outcome.verdict == "accept" else outcome.verdict,
+        masquerade=outcome.masquerade,
+    )
+
+
+def others(decision: Decision, state: PortState, chosen: set[tuple[str, int]]) -> tuple[EndpointView, ...]:
+    """The endpoints that get nothing: those that the model left out, then those that another slice knows better."""
+    tracker, name = decision.run.plane.tracker, state.port.name
+    made, categories = [], state.categories
+    listed = categories.local if decision.used == "Local" else categories.cluster
+    usable = {(endpoint.ip, endpoint.port) for endpoint in listed}
+
+    def why_not(endpoint: Endpoint) -> str:
+        return reasons.not_chosen(endpoint, categories, decision.used, decision.policy_field)
+
+    winners: dict[tuple[str, int], Found] = {}
+    for found in decision.origins:
+        key = (found.endpoint.ip, found.endpoint.port)
+        winners[key] = found
+        if key not in chosen:
+            made.append(_view(found, _REFUSED if key in usable else why_not(found.endpoint)))
+    for slice_key in tracker.slices(name.service):
+        for found in tracker.origins(name.service, slice_key).get(name, []):
+            winner = winners[found.endpoint.ip, found.endpoint.port]
+            if winner.slice != slice_key:
+                made.append(_view(found, f"the same address in slice {reasons.name_of(winner.slice)} counts"))
+    return tuple(made)
+
+
+def slices(decision: Decision) -> tuple[SliceView, ...]:
+    """The slices of the Service, but those of the other IP family."""
+    if decision.state is None:
+        return ()
+    family, name, tracker = decision.inquiry.flight.family, decision.state.port.name, decision.run.plane.tracker
+    made = []
+    for each in decision.inquiry.slices(name.service):
+        if each.address_type in {"IPv4", "IPv6"} and each.address_type != family:
+            continue
+        why = decision.inquiry.why_unread(each)
+        if not why and each.address_type != family:
+            why = f"its addresses are {each.address_type}s"
+        if not why and name not in tracker.origins(name.service, each.metadata.key):
+            why = reasons.lacks_port(name, each.ports or ())
+        made.append(
+            SliceView(
+                name=each.metadata.name,
+                address_type=each.address_type,
+                endpoints=len(each.endpoints or ()),
+                why=why,
+            )
+        )
+    return tuple(made)
+
+
+def _view(
+    found: Found,
+    why: str,
+    *,
+    share: str = "0",
+    probability: float = 0.0,
+    verdict: Verdict | None = None,
+    masquerade: bool = False,
+) -> EndpointView:
+    endpoint, source = found.endpoint, found.source
+    target = source.target_ref
+    return EndpointView(
+        address=endpoint.ip,
+        port=endpoint.port,
+        share=share,
+        probability=probability,
+        verdict=verdict,
+        masquerade=masquerade,
+        slice=reasons.name_of(found.slice),
+        node=source.node_name or "",
+        zone=source.zone or "",
+        zone_hints=endpoint.zone_hints,
+        node_hints=endpoint.node_hints,
+        ready=endpoint.ready,
+        serving=endpoint.serving,
+        terminating=endpoint.terminating,
+        local=endpoint.is_local,
+        pod=target.name if target is not None and target.kind == "Pod" else "",
+        why=why,
+    )

@@ -1,0 +1,166 @@
+"""From what decided to the answer.
+
+Everything is looked up in what the model made, and in ``decision.Decision``; what became of hints is in
+``Categories.hints``.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from sliceplane.nft.layout import CLUSTER_IPS_CHECK
+from sliceplane.tracer import endpoints, reasons
+from sliceplane.tracer.answer import (
+    Answer,
+    DestinationView,
+    EndpointView,
+    HintsView,
+    NodeView,
+    ServiceView,
+    SourceView,
+)
+from sliceplane.tracer.cluster import role_of
+from sliceplane.tracer.decision import Decision
+from sliceplane.tracer.inquiry import Inquiry
+
+
+def explain(inquiry: Inquiry) -> Answer:
+    """The answer to *inquiry*, for which everything that it wanted was read."""
+    return _answer(Decision(inquiry, inquiry.run()))
+
+
+def _answer(decision: Decision) -> Answer:
+    flight, packet = decision.inquiry.flight, decision.inquiry.flight.packet
+    targets = endpoints.targets(decision)
+    others: tuple[EndpointView, ...] = ()
+    if decision.state is not None:
+        others = endpoints.others(decision, decision.state, {(each.address, each.port) for each in targets})
+    decisive = (decision.check,) if decision.check and decision.check not in decision.chains else ()
+    return Answer(
+        verdict=decision.verdict,
+        reason=_reason(decision, len(targets)),
+        source=SourceView(address=packet.saddr, kind=flight.source_kind, name=flight.source_name),
+        destination=DestinationView(
+            address=packet.daddr,
+            port=packet.dport,
+            protocol=packet.proto.upper(),
+            is_=decision.inquiry.cluster.roles(packet.daddr, packet.dport),
+        ),
+        node=NodeView(name=flight.node.metadata.name, zone=decision.run.plane.tracker.topology.zone),
+        service=_service_view(decision),
+        hints=_hints(decision),
+        masquerade=_masquerade(decision, targets),
+        targets=targets,
+        others=others,
+        slices=endpoints.slices(decision),
+        chains=(*decision.chains, *decisive),
+        notes=_notes(decision, targets),
+    )
+
+
+def _reason(decision: Decision, count: int) -> str:
+    cluster, packet = decision.inquiry.cluster, decision.inquiry.flight.packet
+    if decision.state is None:
+        if decision.check == CLUSTER_IPS_CHECK:
+            ports = [each.port for each in decision.states if each.port.cluster_ip == packet.daddr]
+            return reasons.no_such_port(packet, ports, cluster.range_of(packet.daddr))
+        return reasons.untouched(packet, cluster.roles(packet.daddr, packet.dport))
+    if decision.check in decision.owners:
+        return reasons.out_of_ranges(packet, decision.state.port)
+    if decision.check:
+        listed = sum(len(each.endpoints or ()) for each in decision.inquiry.slices(decision.state.port.name.service))
+        return reasons.nobody(decision.state, decision.used, decision.policy_field, listed)
+    told = reasons.translated(decision.state, decision.used, count)
+    return told if decision.verdict == "dnat" else f"{told}, and each is refused there"
+
+
+def _service_view(decision: Decision) -> ServiceView | None:
+    if decision.state is None:
+        return None
+    port = decision.state.port
+    spec = decision.inquiry.cluster.by_key[port.name.service].spec
+    return ServiceView(
+        namespace=port.name.service.namespace,
+        name=port.name.service.name,
+        type=spec.type,
+        port_name=port.name.port,
+        port=port.port,
+        protocol=port.name.protocol,
+        node_port=port.node_port,
+        role=decision.role,
+        policy_field=decision.policy_field,
+        policy="Local" if decision.is_local else "Cluster",
+        used=decision.used,
+        session_affinity_seconds=port.affinity_timeout_s,
+        traffic_distribution=spec.traffic_distribution or "",
+    )
+
+
+def _hints(decision: Decision) -> HintsView | None:
+    if decision.state is None or not decision.origins:
+        return None
+    categories = decision.state.categories
+    if decision.used == "Local" or categories.hints is None:
+        return HintsView(sentence=f"not looked at: {decision.policy_field} is Local")
+    return HintsView(
+        node=categories.hints.node,
+        zone=categories.hints.zone,
+        sentence=reasons.hints(
+            categories,
+            [found.endpoint for found in decision.origins],
+            decision.run.plane.tracker.topology,
+        ),
+    )
+
+
+def _masquerade(decision: Decision, targets: tuple[EndpointView, ...]) -> str:
+    if not any(each.masquerade for each in targets):
+        return "no"
+    source = decision.inquiry.flight.packet.saddr
+    if all(each.address == source for each in targets if each.masquerade):
+        return f"only towards {source}: an endpoint that calls itself"
+    assert decision.state is not None, "a translated packet has a Service"
+    if decision.role != "cluster IP":
+        return "yes: it came to an address for clients outside" + (
+            ", from the node itself" if decision.state.port.external_local else ""
+        )
+    if decision.inquiry.settings.rules.masquerade_all:
+        return "yes: --masquerade-all"
+    return f"yes: {source} is no Pod of this node (--detect-local-mode)"
+
+
+def _notes(decision: Decision, targets: tuple[EndpointView, ...]) -> tuple[str, ...]:
+    notes = list(decision.inquiry.flight.notes)
+    notes += [f"not looked at: {sentence}" for sentence in decision.inquiry.cluster.unread]
+    if decision.state is None:
+        return tuple(notes)
+    if targets and decision.is_local and decision.used == "Cluster":
+        notes.append("externalTrafficPolicy Local is for clients outside: those on this node may use every endpoint")
+    if decision.role == "cluster IP" and _tells_nobody_apart(decision) and decision.inquiry.flight.source_kind != "Pod":
+        notes.append("without --cluster-cidr Pods are not told from clients outside, and neither is masqueraded")
+    refused = sum(Fraction(each.share) for each in targets if each.verdict != "dnat")
+    if refused:
+        notes.append(f"{refused} of the connections are refused after the translation")
+    claims = [str(key) for key in _rivals(decision)]
+    if claims:
+        notes.append(f"Service {', '.join(claims)} claims this address and port too; the first by name counts")
+    return tuple(notes)
+
+
+def _tells_nobody_apart(decision: Decision) -> bool:
+    return decision.run.plane.facts.detector is None and not decision.inquiry.settings.rules.masquerade_all
+
+
+def _rivals(decision: Decision) -> list[object]:
+    """Other Services that claim the same destination."""
+    assert decision.state is not None, "no Service decided"
+    packet, own = decision.inquiry.flight.packet, decision.state.port.name.service
+    found = []
+    for state in decision.states:
+        port = state.port
+        role = role_of(port, packet.daddr, packet.dport)
+        number = port.node_port if role == "node port" else port.port
+        wanted = (number, port.name.protocol.lower()) == (packet.dport, packet.proto)
+        if wanted and port.name.service != own and role and role == decision.role:
+            found.append(port.name.service)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,120 @@
+"""One question, from what is read to the answer.
+
+The caller (``shell.tracing``) gives what is cheap to list, then reads the slices of the Services that are ``wanted``
+until nothing is.  That is at most two rounds: the Services that claim the packet's destination; then those that claim
+an address of one of their endpoints, since a packet that was translated to an endpoint still passes the checks for
+Services without endpoints.  Nothing is translated twice, so no other Service can have a part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, LABEL_HEADLESS, EndpointSlice
+from sliceplane.api.gates import Gates
+from sliceplane.api.selectors import parse_labels
+from sliceplane.nft.fake import FakeKernel
+from sliceplane.nft.plane import FamilyPlane, PlaneConfig
+from sliceplane.nft.surroundings import RulesConfig
+from sliceplane.nft.trace import Trail, trails
+from sliceplane.proxy.addresses import canonical_of
+from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.selections import common_selector, own_selectors, reads_slices
+from sliceplane.tracer.cluster import Cluster
+from sliceplane.tracer.question import Question
+from sliceplane.tracer.route import Flight, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """What the proxy of the node was started with, as far as rules depend on it."""
+
+    rules: RulesConfig = field(default_factory=RulesConfig)
+    gates: Gates = field(default_factory=Gates)
+
+
+class Inquiry:
+    """See the module.  ``wanted`` and ``on_slices`` in turn until nothing is wanted, then ``run``."""
+
+    def __init__(self, question: Question, cluster: Cluster, settings: ProxySettings) -> None:
+        """Raises ``question.Unanswerable``."""
+        self.cluster = cluster
+        self.settings = settings
+        self.flight: Flight = resolve(question, cluster)
+        packet = self.flight.packet
+        self._first = cluster.claimants(self.flight.family, [(packet.daddr, packet.dport)])
+        self._slices: dict[ServiceKey, tuple[EndpointSlice, ...]] = {}
+
+    def wanted(self) -> tuple[ServiceKey, ...]:
+        """Whose slices have to be read next, sorted; nothing: there is an answer."""
+        missing = self._first - self._slices.keys()
+        if not missing:
+            behind = self.cluster.claimants(self.flight.family, self._endpoints())
+            missing = behind - self._slices.keys()
+        return tuple(sorted(missing))
+
+    def _endpoints(self) -> Iterable[tuple[str, int]]:
+        for key in sorted(self._first):
+            for each in self._slices[key]:
+                ports = [port.port or 0 for port in each.ports or ()]
+                for endpoint in each.endpoints or ():
+                    ip = canonical_of(endpoint.addresses[0], self.flight.family) if endpoint.addresses else None
+                    if ip is not None:
+                        yield from ((ip, port) for port in ports)
+
+    def on_slices(self, key: ServiceKey, slices: Iterable[EndpointSlice]) -> None:
+        """Every slice that is labelled for the Service *key*."""
+        self._slices[key] = tuple(sorted(slices, key=lambda each: each.metadata.name))
+
+    @property
+    def services(self) -> tuple[ServiceKey, ...]:
+        """Those that can have a part in the answer, sorted."""
+        return tuple(sorted(self._slices))
+
+    def slices(self, key: ServiceKey) -> tuple[EndpointSlice, ...]:
+        """As they were read, sorted by name."""
+        return self._slices.get(key, ())
+
+    def why_unread(self, each: EndpointSlice) -> str:
+        """Why the node's proxy does not read a slice (KEP-2030; reference A1); "" if it does."""
+        gates = self.settings.gates
+        labels = each.metadata.labels or {}
+        selectors = (common_selector(gates), *own_selectors(gates, self.flight.node))
+        if not reads_slices(gates) or any(parse_labels(text).matches(labels) for text in selectors):
+            return ""
+        if LABEL_HEADLESS in labels:
+            return f"label {LABEL_HEADLESS}"
+        told = [f"{label}={labels[label]}" for label in (LABEL_FOR_ZONE, LABEL_FOR_REGION) if label in labels]
+        return f"for others: {', '.join(told)}"
+
+    def run(self) -> Run:
+        """Builds the node's table and sends the packet."""
+        assert not self.wanted(), f"slices of {self.wanted()} were not read"
+        return Run(self)
+
+
+class Run:
+    """The node's data plane as it would be with the Services of the question alone, and every way of the packet."""
+
+    def __init__(self, inquiry: Inquiry) -> None:
+        flight = inquiry.flight
+        name = flight.node.metadata.name
+        self.plane = FamilyPlane(flight.family, PlaneConfig(node_name=name, rules=inquiry.settings.rules))
+        self.plane.on_node(flight.node, 0.0)
+        self.plane.on_interfaces(tuple(sorted(flight.own)), 0.0)
+        for each in inquiry.cluster.service_cidrs:
+            self.plane.on_service_cidr(each.metadata.name, each, 0.0)
+        for key in inquiry.services:
+            self.plane.on_service(None, inquiry.cluster.by_key[key], 0.0)
+            for found in inquiry.slices(key):
+                if not inquiry.why_unread(found):
+                    self.plane.on_slice(None, found, 0.0)
+        self.plane.on_synced(0.0)
+        kernel = FakeKernel()
+        transaction = self.plane.take_transaction(0.0)
+        assert transaction is not None, "a first transaction is never empty"
+        kernel.run(transaction)
+        self.plane.on_success(0.0)
+        self.table = kernel.tables[self.plane.table]
+        self.trails: tuple[Trail, ...] = trails(self.table, flight.packet, flight.path, flight.own)

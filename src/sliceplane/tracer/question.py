@@ -1,0 +1,96 @@
+"""The question as a user writes it, and sentences for questions that have no answer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sliceplane.kit.ip import Family, canonical
+from sliceplane.proxy.model import PORT_MAX
+
+Protocol = Literal["TCP", "UDP", "SCTP"]
+
+NAMESPACE_DEFAULT: Final = "default"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+class Unanswerable(Exception):
+    """A sentence that says what is wrong with the question, or what the cluster does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressTarget:
+    """An address in canonical form and a port; 0: none was given."""
+
+    ip: str
+    port: int
+
+    def __str__(self) -> str:
+        return joined(self.ip, self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class NameTarget:
+    """A Service; *port* is a name or a number, and may be left out where there is one port."""
+
+    namespace: str
+    name: str
+    port: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """*source* is canonical; without *protocol* it is the Service's, or TCP; *node* may be "" where it follows."""
+
+    source: str
+    to: AddressTarget | NameTarget
+    protocol: Protocol | None = None
+    node: str = ""
+
+
+def parse_source(text: str) -> str:
+    ip = canonical(text.removeprefix("[").removesuffix("]"))
+    if ip is None:
+        raise Unanswerable(f"--from {text!r} is not an IP address")
+    return ip
+
+
+def parse_to(text: str) -> AddressTarget | NameTarget:
+    """``ADDRESS:PORT``, ``[ADDRESS]:PORT`` or ``SERVICE[.NAMESPACE][:PORT]``; what DNS adds to a Service's name
+    (``.svc`` and the cluster's domain) is passed over."""
+    bare = canonical(text.removeprefix("[").removesuffix("]"))
+    if bare is not None:
+        return AddressTarget(bare, 0)
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        host, port = text, ""
+    ip = canonical(host.removeprefix("[").removesuffix("]"))
+    if ip is not None:
+        if not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+            raise Unanswerable(f"--to {text!r}: a port is a number from 1 to {PORT_MAX}")
+        return AddressTarget(ip, int(port))
+    name, _, rest = host.partition(".")
+    namespace = re.sub(r"(^|\.)svc(\..*)?$", "", rest) or NAMESPACE_DEFAULT
+    if not _NAME.fullmatch(host) or "." in namespace:
+        raise Unanswerable(f"--to {text!r} is neither an address and a port nor SERVICE[.NAMESPACE][:PORT]")
+    return NameTarget(namespace, name, port)
+
+
+def family_of(ip: str) -> Family:
+    return "IPv6" if ":" in ip else "IPv4"
+
+
+def joined(ip: str, port: int) -> str:
+    if not port:
+        return ip
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+def some(texts: list[str], limit: int = 8) -> str:
+    """The first few of *texts*, and how many more there are."""
+    more = f" and {len(texts) - limit:,} more" if len(texts) > limit else ""
+    return (", ".join(texts[:limit]) or "none") + more

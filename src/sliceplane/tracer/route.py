@@ -1,0 +1,163 @@
+"""From a question to a packet on a node: who sends it, what it is sent to, and where it is looked at."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sliceplane.api.core import Node, Service
+from sliceplane.kit.ip import Family
+from sliceplane.nft.trace import Packet, Path
+from sliceplane.proxy.model import ServiceKey, ServicePort
+from sliceplane.proxy.servicemap import service_ports, why_not_served
+from sliceplane.tracer.cluster import Cluster, node_addresses, role_of
+from sliceplane.tracer.question import AddressTarget, NameTarget, Question, Unanswerable, family_of, joined, some
+
+#: what packets of a node's own Pods come in through, for detectors that go by interface: its real name does not matter
+POD_INTERFACE: Final = "pods"
+
+SourceKind = Literal["Pod", "Node", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """One packet and the node that it is looked at on.  ``source_name`` is "" for an address that is nobody's."""
+
+    family: Family
+    packet: Packet
+    path: Path
+    node: Node
+    source_kind: SourceKind
+    source_name: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> frozenset[str]:
+        return frozenset(node_addresses(self.node, self.family))
+
+
+def resolve(question: Question, cluster: Cluster) -> Flight:
+    """Raises ``Unanswerable``."""
+    family = family_of(question.source)
+    protocol = question.protocol or "TCP"
+    if isinstance(question.to, NameTarget):
+        port = _port_of(question, question.to, cluster, family)
+        ip, number, protocol = port.cluster_ip, port.port, port.name.protocol  # type: ignore[assignment]  # one of the three
+    else:
+        ip, number = question.to.ip, _number(question.to, cluster)
+    if family_of(ip) != family:
+        raise Unanswerable(f"{question.source} is {family} and {ip} is {family_of(ip)}: no packet has both")
+    _check_known(ip, number, cluster)
+    place = _place(question, ip, cluster)
+    pod = cluster.pod_of(question.source)
+    is_own_pod = place.kind == "Pod" and pod is not None and pod.spec.node_name == place.node.metadata.name
+    packet = Packet(question.source, ip, protocol.lower(), number, iif=POD_INTERFACE if is_own_pod else "")
+    path: Path = "local" if question.source in node_addresses(place.node, family) else "forwarded"
+    return Flight(family, packet, path, place.node, place.kind, place.name, place.notes)
+
+
+# What it is sent to
+
+
+def _port_of(question: Question, to: NameTarget, cluster: Cluster, family: Family) -> ServicePort:
+    service = _service_of(to, cluster)
+    ports = service_ports(service, family)
+    if not ports:
+        raise Unanswerable(f"Service {to} has no {family} address, and {question.source} is {family}")
+    wanted = [
+        port
+        for port in ports
+        if to.port in {"", port.name.port, str(port.port)} and question.protocol in {None, port.name.protocol}
+    ]
+    there = some([_described(port) for port in ports])
+    if not wanted:
+        which = "/".join(part for part in (to.port, question.protocol) if part)
+        raise Unanswerable(f"Service {to} has no port {which}; it has {there}")
+    if len(wanted) > 1:
+        # One number for two protocols is as good as one port: TCP is what a client means.
+        as_tcp = [port for port in wanted if port.name.protocol == "TCP"]
+        if len(as_tcp) != 1 or not to.port:
+            raise Unanswerable(f"Service {to} has several ports, name one: {there}")
+        wanted = as_tcp
+    return wanted[0]
+
+
+def _described(port: ServicePort) -> str:
+    return f"{port.name.port or port.port}/{port.name.protocol}"
+
+
+def _service_of(to: NameTarget, cluster: Cluster) -> Service:
+    service = cluster.by_key.get(ServiceKey(to.namespace, to.name))
+    if service is None:
+        elsewhere = [str(key) for key in cluster.by_key if key.name == to.name]
+        if elsewhere:
+            raise Unanswerable(f"there is no Service {to}, but {some(elsewhere)}: write NAME.NAMESPACE")
+        near = difflib.get_close_matches(to.name, [key.name for key in cluster.by_key if key.namespace == to.namespace])
+        raise Unanswerable(f"there is no Service {to}" + (f"; did you mean {some(near)}?" if near else ""))
+    why = why_not_served(service)
+    if why:
+        raise Unanswerable(f"no proxy serves Service {to}: {why}")
+    return service
+
+
+def _number(to: AddressTarget, cluster: Cluster) -> int:
+    if to.port:
+        return to.port
+    family = family_of(to.ip)
+    found = [
+        f"{port.port}/{port.name.protocol}"
+        for key in cluster.by_key
+        for port in cluster.ports(key, family)
+        if role_of(port, to.ip, 0)
+    ]
+    ports = f"; Services have {some(found)} at {to.ip}" if found else ""
+    raise Unanswerable(f"--to {to.ip} lacks a port, {joined(to.ip, 80)} is one with it{ports}")
+
+
+def _check_known(ip: str, port: int, cluster: Cluster) -> None:
+    if not cluster.roles(ip, port):
+        unknown = "" if not cluster.unread else f" (not looked at: {some(list(cluster.unread))})"
+        raise Unanswerable(
+            f"{ip} is nothing here: no cluster IP, external IP or load balancer address of a Service, no address of a "
+            f"Pod or Node, and in no range of cluster IPs{unknown}"
+        )
+
+
+# Where it is looked at
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    node: Node
+    kind: SourceKind = "other"
+    name: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def _place(question: Question, ip: str, cluster: Cluster) -> _Place:
+    """The node asked for; else that of the sender; else, for a node's own address, that node."""
+    source = question.source
+    home, pod = cluster.node_of(source), cluster.pod_of(source)
+    kind: SourceKind = "Node" if home is not None else "Pod" if pod is not None else "other"
+    name = home.metadata.name if home is not None else pod.metadata.key if pod is not None else ""
+    lives_on = home.metadata.name if home is not None else pod.spec.node_name if pod is not None else ""
+    asked = question.node or lives_on
+    if not asked:
+        addressed = cluster.node_of(ip)
+        if addressed is None:
+            unread = f" ({some(list(cluster.unread))})" if cluster.unread else ""
+            who = f"Pod {name}, which is on no node yet" if pod is not None else f"no address of a Pod or Node{unread}"
+            raise Unanswerable(f"{source} is {who}: say with --node which node the packet comes to")
+        asked = addressed.metadata.name
+    node = cluster.node_by_name.get(asked)
+    if node is None:
+        raise Unanswerable(f"there is no Node {asked}; there are {some(list(cluster.node_by_name))}")
+    notes = []
+    if lives_on and lives_on != asked:
+        notes.append(f"{kind} {name} is on node {lives_on}: its packets meet the rules there first")
+    addressed = cluster.node_of(ip)
+    if addressed is not None and addressed.metadata.name != asked:
+        other = addressed.metadata.name
+        notes.append(f"{ip} is an address of node {other}: what becomes of the packet there, --node {other} tells")
+    return _Place(node, kind, name, tuple(notes))

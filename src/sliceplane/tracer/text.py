@@ -1,0 +1,91 @@
+"""The answer for people: what becomes of the packet, then what led there, then every endpoint with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from sliceplane.tracer.answer import Answer, EndpointView
+from sliceplane.tracer.question import joined
+
+#: rows of one table; the JSON output has all
+ROWS_MAX: Final = 50
+_LABEL_WIDTH = 12
+
+
+def as_text(answer: Answer) -> str:
+    return "\n".join(line.rstrip() for line in _lines(answer))
+
+
+def _lines(answer: Answer) -> Iterator[str]:
+    yield _fact("verdict", f"{answer.verdict}: {answer.reason}")
+    source, destination, node = answer.source, answer.destination, answer.node
+    yield _fact("from", _also(source.address, (f"{source.kind} {source.name}",) if source.name else ()))
+    to = f"{joined(destination.address, destination.port)}/{destination.protocol}"
+    yield _fact("to", _also(to, destination.is_))
+    yield _fact("at", f"node {node.name}" + (f", zone {node.zone}" if node.zone else ", without a zone"))
+    service = answer.service
+    if service is not None:
+        yield _fact("policy", f"{service.policy_field} {service.policy}")
+    if answer.hints is not None:
+        asked = service.traffic_distribution if service is not None else ""
+        yield _fact("hints", answer.hints.sentence + (f" (trafficDistribution {asked})" if asked else ""))
+    if service is not None:
+        seconds = service.session_affinity_seconds
+        kept = f"ClientIP: a client stays where its first connection went, for {seconds} s after its last"
+        yield _fact("affinity", kept if seconds else "none")
+    if answer.targets:
+        yield _fact("masquerade", answer.masquerade)
+    for number, chain in enumerate(answer.chains):
+        yield _fact("" if number else "chains", chain)
+    for number, note in enumerate(answer.notes):
+        yield _fact("" if number else "notes", note)
+    if answer.targets:
+        yield from _table("goes to", ("SHARE", *_HEADS), [(_share(each), *_row(each)) for each in answer.targets])
+    if answer.others:
+        yield from _table("does not go to", _HEADS, [_row(each) for each in answer.others])
+    unused = [each for each in answer.slices if each.why]
+    if unused:
+        rows = [(each.name, str(each.endpoints), each.why) for each in unused]
+        yield from _table("slices that do not count", ("SLICE", "ENDPOINTS", "WHY"), rows)
+
+
+_HEADS = ("ENDPOINT", "POD", "SLICE", "NODE", "ZONE", "HINTS", "CONDITIONS", "WHY")
+
+
+def _row(each: EndpointView) -> tuple[str, ...]:
+    hints = [f"node {name}" for name in each.node_hints] + [f"zone {name}" for name in each.zone_hints]
+    conditions = (("ready", each.ready), ("serving", each.serving), ("terminating", each.terminating))
+    return (
+        joined(each.address, each.port),
+        each.pod or "-",
+        each.slice,
+        each.node or "-",
+        each.zone or "-",
+        ", ".join(hints) or "-",
+        ",".join(name for name, holds in conditions if holds) or "-",
+        each.why,
+    )
+
+
+def _share(each: EndpointView) -> str:
+    return each.share if each.verdict == "dnat" else f"{each.share} {each.verdict}"
+
+
+def _also(text: str, more: Sequence[str]) -> str:
+    return ", ".join((text, *more))
+
+
+def _fact(label: str, text: str) -> str:
+    return f"{label:<{_LABEL_WIDTH}}{text}"
+
+
+def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield ""
+    yield title
+    shown = rows[:ROWS_MAX]
+    widths = [max(len(row[number]) for row in (heads, *shown)) for number in range(len(heads))]
+    for row in (heads, *shown):
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+    if len(rows) > ROWS_MAX:
+        yield f"  and {len(rows) - ROWS_MAX:,} more (--output json has all)"

@@ -1,0 +1,147 @@
+"""The Helm chart, the manifests made from it and the Dockerfile: valid, complete, and true to the commands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from click.testing import CliRunner
+from tests.deploy.helm import CHART, KUBERNETES, MANIFESTS, ROOT, documents, helm, rendered
+from tools.make_manifests import FILES, manifest
+
+from sliceplane.cli.main import main
+
+#: the first test may build helm
+pytestmark = pytest.mark.timeout(900)
+
+PROXY = ("--set=proxy.enabled=true", "--set=proxy.apiServer.host=192.0.2.1")
+VALUES = {
+    "as it comes": (),
+    "work": ("--set=controllers.mode=work",),
+    "one replica": ("--set=controllers.mode=work", "--set=controllers.replicas=1"),
+    "slices alone": ("--set=controllers.mode=work", "--set=controllers.run={endpointslice-controller}"),
+    "proxy": (*PROXY, "--set=proxy.clusterCIDR=10.0.0.0/8", "--set=proxy.extraArgs={--masquerade-all}"),
+    "proxy alone": (*PROXY, "--set=controllers.enabled=false"),
+    "all": (
+        *PROXY,
+        "--set=controllers.mode=work",
+        "--set=metrics.serviceMonitor.enabled=true",
+        "--set=metrics.serviceMonitor.labels.release=prometheus",
+        "--set=imagePullSecrets[0].name=registry",
+        "--set=controllers.podAnnotations.a=b",
+        "--set=proxy.podAnnotations.a=b",
+        "--set=controllers.tolerations[0].operator=Exists",
+        '--set-json=controllers.affinity={"podAntiAffinity":{}}',
+    ),
+    "no rights": ("--set=rbac.create=false",),
+}
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_helm_finds_nothing_wrong(values: tuple[str, ...]) -> None:
+    command = [helm(), "lint", "--strict", "--kube-version", KUBERNETES, str(CHART), *values]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_everything_is_what_kubernetes_takes(values: tuple[str, ...]) -> None:
+    found = documents(rendered(*values))
+    assert found
+    for document in found:
+        if document["kind"] == "ServiceMonitor":  # of the Prometheus operator, not of Kubernetes
+            assert document["apiVersion"] == "monitoring.coreos.com/v1"
+            continue
+        kubernetes_validate.validate(document, "1.36", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (("--set=controllers.replica=3",), "replica' not allowed"),
+        (("--set=controllers.mode=wrok",), "controllers/mode"),
+        (("--set=controllers.run={}",), "controllers/run"),
+        (("--set=proxy.enabled=true",), "proxy.apiServer.host: where nodes reach the API server"),
+    ],
+)
+def test_wrong_values_are_refused_with_their_name(values: tuple[str, ...], told: str) -> None:
+    done = subprocess.run(
+        [helm(), "template", "x", str(CHART), "--kube-version", KUBERNETES, *values],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_the_commands_know_every_flag_of_the_containers(values: tuple[str, ...]) -> None:
+    runner = CliRunner()
+    pods = [each for each in documents(rendered(*values)) if each["kind"] in ("Deployment", "DaemonSet")]
+    assert pods
+    for each in pods:
+        command, *flags = each["spec"]["template"]["spec"]["containers"][0]["args"]
+        known = set(re.findall(r"--[a-z0-9-]+", runner.invoke(main, [command, "--help"]).output))
+        assert {flag.partition("=")[0] for flag in flags} <= known
+
+
+def test_selectors_find_their_pods_and_no_others() -> None:
+    found = documents(rendered(*VALUES["all"]))
+    pods = {
+        each["kind"]: each["spec"]["template"]["metadata"]["labels"]
+        for each in found
+        if each["kind"] in ("Deployment", "DaemonSet")
+    }
+    for each in found:
+        selector = _selector(each)
+        if selector is None:
+            continue
+        component = selector["app.kubernetes.io/component"]
+        chosen = {kind for kind, labels in pods.items() if selector.items() <= labels.items()}
+        assert chosen == {"controllers": {"Deployment"}, "proxy": {"DaemonSet"}}[component], each["metadata"]["name"]
+
+
+def _selector(document: dict[str, Any]) -> dict[str, str] | None:
+    if document["kind"] == "Service":
+        return dict(document["spec"]["selector"])
+    if document["kind"] in ("Deployment", "DaemonSet", "PodDisruptionBudget"):
+        return dict(document["spec"]["selector"]["matchLabels"])
+    return None
+
+
+def test_a_shadow_may_write_nothing() -> None:
+    for document in documents(rendered("--set=controllers.mode=shadow")):
+        if document["kind"] in ("ClusterRole", "Role"):
+            assert {verb for rule in document["rules"] for verb in rule["verbs"]} == {"list", "watch"}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_manifests_are_what_the_chart_renders(name: str) -> None:
+    assert (MANIFESTS / name).read_text() == manifest(name), "run tools/make_manifests.py"
+
+
+def test_nothing_else_is_among_the_manifests() -> None:
+    assert {each.name for each in MANIFESTS.iterdir()} == set(FILES)
+
+
+def test_the_image_has_what_it_copies() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    shown = {
+        line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")
+    }
+    copied = {name for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE) for name in line.split()[:-1]}
+    assert copied == shown
+    assert all((ROOT / name).exists() for name in copied)
+
+
+def test_versions_agree() -> None:
+    version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version is not None
+    chart = (CHART / "Chart.yaml").read_text()
+    assert f"\nversion: {version[1]}\n" in chart
+    assert f"\nappVersion: {version[1]}\n" in chart
+    assert f"sliceplane:{version[1]} " in (ROOT / "Dockerfile").read_text()

@@ -1,0 +1,203 @@
+"""The chart's roles are enough and no more: the real commands under them, and what the server's audit log says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.deploy.helm import documents, rendered
+from tests.e2e.running import ROOT, Plane, running_plane
+from tests.kernel.netns import Net
+
+pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(900)]
+
+PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+ENDPOINTS = """
+apiVersion: v1
+kind: Endpoints
+metadata: {name: mirrored, namespace: default}
+subsets: [{addresses: [{ip: 192.0.2.7}], ports: [{port: 80}]}]
+"""
+SERVICES = """
+apiVersion: v1
+kind: Service
+metadata: {name: mirrored, namespace: default}
+spec: {ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: default}
+spec: {selector: {app: web}, ports: [{port: 80}], trafficDistribution: PreferSameZone}
+"""
+NODE = """
+apiVersion: v1
+kind: Node
+metadata: {name: n1}
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web-0, namespace: default, labels: {app: web}}
+spec: {nodeName: n1, containers: [{name: main, image: x}]}
+"""
+STATUS = {
+    "status": {
+        "phase": "Running",
+        "podIP": "10.9.0.1",
+        "podIPs": [{"ip": "10.9.0.1"}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+}
+#: What our server never asks for.
+NOT_ASKED_HERE = {
+    ("update", "", "services/finalizers"),
+    ("update", "", "endpoints/finalizers"),
+    ("create", "", "endpoints/restricted"),
+    ("create", "discovery.k8s.io", "endpointslices/restricted"),
+}
+#: What is asked for only when something repeats or goes wrong.
+SELDOM = {("patch", "events.k8s.io", "events"), ("create", "events.k8s.io", "events")}
+Right = tuple[str, str, str]
+
+
+def kubectl(plane: Plane, *arguments: str, text: str | None = None) -> str:
+    done = subprocess.run(
+        [plane.kubectl, *arguments],
+        env={**os.environ, **plane.environment},
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{arguments}: {done.stderr}"
+    return done.stdout
+
+
+def installed(plane: Plane, folder: Path, component: str, *values: str) -> tuple[Path, str]:
+    """The chart's ServiceAccount and roles are there; a kubeconfig with its token, and its user name."""
+    wanted = [each for each in documents(rendered(*values)) if each["kind"] in RIGHTS_AND_WHO]
+    kubectl(plane, "apply", "-f", "-", text=yaml.safe_dump_all(wanted))
+    account = f"sliceplane-{component}"
+    token = kubectl(plane, "create", "token", account, "-n", "kube-system").strip()
+    config = yaml.safe_load(Path(plane.kubeconfig).read_text())
+    config["users"][0]["user"] = {"token": token}
+    path = folder / f"{component}.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path, f"system:serviceaccount:kube-system:{account}"
+
+
+RIGHTS_AND_WHO = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+
+
+def granted(*values: str) -> set[Right]:
+    return {
+        (verb, group, resource)
+        for document in documents(rendered(*values))
+        if document["kind"] in ("ClusterRole", "Role")
+        for rule in document["rules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def asked(audit: Path, user: str) -> tuple[set[Right], list[Any]]:
+    """What *user* asked for, and which of its requests were refused for want of a right."""
+    rights: set[Right] = set()
+    refused = []
+    for line in audit.read_text().splitlines():
+        event = json.loads(line)
+        what = event.get("objectRef")
+        if event["user"]["username"] != user or not what:
+            continue
+        resource = "/".join(filter(None, (what["resource"], what.get("subresource"))))
+        rights.add((event["verb"], what.get("apiGroup", ""), resource))
+        if event.get("responseStatus", {}).get("code") in (401, 403):
+            refused.append(event)
+    return rights, refused
+
+
+@contextlib.contextmanager
+def running(*arguments: str) -> Iterator[None]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sliceplane", *arguments], env=PYTHON, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().startswith("ready ")
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+
+
+def until(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + 15
+    while not what():
+        assert time.monotonic() < end, "not within 15 s"
+        time.sleep(0.1)
+
+
+def mirrored(plane: Plane, *addresses: str) -> bool:
+    shown = "-o=jsonpath={.items[*].endpoints[*].addresses[*]}"
+    selector = "kubernetes.io/service-name=mirrored"
+    return kubectl(plane, "get", "endpointslices", "-l", selector, shown).split() == list(addresses)
+
+
+def change_everything(plane: Plane) -> None:
+    """Each verb that the controllers have for slices and Endpoints becomes necessary."""
+    kubectl(plane, "patch", "pod", "web-0", "--subresource=status", "-p", json.dumps(STATUS))
+    until(lambda: "10.9.0.1" in kubectl(plane, "get", "endpoints", "web", "-o", "yaml"))
+    until(lambda: mirrored(plane, "192.0.2.7"))
+    kubectl(plane, "apply", "-f", "-", text=ENDPOINTS.replace(".7", ".8"))
+    until(lambda: mirrored(plane, "192.0.2.8"))
+    kubectl(plane, "delete", "endpoints", "mirrored")
+    until(lambda: mirrored(plane))
+    kubectl(plane, "delete", "service", "web")
+    until(lambda: "web" not in kubectl(plane, "get", "endpoints", "-o", "name"))
+
+
+def test_the_controllers_need_what_they_are_given(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.log"
+    values = ("--set=controllers.mode=work",)
+    with running_plane(tmp_path, f"--audit-log-path={audit}", command="apiserver") as plane:
+        kubeconfig, user = installed(plane, tmp_path, "controllers", *values)
+        kubectl(plane, "apply", "-f", "-", text="---".join((NODE, SERVICES, POD, ENDPOINTS)))
+        lease = ("--leader-elect-resource-name=sliceplane-controllers", "--leader-elect-resource-namespace=kube-system")
+        with running("controllers", f"--kubeconfig={kubeconfig}", *lease):
+            change_everything(plane)
+    rights, refused = asked(audit, user)
+    assert refused == []
+    assert granted(*values) - rights - SELDOM == NOT_ASKED_HERE
+    assert rights <= granted(*values)
+
+
+@pytest.mark.kernel
+def test_the_proxy_needs_what_it_is_given(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.log"
+    values = ("--set=controllers.enabled=false", "--set=proxy.enabled=true", "--set=proxy.apiServer.host=192.0.2.1")
+    with Net("spr") as net, running_plane(tmp_path, f"--audit-log-path={audit}") as plane:
+        node = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
+        kubeconfig, user = installed(plane, tmp_path, "proxy", *values)
+        kubectl(plane, "apply", "-f", "-", text="---".join((NODE, SERVICES, POD)))
+        flags = (f"--kubeconfig={kubeconfig}", "--hostname-override=n1", f"--netns={node.netns}")
+        with running("proxy", *flags):
+            until(
+                lambda: "sliceplane-proxy-n1" in kubectl(plane, "get", "leases", "-n", "kube-node-lease", "-o", "name")
+            )
+            kubectl(plane, "patch", "pod", "web-0", "--subresource=status", "-p", json.dumps(STATUS))
+            until(lambda: ("patch", "coordination.k8s.io", "leases") in asked(audit, user)[0])
+    rights, refused = asked(audit, user)
+    assert refused == []
+    assert granted(*values) - rights <= SELDOM
+    assert rights <= granted(*values)

@@ -1,0 +1,38 @@
+"""``docs/proxy-test-plan.md`` is complete: every row names a test, every case is one of the table's.
+
+(That the tests exist is checked for every document, see ``tests/test_docs.py``.)
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.proxy.test_categorize import CASES
+
+PLAN = Path(__file__).parents[2] / "docs" / "proxy-test-plan.md"
+ROWS = [
+    line
+    for line in PLAN.read_text(encoding="utf-8").splitlines()
+    if line.startswith("|") and not line.startswith("|---") and not line.endswith(("| test |", "| test | |"))
+]
+
+
+def test_what_counts_its_items_has_as_many_rows() -> None:
+    """Of the other parts, one line of the source may be several rows."""
+    sections = re.split(r"^## ", PLAN.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    rows = {text.partition("\n")[0]: sum(row in text for row in ROWS) for text in sections}
+    assert rows["What is not copied"] == 4
+    assert rows["KEP-2030, unit tests"] == 5
+    assert rows["KEP-4444, integration and end-to-end tests"] == 3
+    assert rows["Bugs of proxies that users have met"] == 8
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip()[:60])
+def test_every_row_names_a_test_and_its_cases(row: str) -> None:
+    tests = re.findall(r"`tests/[\w/]+\.py::\w+", row)
+    assert tests, "held by nothing"
+    cases = re.findall(r'case "([^"]+)"', row)
+    assert set(cases) <= {case.name for case in CASES}
+    assert bool(cases) == ("test_categorize.py::test_table" in row)

@@ -1,0 +1,46 @@
+"""Write ``deploy/manifests/*.yaml`` from the chart, for those who do not use helm.
+
+    PYTHONPATH=src:. python tools/make_manifests.py
+
+The chart is the source; ``tests/deploy`` checks that these files are what it renders now.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tests.deploy.helm import MANIFESTS, rendered
+
+_NOT_HELM = re.compile(r"^ *(helm\.sh/chart: .*|app\.kubernetes\.io/managed-by: Helm|# Source: .*)\n", re.MULTILINE)
+#: file -> how it begins, and the values it is rendered with
+FILES = {
+    "controllers.yaml": (
+        "The controllers, two replicas.  The cluster's own must be off: docs/hand-over.md.",
+        ("--set=controllers.mode=work",),
+    ),
+    "controllers-shadow.yaml": (
+        "The controllers as a shadow: they write nothing and report where they would differ from what is there.",
+        ("--set=controllers.mode=shadow",),
+    ),
+    "proxy.yaml": (
+        "The node proxy.  kube-proxy must be off.  Replace API-SERVER by the address where nodes reach the API server.",
+        ("--set=controllers.enabled=false", "--set=proxy.enabled=true", "--set=proxy.apiServer.host=API-SERVER"),
+    ),
+}
+
+
+def manifest(name: str) -> str:
+    told, values = FILES[name]
+    return f"# {told}\n# Made from deploy/helm/sliceplane by tools/make_manifests.py.\n" + _NOT_HELM.sub(
+        "", rendered(*values)
+    )
+
+
+def main() -> None:
+    MANIFESTS.mkdir(exist_ok=True)
+    for name in FILES:
+        (MANIFESTS / name).write_text(manifest(name))
+
+
+if __name__ == "__main__":
+    main()

@@ -189,6 +189,8 @@ async def play(folder: Path, *, seconds: float, seed: int) -> Report:
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX, sock_connect=2)
         try:
             async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+                # A request that is sent again behind our back would be two.
+                session._retry_connection = False
                 await _story(plane, recorder, session, report, seed)
         finally:
             await asyncio.to_thread(recorder.close)

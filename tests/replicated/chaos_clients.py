@@ -15,6 +15,8 @@ from tests.replicated.history import Operation, Segment, Version
 
 COLLECTION = "/api/v1/namespaces/default/configmaps"
 REQUEST_SECONDS_MAX = 6.0
+#: some clients lose patience sooner, and never know
+PATIENCE_SECONDS_MIN = 0.3
 SILENT_SECONDS_MAX = 12.0
 NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
 
@@ -71,8 +73,11 @@ class Writer:
         return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": head, "data": {"value": operation.value}}
 
     async def _perform(self, operation: Operation, method: str, path: str, body: Any) -> None:
+        patience = aiohttp.ClientTimeout(total=self._random.uniform(PATIENCE_SECONDS_MIN, REQUEST_SECONDS_MAX))
         try:
-            async with self._session.request(method, self._url + COLLECTION + path, json=body) as response:
+            async with self._session.request(
+                method, self._url + COLLECTION + path, json=body, timeout=patience
+            ) as response:
                 code, answer = response.status, json.loads(await response.read())
         except aiohttp.ClientConnectorError:
             await asyncio.sleep(0.1)  # it was never sent

@@ -21,7 +21,8 @@ from sliceplane.shell.storage.etcd.client import EtcdClient, EtcdConfig
 from sliceplane.shell.storage.etcd.errors import NoAnswer
 
 PREFIX = "/chaos"
-COMPACTION_INTERVAL = "15s"
+#: short, so that a server which was away has missed something for good
+COMPACTION_INTERVAL = "2s"
 READY_SECONDS_MAX = 60.0
 
 

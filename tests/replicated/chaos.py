@@ -118,7 +118,7 @@ class Nemesis:
     async def run(self, stop: Callable[[], bool]) -> None:
         faults = [
             self._kill_member, self._pause_member, self._isolate_member, self._kill_server, self._pause_server,
-            self._cut_server, self._kill_majority, self._pause_majority,
+            self._cut_server, self._deafen_server, self._kill_majority, self._pause_majority,
         ]  # fmt: skip
         while not stop():
             await asyncio.sleep(self._random.uniform(0.5, 2.0))
@@ -176,6 +176,12 @@ class Nemesis:
             link.cut = True
         await self._while()
 
+    async def _deafen_server(self) -> None:
+        """What one server asks of etcd is done, and it does not hear of it."""
+        for link in self._random.choice(self._plane.servers).links:
+            link.deaf = True
+        await self._while()
+
 
 async def play(folder: Path, *, seconds: float, seed: int) -> Report:
     """Everything, and the verdict."""
@@ -208,7 +214,7 @@ async def _story(
     ends = time.monotonic() + report.seconds
     over = lambda: time.monotonic() >= ends  # noqa: E731
     writers = [
-        Writer(f"c{index}{number}", session, url, NAMES, seed * 100 + index * 10 + number)
+        Writer(f"c{index}{number}", session, url, urls[index - 1], NAMES, seed * 100 + index * 10 + number)
         for index, url in enumerate(urls)
         for number in range(WRITERS_PER_SERVER)
     ]

@@ -22,12 +22,15 @@ NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
 
 
 class Writer:
-    """One client, on one server."""
+    """One client, on one server; what it wrote it sometimes reads from another at once."""
 
-    def __init__(self, name: str, session: aiohttp.ClientSession, url: str, names: list[str], seed: int) -> None:
+    def __init__(
+        self, name: str, session: aiohttp.ClientSession, url: str, other: str, names: list[str], seed: int
+    ) -> None:
         self.name = name
         self._session = session
         self._url = url
+        self._other = other
         self._names = names
         self._random = random.Random(seed)
         self._known: dict[str, int] = {}
@@ -59,6 +62,8 @@ class Writer:
             condition = known if chosen < 0.65 else 0
             operation = self._operation("update", name, condition=condition)
             await self._perform(operation, "PUT", f"/{name}", self._document(operation))
+            if operation.outcome == "ok" and self._random.random() < 0.4:
+                await self._perform(self._operation("read", name), "GET", f"/{name}", None, at=self._other)
 
     def _operation(self, verb: Any, name: str, condition: int = 0) -> Operation:
         self._count += 1
@@ -72,11 +77,11 @@ class Writer:
             head["resourceVersion"] = str(operation.condition)
         return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": head, "data": {"value": operation.value}}
 
-    async def _perform(self, operation: Operation, method: str, path: str, body: Any) -> None:
+    async def _perform(self, operation: Operation, method: str, path: str, body: Any, at: str = "") -> None:
         patience = aiohttp.ClientTimeout(total=self._random.uniform(PATIENCE_SECONDS_MIN, REQUEST_SECONDS_MAX))
         try:
             async with self._session.request(
-                method, self._url + COLLECTION + path, json=body, timeout=patience
+                method, (at or self._url) + COLLECTION + path, json=body, timeout=patience
             ) as response:
                 code, answer = response.status, json.loads(await response.read())
         except aiohttp.ClientConnectorError:

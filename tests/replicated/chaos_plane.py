@@ -164,7 +164,7 @@ class ChaosPlane:
             link.cut_from.clear()
         for server in self.servers:
             for link in server.links:
-                link.cut = False
+                link.cut = link.deaf = False
             server.send(signal.SIGCONT)
             if server.process is None:
                 server.start()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Callable
 
 _FROM = re.compile(rb"x-server-from: *([0-9a-f]+)", re.IGNORECASE)
 
@@ -21,6 +22,8 @@ class Link:
         self.target = target
         self.port = 0
         self.cut = False
+        #: what is asked gets there, the answers are lost
+        self.deaf = False
         #: ids of members, as etcd writes them in requests
         self.cut_from: set[bytes] = set()
         self._server: asyncio.Server | None = None
@@ -52,8 +55,8 @@ class Link:
                 back, there = await asyncio.open_connection("127.0.0.1", self.target)
                 there.write(b"" if self._is_cut(sender) else first)
                 pumps = [
-                    asyncio.create_task(self._pump(reader, there, sender)),
-                    asyncio.create_task(self._pump(back, writer, sender)),
+                    asyncio.create_task(self._pump(reader, there, lambda: self._is_cut(sender))),
+                    asyncio.create_task(self._pump(back, writer, lambda: self.deaf or self._is_cut(sender))),
                 ]
                 try:
                     await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -69,11 +72,12 @@ class Link:
     def _is_cut(self, sender: bytes) -> bool:
         return self.cut or sender in self.cut_from
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, sender: bytes) -> None:
+    @staticmethod
+    async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, is_cut: Callable[[], bool]) -> None:
         lost = False
         with contextlib.suppress(OSError):
             while data := await source.read(65536):
-                if self._is_cut(sender):
+                if is_cut():
                     lost = True
                 elif lost:
                     return  # bytes are missing: the connection is worth nothing any more

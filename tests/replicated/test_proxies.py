@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.replicated.proxies import Link
 
 
@@ -30,6 +31,29 @@ async def test_a_link_passes_loses_and_ends() -> None:
     except ConnectionError:
         left = b""
     assert left == b""
+    writer.close()
+    await link.close()
+    server.close()
+
+
+async def test_a_deaf_link_loses_the_answers_only() -> None:
+    heard = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(1000))
+        writer.write(b"answer")
+        await writer.drain()
+        await reader.read(1000)
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    link = Link(server.sockets[0].getsockname()[1])
+    link.deaf = True
+    reader, writer = await asyncio.open_connection("127.0.0.1", await link.start())
+    writer.write(b"question")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.read(100), 0.2)
+    assert heard == [b"question"]
     writer.close()
     await link.close()
     server.close()

@@ -40,7 +40,7 @@ class SharedStorage:
         try:
             snapshot = await asyncio.to_thread(backend.snapshot, patience_s=START_SECONDS_MAX)
         except BaseException:
-            await asyncio.to_thread(backend.close)
+            backend.close()
             raise
         return cls(config, backend, snapshot)
 

@@ -94,6 +94,7 @@ class EtcdBackend:
         self._compaction = HeadSeen(0, None)
         self._compaction_mod = 0
         self._feed: Feed | None = None
+        self._closed = threading.Event()
 
     # Starting
 
@@ -108,9 +109,8 @@ class EtcdBackend:
             try:
                 return self._snapshot(history)
             except NoAnswer as error:
-                if time.monotonic() > deadline:
+                if self._closed.wait(0.1) or time.monotonic() > deadline:
                     raise StorageError(f"etcd cannot be reached: {error}") from error
-                time.sleep(0.1)
             except Compacted:
                 history = False  # somebody else compacts this etcd; what is there now is enough
             except Refused as error:
@@ -364,6 +364,8 @@ class EtcdBackend:
         return str(kvs[0].value.decode()) if kvs else fingerprints
 
     def close(self) -> None:
+        """Also ends a ``snapshot`` under way in another thread."""
+        self._closed.set()
         if self._feed is not None:
             self._feed.close()
         self.client.close()

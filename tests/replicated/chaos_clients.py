@@ -62,8 +62,17 @@ class Writer:
             condition = known if chosen < 0.65 else 0
             operation = self._operation("update", name, condition=condition)
             await self._perform(operation, "PUT", f"/{name}", self._document(operation))
-            if operation.outcome == "ok" and self._random.random() < 0.4:
-                await self._perform(self._operation("read", name), "GET", f"/{name}", None, at=self._other)
+            if operation.outcome == "ok":
+                await self._go_elsewhere(name, operation.revision)
+
+    async def _go_elsewhere(self, name: str, written: int) -> None:
+        """The other server must know what was acknowledged here: to read it, and to take it as a condition."""
+        chosen = self._random.random()
+        if chosen < 0.3:
+            await self._perform(self._operation("read", name), "GET", f"/{name}", None, at=self._other)
+        elif chosen < 0.6:
+            operation = self._operation("update", name, condition=written)
+            await self._perform(operation, "PUT", f"/{name}", self._document(operation), at=self._other)
 
     def _operation(self, verb: Any, name: str, condition: int = 0) -> Operation:
         self._count += 1

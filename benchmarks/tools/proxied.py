@@ -29,6 +29,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Resource, Services
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.client.base import ListPage, WatchMessage
+from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.nft_runner import NftRunner
 from sliceplane.shell.node_proxy import NodeProxy
 
@@ -198,7 +199,7 @@ async def main(groups: str, count: int) -> None:
     cluster = Cluster(sizes)
     server, commits = Server(cluster), Commits()
     runner = Watched(commits)
-    proxy = NodeProxy("node-00000", runner)
+    proxy = NodeProxy("node-00000", Nftables(runner))
     started = time.perf_counter()
     following = asyncio.create_task(proxy.follow(server, Rng(1)))  # type: ignore[arg-type]  # it needs no writes
     try:

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 from tests.kernel.netns import Host
 
@@ -19,9 +19,12 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
+from sliceplane.shell.backend import AnyBackend
 from sliceplane.shell.conntrack import Conntrack
+from sliceplane.shell.iptables_backend import Iptables
+from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.nft_runner import NftRunner
-from sliceplane.shell.node_proxy import NodeProxy, cleanup
+from sliceplane.shell.node_proxy import FAMILIES, NodeProxy
 
 SERVER = """
 import socket, sys, threading
@@ -133,15 +136,29 @@ async def ask(host: Host, address: str, port: int = 80, proto: str = "tcp", coun
     return [answer.replace("::ffff:", "") for answer in json.loads(done.stdout)]
 
 
+#: the flavours of iptables are two kernels' worth of code
+Mode = Literal["nftables", "iptables-nft", "iptables-legacy"]
+
+
+def backend_of(mode: Mode, host: Host) -> AnyBackend:
+    match mode:
+        case "nftables":
+            return Nftables(NftRunner(netns=host.netns))
+        case "iptables-nft":
+            return Iptables(netns=host.netns, flavour="nft")
+        case "iptables-legacy":
+            return Iptables(netns=host.netns, flavour="legacy")
+
+
 class Cluster:
     """What the informers would know, and the proxy that they feed."""
 
-    def __init__(self, host: Host, **options: Any) -> None:
+    def __init__(self, host: Host, mode: Mode = "nftables", **options: Any) -> None:
         self.host = host
-        self.runner = NftRunner(netns=host.netns)
+        self.backend = backend_of(mode, host)
         #: take the rules away at the end
         self.clean = True
-        self.proxy = NodeProxy(NODE, self.runner, flows=Conntrack(netns=host.netns), **options)
+        self.proxy = NodeProxy(NODE, self.backend, flows=Conntrack(netns=host.netns), **options)
         self._known: dict[tuple[str, str], Object] = {}
 
     def put(self, *objects: Object) -> None:
@@ -177,9 +194,9 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running(host: Host, **options: Any) -> AsyncIterator[Cluster]:
+async def running(host: Host, mode: Mode = "nftables", **options: Any) -> AsyncIterator[Cluster]:
     """*options* are those of ``NodeProxy``."""
-    cluster = Cluster(host, **options)
+    cluster = Cluster(host, mode, **options)
     task = asyncio.create_task(cluster.proxy.run())
     try:
         yield cluster
@@ -187,4 +204,4 @@ async def running(host: Host, **options: Any) -> AsyncIterator[Cluster]:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         if cluster.clean:
-            await cleanup(cluster.runner)
+            await cluster.backend.remove(FAMILIES)

@@ -23,9 +23,9 @@ from tests.nft.machine import (
 
 from sliceplane.nft.names import NAME_LENGTH_MAX, chain_name
 from sliceplane.nft.objects import AddElements, DeleteElements
-from sliceplane.nft.surroundings import RulesConfig
 from sliceplane.nft.table import RETIRE_AFTER_S
 from sliceplane.proxy.model import ServiceKey, ServicePortName
+from sliceplane.proxy.surroundings import RulesConfig
 
 GOLDEN = Path(__file__).with_name("six_services.nft")
 PODS = RulesConfig(cluster_cidrs=("10.0.0.0/8",))

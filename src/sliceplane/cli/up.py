@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.access import with_access
+from sliceplane.cli.controller_choice import EVERYBODY, choose, controllers_option
 from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.emulation import emulation_config, emulation_options
 from sliceplane.cli.etcd import with_etcd
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
     from sliceplane.api.scheme import Resource
     from sliceplane.proxy.configuration.settings import ProxySettings
     from sliceplane.registry.config import TopologyStorage
+    from sliceplane.shell.controllers import Entry
     from sliceplane.shell.plane import PlaneConfig, Service
 
 
 @click.command("up")
 @serving_options
+@controllers_option
 @discovery_options
 @slice_options
 @click.option("--traffic-distribution-conditions", type=bool, is_flag=False, flag_value=True, default=True,
@@ -59,6 +62,7 @@ def command(
     feature_gates: str,
     emulated_version: str,
     log_level: str,
+    chosen: str,
     traffic_distribution_conditions: bool,
     proxy: bool,
     hostname_override: str,
@@ -97,15 +101,20 @@ def command(
         )
         return with_etcd(with_access(plane, grouped), grouped)
 
-    def services() -> tuple[Service, ...]:
-        from sliceplane.shell.controllers import ControllerService, default_controllers, emulation_controllers
+    def entries() -> tuple[Entry, ...]:
+        from sliceplane.shell.controllers import default_controllers, emulation_controllers
         from sliceplane.shell.heuristics import InstalledHeuristics
 
         config = discovery_config(grouped, gates, InstalledHeuristics().find)
-        entries = default_controllers(config, conditions=traffic_distribution_conditions, reverse=reverse_mirror)
-        if emulated is not None:
-            entries += emulation_controllers(emulated)
-        running: list[Service] = [ControllerService(entries, elect=elect)]
+        found = default_controllers(config, conditions=traffic_distribution_conditions, reverse=reverse_mirror)
+        return found if emulated is None else found + emulation_controllers(emulated)
+
+    some = None if chosen.strip() == EVERYBODY else choose(chosen, entries)
+
+    def services() -> tuple[Service, ...]:
+        from sliceplane.shell.controllers import ControllerService
+
+        running: list[Service] = [ControllerService(entries() if some is None else some, elect=elect)]
         if proxy:
             from sliceplane.shell.proxy_service import ProxyService
 

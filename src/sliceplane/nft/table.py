@@ -44,7 +44,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sliceplane.nft.build import BalancedChain, Chain, RuleChain, ServiceObjects
-from sliceplane.nft.layout import Surroundings, static_commands
+from sliceplane.nft.layout import static_commands
 from sliceplane.nft.objects import (
     AddChain,
     AddContainer,
@@ -71,6 +71,7 @@ from sliceplane.nft.objects import (
 from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX, Slots, map_of, offset_of
 from sliceplane.nft.statements import Balance
 from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.surroundings import Surroundings
 
 RETIRE_AFTER_S = 1.0
 
@@ -173,6 +174,7 @@ class TableState:
         fills dynamic sets with what *memory* has for them."""
         assert self._draft is None, "a transaction is under way"
         draft = self._full(memory or {}) if self._needs_full else self._changes(now)
+        self._needs_full = False  # from here on it says what the next one shall be
         commands = draft.commands()
         if not commands:
             return None
@@ -185,7 +187,6 @@ class TableState:
         draft = self._draft
         assert draft is not None, "no transaction is under way"
         self._draft = None
-        self._needs_full = False
         if draft.full:
             self._held, self._elements, self._retired = {}, {}, {}
         for name, held in draft.chains.items():

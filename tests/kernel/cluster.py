@@ -52,12 +52,13 @@ while True:
 CLIENT = """
 import json, socket, sys
 proto, address, port, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+patience_s = float(sys.argv[5]) if len(sys.argv) > 5 else 1.0
 family = socket.AF_INET6 if ":" in address else socket.AF_INET
 answers = []
 for _ in range(count):
     kind = socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM
     with socket.socket(family, kind) as s:
-        s.settimeout(1)
+        s.settimeout(patience_s)
         try:
             s.connect((address, port))
             s.sendall(b"?")
@@ -122,17 +123,20 @@ def make_slice(family: Family, hosts: list[Host], name: str = "svc", version: in
     return codec.decode(codec.encode(document), EndpointSlice)
 
 
-def node(zone: str = "", *ips: str) -> Node:
+def node(zone: str = "", *ips: str, name: str = NODE, **spec: Any) -> Node:
     document = {
-        "metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": zone}},
+        "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
+        "spec": spec,
         "status": {"addresses": [{"type": "InternalIP", "address": ip} for ip in ips]},
     }
     return codec.decode(codec.encode(document), Node)
 
 
-async def ask(host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 1) -> list[str]:
+async def ask(
+    host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 1, patience_s: float = 1.0
+) -> list[str]:
     """What *host* hears: "NAME SOURCE", the server's name and the address that it saw, or "!ERROR"."""
-    done = await asyncio.to_thread(host.python, CLIENT, proto, address, str(port), str(count))
+    done = await asyncio.to_thread(host.python, CLIENT, proto, address, str(port), str(count), str(patience_s))
     return [answer.replace("::ffff:", "") for answer in json.loads(done.stdout)]
 
 
@@ -153,12 +157,19 @@ def backend_of(mode: Mode, host: Host) -> AnyBackend:
 class Cluster:
     """What the informers would know, and the proxy that they feed."""
 
-    def __init__(self, host: Host, mode: Mode = "nftables", **options: Any) -> None:
+    def __init__(
+        self,
+        host: Host,
+        mode: Mode = "nftables",
+        node_name: str = NODE,
+        backend: AnyBackend | None = None,
+        **options: Any,
+    ) -> None:
         self.host = host
-        self.backend = backend_of(mode, host)
+        self.backend = backend or backend_of(mode, host)
         #: take the rules away at the end
         self.clean = True
-        self.proxy = NodeProxy(NODE, self.backend, flows=Conntrack(netns=host.netns), **options)
+        self.proxy = NodeProxy(node_name, self.backend, flows=Conntrack(netns=host.netns), **options)
         self._known: dict[tuple[str, str], Object] = {}
 
     def put(self, *objects: Object) -> None:
@@ -195,7 +206,7 @@ class Cluster:
 
 @asynccontextmanager
 async def running(host: Host, mode: Mode = "nftables", **options: Any) -> AsyncIterator[Cluster]:
-    """*options* are those of ``NodeProxy``."""
+    """*options* are those of ``Cluster`` and ``NodeProxy``."""
     cluster = Cluster(host, mode, **options)
     task = asyncio.create_task(cluster.proxy.run())
     try:

@@ -246,7 +246,7 @@ class TestNodePortAddresses:
         machine.plane.on_interfaces((NODE_IP, "192.168.1.1"), 0.0)
         transaction = machine.plane.take_transaction(0.0)
         assert transaction is not None
-        assert transaction.commands == (AddElements(NODE_PORT_IPS.name, ((("192.168.1.1",), None),)),)
+        assert transaction.commands[1:] == (AddElements(NODE_PORT_IPS.name, ((("192.168.1.1",), None),)),)
 
 
 def test_an_endpoint_of_two_services_is_one_hairpin_element() -> None:
@@ -338,7 +338,7 @@ class TestSizeOfChanges:
         kinds = (AddElements, DeleteElements)
         return sum(
             len(getattr(command, "items", getattr(command, "keys", ()))) if isinstance(command, kinds) else 1
-            for command in transaction.commands
+            for command in transaction.commands[1:]  # after the look at whose table it is
         )
 
     def test_external_chains_stay_when_endpoints_change(self) -> None:

@@ -62,6 +62,9 @@ class Kernel:
     async def memory(self, table: TableRef) -> Memory:
         return {}
 
+    def disturbed(self) -> bool:
+        return False
+
     async def tables(self) -> frozenset[TableRef]:
         return frozenset()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -24,7 +25,7 @@ from sliceplane.shell.node_proxy import FAMILIES, NodeProxy
 class Runner:
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.failures = 0
+        self.failures = self.disturbances = 0
         #: of other hands
         self.deleted: set[TableRef] = set()
         self.open = asyncio.Event()
@@ -40,6 +41,10 @@ class Runner:
 
     async def memory(self, table: TableRef) -> Memory:
         return {}
+
+    def disturbed(self) -> bool:
+        self.disturbances -= 1
+        return self.disturbances == 0
 
     async def tables(self) -> frozenset[TableRef]:
         return frozenset({TableRef("ip", TABLE), TableRef("ip6", TABLE)} - self.deleted)
@@ -276,3 +281,39 @@ async def test_the_whole_table_is_written_anew_now_and_then(monkeypatch: pytest.
         assert runner.texts[0] == runner.texts[1]
         await asyncio.sleep(0.03)
         assert len(runner.texts) == 2
+
+
+async def test_a_clock_that_is_set_back_delays_nothing() -> None:
+    runner, ahead_s = Runner(), 0.0
+    proxy = NodeProxy(
+        "node-1", Nftables(runner), families=("IPv4",), min_period_s=0.01, clock=lambda: time.monotonic() + ahead_s
+    )
+    async with running(proxy):
+        ahead_s = 86_400.0
+        synced(proxy)
+        await settled(proxy)
+        ahead_s = -86_400.0
+        for number in range(1, 4):
+            proxy.on_change(added(number))
+            await settled(proxy)
+    assert "172.30.0.3" in runner.texts[-1]
+
+
+async def test_a_table_that_others_may_have_changed_is_written_anew_before_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.01)
+    runner = Runner()
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+    async with running(proxy):
+        synced(proxy)
+        await settled(proxy)
+        runner.disturbances = 1
+        await asyncio.sleep(0.05)
+        assert len(runner.texts) == 1, "not at once: whoever changes rules all the time would make us do so too"
+        monkeypatch.setattr(node_proxy, "SUSPECT_PERIOD_S", 0.02)
+        while len(runner.texts) < 2:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.1)
+        assert len(runner.texts) == 2, "once"
+    assert runner.texts[1] == runner.texts[0]

@@ -109,6 +109,11 @@ def match_local(detector: Detector, *, local: bool) -> Statement:
     return FromInterface(detector.interface, local)
 
 
+def writer_chain(writer: str) -> AddChain:
+    """The empty chain that says whose table it is."""
+    return AddChain(f"writer-{writer}")
+
+
 def static_commands(family: NftFamily, around: Surroundings) -> tuple[Command, ...]:
     """Everything but the services, for a table that is empty."""
     return (

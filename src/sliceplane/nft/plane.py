@@ -45,9 +45,15 @@ class _Rules:
 class FamilyPlane(Plane):
     """See ``proxy.plane``."""
 
-    def __init__(self, family: Family, config: PlaneConfig, table: str = TABLE) -> None:
-        self._table = TableState(TableRef(NFT_FAMILIES[family], table))
+    def __init__(self, family: Family, config: PlaneConfig, table: str = TABLE, writer: str = "0") -> None:
+        """*writer*: a word that no other process has which might write this table."""
+        self._table = TableState(TableRef(NFT_FAMILIES[family], table), writer=writer)
         super().__init__(family, config, _Rules(self._table))
+
+    @property
+    def busy(self) -> bool:
+        """A write runs, or the last one failed: nobody can say what the kernel holds."""
+        return self._schedule.running or self._table.needs_full
 
     @property
     def table(self) -> TableRef:
@@ -63,3 +69,7 @@ class FamilyPlane(Plane):
         dynamic sets of the table have, where it is wanted."""
         self._take_up()
         return self._taken(self._table.take_transaction(now, memory), now)
+
+    def shadow(self) -> Transaction:
+        """What the kernel is thought to hold (``TableState.shadow``)."""
+        return self._table.shadow()

@@ -236,12 +236,14 @@ class Plane:
         self._rules.on_failure()
         self._schedule.on_failure(now)
 
-    def on_doubt(self, now: float) -> None:
-        """Somebody else may have changed our rules: write all of them anew.  Nothing is done while a write runs: it
-        shows by itself whether they are there."""
-        if self._synced and not self._schedule.running:
-            self._rules.force_full()
-            self._schedule.on_change(now)
+    def on_doubt(self, now: float) -> bool:
+        """Somebody else may have changed our rules: write all of them anew.  False, and nothing is done, while a write
+        runs: it shows by itself whether they are there."""
+        if not self._synced or self._schedule.running:
+            return False
+        self._rules.force_full()
+        self._schedule.on_change(now)
+        return True
 
     def _note(self, changed: tuple[ServiceKey, ...], now: float) -> None:
         if changed and self._synced:

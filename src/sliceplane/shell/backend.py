@@ -50,6 +50,10 @@ class Backend(Protocol[P, W]):
     async def holds(self, plane: P) -> bool:
         """Whether our rules of the family are there at all; cheap at any size.  Raises ``KernelError``."""
 
+    def disturbed(self) -> bool:
+        """Whether somebody else changed rules, ours perhaps, since this was last asked; as far as can be told at a
+        small price."""
+
     async def remove(self, families: tuple[Family, ...]) -> None:
         """Takes our rules away, whether they are there or not.  Raises ``KernelError``."""
 

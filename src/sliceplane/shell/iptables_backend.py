@@ -81,6 +81,9 @@ class Iptables:
                 return False
         return True
 
+    def disturbed(self) -> bool:
+        return False  # nothing tells, short of listing them
+
     async def found(self, family: Family) -> Found:
         """What is ours, or was a kube-proxy's.  Raises ``IptablesError``."""
         listed = [await self._run(family, "-save", "-t", table) for table in TABLES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal, Protocol
 
 from sliceplane.kit.ip import Family
@@ -22,6 +23,8 @@ class Runner(Protocol):
 
     async def tables(self) -> frozenset[TableRef]: ...
 
+    def disturbed(self) -> bool: ...
+
     async def memory(self, table: TableRef) -> Memory: ...
 
     async def probe(self) -> tuple[int, ...]: ...
@@ -32,12 +35,14 @@ class Nftables:
 
     mode: Literal["nftables"] = "nftables"
 
-    def __init__(self, runner: Runner, *, table: str = TABLE) -> None:
+    def __init__(self, runner: Runner, *, table: str = TABLE, writer: str = "") -> None:
+        """*writer*: a word that no other process has which might write this table; "": a random one."""
         self._runner = runner
         self._table = table
+        self._writer = writer or os.urandom(8).hex()
 
     def plane(self, family: Family, config: PlaneConfig) -> FamilyPlane:
-        return FamilyPlane(family, config, self._table)
+        return FamilyPlane(family, config, self._table, self._writer)
 
     async def probe(self) -> None:
         await self._runner.probe()
@@ -50,6 +55,9 @@ class Nftables:
 
     async def holds(self, plane: FamilyPlane) -> bool:
         return plane.table in await self._runner.tables()
+
+    def disturbed(self) -> bool:
+        return self._runner.disturbed()
 
     async def remove(self, families: tuple[Family, ...]) -> None:
         tables = (TableRef(NFT_FAMILIES[family], self._table) for family in families)

@@ -11,6 +11,7 @@ import re
 from sliceplane.nft.objects import Memory, TableRef
 from sliceplane.shell.backend import KernelError
 from sliceplane.shell.kernel_program import KernelProgram, parse_version
+from sliceplane.shell.nft_generation import generation
 
 #: the oldest that understands what we write (reference A6)
 VERSION_MIN = (1, 0, 1)
@@ -44,11 +45,32 @@ class NftRunner:
 
     def __init__(self, *, netns: str = "", program: str = "nft", timeout_s: float = TIMEOUT_S) -> None:
         self._program = program
+        self._netns = netns
         self._programs = _programs(netns, timeout_s)
+        self._running = self._taken = 0
+        self._of_others: int | None = None
 
     async def run(self, text: str) -> None:
         """The kernel takes all of *text* or nothing.  Raises ``NftError``."""
-        await self._nft("-f", "-", stdin=text)
+        self._running += 1
+        try:
+            await self._nft("-f", "-", stdin=text)
+            self._taken += 1
+        except NftError as error:
+            if error.reason != "rejected":
+                self._of_others = None  # nobody knows whether the kernel took it
+            raise
+        finally:
+            self._running -= 1
+
+    def disturbed(self) -> bool:
+        """Whether somebody else changed rules, ours perhaps, since this was last asked, as far as the kernel tells;
+        what it cannot tell now, because a transaction of ours runs, it tells the next time.  Cheap at any size."""
+        found = None if self._running else generation(self._netns)
+        if found is None:
+            return False
+        before, self._of_others = self._of_others, (found - self._taken) % 2**32
+        return before is not None and before != self._of_others
 
     async def tables(self) -> frozenset[TableRef]:
         """The tables of IPv4 and IPv6 that there are, whoever made them; cheap at any size.  Raises ``NftError``."""
@@ -88,6 +110,8 @@ class NftRunner:
 
 def explain(stderr: str, code: int, netns: str) -> KernelError:
     """What a failed run means, from what nft (or ip netns) printed."""
+    if re.search(r"^flush chain \S+ \S+ writer-", stderr, re.MULTILINE):
+        return NftError("rejected", "our table was removed, or replaced by another process: a second node proxy?")
     return _programs(netns, TIMEOUT_S).explain("nft", stderr, code)
 
 

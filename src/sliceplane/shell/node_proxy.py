@@ -11,8 +11,9 @@ that is not registered gets rules too.
 **After a write** comes what follows from it (``proxy_consequences``): health ports, figures, UDP flows.
 
 **Others.**  The kernel is never listed on the way of a change; that our tables are still there is looked at now and
-then, and at once when a transaction was refused, and each is written anew every ``WHOLE_TABLE_PERIOD_S``: what somebody
-else deleted or changed comes back although nothing happens to Services.
+then, and at once when a transaction was refused.  Each is written anew every ``WHOLE_TABLE_PERIOD_S``, and every
+``SUSPECT_PERIOD_S`` if somebody else changed nftables' rules meanwhile (whose, the kernel does not say): so what
+others deleted or changed in it comes back although nothing happens to Services.
 
 **Exit** leaves the rules: traffic goes on while the proxy is upgraded.  ``cleanup`` takes them away.
 """
@@ -60,6 +61,8 @@ HEALTH_TIMEOUT_S = 60.0
 LOOK_PERIOD_S = 30.0
 #: after so long a table is written anew, whatever it is thought to hold (as upstream, reference A10)
 WHOLE_TABLE_PERIOD_S = 3600.0
+#: the same while somebody else changes rules, ours perhaps
+SUSPECT_PERIOD_S = 300.0
 
 FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
 #: set by the autoscaler on a Node that it is about to delete
@@ -157,6 +160,8 @@ class NodeProxy:
         self._node_seen: Node | None = None
         self._union = Union() if self._gates.enabled(ENDPOINT_SLICE_SUBSETTING) else None
         self._doubt = asyncio.Event()
+        #: families whose tables somebody may have changed since they were written
+        self._suspects: set[Family] = set()
         self._written = {plane.family: asyncio.Event() for plane in self._planes}
         self._refusals: dict[Family, str] = {}
         self._consequences = {
@@ -360,6 +365,8 @@ class NodeProxy:
                 pass
             self._doubt.clear()
             await self._look_at_addresses()
+            if self._backend.disturbed():
+                self._suspects.update(self._wake)
             for plane in self._planes:
                 await self._look_at_rules(plane)
 
@@ -371,12 +378,14 @@ class NodeProxy:
         except KernelError:
             return  # whoever writes next says what is wrong
         now = self._clock()
+        period_s = SUSPECT_PERIOD_S if plane.family in self._suspects else WHOLE_TABLE_PERIOD_S
         if not present:
             _log.warning("our rules are gone, they are written anew", family=plane.family)
-        elif now - plane.written_whole_at < WHOLE_TABLE_PERIOD_S:
+        elif now - plane.written_whole_at < period_s:
             return
-        plane.on_doubt(now)
-        self._wake[plane.family].set()
+        if plane.on_doubt(now):
+            self._suspects.discard(plane.family)
+            self._wake[plane.family].set()
 
     async def _write(self, plane: Plane) -> None:
         wake = self._wake[plane.family]

@@ -185,14 +185,13 @@ class _Bounds:
         operations: list[Operation],
         newest: int,
     ) -> None:
-        self._newest = newest
         ended = sorted((operation.end, index) for operation, index in placed if operation.end != float("inf"))
         self._ends = [end for end, _ in ended]
         self._reached: list[int] = []
         for _, index in ended:
             self._reached.append(max(index, self._reached[-1] if self._reached else 0))
-        #: (when it was asked for, its index): versions that nobody had asked for yet cannot be seen
-        self._asked = sorted(
+        # Versions that nobody had asked for yet cannot be seen: from each time on, the first that is asked for later.
+        asked = sorted(
             [
                 (operation.start, index_of_value[operation.value])
                 for operation in operations
@@ -200,13 +199,16 @@ class _Bounds:
             ]
             + [(operation.start, index) for operation, index in placed if operation.verb == "delete"]
         )
+        self._asked = [start for start, _ in asked]
+        self._first_later = [newest + 1]
+        for _, index in reversed(asked):
+            self._first_later.append(min(index, self._first_later[-1]))
+        self._first_later.reverse()
 
     def of(self, operation: Operation) -> tuple[int, int]:
         before = bisect_right(self._ends, operation.start)
         low = self._reached[before - 1] if before else 0
-        # The first version that was asked for only after the end bounds it from above.
-        later = [index for start, index in self._asked if start > operation.end]
-        return low, min(later, default=self._newest + 1) - 1
+        return low, self._first_later[bisect_right(self._asked, operation.end)] - 1
 
 
 def _explanation(operation: Operation) -> Callable[[Version | None], bool] | None:

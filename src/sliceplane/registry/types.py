@@ -140,7 +140,6 @@ class WatchPlan:
     - ``initial``: begin with ADDED for the present state; with ``bookmarks`` its end is marked;
     - ``since=N``: events strictly after N, from the history or from the future;
     - neither: events from now on;
-    - ``newest``: no version was named, so what it begins with must not be old;
     - ``wait_for=N``: the store is not there yet; wait as long as for a list, then end the stream with
       ``api.errors.too_large_resource_version`` as an ERROR event;
     - ``newest``: no version was named, so what it begins with must not be old.

@@ -1,10 +1,10 @@
 """From a Pod's readiness to the next packet that the kernel routes to it, with 1,000 services on the node.
 
-Everything is real: ``sliceplane up --proxy`` with its storage on disk, writing into a network namespace of the node (and,
-for comparison, ``up`` and ``sliceplane proxy`` as two processes), a backend in another, TCP connections from the node to a
-cluster IP.  The service has one Pod, which turns ready and unready; the time runs from before the status patch is sent
-until the first connection is accepted.  Connections are tried one after the other, half a millisecond apart.  Needs
-root.
+Everything is real: ``sliceplane up --proxy`` with its storage on disk, writing into a network namespace, and beside it,
+for comparison, ``up`` and ``sliceplane proxy`` as two processes; a backend in another namespace, TCP connections from
+the node to a cluster IP.  The service has one Pod, which turns ready and unready; the time runs from before the status
+patch is sent until the first connection is accepted.  Connections are tried one after the other, half a millisecond
+apart.  Needs root.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ docs: dev ## make the made parts of the documents anew: help texts, tables, kube
 	PYTHONPATH=src:. $(PY) tools/make_transcripts.py
 
 lock: ## pin anew what pyproject.toml asks for
-	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --extra server --extra proxy pyproject.toml -o requirements.lock
+	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --extra server --extra proxy --extra etcd pyproject.toml -o requirements.lock
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --all-extras pyproject.toml --group dev -o requirements-dev.lock
 
 clean: ## remove what the targets made

@@ -36,7 +36,7 @@ somebody else wrote since, a refusal.  Then this writer's next transaction is fu
 IP.  An element stays as long as anyone claims it; if the claims differ, the Service whose key sorts first wins,
 on every node.
 
-**Size.**  A transaction has no bound but memory: as root, nft raises its socket buffer as needed (210,300
+**Size.**  A transaction has no bound but memory: as root, the socket's buffer is raised as needed (210,300
 endpoints in one transaction were measured).  In a user namespace, without that right, the kernel refuses some 20,000
 elements ("Message too long").
 

@@ -27,7 +27,7 @@ lint: dev
 	PYTHONPATH=src .venv/bin/lint-imports
 
 check: lint ## fast: lint, types, layers, quick tests of the cores
-	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -m "not slow and not kernel and not kubectl" tests/test_tidy.py tests/test_docs.py $(wildcard tests/kit tests/api tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft)
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -m "not slow and not kernel and not kubectl" tests/test_tidy.py tests/test_docs.py $(wildcard tests/kit tests/api tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft tests/iptables)
 
 test: lint ## everything that must pass (what CI runs)
 	$(PYTEST)
@@ -51,8 +51,8 @@ docs: dev ## make the made parts of the documents anew: help texts, tables, kube
 	PYTHONPATH=src:. $(PY) tools/make_transcripts.py
 
 lock: ## pin anew what pyproject.toml asks for
-	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 pyproject.toml -o requirements.lock
-	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 pyproject.toml --group dev -o requirements-dev.lock
+	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --extra server --extra proxy --extra etcd pyproject.toml -o requirements.lock
+	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --all-extras pyproject.toml --group dev -o requirements-dev.lock
 
 clean: ## remove what the targets made
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/results

@@ -31,7 +31,9 @@ from benchmarks.tools.process import Process, scratch
 RUN_SECONDS_MAX = 300.0
 RUNS = 3
 #: services x endpoints of each; the first service is the one that changes
-MANY, HUGE, SMALL = "1000x10", "5000x40,1x10000,6x50", "20x3"
+MANY, SEVERAL, SINGLE, SMALL = "1000x10", "5006x50", "44000x1", "20x3"
+#: that of the budgets
+HUGE = "4007x50,1000x10"
 CHANGES, SMALL_CHANGES, PEER_CHANGES = 40, 4, 5
 PROXIED = "benchmarks.tools.proxied"
 #: Kubernetes' own programs, for tests too
@@ -62,25 +64,80 @@ def measure(*arguments: str) -> dict[str, Any]:
             return dict(json.loads(child.line(RUN_SECONDS_MAX)))
 
 
+def _median(measured: list[dict[str, Any]], what: str) -> float:
+    return statistics.median(one[what] for one in measured)
+
+
+def _all(measured: list[dict[str, Any]], event: str, what: str) -> list[float]:
+    return [value for one in measured for value in one[event][what]]
+
+
+def parts(measured: list[dict[str, Any]]) -> list[Result]:
+    """Where the time goes, and what ``nft`` takes for the same text with nobody around it."""
+    size = _size(measured[0])
+    ours_s = statistics.median(one["first_sync_s"] - one["first_nft_s"] for one in measured)
+    rows = [
+        ("  first sync: in our code", ours_s, "s"),
+        ("  first sync: in nft", _median(measured, "first_nft_s"), "s"),
+        ("  first sync: text", _median(measured, "first_bytes") / 1e6, "MB"),
+        ("  the same text, bare nft -f", _median(measured, "load_s"), "s"),
+        ("  one listing of the table", _median(measured, "list_s"), "s"),
+    ]
+    for event, name in (("change", "one endpoint changes"), ("added", "one service comes")):
+        kernel, ours = _all(measured, event, "kernel_s"), _all(measured, event, "ours_s")
+        ends = _all(measured, event, "end_s")
+        rows += [
+            (f"  {name}: in our code", statistics.median(ours) * 1e3, "ms"),
+            (
+                f"  {name}: in nft, until the kernel has it",
+                (statistics.median(kernel) - statistics.median(ours)) * 1e3,
+                "ms",
+            ),
+            (f"  {name}: until nft has ended", statistics.median(ends) * 1e3, "ms"),
+            (f"  {name}: text", statistics.median(_all(measured, event, "bytes")), "bytes"),
+            (f"  {name}: p99", percentile(kernel, 99) * 1e3, "ms"),
+        ]
+    return [Result(name=name, size=size, value=value, unit=unit) for name, value, unit in rows]
+
+
+def events(measured: list[dict[str, Any]], budget_ms: float | None = None, peer: Peer | None = None) -> list[Result]:
+    size = _size(measured[0])
+    return [
+        Result(
+            name="one endpoint changes, until the kernel has it, median",
+            size=size,
+            value=statistics.median(_all(measured, "change", "kernel_s")) * 1e3,
+            unit="ms",
+            budget=budget_ms,
+            peer="" if peer is None else peer.name,
+            peer_value=None if peer is None else peer.change_ms,
+        ),
+        Result(
+            name="one service comes, until the kernel has it, median",
+            size=size,
+            value=statistics.median(_all(measured, "added", "kernel_s")) * 1e3,
+            unit="ms",
+        ),
+    ]
+
+
 def many(sizes: str, runs: int, changes: int) -> list[Result]:
     measured = [measure(PROXIED, sizes, str(changes)) for _ in range(runs)]
     full = sizes == MANY
+    size = _size(measured[0])
     return [
         Result(
             name="first sync",
-            size=_size(measured[0]),
-            value=statistics.median(one["first_sync_s"] for one in measured),
+            size=size,
+            value=_median(measured, "first_sync_s"),
             unit="s",
             budget=0.2 if full else None,
             peer=UPSTREAM if full else "",
             peer_value=0.27 if full else None,
         ),
-        Result(
-            name="one endpoint changes, until the kernel has it, median",
-            size=_size(measured[0]),
-            value=statistics.median(time for one in measured for time in one["change_s"]) * 1e3,
-            unit="ms",
-        ),
+        Result(name="  memory after it", size=size, value=_median(measured, "rss_mib"), unit="MiB"),
+        *events(measured),
+        *parts(measured),
     ]
 
 
@@ -106,28 +163,18 @@ def kube_proxy() -> Peer:
 def huge() -> list[Result]:
     measured = [measure(PROXIED, HUGE, str(CHANGES)) for _ in range(RUNS)]
     peer = kube_proxy()
-    times = [time for one in measured for time in one["change_s"]]
     rows = (
-        ("first sync", statistics.median(one["first_sync_s"] for one in measured), "s", 2.5, peer.first_sync_s),
-        ("  memory after it", statistics.median(one["rss_mib"] for one in measured), "MiB", 300.0, peer.rss_mib),
-        (
-            "one endpoint changes, until the kernel has it, median",
-            statistics.median(times) * 1e3,
-            "ms",
-            20.0,
-            peer.change_ms,
-        ),
+        ("first sync", _median(measured, "first_sync_s"), "s", 2.5, peer.first_sync_s),
+        ("  memory after it", _median(measured, "rss_mib"), "MiB", 300.0, peer.rss_mib),
     )
     size = _size(measured[0])
-    results = [
-        Result(name=name, size=size, value=value, unit=unit, budget=budget, peer=peer.name, peer_value=theirs)
-        for name, value, unit, budget, theirs in rows
-    ]
-    ends = [time for one in measured for time in one["nft_s"]]
     return [
-        *results,
-        Result(name="  p99", size=size, value=percentile(times, 99) * 1e3, unit="ms"),
-        Result(name="  until nft has ended, median", size=size, value=statistics.median(ends) * 1e3, unit="ms"),
+        *(
+            Result(name=name, size=size, value=value, unit=unit, budget=budget, peer=peer.name, peer_value=theirs)
+            for name, value, unit, budget, theirs in rows
+        ),
+        *events(measured, 20.0, peer),
+        *parts(measured),
     ]
 
 
@@ -142,7 +189,7 @@ def run(small: bool = False) -> list[Result]:
         return []
     if small:
         return many(SMALL, 1, SMALL_CHANGES)
-    return many(MANY, RUNS, CHANGES) + huge()
+    return [*many(MANY, RUNS, CHANGES), *huge(), *many(SEVERAL, 1, CHANGES), *many(SINGLE, 1, CHANGES)]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
 import time
 from array import array
 from collections.abc import Sequence
@@ -174,14 +173,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--small", action="store_true", help="the smallest size that still runs everything")
-    parser.add_argument("--writes", type=int, default=WRITES)
-    parser.add_argument("--plot", type=Path, default=None, metavar="FILE")
-    arguments = parser.parse_args()
-    writes, objects = (SMALL_WRITES, SMALL_OBJECTS) if arguments.small else (arguments.writes, OBJECTS)
+def measure(writes: int, objects: int, picture: Path | None = None) -> list[Result]:
     with scratch() as name:
         path = Path(name) / "churn.db"
         churn = Churn(path, writes, objects)
@@ -189,9 +181,24 @@ def main() -> None:
         rows = churn.rows
         del churn
         restarted = restart(path)
-    if arguments.plot is not None:
-        plot(rows, arguments.plot)
-    sys.exit(0 if report(results(rows, objects, restarted), as_json=arguments.json) else 1)
+    if picture is not None:
+        plot(rows, picture)
+    return results(rows, objects, restarted)
+
+
+def run(small: bool = False) -> list[Result]:
+    return measure(SMALL_WRITES, SMALL_OBJECTS) if small else measure(WRITES, OBJECTS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--small", action="store_true", help="the smallest size that still runs everything")
+    parser.add_argument("--writes", type=int, default=WRITES)
+    parser.add_argument("--plot", type=Path, default=None, metavar="FILE")
+    arguments = parser.parse_args()
+    found = run(small=True) if arguments.small else measure(arguments.writes, OBJECTS, arguments.plot)
+    report(found, as_json=arguments.json)
 
 
 if __name__ == "__main__":

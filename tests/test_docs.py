@@ -29,6 +29,7 @@ SOURCE = ROOT / "src" / "sliceplane"
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [*DOCS, *(path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if path.exists())]
 #: kubectl.md is real transcripts, whose IPv6 addresses look like names of tests
+HISTORIC = ROOT / "docs" / "historic-bugs.md"
 TEST_NAMING = [path for path in PAGES if path.name != "kubectl.md"]
 #: documents whose dotted names in backticks are names of the package
 NAMING = [ROOT / "docs" / name for name in ("architecture.md", "invariants.md", "operations.md", "cli.md", "api.md")]
@@ -114,6 +115,17 @@ def test_every_guarantee_names_a_test() -> None:
         _, guarantee, held, tested, _ = row.split("|")
         assert _DOTTED.search(held), f"{guarantee}: held by nothing"
         assert "::" in tested, f"{guarantee}: tested by nothing"
+
+
+def test_every_historic_bug_has_a_test_of_its_name() -> None:
+    """Lines that concern controllers; the first test of each bears the number of an issue of its line."""
+    rows = re.findall(r"^\| (\d+) \| (.*?) \|.*?\|.*?\| (.*?) \| (?:yes|no) \|$", HISTORIC.read_text(), re.MULTILINE)
+    assert [int(line) for line, _, _ in rows] == [*range(1, 10), 12, 13, *range(16, 21), *range(22, 25)]
+    for line, issues, tests in rows:
+        named = _TEST.search(tests)
+        assert named is not None, f"line {line} has no test"
+        numbers = re.findall(r"#(\d+)", issues)
+        assert any(f"_{number}_" in named["names"] for number in numbers), f"line {line}: {named['names']} of {issues}"
 
 
 def test_packages_of_the_architecture_are_those_that_exist() -> None:

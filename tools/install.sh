@@ -60,5 +60,5 @@ fi
 $venv/bin/python -m compileall -q src
 
 if [ "$what" = dev ]; then
-    apt_missing nft nftables ip iproute2 conntrack conntrack iptables iptables etcd etcd-server
+    apt_missing nft nftables ip iproute2 conntrack conntrack iptables iptables ipset ipset etcd etcd-server
 fi

@@ -5,8 +5,10 @@ that what is measured is the node's own work: decoding, tracking, rules, ``nft``
 
 Run as ``python -m benchmarks.tools.proxied SIZES CHANGES`` in the network namespace to write to.  SIZES is like
 ``5000x40,7x100``: so many services with so many endpoints each, of which the first one changes.  Prints one JSON
-object: ``services``, ``endpoints``, ``first_sync_s``, ``rss_mib`` after it, ``change_s`` and ``nft_s`` (lists: one
-endpoint changes, until the kernel has it and until ``nft`` has ended).
+object: ``services``, ``endpoints``; ``first_sync_s``, of which ``first_nft_s`` waiting for ``nft``, ``first_bytes`` of
+its text, ``rss_mib`` after it; ``change`` and ``added`` (one endpoint changes, one service comes), each of lists:
+``kernel_s`` until the kernel has it, ``ours_s`` of that until ``nft`` is started, ``end_s`` until ``nft`` has ended,
+and ``bytes``; ``load_s`` and ``list_s``: ``nft`` alone loads the text of the first sync again, and lists the table.
 """
 
 from __future__ import annotations
@@ -16,19 +18,21 @@ import itertools
 import json
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from benchmarks.tools.objects import PER_SLICE, service_document, slice_document, uid
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Resource, Services
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.client.base import ListPage, WatchMessage
+from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.nft_runner import NftRunner
 from sliceplane.shell.node_proxy import NodeProxy
 
@@ -36,6 +40,8 @@ SECONDS_MAX = 60.0
 #: objects in one answer to a list
 PAGE = 500
 PAUSE_S = 0.05
+#: numbers from here on are those of Pods that no service begins with
+ELSEWHERE = 4_000_000
 # From linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h.
 NETLINK_NETFILTER, NFNLGRP_NFTABLES, NEW_GENERATION = 12, 7, 10 << 8 | 15
 
@@ -62,7 +68,7 @@ class Cluster:
 
     def services(self) -> Iterator[bytes]:
         for number in range(len(self._sizes)):
-            yield self._stored(service_document(f"s-{number:05d}", cluster_ip=service_ip(number + 2)), number, 1)
+            yield self.service(number)
 
     def slices(self) -> Iterator[bytes]:
         first = 0
@@ -71,6 +77,9 @@ class Cluster:
                 pods = range(begin, min(begin + PER_SLICE, first + size))
                 yield self.slice(number, part, pods)
             first += size
+
+    def service(self, number: int, revision: int = 1) -> bytes:
+        return self._stored(service_document(f"s-{number:05d}", cluster_ip=service_ip(number + 2)), number, revision)
 
     def slice(self, service: int, part: int, pods: range, *, without: int = -1, revision: int = 1) -> bytes:
         name = f"s-{service:05d}"
@@ -90,11 +99,13 @@ class Server:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._events: asyncio.Queue[WatchMessage] = asyncio.Queue()
+        self._events: dict[str, asyncio.Queue[WatchMessage]] = {
+            resource.key: asyncio.Queue() for resource in (Services, EndpointSlices)
+        }
         self._spools = {Services.key: _spool(cluster.services()), EndpointSlices.key: _spool(cluster.slices())}
 
-    def send(self, body: bytes) -> None:
-        self._events.put_nowait(WatchMessage("MODIFIED", body))
+    def send(self, body: bytes, resource: Resource = EndpointSlices, what: str = "MODIFIED") -> None:
+        self._events[resource.key].put_nowait(WatchMessage(what, body))
 
     async def list(self, resource: Resource, **ignored: object) -> ListPage:
         """Pages of 500, as over HTTP."""
@@ -106,8 +117,8 @@ class Server:
     async def watch(self, resource: Resource, **ignored: object) -> AsyncIterator[AsyncIterator[WatchMessage]]:
         async def events() -> AsyncIterator[WatchMessage]:
             while True:
-                if resource is EndpointSlices:
-                    yield await self._events.get()
+                if resource.key in self._events:
+                    yield await self._events[resource.key].get()
                 else:
                     await asyncio.Event().wait()
 
@@ -156,41 +167,90 @@ class Commits:
         self._sock.close()
 
 
+class Taken(NamedTuple):
+    """A transaction, when ``nft`` was started with it, when the kernel had it and when ``nft`` had ended."""
+
+    text: str
+    began: float
+    committed: float
+    ended: float
+
+
 class Watched(NftRunner):
-    """Tells of each transaction what it said, when the kernel had it and when ``nft`` had ended."""
+    """Tells of each transaction.  Keeps the text of the first of IPv4 in a file, as it is large."""
 
     def __init__(self, commits: Commits) -> None:
         super().__init__()
         self._commits = commits
-        self.taken: asyncio.Queue[tuple[str, float, float]] = asyncio.Queue()
+        self.taken: asyncio.Queue[Taken] = asyncio.Queue()
+        self.first_text = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115  # lives as long as the process
+        self.first_nft_s, self.first_bytes = 0.0, 0
 
     async def run(self, text: str) -> None:
-        before = len(self._commits.times)
+        before, began = len(self._commits.times), time.perf_counter()
         await super().run(text)
         ended = time.perf_counter()
+        if not self.first_nft_s and " ip sliceplane" in text:
+            self.first_nft_s, self.first_bytes = ended - began, len(text)
+            self.first_text.write(text)
+            self.first_text.flush()
         kernel = self._commits.times[before] if len(self._commits.times) > before else ended
-        self.taken.put_nowait((text, kernel, ended))
+        self.taken.put_nowait(Taken(text, began, kernel, ended))
 
 
-async def changes(
-    server: Server, runner: Watched, cluster: Cluster, size: int, count: int
-) -> tuple[list[float], list[float]]:
-    """Endpoint 0 of the first service goes and comes back, *count* times in all: seconds to the kernel, to nft's
-    end."""
-    pods, kernel, ends = range(min(size, PER_SLICE)), [], []
+class Measures:
+    """One list for each figure."""
+
+    def __init__(self) -> None:
+        self.lists: dict[str, list[float]] = {"kernel_s": [], "ours_s": [], "end_s": [], "bytes": []}
+
+    async def wait(self, runner: Watched, started: float) -> None:
+        """For the transaction that a change of *started* makes."""
+        async with asyncio.timeout(SECONDS_MAX):
+            # Objects out of use are removed a second later, by transactions that add nothing.
+            taken = await runner.taken.get()
+            while "\nadd " not in taken.text:
+                taken = await runner.taken.get()
+        found = (taken.committed - started, taken.began - started, taken.ended - started, float(len(taken.text)))
+        for values, value in zip(self.lists.values(), found, strict=True):
+            values.append(value)
+        await asyncio.sleep(PAUSE_S)
+
+
+async def change_endpoints(server: Server, runner: Watched, cluster: Cluster, size: int, count: int) -> Measures:
+    """Endpoint 0 of the first service goes and comes back, *count* times in all; an only one moves."""
+    pods, measures = range(min(size, PER_SLICE)), Measures()
     for number in range(count):
-        body = cluster.slice(0, 0, pods, without=0 if number % 2 == 0 else -1, revision=cluster.revision + number + 1)
+        cluster.revision += 1
+        if size == 1:
+            body = cluster.slice(0, 0, range(ELSEWHERE + number, ELSEWHERE + number + 1), revision=cluster.revision)
+        else:
+            body = cluster.slice(0, 0, pods, without=0 if number % 2 == 0 else -1, revision=cluster.revision)
         started = time.perf_counter()
         server.send(body)
-        async with asyncio.timeout(SECONDS_MAX):
-            # Objects out of use are removed a second later, by transactions that have no rules.
-            text, committed, ended = await runner.taken.get()
-            while "numgen" not in text:
-                text, committed, ended = await runner.taken.get()
-        kernel.append(committed - started)
-        ends.append(ended - started)
-        await asyncio.sleep(PAUSE_S)
-    return kernel, ends
+        await measures.wait(runner, started)
+    return measures
+
+
+async def add_services(server: Server, runner: Watched, cluster: Cluster, sizes: list[int], count: int) -> Measures:
+    """Services with as many endpoints as the first (a slice's worth at most) come one after the other."""
+    measures, first = Measures(), sum(sizes)
+    for number in range(len(sizes), len(sizes) + count):
+        cluster.revision += 1
+        slice_body = cluster.slice(number, 0, range(first, first + min(sizes[0], PER_SLICE)), revision=cluster.revision)
+        service_body = cluster.service(number, cluster.revision)
+        started = time.perf_counter()
+        server.send(slice_body, EndpointSlices, "ADDED")
+        server.send(service_body, Services, "ADDED")
+        await measures.wait(runner, started)
+    return measures
+
+
+def bare(*arguments: str) -> float:
+    """Seconds that ``nft`` takes by itself."""
+    started = time.perf_counter()
+    subprocess.run(["nft", *arguments], stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - started
 
 
 async def main(groups: str, count: int) -> None:
@@ -198,7 +258,7 @@ async def main(groups: str, count: int) -> None:
     cluster = Cluster(sizes)
     server, commits = Server(cluster), Commits()
     runner = Watched(commits)
-    proxy = NodeProxy("node-00000", runner)
+    proxy = NodeProxy("node-00000", Nftables(runner))
     started = time.perf_counter()
     following = asyncio.create_task(proxy.follow(server, Rng(1)))  # type: ignore[arg-type]  # it needs no writes
     try:
@@ -207,13 +267,25 @@ async def main(groups: str, count: int) -> None:
         first_sync, memory = time.perf_counter() - started, rss_mib()
         runner.taken = asyncio.Queue()
         commits.listen()
-        kernel, ends = await changes(server, runner, cluster, sizes[0], count)
+        changed = await change_endpoints(server, runner, cluster, sizes[0], count)
+        added = await add_services(server, runner, cluster, sizes, max(1, count // 4))
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         commits.close()
-    figures = {"services": len(sizes), "endpoints": sum(sizes), "first_sync_s": first_sync, "rss_mib": memory}
-    print(json.dumps({**figures, "change_s": kernel, "nft_s": ends}), flush=True)
+    figures = {
+        "services": len(sizes),
+        "endpoints": sum(sizes),
+        "first_sync_s": first_sync,
+        "first_nft_s": runner.first_nft_s,
+        "first_bytes": runner.first_bytes,
+        "rss_mib": memory,
+        "change": changed.lists,
+        "added": added.lists,
+        "load_s": bare("-f", runner.first_text.name),
+        "list_s": bare("list", "table", "ip", "sliceplane"),
+    }
+    print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """``python -m sliceplane`` is ``sliceplane``."""
 
-from sliceplane.cli.main import main
+from sliceplane.cli.entry import main
 
 if __name__ == "__main__":
     main()

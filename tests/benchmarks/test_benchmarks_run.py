@@ -15,7 +15,7 @@ from benchmarks.harness import Result, percentile
 from benchmarks.tools.process import child_environment
 
 COLUMNS = {"name", "size", "value", "unit", "peer", "peer_value", "ratio", "budget", "met"}
-NEEDS_KERNEL = {"node_proxy", "ready_to_packet"}
+NEEDS_KERNEL = {"first_packet", "node_proxy", "ready_to_packet"}
 ROOT = Path(__file__).parents[2]
 
 
@@ -27,6 +27,7 @@ def test_every_budget_of_the_design_has_its_benchmark() -> None:
         "end_to_end",
         "node_proxy",
         "ready_to_packet",
+        "first_packet",
         "storage",
         "startup",
         "rolling_update",

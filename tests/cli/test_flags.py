@@ -20,6 +20,9 @@ from sliceplane.cli.main import main
         (["--emulate", "--emulate-ready-delay", "fast"], "'fast' is not a duration (1s, 500ms, 1m30s, 0)"),
         (["--max-endpoints-per-slice", "1001"], "1001 is not in the range 1<=x<=1000"),
         (["--endpointslice-updates-batch-period", "-1s"], "is not a duration"),
+        (["--controllers", "*,-typo"], "there is no controller 'typo', only endpoints-controller, endpointslice-"),
+        (["--controllers", "-endpoints"], "none is left to run"),
+        (["--controllers", "*,deployment-controller"], "there is no controller 'deployment-controller'"),
     ],
 )
 def test_usage_errors(flags: list[str], sentence: str) -> None:

@@ -105,7 +105,7 @@ def test_pod_on_an_unknown_node_is_an_address() -> None:
 # Capacity
 
 
-def test_address_1001_is_left_out_and_comes_back() -> None:
+def test_kubernetes_127370_address_1001_is_left_out_and_comes_back() -> None:
     """k/k#127370: the limit is crossed upward and downward, and the object keeps being reconciled."""
     plane = Plane(*many(1000))
     plane.settle()

@@ -215,7 +215,7 @@ def test_failed_pods_address_is_not_advertised() -> None:
     assert plane.subsets() == [(["10.0.0.3"], [], [8080])]
 
 
-def test_ghost_and_live_pod_share_an_address() -> None:
+def test_kubernetes_135334_ghost_and_live_pod_share_an_address() -> None:
     """k/k#135334: the one that terminates is out, the live one in."""
     plane = Plane(make_pod("p-1", terminating=True, ips=("10.0.0.9",)), make_pod("p-2", ips=("10.0.0.9",)))
     plane.settle()
@@ -233,7 +233,7 @@ def test_deletion_that_only_a_relist_tells_of_converges() -> None:
     assert plane.subsets() == [(["10.0.0.3"], [], [8080])]
 
 
-def test_pod_event_cost_is_flat_in_services_of_the_namespace() -> None:
+def test_kubernetes_134739_pod_event_cost_is_flat_in_services_of_the_namespace() -> None:
     """k/k#134739.  Counted, not timed."""
     plane = Plane()
     for number in range(300):
@@ -242,7 +242,7 @@ def test_pod_event_cost_is_flat_in_services_of_the_namespace() -> None:
     assert plane.controller._engine._routes.probes("shop", {"part-of": "shop", "app": "app-7"}) <= 2
 
 
-def test_churn_leaves_nothing_behind() -> None:
+def test_kubernetes_128928_churn_leaves_nothing_behind() -> None:
     """k/k#128928."""
     plane = Plane()
     plane.settle()

@@ -106,7 +106,7 @@ def test_zone_label_that_comes_late_brings_zone_and_hints() -> None:
     assert endpoint.hints.for_zones == (ForZone(name="b"),)
 
 
-def test_ghost_and_live_pod_with_one_address_are_two_endpoints() -> None:
+def test_kubernetes_135334_ghost_and_live_pod_with_one_address_are_two_endpoints() -> None:
     """k/k#135334: consumers tell them apart by targetRef; the terminating one is not ready."""
     plane = Plane(make_pod("p-1", terminating=True, ips=("10.0.0.9",)), make_pod("p-2", ips=("10.0.0.9",)))
     plane.settle()
@@ -219,7 +219,26 @@ def test_service_touches_only_its_own() -> None:
     assert [job.key for job in plane.jobs()] == ["shop/web"]
 
 
-def test_pod_event_cost_is_flat_in_services_of_the_namespace() -> None:
+def test_kubernetes_128928_churn_leaves_nothing_behind() -> None:
+    plane = Plane()
+    plane.settle()
+    for number in range(100):
+        plane.cluster.put(make_service(f"s{number}", selector={"app": f"a{number}"}))
+        plane.cluster.put(make_pod(f"p-{number}", labels={"app": f"a{number}"}))
+    plane.settle()
+    assert len(plane.controller._engine._services) == 101
+    for number in range(100):
+        plane.cluster.remove(Pods, "shop", f"p-{number}")
+        plane.cluster.remove(Services, "shop", f"s{number}")
+    for each in plane.cluster.slices():
+        if not each.metadata.name.startswith("web-"):
+            plane.cluster.remove(EndpointSlices, "shop", each.metadata.name)
+    plane.settle()
+    assert list(plane.controller._engine._services) == ["shop/web"]
+    assert plane.controller._engine.totals[:2] == (0, 1)
+
+
+def test_kubernetes_134739_pod_event_cost_is_flat_in_services_of_the_namespace() -> None:
     """k/k#134739.  Counted, not timed: how many selectors a pod's event looks at."""
     plane = Plane()
     for number in range(300):

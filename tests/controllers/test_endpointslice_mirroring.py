@@ -198,7 +198,7 @@ def test_config_refuses_what_upstream_refuses(values: dict[str, int]) -> None:
         MirroringConfig(**values)  # type: ignore[arg-type]  # integers
 
 
-def test_churn_leaves_nothing_behind() -> None:
+def test_kubernetes_128928_churn_leaves_nothing_behind() -> None:
     """k/k#128928."""
     plane = Plane()
     for number in range(100):

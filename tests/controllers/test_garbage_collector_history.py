@@ -28,7 +28,7 @@ def collector(cluster: FakeCluster) -> GarbageCollector:
     return made
 
 
-def test_1_an_owner_deleted_in_a_watch_gap_is_missed_at_the_relist(
+def test_kubernetes_115658_an_owner_deleted_in_a_watch_gap_is_missed_at_the_relist(
     cluster: FakeCluster, collector: GarbageCollector
 ) -> None:
     """production-stack#1091, kubernetes#115658: the deletion is told by a list alone."""
@@ -38,7 +38,9 @@ def test_1_an_owner_deleted_in_a_watch_gap_is_missed_at_the_relist(
     assert names(cluster) == []
 
 
-def test_1_an_owner_recreated_in_a_watch_gap_is_another_one(cluster: FakeCluster, collector: GarbageCollector) -> None:
+def test_kubernetes_115658_an_owner_recreated_in_a_watch_gap_is_another_one(
+    cluster: FakeCluster, collector: GarbageCollector
+) -> None:
     cluster.delete(Services, "shop", "web")
     put(cluster, make("Service", "web", "s2"))
     put(cluster, make("ConfigMap", "new", "n", owned_by("Service", "web", "s2")))
@@ -47,7 +49,7 @@ def test_1_an_owner_recreated_in_a_watch_gap_is_another_one(cluster: FakeCluster
     assert names(cluster) == ["new", "web"]
 
 
-def test_4_one_conflict_and_no_further_event(cluster: FakeCluster, collector: GarbageCollector) -> None:
+def test_kubernetes_127429_one_conflict_and_no_further_event(cluster: FakeCluster, collector: GarbageCollector) -> None:
     """kubernetes#127429: what failed is tried again by itself."""
     cluster.delete(Services, "shop", "web")
     cluster.deliver(collector, 1.0)
@@ -61,7 +63,7 @@ def test_4_one_conflict_and_no_further_event(cluster: FakeCluster, collector: Ga
     assert names(cluster) == []
 
 
-def test_16_a_deletion_while_the_server_is_away(cluster: FakeCluster, collector: GarbageCollector) -> None:
+def test_cilium_48050_a_deletion_while_the_server_is_away(cluster: FakeCluster, collector: GarbageCollector) -> None:
     """cilium#48050: look-ups and deletions without answers, some of them done; then nothing more happens."""
     cluster.delete(Services, "shop", "web")
     cluster.deliver(collector, 1.0)
@@ -77,7 +79,7 @@ def test_16_a_deletion_while_the_server_is_away(cluster: FakeCluster, collector:
     assert names(cluster) == []
 
 
-def test_18_churn_leaves_nothing_behind(cluster: FakeCluster, collector: GarbageCollector) -> None:
+def test_kubernetes_128928_churn_leaves_nothing_behind(cluster: FakeCluster, collector: GarbageCollector) -> None:
     """kubernetes#128928: everything that is remembered goes with what it was remembered for."""
     wrong = owned_by("Service", "wrong", "nobody")
     for number in range(200):
@@ -99,7 +101,7 @@ def test_18_churn_leaves_nothing_behind(cluster: FakeCluster, collector: Garbage
     assert collector.next_deadline() is None
 
 
-def test_19_a_restart_deletes_nothing(cluster: FakeCluster, collector: GarbageCollector) -> None:
+def test_nacos_10209_a_restart_deletes_nothing(cluster: FakeCluster, collector: GarbageCollector) -> None:
     """nacos#10209, kubernetes#82494: caches fill kind by kind, dependents first; all is left before all are full."""
     again = GarbageCollector()
     for key, found in sorted(cluster.objects.items()):
@@ -114,7 +116,9 @@ def test_19_a_restart_deletes_nothing(cluster: FakeCluster, collector: GarbageCo
     assert len(names(cluster)) == 4
 
 
-def test_20_an_event_costs_the_same_in_a_large_family(cluster: FakeCluster, collector: GarbageCollector) -> None:
+def test_kubernetes_134739_an_event_costs_the_same_in_a_large_family(
+    cluster: FakeCluster, collector: GarbageCollector
+) -> None:
     """kubernetes#134739: a dependent that changes makes no work for its thousand siblings, nor for itself."""
     for number in range(1000):
         put(cluster, make("ConfigMap", f"m{number}", f"m{number}", owned_by("Service", "web", "s1")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.controllers.mirrored_plane import SKIPPED, Plane, custom, subset, too_many
 from tests.slices.fake_cluster import make_service, replace
 
-from sliceplane.api.core import CoreEndpointPort
+from sliceplane.api.core import CoreEndpointPort, Endpoints
 from sliceplane.api.discovery import (
     ANNOTATION_LEADER,
     ANNOTATION_TRIGGER_TIME,
@@ -227,7 +227,7 @@ def test_second_slice_of_a_group_goes() -> None:
     assert [each.metadata.name for each in plane.slices()] == [found.metadata.name]
 
 
-def test_more_than_a_hundred_ports_are_mirrored() -> None:
+def test_kubernetes_99382_more_than_a_hundred_ports_are_mirrored() -> None:
     """k/k#99382."""
     ports = tuple(CoreEndpointPort(name=f"p{number}", port=number) for number in range(1, 301))
     plane = Plane(custom(subset("192.0.2.1", ports=ports)))
@@ -275,3 +275,38 @@ def test_nothing_is_made_for_an_object_that_is_going() -> None:
     plane = Plane(custom(deletion_timestamp="2026-11-21T10:00:00Z"))
     plane.settle()
     assert plane.slices() == []
+
+
+# Packed, which upstream never does
+
+
+def thousand(*, every: int = 1, of: int = 1000, but: int = -1) -> Endpoints:
+    return custom(subset(*(f"10.0.{n >> 8}.{n & 255}" for n in range(of) if n % every == 0 and n != but)))
+
+
+def test_packed_on_request_and_one_changed_address_writes_one_small_slice() -> None:
+    plane = Plane(thousand())
+    plane.settle()
+    assert [len(each.endpoints or ()) for each in plane.slices()] == [1000], "as upstream"
+    plane.config = MirroringConfig(max_endpoints_per_slice=100)
+    before = len(plane.verbs())
+    plane.begin()
+    plane.settle()
+    assert [len(each.endpoints or ()) for each in plane.slices()] == [100] * 10
+    assert plane.verbs()[before:] == [*["create"] * 9, "update"], "the old slice gives what others have by then"
+    before = len(plane.verbs())
+    plane.put(thousand(but=7))
+    assert plane.verbs()[before:] == ["update"]
+    plane.config = None
+    plane.begin()
+    plane.settle()
+    assert [len(each.endpoints or ()) for each in plane.slices()] == [999], "and all of it goes back"
+
+
+def test_half_empty_slices_are_put_together() -> None:
+    plane = Plane(thousand(of=300), config=MirroringConfig(max_endpoints_per_slice=100))
+    plane.settle()
+    before = len(plane.verbs())
+    plane.put(thousand(of=300, every=3))
+    assert [len(each.endpoints or ()) for each in plane.slices()] == [100]
+    assert plane.verbs()[before:] == ["update", "delete", "delete"]

@@ -78,6 +78,9 @@ def desired(endpoints: Endpoints) -> Meaning:
 
 
 class Mirror(RuleBasedStateMachine):
+    #: endpoints in one slice; ``None``: all of a family and set of ports
+    per_slice: int | None = None
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
@@ -90,7 +93,8 @@ class Mirror(RuleBasedStateMachine):
         self.begin()
 
     def begin(self) -> None:
-        self.controller = EndpointSliceMirroringController(MirroringConfig(max_endpoints_per_subset=LIMIT))
+        config = MirroringConfig(max_endpoints_per_subset=LIMIT, max_endpoints_per_slice=self.per_slice)
+        self.controller = EndpointSliceMirroringController(config)
         self.cluster.start(self.controller, self.now)
 
     # -- the world --------------------------------------------------------------------------------------
@@ -230,10 +234,15 @@ class Mirror(RuleBasedStateMachine):
         endpoints = self.cluster.objects.get((EndpointsObjects.key, "shop", name))
         slices = [each for each in self.ours() if (each.metadata.labels or {})[LABEL_SERVICE_NAME] == name]
         shown: Meaning = {}
+        fills: dict[object, list[int]] = {}
         for each in slices:
             key = (each.address_type, tuple((p.name, p.port) for p in each.ports or ()))
-            assert key not in shown, f"two slices of {key}"
-            shown[key] = {e.addresses[0]: bool(e.conditions.ready) for e in each.endpoints or ()}
+            holds = {e.addresses[0]: bool(e.conditions.ready) for e in each.endpoints or ()}
+            assert not shown.get(key, {}).keys() & holds.keys(), f"one address in two slices of {key}"
+            shown.setdefault(key, {}).update(holds)
+            fills.setdefault(key, []).append(len(holds))
+        for key, sizes in fills.items():
+            self.check_fills(key, sorted(sizes))
         wanted: Meaning = {}
         if isinstance(service, Service) and not service.spec.selector and isinstance(endpoints, Endpoints):
             meta = endpoints.metadata
@@ -246,6 +255,20 @@ class Mirror(RuleBasedStateMachine):
                 assert (each.metadata.annotations or {}) == (meta.annotations or {})
         assert shown == wanted
 
+    def check_fills(self, key: object, fills: list[int]) -> None:
+        most = self.per_slice
+        if most is None:
+            assert len(fills) == 1, f"several slices of {key}"
+        else:
+            assert 0 < fills[0] <= fills[-1] <= most, f"{key}: {fills}"
+            assert len(fills) == 1 or fills[0] + fills[1] > most, f"{key}: two slices fit into one: {fills}"
+
+
+class PackedMirror(Mirror):
+    per_slice = 2
+
 
 TestMirror = Mirror.TestCase
 TestMirror.settings = machine(120)
+TestPackedMirror = PackedMirror.TestCase
+TestPackedMirror.settings = machine(60)

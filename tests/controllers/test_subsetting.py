@@ -254,3 +254,20 @@ def test_flag_and_gate_that_contradict_each_other() -> None:
         done = CliRunner().invoke(main, [command, *flags])
         assert done.exit_code == 2
         assert "--subsetting contradicts --feature-gates TopologyAwareSubsetting=false" in " ".join(done.output.split())
+
+
+def test_a_subset_that_somebody_emptied_as_its_last_pod_went_is_not_kept() -> None:
+    """Nothing is to be taken out of it any more, and it is no placeholder: one is for no subset.
+
+    Found by simulation: seed 10041 with heavy faults, once two more controllers ran."""
+    plane = Plane(Subsetting.REQUIRE_ZONE)
+    plane.config = EndpointSliceConfig(subsetting=Subsetting.REQUIRE_ZONE, max_endpoints_per_slice=1)
+    plane.start()
+    plane.scale(0, 6)
+    plane.settle()
+    assert plane.subsets() == sorted(2 * each_zone(1))
+    lost = next(each for each in plane.cluster.slices() if (each.endpoints or ())[0].addresses == ("10.0.0.1",))
+    plane.cluster.put(replace(lost, endpoints=()))
+    plane.cluster.remove(Pods, "shop", "p-0")
+    plane.settle()
+    assert plane.subsets() == sorted(2 * each_zone(1))[1:]

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 from tests.kernel.netns import Host
 
@@ -19,9 +19,12 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
+from sliceplane.shell.backend import AnyBackend
 from sliceplane.shell.conntrack import Conntrack
+from sliceplane.shell.iptables_backend import Iptables
+from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.nft_runner import NftRunner
-from sliceplane.shell.node_proxy import NodeProxy, cleanup
+from sliceplane.shell.node_proxy import FAMILIES, NodeProxy
 
 SERVER = """
 import socket, sys, threading
@@ -49,12 +52,13 @@ while True:
 CLIENT = """
 import json, socket, sys
 proto, address, port, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+patience_s = float(sys.argv[5]) if len(sys.argv) > 5 else 1.0
 family = socket.AF_INET6 if ":" in address else socket.AF_INET
 answers = []
 for _ in range(count):
     kind = socket.SOCK_STREAM if proto == "tcp" else socket.SOCK_DGRAM
     with socket.socket(family, kind) as s:
-        s.settimeout(1)
+        s.settimeout(patience_s)
         try:
             s.connect((address, port))
             s.sendall(b"?")
@@ -119,29 +123,53 @@ def make_slice(family: Family, hosts: list[Host], name: str = "svc", version: in
     return codec.decode(codec.encode(document), EndpointSlice)
 
 
-def node(zone: str = "", *ips: str) -> Node:
+def node(zone: str = "", *ips: str, name: str = NODE, **spec: Any) -> Node:
     document = {
-        "metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": zone}},
+        "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
+        "spec": spec,
         "status": {"addresses": [{"type": "InternalIP", "address": ip} for ip in ips]},
     }
     return codec.decode(codec.encode(document), Node)
 
 
-async def ask(host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 1) -> list[str]:
+async def ask(
+    host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 1, patience_s: float = 1.0
+) -> list[str]:
     """What *host* hears: "NAME SOURCE", the server's name and the address that it saw, or "!ERROR"."""
-    done = await asyncio.to_thread(host.python, CLIENT, proto, address, str(port), str(count))
+    done = await asyncio.to_thread(host.python, CLIENT, proto, address, str(port), str(count), str(patience_s))
     return [answer.replace("::ffff:", "") for answer in json.loads(done.stdout)]
+
+
+#: the flavours of iptables are two kernels' worth of code
+Mode = Literal["nftables", "iptables-nft", "iptables-legacy"]
+
+
+def backend_of(mode: Mode, host: Host) -> AnyBackend:
+    match mode:
+        case "nftables":
+            return Nftables(NftRunner(netns=host.netns))
+        case "iptables-nft":
+            return Iptables(netns=host.netns, flavour="nft")
+        case "iptables-legacy":
+            return Iptables(netns=host.netns, flavour="legacy")
 
 
 class Cluster:
     """What the informers would know, and the proxy that they feed."""
 
-    def __init__(self, host: Host, **options: Any) -> None:
+    def __init__(
+        self,
+        host: Host,
+        mode: Mode = "nftables",
+        node_name: str = NODE,
+        backend: AnyBackend | None = None,
+        **options: Any,
+    ) -> None:
         self.host = host
-        self.runner = NftRunner(netns=host.netns)
+        self.backend = backend or backend_of(mode, host)
         #: take the rules away at the end
         self.clean = True
-        self.proxy = NodeProxy(NODE, self.runner, flows=Conntrack(netns=host.netns), **options)
+        self.proxy = NodeProxy(node_name, self.backend, flows=Conntrack(netns=host.netns), **options)
         self._known: dict[tuple[str, str], Object] = {}
 
     def put(self, *objects: Object) -> None:
@@ -177,9 +205,9 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running(host: Host, **options: Any) -> AsyncIterator[Cluster]:
-    """*options* are those of ``NodeProxy``."""
-    cluster = Cluster(host, **options)
+async def running(host: Host, mode: Mode = "nftables", **options: Any) -> AsyncIterator[Cluster]:
+    """*options* are those of ``Cluster`` and ``NodeProxy``."""
+    cluster = Cluster(host, mode, **options)
     task = asyncio.create_task(cluster.proxy.run())
     try:
         yield cluster
@@ -187,4 +215,4 @@ async def running(host: Host, **options: Any) -> AsyncIterator[Cluster]:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         if cluster.clean:
-            await cleanup(cluster.runner)
+            await cluster.backend.remove(FAMILIES)

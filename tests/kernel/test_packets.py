@@ -28,7 +28,6 @@ from tests.kernel.netns import Host, Net
 
 from sliceplane.kit.ip import Family
 from sliceplane.shell import node_proxy
-from sliceplane.shell.node_proxy import cleanup
 
 pytestmark = pytest.mark.kernel
 
@@ -163,7 +162,7 @@ async def test_recovers_when_somebody_deletes_the_table(client: Host, backends: 
         cluster.put(service(), make_slice("IPv4", backends[:1]))
         cluster.synced()
         await cluster.written()
-        await cleanup(cluster.runner)
+        await cluster.backend.remove(FAMILIES)
         assert set(await cluster.ask(VIP["IPv4"])) != {"b1"}
         cluster.put(make_slice("IPv4", backends[1:2], version=2))
         await cluster.written()  # the incremental transaction is refused, the full one follows
@@ -179,7 +178,7 @@ async def test_a_deleted_table_comes_back_by_itself(
         cluster.put(service(), make_slice("IPv4", backends[:1]))
         cluster.synced()
         await cluster.written()
-        await cleanup(cluster.runner)
+        await cluster.backend.remove(FAMILIES)
         async with asyncio.timeout(5):
             while set(await cluster.ask(VIP["IPv4"])) != {"b1"}:
                 await asyncio.sleep(0.05)

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.kernel.cluster import NODE, SERVER, UDP_REFUSED, VIP, Cluster, ask, node, running, service
+from tests.kernel.cluster import NODE, SERVER, UDP_REFUSED, VIP, Cluster, Mode, ask, node, running, service
 from tests.kernel.netns import Host, Net
 
 from sliceplane.api import codec
 from sliceplane.api.core import ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
-from sliceplane.nft.surroundings import RulesConfig
+from sliceplane.proxy.surroundings import RulesConfig
 
 pytestmark = pytest.mark.kernel
 
@@ -89,6 +89,24 @@ def site() -> Iterator[Site]:
         yield Site(net)
 
 
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(params=["nftables", "iptables-nft", pytest.param("iptables-legacy", marks=SLOW)])
+def mode(request: pytest.FixtureRequest) -> Mode:
+    found: Mode = request.param
+    return found
+
+
+@pytest.fixture(
+    params=["nftables", pytest.param("iptables-nft", marks=SLOW), pytest.param("iptables-legacy", marks=SLOW)]
+)
+def slow_mode(request: pytest.FixtureRequest) -> Mode:
+    """For tests that take their time."""
+    found: Mode = request.param
+    return found
+
+
 def ip(host: Host, family: Family) -> str:
     return host.ip4 if family == "IPv4" else host.ip6
 
@@ -144,9 +162,9 @@ async def start(cluster: Cluster, *objects: Any) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_from_outside_with_policy_cluster(site: Site, family: Family) -> None:
+async def test_from_outside_with_policy_cluster(site: Site, family: Family, slow_mode: Mode) -> None:
     """All endpoints, masqueraded: the answer must come back through this node."""
-    async with running(site.node, rules=PODS) as cluster:
+    async with running(site.node, slow_mode, rules=PODS) as cluster:
         await start(cluster, this_node(), reachable(family), slices(site, family, site.here, *site.there))
         for address, port, udp in (
             (LB[family], 80, 53),
@@ -163,8 +181,8 @@ async def test_from_outside_with_policy_cluster(site: Site, family: Family) -> N
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_from_outside_with_policy_local(site: Site, family: Family) -> None:
-    async with running(site.node, rules=PODS) as cluster:
+async def test_from_outside_with_policy_local(site: Site, family: Family, slow_mode: Mode) -> None:
+    async with running(site.node, slow_mode, rules=PODS) as cluster:
         everybody = slices(site, family, site.here, *site.there)
         await start(cluster, this_node(), reachable(family, externalTrafficPolicy="Local"), everybody)
         for address, port in ((LB[family], 80), (EXTERNAL[family], 80), (OUTSIDE_OF_NODE[family], 30080)):
@@ -189,8 +207,8 @@ async def test_from_outside_with_policy_local(site: Site, family: Family) -> Non
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_without_endpoints_everything_is_rejected(site: Site, family: Family) -> None:
-    async with running(site.node, rules=PODS) as cluster:
+async def test_without_endpoints_everything_is_rejected(site: Site, family: Family, mode: Mode) -> None:
+    async with running(site.node, mode, rules=PODS) as cluster:
         await start(cluster, this_node(), reachable(family), slices(site, family))
         for host in (site.outside, site.pod):
             for address in (VIP[family], LB[family], EXTERNAL[family]):
@@ -202,8 +220,8 @@ async def test_without_endpoints_everything_is_rejected(site: Site, family: Fami
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_source_ranges(site: Site, family: Family) -> None:
-    async with running(site.node, rules=PODS) as cluster:
+async def test_source_ranges(site: Site, family: Family, slow_mode: Mode) -> None:
+    async with running(site.node, slow_mode, rules=PODS) as cluster:
         allowed = f"{ip(site.outside, family)}/{32 if family == 'IPv4' else 128}"
         guarded = reachable(family, loadBalancerSourceRanges=[allowed, "198.51.100.0/24", "2001:db8:1::/48"])
         await start(cluster, this_node(), guarded, slices(site, family, site.here, *site.there))
@@ -223,8 +241,8 @@ async def test_source_ranges(site: Site, family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_an_address_of_mode_proxy_is_left_alone(site: Site, family: Family) -> None:
-    async with running(site.node, rules=PODS) as cluster:
+async def test_an_address_of_mode_proxy_is_left_alone(site: Site, family: Family, slow_mode: Mode) -> None:
+    async with running(site.node, slow_mode, rules=PODS) as cluster:
         proxied = reachable(family, ingress=[{"ip": LB[family], "ipMode": "Proxy"}])
         await start(cluster, this_node(), proxied, slices(site, family, site.here))
         assert (await names(site.outside, LB[family])).isdisjoint(EVERYBODY)
@@ -234,8 +252,8 @@ async def test_an_address_of_mode_proxy_is_left_alone(site: Site, family: Family
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_session_affinity(site: Site, family: Family) -> None:
-    async with running(site.node, rules=PODS) as cluster:
+async def test_session_affinity(site: Site, family: Family, slow_mode: Mode) -> None:
+    async with running(site.node, slow_mode, rules=PODS) as cluster:
         sticky = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 2}}}
         everybody = [site.here, *site.there]
         await start(cluster, this_node(), reachable(family, **sticky), slices(site, family, *everybody))
@@ -263,33 +281,33 @@ async def test_session_affinity(site: Site, family: Family) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_a_new_process_leaves_clients_where_they_are(site: Site, family: Family) -> None:
+async def test_a_new_process_leaves_clients_where_they_are(site: Site, family: Family, slow_mode: Mode) -> None:
     everybody = slices(site, family, site.here, *site.there)
-    async with running(site.node, rules=PODS) as cluster:
+    async with running(site.node, slow_mode, rules=PODS) as cluster:
         await start(cluster, this_node(), reachable(family, sessionAffinity="ClientIP"), everybody)
         (first,) = await names(site.outside, LB[family], count=4)
         for _ in range(3):  # by chance: once in 27 times
-            async with running(site.node, rules=PODS) as heir:
+            async with running(site.node, slow_mode, rules=PODS) as heir:
                 await start(heir, this_node(), reachable(family, sessionAffinity="ClientIP"), everybody)
                 assert await names(site.outside, LB[family], count=4) == {first}
                 heir.clean = False
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_masquerading_of_cluster_ips(site: Site, family: Family) -> None:
+async def test_masquerading_of_cluster_ips(site: Site, family: Family, mode: Mode) -> None:
     there = slices(site, family, *site.there)
     for rules, pods_too in ((PODS, False), (RulesConfig(masquerade_all=True), True)):
-        async with running(site.node, rules=rules) as cluster:
+        async with running(site.node, mode, rules=rules) as cluster:
             await start(cluster, this_node(), service(), there)
             assert ip(site.outside, family) not in await sources(site.outside, VIP[family])
             assert (ip(site.pod, family) not in await sources(site.pod, VIP[family])) == pods_too
-    async with running(site.node) as cluster:  # nothing tells pods' traffic from others'
+    async with running(site.node, mode) as cluster:  # nothing tells pods' traffic from others'
         await start(cluster, this_node(), service(), there)
         assert await sources(site.outside, VIP[family]) == {ip(site.outside, family)}
 
 
-async def test_an_unallocated_cluster_ip_is_dropped(site: Site) -> None:
-    async with running(site.node, rules=PODS) as cluster:
+async def test_an_unallocated_cluster_ip_is_dropped(site: Site, mode: Mode) -> None:
+    async with running(site.node, mode, rules=PODS) as cluster:
         await start(cluster, service(), slices(site, "IPv4", *site.there))
         document = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": ["172.30.0.0/16", "fd30::/112"]}}
         cluster.put(codec.decode(codec.encode(document), ServiceCIDR))
@@ -298,14 +316,11 @@ async def test_an_unallocated_cluster_ip_is_dropped(site: Site) -> None:
             assert await names(host, "172.30.0.99") == {TIMEOUT}
             assert await names(host, VIP["IPv4"], 81) == {REFUSED}
             assert await names(host, VIP["IPv4"], count=4) <= EVERYBODY
-        assert (
-            "172.30.0.0/16" in site.node.exec(["nft", "list", "chain", "ip", "sliceplane", "cluster-ips-check"]).stdout
-        )
 
 
-async def test_choices_are_even(site: Site) -> None:
+async def test_choices_are_even(site: Site, mode: Mode) -> None:
     """Chi-square with 2 degrees of freedom: above 13.8 once in 1,000 runs."""
-    async with running(site.node, rules=PODS) as cluster:
+    async with running(site.node, mode, rules=PODS) as cluster:
         await start(cluster, service(), slices(site, "IPv4", site.here, *site.there))
         count = 600
         found = Counter(answer.split()[0] for answer in await ask(site.pod, VIP["IPv4"], count=count))
@@ -315,8 +330,8 @@ async def test_choices_are_even(site: Site) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_udp_flows_leave_an_endpoint_that_is_gone(site: Site, family: Family) -> None:
-    async with running(site.node, rules=PODS) as cluster:
+async def test_udp_flows_leave_an_endpoint_that_is_gone(site: Site, family: Family, slow_mode: Mode) -> None:
+    async with running(site.node, slow_mode, rules=PODS) as cluster:
         await start(cluster, this_node(), reachable(family), slices(site, family, site.here))
         keepers = [
             site.outside.serve(UDP_KEEPER, address, port)
@@ -348,9 +363,11 @@ async def test_udp_flows_leave_an_endpoint_that_is_gone(site: Site, family: Fami
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_udp_flows_end_with_the_last_endpoint_and_with_the_service(site: Site, family: Family) -> None:
+async def test_udp_flows_end_with_the_last_endpoint_and_with_the_service(
+    site: Site, family: Family, slow_mode: Mode
+) -> None:
     """k/k#139628, #141371: a client that goes on sending is refused, and learns that nobody is there."""
-    async with running(site.node, rules=PODS) as cluster:
+    async with running(site.node, slow_mode, rules=PODS) as cluster:
         await start(cluster, this_node(), reachable(family), slices(site, family, site.here))
         keeper = site.outside.serve(UDP_KEEPER, VIP[family], "53")
 
@@ -382,12 +399,12 @@ async def test_udp_flows_end_with_the_last_endpoint_and_with_the_service(site: S
         keeper.wait(5)
 
 
-async def test_node_port_addresses_by_network(site: Site) -> None:
+async def test_node_port_addresses_by_network(site: Site, slow_mode: Mode) -> None:
     async def addresses() -> tuple[str, ...]:
         return ("10.244.1.254", "10.244.2.254", "192.168.50.1", "fd50::1")
 
     rules = RulesConfig(cluster_cidrs=PODS.cluster_cidrs, node_port_addresses=("10.244.0.0/16",))
-    async with running(site.node, rules=rules, host_addresses=addresses) as cluster:
+    async with running(site.node, slow_mode, rules=rules, host_addresses=addresses) as cluster:
         await start(cluster, this_node(), reachable("IPv4"), slices(site, "IPv4", site.here))
         assert await names(site.outside, "10.244.2.254", 30080) == {"here"}
         assert await names(site.outside, OUTSIDE_OF_NODE["IPv4"], 30080) == {"node"}

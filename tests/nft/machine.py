@@ -12,8 +12,8 @@ from sliceplane.kit.ip import Family
 from sliceplane.nft.fake import FakeError, FakeKernel
 from sliceplane.nft.objects import TableRef
 from sliceplane.nft.plane import FamilyPlane, PlaneConfig
-from sliceplane.nft.surroundings import RulesConfig
 from sliceplane.nft.trace import Outcome, Packet, Path, trace
+from sliceplane.proxy.surroundings import RulesConfig
 
 NODE = "node-1"
 VIP = "172.30.0.1"

@@ -28,13 +28,13 @@ from tests.nft.machine import (
 
 from sliceplane.api import codec
 from sliceplane.api.core import ServiceCIDR
-from sliceplane.nft.layout import HAIRPIN, NODE_PORT_IPS, Detector
+from sliceplane.nft.layout import HAIRPIN, NODE_PORT_IPS, match_local
 from sliceplane.nft.objects import AddElements, DeleteElements, deletion
-from sliceplane.nft.surroundings import NodeNetwork, RulesConfig, node_port_addresses, surroundings
 from sliceplane.nft.trace import Outcome, Path
 from sliceplane.proxy.categorize import categorize
 from sliceplane.proxy.model import Categories, Endpoint, ServicePort, Topology
 from sliceplane.proxy.servicemap import service_ports
+from sliceplane.proxy.surroundings import Detector, NodeNetwork, RulesConfig, node_port_addresses, surroundings
 
 LB, EXTERNAL, NODE_PORT = "203.0.113.5", "203.0.113.6", 30080
 POD, OUTSIDE = "10.0.9.9", "198.51.100.7"
@@ -246,7 +246,7 @@ class TestNodePortAddresses:
         machine.plane.on_interfaces((NODE_IP, "192.168.1.1"), 0.0)
         transaction = machine.plane.take_transaction(0.0)
         assert transaction is not None
-        assert transaction.commands == (AddElements(NODE_PORT_IPS.name, ((("192.168.1.1",), None),)),)
+        assert transaction.commands[1:] == (AddElements(NODE_PORT_IPS.name, ((("192.168.1.1",), None),)),)
 
 
 def test_an_endpoint_of_two_services_is_one_hairpin_element() -> None:
@@ -338,7 +338,7 @@ class TestSizeOfChanges:
         kinds = (AddElements, DeleteElements)
         return sum(
             len(getattr(command, "items", getattr(command, "keys", ()))) if isinstance(command, kinds) else 1
-            for command in transaction.commands
+            for command in transaction.commands[1:]  # after the look at whose table it is
         )
 
     def test_external_chains_stay_when_endpoints_change(self) -> None:
@@ -467,4 +467,4 @@ def test_any_service_after_any_history_is_as_the_tables_say(history: list[Settin
 
 def test_a_detector_says_one_thing() -> None:
     with pytest.raises(AssertionError):
-        Detector().match(local=True)
+        match_local(Detector(), local=True)

@@ -24,6 +24,7 @@ from sliceplane.proxy.conntrack import Expected, Flow, parse_flow, stale_flows
 from sliceplane.proxy.model import Endpoint, ServiceKey, ServicePort, ServicePortName
 from sliceplane.shell import node_proxy, proxy_consequences
 from sliceplane.shell.conntrack import Conntrack, ConntrackError
+from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.node_proxy import NodeProxy
 from sliceplane.shell.proxy_samples import PROGRAMMING_BUCKETS, ProxySamples
 from sliceplane.shell.service_health import ServiceHealth
@@ -308,7 +309,7 @@ async def test_flows_are_looked_at_after_changes_of_udp_and_again_after_a_failur
 ) -> None:
     monkeypatch.setattr(proxy_consequences, "FLOWS_RETRY_S", 0.01)
     forgetter = Forgetter()
-    proxy = NodeProxy(NODE, Kernel(), families=("IPv4",), flows=forgetter)
+    proxy = NodeProxy(NODE, Nftables(Kernel()), families=("IPv4",), flows=forgetter)
     task = asyncio.create_task(proxy.run())
     try:
         for resource in (Services, EndpointSlices, Nodes, ServiceCIDRs):

@@ -31,6 +31,7 @@ from sliceplane.shell import node_proxy, proxy_inputs
 from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.client.base import Unreachable
 from sliceplane.shell.client.inprocess import InProcessClient
+from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.node_proxy import NodeProxy
 from sliceplane.shell.storage.committer import Committer
 from sliceplane.shell.storage.memory import MemoryBackend
@@ -60,6 +61,9 @@ class Kernel:
 
     async def memory(self, table: TableRef) -> Memory:
         return {}
+
+    def disturbed(self) -> bool:
+        return False
 
     async def tables(self) -> frozenset[TableRef]:
         return frozenset()
@@ -126,7 +130,7 @@ async def proxy_of(
     client: Any, gates: Gates | None = None, *, api_timeout_s: float | None = None
 ) -> AsyncIterator[tuple[NodeProxy, Kernel]]:
     kernel = Kernel()
-    proxy = NodeProxy("node-1", kernel, families=("IPv4",), gates=gates, api_timeout_s=api_timeout_s)
+    proxy = NodeProxy("node-1", Nftables(kernel), families=("IPv4",), gates=gates, api_timeout_s=api_timeout_s)
     task = asyncio.create_task(proxy.follow(client, Rng(1)))
     try:
         async with asyncio.timeout(8):

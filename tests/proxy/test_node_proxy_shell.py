@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -16,14 +17,15 @@ from sliceplane.informer.changes import Change
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import Memory, TableRef
 from sliceplane.shell import node_proxy
+from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.nft_runner import NftError
-from sliceplane.shell.node_proxy import NodeProxy, cleanup
+from sliceplane.shell.node_proxy import FAMILIES, NodeProxy
 
 
 class Runner:
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.failures = 0
+        self.failures = self.disturbances = 0
         #: of other hands
         self.deleted: set[TableRef] = set()
         self.open = asyncio.Event()
@@ -39,6 +41,10 @@ class Runner:
 
     async def memory(self, table: TableRef) -> Memory:
         return {}
+
+    def disturbed(self) -> bool:
+        self.disturbances -= 1
+        return self.disturbances == 0
 
     async def tables(self) -> frozenset[TableRef]:
         return frozenset({TableRef("ip", TABLE), TableRef("ip6", TABLE)} - self.deleted)
@@ -80,7 +86,7 @@ async def settled(proxy: NodeProxy) -> None:
 
 async def test_nothing_is_written_before_both_lists() -> None:
     runner = Runner()
-    proxy = NodeProxy("node-1", runner, families=("IPv4",))
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
     async with running(proxy):
         proxy.on_change(added())
         proxy.on_synced(Services.key)
@@ -98,7 +104,7 @@ async def test_nothing_is_written_before_both_lists() -> None:
 async def test_a_missing_node_does_not_hold_the_rules_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_proxy, "NODE_GRACE_S", 0.02)
     runner = Runner()
-    proxy = NodeProxy("node-1", runner, families=("IPv4",))
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
     async with running(proxy):
         proxy.on_synced(Services.key)
         proxy.on_synced(EndpointSlices.key)
@@ -108,7 +114,7 @@ async def test_a_missing_node_does_not_hold_the_rules_for_ever(monkeypatch: pyte
 
 async def test_what_comes_while_a_transaction_runs_is_one_transaction() -> None:
     runner = Runner()
-    proxy = NodeProxy("node-1", runner, families=("IPv4",))
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
@@ -127,7 +133,7 @@ async def test_what_comes_while_a_transaction_runs_is_one_transaction() -> None:
 
 async def test_a_failure_is_retried_in_full() -> None:
     runner = Runner()
-    proxy = NodeProxy("node-1", runner, families=("IPv4",))
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
@@ -144,7 +150,7 @@ async def test_health_turns_red_when_rules_cannot_be_written() -> None:
     now = 1000.0
     runner = Runner()
     runner.failures = 1000
-    proxy = NodeProxy("node-1", runner, families=("IPv4",), clock=lambda: now)
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), clock=lambda: now)
     async with running(proxy):
         synced(proxy)
         while not proxy.health().reasons:
@@ -163,7 +169,7 @@ async def test_health_turns_red_when_a_write_does_not_end() -> None:
     now = 1000.0
     runner = Runner()
     runner.open.clear()
-    proxy = NodeProxy("node-1", runner, families=("IPv4",), clock=lambda: now)
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), clock=lambda: now)
     async with running(proxy):
         synced(proxy)
         while not runner.texts:
@@ -181,7 +187,7 @@ async def test_families_do_not_wait_for_each_other() -> None:
             await super().run(text)
 
     runner = OneSlow()
-    proxy = NodeProxy("node-1", runner)
+    proxy = NodeProxy("node-1", Nftables(runner))
     async with running(proxy):
         synced(proxy)
         while proxy.counts()["IPv4"][1] == 0:
@@ -193,7 +199,7 @@ async def test_families_do_not_wait_for_each_other() -> None:
 
 
 async def test_every_watched_kind_is_understood_and_no_other() -> None:
-    proxy = NodeProxy("node-1", Runner())
+    proxy = NodeProxy("node-1", Nftables(Runner()))
     for resource, kind in ((Services, Service), (EndpointSlices, EndpointSlice), (Nodes, Node)):
         subject = codec.decode(b'{"metadata":{"namespace":"ns","name":"x"}}', kind)
         proxy.on_change(Change(resource.key, None, subject))
@@ -204,7 +210,7 @@ async def test_every_watched_kind_is_understood_and_no_other() -> None:
 
 
 def test_watches_are_narrow() -> None:
-    services, slices, nodes, ranges = NodeProxy("node-1", Runner.__new__(Runner)).watches
+    services, slices, nodes, ranges = NodeProxy("node-1", Nftables(Runner.__new__(Runner))).watches
     assert (services.label_selector, services.field_selector) == (
         "!service.kubernetes.io/service-proxy-name",
         "spec.clusterIP!=None",
@@ -216,7 +222,7 @@ def test_watches_are_narrow() -> None:
 
 async def test_cleanup_takes_both_tables() -> None:
     runner = Runner()
-    await cleanup(runner)
+    await Nftables(runner).remove(FAMILIES)
     (text,) = runner.texts
     assert text.splitlines() == [
         "add table ip sliceplane",
@@ -229,7 +235,7 @@ async def test_cleanup_takes_both_tables() -> None:
 async def test_a_table_that_somebody_deleted_comes_back_without_any_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.01)
     runner = Runner()
-    proxy = NodeProxy("node-1", runner)
+    proxy = NodeProxy("node-1", Nftables(runner))
     async with running(proxy):
         proxy.on_change(added())
         synced(proxy)
@@ -247,7 +253,7 @@ async def test_a_table_that_somebody_deleted_comes_back_without_any_change(monke
 async def test_a_refused_transaction_of_one_family_makes_the_other_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 60.0)
     runner = Runner()
-    proxy = NodeProxy("node-1", runner)
+    proxy = NodeProxy("node-1", Nftables(runner))
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
@@ -262,7 +268,7 @@ async def test_the_whole_table_is_written_anew_now_and_then(monkeypatch: pytest.
     monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.01)
     now = 0.0
     runner = Runner()
-    proxy = NodeProxy("node-1", runner, families=("IPv4",), clock=lambda: now)
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), clock=lambda: now)
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
@@ -275,3 +281,39 @@ async def test_the_whole_table_is_written_anew_now_and_then(monkeypatch: pytest.
         assert runner.texts[0] == runner.texts[1]
         await asyncio.sleep(0.03)
         assert len(runner.texts) == 2
+
+
+async def test_a_clock_that_is_set_back_delays_nothing() -> None:
+    runner, ahead_s = Runner(), 0.0
+    proxy = NodeProxy(
+        "node-1", Nftables(runner), families=("IPv4",), min_period_s=0.01, clock=lambda: time.monotonic() + ahead_s
+    )
+    async with running(proxy):
+        ahead_s = 86_400.0
+        synced(proxy)
+        await settled(proxy)
+        ahead_s = -86_400.0
+        for number in range(1, 4):
+            proxy.on_change(added(number))
+            await settled(proxy)
+    assert "172.30.0.3" in runner.texts[-1]
+
+
+async def test_a_table_that_others_may_have_changed_is_written_anew_before_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.01)
+    runner = Runner()
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+    async with running(proxy):
+        synced(proxy)
+        await settled(proxy)
+        runner.disturbances = 1
+        await asyncio.sleep(0.05)
+        assert len(runner.texts) == 1, "not at once: whoever changes rules all the time would make us do so too"
+        monkeypatch.setattr(node_proxy, "SUSPECT_PERIOD_S", 0.02)
+        while len(runner.texts) < 2:
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.1)
+        assert len(runner.texts) == 2, "once"
+    assert runner.texts[1] == runner.texts[0]

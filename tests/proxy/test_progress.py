@@ -21,6 +21,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.proxy import progress as progress_module
 from sliceplane.proxy.progress import ANNOTATION_REVISION, CHANGED_PERIOD_S, IDLE_PERIOD_S, Progress, revision_of
 from sliceplane.shell import proxy_report
+from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.node_proxy import NodeProxy
 from sliceplane.shell.proxy_report import report_progress
 
@@ -144,7 +145,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def reporting(server: Server, runner: Runner) -> AsyncIterator[NodeProxy]:
     loop = asyncio.get_running_loop()
-    proxy = NodeProxy("node-1", runner, families=("IPv4",), clock=loop.time)
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), clock=loop.time)
     report = report_progress(server, proxy, Rng(1), loop.time)  # type: ignore[arg-type]  # as much of a client as it needs
     tasks = [asyncio.create_task(proxy.run()), asyncio.create_task(report)]
     try:

@@ -119,7 +119,7 @@ def test_a_file_with_every_default_spelled_out_means_the_same() -> None:
                 '5: conntrack.udpTimeout: Invalid value: "-1s": must be greater than or equal to 0',
             ],
         ),
-        (HEAD + "mode: ipvs\n", ['3: mode: Unsupported value: "ipvs": supported values: "", "nftables"']),
+        (HEAD + "mode: ipvs\n", ['3: mode: Unsupported value: "ipvs": supported values: "", "nftables", "iptables"']),
         (
             HEAD + "nftables: {masqueradeBit: 3}\n",
             ['3: nftables.masqueradeBit: Unsupported value: 3: supported values: "14"'],

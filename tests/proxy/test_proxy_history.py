@@ -17,6 +17,7 @@ from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
 from sliceplane.informer.changes import Change
 from sliceplane.nft.objects import Memory, TableRef
 from sliceplane.proxy.slicecache import SliceCache
+from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.node_proxy import NodeProxy
 
 MILLION = 1_000_000
@@ -44,7 +45,7 @@ class ListingKernel:
 async def test_kubernetes_139513_a_change_lists_nothing_of_the_kernel() -> None:
     """Upstream lists the whole table for every sync, also one with affinity sets; ours writes and does not look."""
     kernel = ListingKernel()
-    proxy = NodeProxy(NODE, kernel, families=("IPv4",))
+    proxy = NodeProxy(NODE, Nftables(kernel), families=("IPv4",))
     task = asyncio.create_task(proxy.run())
     try:
         sticky = service(sessionAffinity="ClientIP")

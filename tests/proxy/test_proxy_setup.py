@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from sliceplane.nft.plane import FamilyPlane, PlaneConfig
-from sliceplane.nft.surroundings import RulesConfig
 from sliceplane.proxy.configuration.fields import API_VERSION, KIND
 from sliceplane.proxy.configuration.settings import ConntrackSettings, ProxySettings, settings_of
+from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.shell import proxy_config
 from sliceplane.shell.netns import listening_in, within
 from sliceplane.shell.proxy_config import ConfigError, changed, load_config, written

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sliceplane.kit.backoff import Backoff
 from sliceplane.proxy.schedule import Schedule
@@ -86,3 +88,25 @@ def test_two_writes_at_once_are_a_mistake() -> None:
     schedule.on_start()
     with pytest.raises(AssertionError):
         schedule.on_start()
+
+
+@given(
+    st.sampled_from([0.0, 5.0]),
+    st.lists(st.tuples(st.sampled_from(["change", "start", "good", "bad"]), st.floats(-1e6, 1e6)), max_size=40),
+)
+def test_whatever_the_clock_does_a_change_is_written_soon(pause_s: float, history: list[tuple[str, float]]) -> None:
+    """A clock set back by an hour held every change for an hour: the pause ended by the old clock."""
+    schedule, now = Schedule(min_period_s=pause_s), 0.0
+    for what, jump_s in history:
+        now += jump_s
+        if what == "change":
+            schedule.on_change(now)
+            deadline = schedule.next_deadline()
+            assert schedule.running or (deadline is not None and deadline <= now + pause_s)
+        elif what == "start" and not schedule.running:
+            schedule.on_start()
+        elif what == "good" and schedule.running:
+            schedule.on_success(now)
+        elif what == "bad" and schedule.running:
+            schedule.on_failure(now)
+        assert schedule.freshness.staleness_s(now) >= 0.0

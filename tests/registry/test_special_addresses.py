@@ -47,7 +47,7 @@ def refused(error: Any, field: str, address: str, why: str) -> None:
 
 @pytest.mark.parametrize(("address", "why"), SPECIAL)
 @pytest.mark.parametrize("version", [EndpointSlices, EndpointSlicesV1beta1], ids=["v1", "v1beta1"])
-def test_endpoint_slices(api: Any, version: Resource, address: str, why: str) -> None:
+def test_kubernetes_102106_endpoint_slices(api: Any, version: Resource, address: str, why: str) -> None:
     field = "endpoints[0].addresses[0]"
     refused(api.fails("create", version, slice_(address)), field, address, why)
     api.create(version, slice_(good(address)))

@@ -13,7 +13,7 @@ from sliceplane.sim import documents
 from sliceplane.store.types import StoreEvent
 
 
-def test_1_a_delete_in_a_watch_gap_is_told_by_the_next_list() -> None:
+def test_kubernetes_115658_a_delete_in_a_watch_gap_is_told_by_the_next_list() -> None:
     """production-stack#1091, k/k#115658, kcp#4364."""
     stage = Stage()
     stage.pods(3)
@@ -26,7 +26,7 @@ def test_1_a_delete_in_a_watch_gap_is_told_by_the_next_list() -> None:
     assert stage.ready() == ["10.1.0.1", "10.1.0.3"]
 
 
-def test_3_a_half_open_connection_is_found_out_by_silence() -> None:
+def test_kopf_585_a_half_open_connection_is_found_out_by_silence() -> None:
     """kopf#585, python#2145."""
     stage = Stage()
     stage.pods(3)
@@ -39,8 +39,23 @@ def test_3_a_half_open_connection_is_found_out_by_silence() -> None:
     assert stage.ready() == ["10.1.0.2", "10.1.0.3"]
 
 
-def test_4_ready_not_ready_ready_within_the_lag_and_one_conflict() -> None:
-    """k/k#127429: converges without any further event."""
+def test_kubernetes_127429_what_was_written_counts_before_the_cache_shows_it() -> None:
+    """Not ready, written; ready again before the cache shows it: compared with the cache, nothing would be to do."""
+    stage = Stage()
+    stage.pods(2)
+    stage.rest()
+    stage.process().silence(EndpointSlices)
+    stage.status("p-0", "10.1.0.1", ready=False)
+    stage.wait(3.0)
+    assert stage.ready() == ["10.1.0.2"]
+    stage.status("p-0", "10.1.0.1", ready=True)
+    stage.wait(3.0)
+    assert stage.ready() == ["10.1.0.1", "10.1.0.2"], "and it does not take the end of the silence"
+    stage.rest()
+
+
+def test_kubernetes_127429_ready_not_ready_ready_within_the_lag_and_one_conflict() -> None:
+    """Converges without any further event."""
     stage = Stage()
     stage.pods(2)
     stage.rest()
@@ -50,12 +65,12 @@ def test_4_ready_not_ready_ready_within_the_lag_and_one_conflict() -> None:
     for ready in (False, True, False):
         stage.status("p-0", "10.1.0.1", ready=ready)
         stage.wait(0.03)
-    stage.status("p-0", "10.1.0.1", ready=True)
     stage.rest()
-    assert stage.ready() == ["10.1.0.1", "10.1.0.2"]
+    assert stage.ready() == ["10.1.0.2"]
+    assert stage.slices()[0]["metadata"]["annotations"]["theirs"] == "1"
 
 
-def test_6_a_pod_on_an_unknown_node_degrades_alone() -> None:
+def test_kubernetes_107927_a_pod_on_an_unknown_node_degrades_alone() -> None:
     """k/k#107927."""
     stage = Stage()
     stage.pods(2)
@@ -67,7 +82,7 @@ def test_6_a_pod_on_an_unknown_node_degrades_alone() -> None:
     assert stage.ready() == ["10.1.0.1", "10.1.0.2", "10.1.0.9"]
 
 
-def test_7_the_zone_label_comes_after_the_node() -> None:
+def test_kubernetes_123401_the_zone_label_comes_after_the_node() -> None:
     """k/k#123401: hints return by themselves."""
     stage = Stage(trafficDistribution="PreferClose")
     stage.must("create", Nodes, "", documents.node("late", None))
@@ -79,7 +94,7 @@ def test_7_the_zone_label_comes_after_the_node() -> None:
     assert [each["hints"] for each in stage.slices()[0]["endpoints"]] == [{"forZones": [{"name": "b"}]}]
 
 
-def test_11_one_pod_of_many_touches_one_slice() -> None:
+def test_kuberesolver_66_one_pod_of_many_touches_one_slice() -> None:
     """kuberesolver#66: the other slices are not written, the view stays whole."""
     stage = Stage()
     stage.pods(21)
@@ -93,7 +108,38 @@ def test_11_one_pod_of_many_touches_one_slice() -> None:
     assert len(stage.ready()) == 20
 
 
-def test_12_without_selector_and_as_external_name_and_back() -> None:
+def test_fabric8_7896_a_history_that_is_gone_is_listed_anew_within_a_bound() -> None:
+    """Also production-stack#999: neither a tight loop nor a wait without end."""
+    stage = Stage()
+    stage.pods(3)
+    stage.rest()
+    stage.process().pause(30.0)
+    stage.status("p-0", "10.1.0.1", ready=False)
+    stage.server.forget_history()
+    stage.process().cut_watches()
+    assert stage.rest() < 120.0
+    assert stage.ready() == ["10.1.0.2", "10.1.0.3"]
+
+
+def test_kubernetes_135334_a_ghost_and_a_live_pod_with_one_address() -> None:
+    """Both are told, each as what it is: the one that terminates is not ready, the live one is."""
+    stage = Stage()
+    stage.pods(2)
+    stage.rest()
+    stage.must("delete", Pods, "default", {"gracePeriodSeconds": 30}, "p-0")
+    stage.rest()
+    stage.pod("p-9", "10.1.0.1", node="bare-1")
+    stage.rest()
+    assert stage.ready() == ["10.1.0.1", "10.1.0.2"]
+    found = {e["targetRef"]["name"]: e["conditions"] for each in stage.slices() for e in each["endpoints"]}
+    assert found["p-0"] == {"ready": False, "serving": True, "terminating": True}
+    assert found["p-9"] == {"ready": True, "serving": True, "terminating": False}
+    stage.gone("p-0")
+    stage.rest()
+    assert stage.ready() == ["10.1.0.1", "10.1.0.2"], "the ghost takes nothing with it"
+
+
+def test_kubernetes_103804_without_selector_and_as_external_name_and_back() -> None:
     """k/k#103804, #105987, #118376: what is left in between is taken over or replaced, never doubled."""
     stage = Stage()
     stage.pods(3)
@@ -113,7 +159,7 @@ def test_12_without_selector_and_as_external_name_and_back() -> None:
     assert len(stage.slices()) == 1
 
 
-def test_16_a_deletion_while_the_api_is_away_and_nothing_after_it() -> None:
+def test_cilium_48050_a_deletion_while_the_api_is_away_and_nothing_after_it() -> None:
     """cilium#48050."""
     stage = Stage()
     stage.pods(2)
@@ -124,7 +170,7 @@ def test_16_a_deletion_while_the_api_is_away_and_nothing_after_it() -> None:
     assert stage.ready() == ["10.1.0.2"]
 
 
-def test_17_the_address_of_a_failed_pod_is_given_to_another() -> None:
+def test_kubernetes_109414_the_address_of_a_failed_pod_is_given_to_another() -> None:
     """k/k#109414: never advertised for the old one's sake."""
     stage = Stage()
     stage.pods(2)
@@ -137,7 +183,7 @@ def test_17_the_address_of_a_failed_pod_is_given_to_another() -> None:
     assert stage.ready() == ["10.1.0.2"]
 
 
-def test_19_a_restart_pushes_nothing_empty_and_writes_nothing() -> None:
+def test_nacos_10209_a_restart_pushes_nothing_empty_and_writes_nothing() -> None:
     """nacos#10209, k/k#82494."""
     stage = Stage()
     stage.pods(9)
@@ -158,7 +204,7 @@ def test_19_a_restart_pushes_nothing_empty_and_writes_nothing() -> None:
     assert min(seen) >= 8
 
 
-def test_19_a_restart_in_the_middle_of_a_rolling_update() -> None:
+def test_kubernetes_82494_a_restart_in_the_middle_of_a_rolling_update() -> None:
     """No endpoint lost or doubled: that is the invariants' to say; and the rollout ends."""
     stage = Stage("endpointslice", "garbage-collector", "deployment", "replicaset", "kubelet")
     stage.must("create", Deployments, "default", documents.deployment("web", "web", 8, "image:1"))
@@ -173,15 +219,27 @@ def test_19_a_restart_in_the_middle_of_a_rolling_update() -> None:
     assert len(stage.ready()) == 8
 
 
-def test_24_own_creates_that_the_cache_does_not_show_are_not_repeated() -> None:
-    """k/k#93374."""
+def test_kubernetes_99382_more_than_a_hundred_ports() -> None:
     stage = Stage()
+    stage.pods(3)
+    ports = [{"name": f"p{number}", "port": number, "targetPort": number} for number in range(1, 251)]
+    stage.service({"spec": {"ports": ports}})
+    stage.rest()
+    (only,) = stage.slices()
+    assert len(only["ports"]) == 250
+    assert len(stage.ready()) == 3
+
+
+def test_kubernetes_93374_own_creates_that_the_cache_does_not_show_are_not_repeated() -> None:
+    """A slice holds four here; the fifth Pod needs a new one, and the sixth finds its room there."""
+    stage = Stage()
+    stage.pods(4)
     stage.rest()
     stage.process().silence(EndpointSlices)
-    for which in range(3):
+    for which in (4, 5, 6):
         stage.pod(f"p-{which}", f"10.1.0.{which + 1}")
         stage.wait(2.0)
-    assert len(stage.slices()) == 1
+    assert sorted(len(each["endpoints"]) for each in stage.slices()) == [3, 4]
     stage.rest()
 
 

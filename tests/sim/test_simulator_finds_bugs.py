@@ -14,6 +14,9 @@ from sliceplane.controllers.base import Work
 from sliceplane.controllers.emulation.addresses import PodAddresses
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.ownership import OwnershipGraph
+from sliceplane.endpoints.mirroring import service as mirroring
+from sliceplane.endpoints.mirroring.desired import Mirror
+from sliceplane.endpoints.service import EndpointsState
 from sliceplane.informer.cache import Cache
 from sliceplane.informer.reflector import Reflector
 from sliceplane.sim.faults import parse_faults
@@ -26,10 +29,13 @@ from sliceplane.workqueue.queue import WorkQueue
 SEEDS = 12
 
 
-def found(faults: str = "heavy", steps: int = 50, seeds: int = SEEDS) -> set[str]:
+def found(
+    faults: str = "heavy", steps: int = 50, seeds: int = SEEDS, *, controllers: tuple[str, ...] = CLASSIC
+) -> set[str]:
     """Which invariant the first failing seed of the classic workload breaks."""
     for seed in range(1, seeds + 1):
-        options = Options(seed=seed, steps=steps, faults=parse_faults(faults), controllers=CLASSIC, workload="classic")
+        chosen = parse_faults(faults)
+        options = Options(seed=seed, steps=steps, faults=chosen, controllers=controllers, workload="classic")
         violation = Simulation(options).run().violation
         if violation is not None:
             return {violation.invariant}
@@ -112,3 +118,21 @@ def test_a_collector_believes_a_cache_that_does_not_show_an_owner(monkeypatch: p
     """kubernetes#98471: dependents seen before their owner, and collected at once."""
     monkeypatch.setattr(OwnershipGraph, "is_gone", lambda self, claim: self.find(claim) is None)
     assert found("none,watch-delay=0.9") & {"no-premature-collection"}
+
+
+OLDER = (*CLASSIC, "endpoints", "endpointslice-mirroring")
+
+
+def test_endpoints_are_written_once_and_never_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    desired = EndpointsState._desired
+
+    def once(self: Any, *args: Any) -> Any:
+        return None if self._known is not None else desired(self, *args)
+
+    monkeypatch.setattr(EndpointsState, "_desired", once)
+    assert found("none", controllers=OLDER) == {"endpoints-true"}
+
+
+def test_nothing_is_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirroring, "mirror_of", lambda endpoints, most: Mirror())
+    assert found("none", steps=100, controllers=OLDER) == {"mirror-true"}

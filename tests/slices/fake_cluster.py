@@ -162,12 +162,16 @@ class FakeCluster:
             return encode(self.put(replace(new, metadata=meta), resource))
         if write.verb == "list":
             pairs = dict(each.split("=") for each in write.label_selector.split(","))
-            return b'{"items":[' + b",".join(
-                encode(each)
-                for (key, namespace, _), each in sorted(self.objects.items())
-                if (key, namespace) == (resource.key, write.namespace)
-                and pairs.items() <= (each.metadata.labels or {}).items()
-            ) + b"]}"
+            return (
+                b'{"items":['
+                + b",".join(
+                    encode(each)
+                    for (key, namespace, _), each in sorted(self.objects.items())
+                    if (key, namespace) == (resource.key, write.namespace)
+                    and pairs.items() <= (each.metadata.labels or {}).items()
+                )
+                + b"]}"
+            )
         old = self.objects.get((resource.key, write.namespace, write.name))
         if old is None:
             raise not_found(resource.plural, resource.group, write.name)

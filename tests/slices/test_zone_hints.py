@@ -364,3 +364,18 @@ def test_after_every_step_hints_are_what_they_must_be(history: list[tuple[str, i
             plane.settle()
             plane.check()
     assert planes[0].cluster.slices() == planes[1].cluster.slices(), "equal histories, different slices"
+
+
+def test_kubernetes_122437_four_four_three_over_equal_zones_is_refused_with_the_reason_and_heals() -> None:
+    """Each zone needs 4 of 11 within the threshold, 12 in all: the arithmetic says no, and people are told why."""
+    plane = Plane({**TWO, "n2": "c"})
+    plane.pods(*["n0", "n1", "n2"] * 4)
+    assert plane.settle() == [ENABLED]
+    plane.cluster.remove(Pods, "shop", "p-11")
+    words = "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold"
+    assert plane.settle() == [disabled(f"{words} (11 endpoints, 3 zones)")]
+    assert plane.hints() == {}
+    plane.pods("n2", first=11)
+    assert plane.settle() == [ENABLED]
+    assert Counter(plane.hints().values()) == {"a": 4, "b": 4, "c": 4}
+    plane.check()

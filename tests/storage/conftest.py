@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from tests.replicated.members import Member, cluster
 
+from sliceplane.shell.storage.etcd.backend import EtcdBackend
+from sliceplane.shell.storage.etcd.client import EtcdConfig
 from sliceplane.shell.storage.memory import MemoryBackend
 from sliceplane.shell.storage.sqlite import SqliteBackend
 from sliceplane.store.backend import Backend, Loaded, WriteFailed
@@ -88,9 +92,28 @@ class SqliteMedium:
         return SqliteBackend.open(self.path)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+class EtcdMedium:
+    """A prefix of its own in a running etcd."""
+
+    def __init__(self, server: str) -> None:
+        self.config = EtcdConfig(servers=(server,), prefix=f"/{os.urandom(6).hex()}")
+
+    def open(self) -> EtcdBackend:
+        return EtcdBackend(self.config)
+
+
+@pytest.fixture(params=["memory", "sqlite", "etcd"])
 def medium(request: pytest.FixtureRequest, tmp_path: Path) -> Medium:
+    if request.param == "etcd":
+        return EtcdMedium(request.getfixturevalue("etcd").url)
     return MemoryMedium() if request.param == "memory" else SqliteMedium(tmp_path / "data" / "sliceplane.db")
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Member]:
+    """One member, for all tests of this folder; each uses a prefix of its own."""
+    with cluster(tmp_path_factory.mktemp("etcd"), 1) as (member,):
+        yield member
 
 
 class FaultyBackend:

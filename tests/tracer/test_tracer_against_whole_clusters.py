@@ -16,9 +16,9 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.selectors import parse_labels
 from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.plane import FamilyPlane, PlaneConfig
-from sliceplane.nft.surroundings import RulesConfig
 from sliceplane.nft.trace import Outcome, Packet, trace
 from sliceplane.proxy.selections import common_selector, own_selectors
+from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.tracer.answer import Answer, EndpointView
 
 SUBSETTING = "EndpointSliceSubsetting=true"

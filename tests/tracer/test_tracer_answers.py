@@ -25,7 +25,7 @@ from tests.tracer.traced import (
     why,
 )
 
-from sliceplane.nft.surroundings import RulesConfig
+from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.tracer.text import as_text
 
 NODE_PORT: dict[str, Any] = {

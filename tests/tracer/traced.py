@@ -8,8 +8,8 @@ from sliceplane.api import codec
 from sliceplane.api.core import Node, Pod, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.gates import Gates
-from sliceplane.nft.surroundings import RulesConfig
 from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.tracer.answer import Answer
 from sliceplane.tracer.cluster import Cluster
 from sliceplane.tracer.explain import explain

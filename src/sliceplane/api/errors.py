@@ -200,6 +200,16 @@ def internal(message: str) -> StatusError:
     return StatusError(500, "InternalError", message)
 
 
+def storage_unavailable(why: str) -> StatusError:
+    """A write that was not even tried."""
+    return StatusError(503, "ServiceUnavailable", f"storage is unavailable: {why}", retry_after_s=1)
+
+
+def read_timeout(why: str) -> StatusError:
+    """A read that had to be of the newest state, which nobody could tell in time."""
+    return StatusError(504, "Timeout", f"Timeout: {why}", {"retryAfterSeconds": 1}, retry_after_s=1)
+
+
 def from_status(body: dict[str, Any], code: int) -> StatusError:
     """The error that a peer's ``Status`` body stands for; a body without a code takes the HTTP *code*."""
     details = body.get("details")

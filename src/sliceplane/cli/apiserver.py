@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.access import with_access
+from sliceplane.cli.etcd import with_etcd
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def command(
     feature_gates: str,
     emulated_version: str,
     log_level: str,
-    **access: Any,
+    **flags: Any,
 ) -> None:
     """Run the API server alone.
 
@@ -55,6 +56,6 @@ def command(
             topology_storage=topology_storage,
             gates=gates,
         )
-        return with_access(plane, access)
+        return with_etcd(with_access(plane, flags), flags)
 
     serve(config, lambda: (), log_level=log_level)

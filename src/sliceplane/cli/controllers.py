@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.cluster import cluster_options, limited_client, rate_options
+from sliceplane.cli.controller_choice import choose, controllers_option
 from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.process import on_stop_signal, run, say, spare_collector
@@ -33,14 +34,7 @@ LEASE_NAME = "sliceplane-controllers"
 
 @click.command("controllers")
 @cluster_options
-@click.option(
-    "--controllers",
-    "chosen",
-    default="*",
-    show_default=True,
-    metavar="NAME,...",
-    help="Which to run: '*' those that are on by default, 'foo' foo too, '-foo' not foo.",
-)
+@controllers_option
 @shadow_options
 @click.option("--once", is_flag=True, help="Reconcile (or compare) everything, print a summary, exit.")
 @click.option("--once-timeout", type=DurationType(), default="5m", show_default=True, help="When --once gives up.")
@@ -135,44 +129,16 @@ def _election(flags: dict[str, Any]) -> ElectionConfig | None:
 
 def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[Entry, ...]:
     """The controllers of the flags.  Raises ``click.BadParameter`` for a name that none has."""
-    from sliceplane.shell.controllers import default_controllers
+    from sliceplane.shell.controllers import default_controllers, reverse_mirror
     from sliceplane.shell.heuristics import InstalledHeuristics
 
     gates = gates_of(flags["feature_gates"], "")
     check_slice_options(flags, gates)
     config = discovery_config(flags, gates, InstalledHeuristics().find)
-    # Those that are made to be asked for their names are not those that run.
-    infos = [entry.make().info for entry in default_controllers(config)]
-    known = dict(zip((info.name for info in infos), default_controllers(config), strict=True))
-    names = {name: info.name for info in infos for name in (info.name, *info.aliases)}
-    wanted: dict[str, bool] = {}
-    _add_reverse_mirror(known, names, cleanup=cleanup)
-    for part in chosen.split(","):
-        name = part.strip()
-        if name == "*":
-            wanted |= {default: wanted.get(default, True) for default in DEFAULT_CONTROLLERS if default in known}
-            continue
-        found = names.get(name.removeprefix("-"))
-        if found is None:
-            raise click.BadParameter(
-                f"there is no controller {name.removeprefix('-')!r}, only {', '.join(sorted(known))}",
-                param_hint="'--controllers'",
-            )
-        wanted[found] = not name.startswith("-")
-    running = tuple(entry for name, entry in known.items() if wanted.get(name, False))
-    if not running:
-        raise click.BadParameter("none is left to run", param_hint="'--controllers'")
-    return running
-
-
-def _add_reverse_mirror(known: dict[str, Entry], names: dict[str, str], *, cleanup: bool) -> None:
-    """It runs for who asks for it by name, never by ``*``."""
-    from sliceplane.shell.controllers import reverse_mirror
-
-    entry = reverse_mirror(cleanup=cleanup)
-    info = entry.make().info
-    known[info.name] = entry
-    names.update(dict.fromkeys((info.name, *info.aliases), info.name))
+    # The reverse mirror runs for who asks for it by name, never by ``*``.
+    return choose(
+        chosen, lambda: (*default_controllers(config), reverse_mirror(cleanup=cleanup)), defaults=DEFAULT_CONTROLLERS
+    )
 
 
 async def _serve(

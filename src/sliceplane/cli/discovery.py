@@ -30,6 +30,8 @@ _SECTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         show_default=True, help="Endpoints that are mirrored side by side."),
     click.option("--mirroring-max-endpoints-per-subset", type=click.IntRange(1, 1000), default=1000, show_default=True,
         help="Addresses of one subset that are mirrored."),
+    click.option("--mirroring-max-endpoints-per-slice", type=click.IntRange(1, 1000), default=None,
+        help="Pack mirrored slices so; upstream cannot.  [default: all of a subset in one]"),
     click.option("--mirroring-endpointslice-updates-batch-period", type=DurationType(), default="0s",
         show_default=True, help="How long changes of mirrored slices are gathered before they are put right."),
     click.option("--selector-changes", type=click.Choice(("hand-over", "upstream")), default="hand-over",
@@ -71,6 +73,7 @@ def discovery_config(flags: dict[str, Any], gates: Gates, find_heuristic: Find) 
         mirroring=MirroringConfig(
             concurrent_service_endpoint_syncs=flags["mirroring_concurrent_service_endpoint_syncs"],
             max_endpoints_per_subset=flags["mirroring_max_endpoints_per_subset"],
+            max_endpoints_per_slice=flags["mirroring_max_endpoints_per_slice"],
             endpointslice_updates_batch_period_s=flags["mirroring_endpointslice_updates_batch_period"],
             selector_changes=changes,
         ),

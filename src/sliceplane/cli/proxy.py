@@ -15,21 +15,22 @@ import click
 from sliceplane.cli.cluster import cluster_options
 from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.cli.proxy_flags import flag, given_by, proxy_options, used
+from sliceplane.cli.proxy_render import command as render
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
     from sliceplane.proxy.configuration.settings import Given, ProxySettings
+    from sliceplane.shell.backend import Mode
     from sliceplane.shell.client.kubeconfig import Connection
-    from sliceplane.shell.nft_runner import NftRunner
     from sliceplane.shell.node_proxy import NodeProxy
     from sliceplane.shell.proxy_config import ConfigFile
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command("proxy")
+@click.group("proxy", invoke_without_command=True)
 @click.option("--config", type=_FILE, help="A KubeProxyConfiguration; flags that it has fields for are not used then.")
 @click.option("--write-config-to", type=_FILE, help="Write the configuration there, with all that it does not say.")
 @cluster_options
@@ -47,7 +48,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--emulated-version", default="", metavar="RELEASE", help="The Kubernetes release whose feature gates count."
 )
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     *,
     write_config_to: Path | None,
     context: str | None,
@@ -61,17 +65,20 @@ def command(
     log_level: str,
     **flags: Any,
 ) -> None:
-    """Run the node proxy: nftables rules that lead Services to their endpoints.
+    """Run the node proxy: rules in the kernel that lead Services to their endpoints.
 
     Prints one line, "ready node=NODE ...", after the first rules are written.  Stops on SIGINT and SIGTERM and leaves
     the rules, so that traffic goes on; --cleanup takes them away.
     """
+    if ctx.invoked_subcommand is not None:
+        return
+    from sliceplane.shell.backend import KernelError
     from sliceplane.shell.client.kubeconfig import KubeconfigError, load, load_for
     from sliceplane.shell.log import configure
-    from sliceplane.shell.nft_runner import NftError, NftRunner
     from sliceplane.shell.pages import PageError
     from sliceplane.shell.proxy_config import ConfigError, written
-    from sliceplane.shell.proxy_setup import prepare
+    from sliceplane.shell.proxy_modes import backend_of
+    from sliceplane.shell.proxy_setup import mode_of, prepare
     from sliceplane.shell.sysctls import SysctlError
 
     configure(log_level)
@@ -83,12 +90,11 @@ def command(
             written(write_config_to, chosen.given)
             return
         settings = chosen.settings
-        runner = NftRunner(netns=netns)
         if cleanup:
-            asyncio.run(_cleanup(runner))
+            asyncio.run(_cleanup(settings, netns))
             return
         if init_only:
-            asyncio.run(prepare(runner, settings, netns))
+            asyncio.run(prepare(backend_of(mode_of(settings), netns), settings, netns))
             return
         kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
         process = _Process(
@@ -99,11 +105,14 @@ def command(
             api_timeout_s=healthz_api_timeout,
         )
         connection = load_for(master, kubeconfig, context=context) if master else load(kubeconfig, context=context)
-        asyncio.run(_serve(runner, connection, process))
-    except (NftError, KubeconfigError, PageError, ConfigError, SysctlError) as error:
+        asyncio.run(_serve(connection, process))
+    except (KernelError, KubeconfigError, PageError, ConfigError, SysctlError) as error:
         for line in str(error).splitlines():
             click.echo(f"Error: {line}", err=True)
         raise SystemExit(1) from error
+
+
+command.add_command(render)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,29 +156,33 @@ def _chosen(flags: dict[str, Any]) -> _Chosen:
     return _Chosen(file.given, settings, gates_of(settings.feature_gates, emulated), file)
 
 
-async def _cleanup(runner: NftRunner) -> None:
-    from sliceplane.shell.node_proxy import available_families, cleanup
+async def _cleanup(settings: ProxySettings, netns: str) -> None:
+    from sliceplane.shell.node_proxy import available_families
+    from sliceplane.shell.proxy_modes import clean_up
+    from sliceplane.shell.proxy_setup import mode_of
 
-    await cleanup(runner, families=available_families())
+    await clean_up(mode_of(settings), available_families(), netns)
 
 
-async def _serve(runner: NftRunner, connection: Connection, process: _Process) -> None:
-    """Until a signal.  Raises ``NftError`` and ``SysctlError`` if the kernel cannot do it, before anything is written;
+async def _serve(connection: Connection, process: _Process) -> None:
+    """Until a signal.  Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it;
     ``ConfigError`` when the file has changed."""
     from contextlib import AsyncExitStack
 
     from sliceplane.kit.rng import Rng
     from sliceplane.shell.client.http import HttpClient
+    from sliceplane.shell.proxy_modes import backend_of
     from sliceplane.shell.proxy_report import report_progress
-    from sliceplane.shell.proxy_setup import make_proxy, prepare, serving
+    from sliceplane.shell.proxy_setup import make_proxy, mode_of, prepare, serving
     from sliceplane.shell.reflect import loop_clock
 
     settings = process.chosen.settings
-    await prepare(runner, settings, process.netns)
+    backend = backend_of(mode_of(settings), process.netns)
+    await prepare(backend, settings, process.netns)
     clock = loop_clock(time.time())
     proxy = make_proxy(
         process.node_name,
-        runner,
+        backend,
         settings,
         netns=process.netns,
         gates=process.chosen.gates,
@@ -186,7 +199,10 @@ async def _serve(runner: NftRunner, connection: Connection, process: _Process) -
         ending = {following, asyncio.create_task(stop.wait())}
         if process.chosen.file is not None:
             ending.add(asyncio.create_task(_changed(process.chosen.file, process.chosen.gates)))
-        beside = {asyncio.create_task(_say_ready(proxy, process.node_name))}
+        beside = {
+            asyncio.create_task(_say_ready(proxy, process.node_name)),
+            asyncio.create_task(_tidy(proxy, mode_of(settings), process.netns)),
+        }
         if process.tells and proxy.reads_slices:
             beside.add(asyncio.create_task(report_progress(client, proxy, Rng(time.time_ns()), clock)))
         try:
@@ -207,6 +223,14 @@ async def _changed(file: ConfigFile, gates: Gates) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, look.set)
     await changed(file, look, release=gates.release)
     raise ConfigError(f"{file.path} has changed: start again to use it")
+
+
+async def _tidy(proxy: NodeProxy, mode: Mode, netns: str) -> None:
+    from sliceplane.shell.node_proxy import available_families
+    from sliceplane.shell.proxy_modes import remove_leftovers
+
+    await proxy.wait_ready()
+    await remove_leftovers(mode, available_families(), netns)
 
 
 async def _say_ready(proxy: NodeProxy, node_name: str) -> None:

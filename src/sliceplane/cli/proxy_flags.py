@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 #: parameter -> the fields that it gives
 _FIELDS: dict[str, tuple[str, ...]] = {
     "kubeconfig": ("clientConnection.kubeconfig",),
+    "proxy_mode": ("mode",),
     "bind_address": ("bindAddress",),
     "bind_address_hard_fail": ("bindAddressHardFail",),
     "healthz_bind_address": ("healthzBindAddress",),
@@ -43,6 +44,8 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "oom_score_adj": ("oomScoreAdj",),
     "feature_gates": ("featureGates",),
 }
+#: modes whose rules no kernel here can hold, and their names among renders
+_RENDERED = {"ipvs": "ipvs", "kernelspace": "hns"}
 
 
 def _text(flag: str, metavar: str, what: str) -> Callable[..., Any]:
@@ -61,6 +64,11 @@ def proxy_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Every flag of ``_FIELDS``; they reach the command by the names there."""
     modes = click.Choice(("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"))
     options = [
+        click.option(
+            "--proxy-mode",
+            type=click.Choice(("nftables", "iptables", "ipvs", "kernelspace")),
+            help="What rules are made of; the last two can be rendered, not run.  [default: nftables]",
+        ),
         _text("--bind-address", "IP", "The node's own address; nothing is bound to it.  [default: what its Node says]"),
         click.option("--bind-address-hard-fail", is_flag=True, help="Always so: an address that is taken is an error."),
         _text("--healthz-bind-address", "IP:PORT", "Serve /healthz and /livez there.  [default: off]"),
@@ -111,6 +119,11 @@ def given_by(flags: dict[str, Any], gates: Gates) -> dict[str, Value]:
     """The fields that *flags* give.  Raises ``click.UsageError`` for what is wrong with them."""
     from sliceplane.proxy.configuration.validation import errors_of
 
+    mode = flags["proxy_mode"]
+    if mode in _RENDERED:
+        raise click.UsageError(
+            f"--proxy-mode {mode} is for renders only: sliceplane proxy render --mode {_RENDERED[mode]}"
+        )
     given: dict[str, Value] = {}
     for name in used(flags):
         for path in _FIELDS[name]:

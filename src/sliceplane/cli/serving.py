@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.access import access_options
+from sliceplane.cli.etcd import etcd_options
 from sliceplane.cli.process import on_stop_signal, run, say, spare_collector
 from sliceplane.cli.values import AddressType, DurationType
 
@@ -78,7 +79,7 @@ def gates_of(feature_gates: str, emulated_version: str) -> Gates:
 
 def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The flags that every command with an API server has; those of ``access_options`` come after the others."""
-    command = access_options(command)
+    command = etcd_options(access_options(command))
     options = [
         click.option(
             "--bind-address", type=AddressType(), default="127.0.0.1", show_default=True, help="IP to listen on."

@@ -82,7 +82,7 @@ def _question(source: str, target: str, node: str, protocol: Any) -> Question:
 
 
 def _settings(flags: dict[str, Any]) -> ProxySettings:
-    from sliceplane.nft.surroundings import RulesConfig
+    from sliceplane.proxy.surroundings import RulesConfig
     from sliceplane.tracer.inquiry import ProxySettings
     from sliceplane.tracer.route import POD_INTERFACE
 

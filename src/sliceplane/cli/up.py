@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.access import with_access
+from sliceplane.cli.controller_choice import EVERYBODY, choose, controllers_option
 from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.emulation import emulation_config, emulation_options
+from sliceplane.cli.etcd import with_etcd
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
 from sliceplane.cli.slices import check_slice_options, slice_options
 
@@ -20,11 +22,13 @@ if TYPE_CHECKING:
     from sliceplane.api.scheme import Resource
     from sliceplane.proxy.configuration.settings import ProxySettings
     from sliceplane.registry.config import TopologyStorage
+    from sliceplane.shell.controllers import Entry
     from sliceplane.shell.plane import PlaneConfig, Service
 
 
 @click.command("up")
 @serving_options
+@controllers_option
 @discovery_options
 @slice_options
 @click.option("--traffic-distribution-conditions", type=bool, is_flag=False, flag_value=True, default=True,
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
     help="A KubeProxyConfiguration for --proxy.",
 )
 @click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
+@click.option("--leader-elect", type=bool, is_flag=False, flag_value=True, default=None,
+    help="Controllers work only while this server leads among those of one etcd.  [default: with --etcd]")  # fmt: skip
 @emulation_options
 def command(
     *,
@@ -56,12 +62,14 @@ def command(
     feature_gates: str,
     emulated_version: str,
     log_level: str,
+    chosen: str,
     traffic_distribution_conditions: bool,
     proxy: bool,
     hostname_override: str,
     netns: str,
     proxy_config: Path | None,
     reverse_mirror: bool,
+    leader_elect: bool | None,
     **grouped: Any,
 ) -> None:
     """Run the whole plane in one process: API server, controllers, with --emulate workloads, with --proxy rules.
@@ -73,6 +81,7 @@ def command(
     if proxy_config is not None and not proxy:
         raise click.UsageError("--proxy-config says how to write rules; add --proxy")
     emulated = emulation_config(grouped)
+    elect = bool(grouped["etcd_servers"]) if leader_elect is None else leader_elect
     gates = gates_of(feature_gates, emulated_version)
     check_slice_options(grouped, gates)
 
@@ -90,17 +99,22 @@ def command(
             topology_storage=topology_storage,
             gates=gates,
         )
-        return with_access(plane, grouped)
+        return with_etcd(with_access(plane, grouped), grouped)
 
-    def services() -> tuple[Service, ...]:
-        from sliceplane.shell.controllers import ControllerService, default_controllers, emulation_controllers
+    def entries() -> tuple[Entry, ...]:
+        from sliceplane.shell.controllers import default_controllers, emulation_controllers
         from sliceplane.shell.heuristics import InstalledHeuristics
 
         config = discovery_config(grouped, gates, InstalledHeuristics().find)
-        entries = default_controllers(config, conditions=traffic_distribution_conditions, reverse=reverse_mirror)
-        if emulated is not None:
-            entries += emulation_controllers(emulated)
-        running: list[Service] = [ControllerService(entries)]
+        found = default_controllers(config, conditions=traffic_distribution_conditions, reverse=reverse_mirror)
+        return found if emulated is None else found + emulation_controllers(emulated)
+
+    some = None if chosen.strip() == EVERYBODY else choose(chosen, entries)
+
+    def services() -> tuple[Service, ...]:
+        from sliceplane.shell.controllers import ControllerService
+
+        running: list[Service] = [ControllerService(entries() if some is None else some, elect=elect)]
         if proxy:
             from sliceplane.shell.proxy_service import ProxyService
 

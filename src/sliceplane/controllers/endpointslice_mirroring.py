@@ -21,6 +21,7 @@ from sliceplane.controllers.mirroring_samples import MirroringSamples
 from sliceplane.controllers.service_syncs import ServiceSyncs, error_to_heed, note_about, to_write
 from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
+from sliceplane.endpoints.mirroring.service import Limits
 from sliceplane.endpoints.mirroring.writes import MirrorPlan, Notice
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
@@ -39,11 +40,13 @@ EVENT_COMPONENT: Final = "endpoint-slice-mirroring-controller"
 class MirroringConfig:
     """kube-controller-manager's flags ``--mirroring-...``, and what becomes of slices when a selector is added.
 
+    ``max_endpoints_per_slice`` is ours: ``None`` is one slice for each family and set of ports, as upstream.
     Raises ``ValueError`` for what upstream refuses.
     """
 
     concurrent_service_endpoint_syncs: int = 5
     max_endpoints_per_subset: int = ADDRESSES_PER_SUBSET_MAX
+    max_endpoints_per_slice: int | None = None
     endpointslice_updates_batch_period_s: float = 0.0
     selector_changes: SelectorChanges = SelectorChanges.HAND_OVER
 
@@ -51,6 +54,11 @@ class MirroringConfig:
         for name, value, limit in (
             ("mirroring-concurrent-service-endpoint-syncs", self.concurrent_service_endpoint_syncs, MAX_SYNCS_LIMIT),
             ("mirroring-max-endpoints-per-subset", self.max_endpoints_per_subset, ADDRESSES_PER_SUBSET_MAX),
+            (
+                "mirroring-max-endpoints-per-slice",
+                1 if self.max_endpoints_per_slice is None else self.max_endpoints_per_slice,
+                ADDRESSES_PER_SUBSET_MAX,
+            ),
         ):
             if not 1 <= value <= limit:
                 raise ValueError(f"{name} must be between 1 and {limit}, not {value}")
@@ -68,7 +76,8 @@ class EndpointSliceMirroringController:
     def __init__(self, config: MirroringConfig | None = None, first_sync: FirstSync | None = None) -> None:
         self._config = config or MirroringConfig()
         hand_over = self._config.selector_changes is SelectorChanges.HAND_OVER
-        self._engine = MirrorEngine(self._config.max_endpoints_per_subset, hand_over=hand_over)
+        limits = Limits(self._config.max_endpoints_per_subset, self._config.max_endpoints_per_slice)
+        self._engine = MirrorEngine(limits, hand_over=hand_over)
         self._syncs = ServiceSyncs(at_once=self._config.concurrent_service_endpoint_syncs, backoff=RETRY_BACKOFF)
         self._notes: list[EventNote] = []
         self._samples = MirroringSamples()

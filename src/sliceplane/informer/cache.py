@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 import msgspec
@@ -70,6 +71,7 @@ class Cache(Generic[T]):
 
     *indexes* maps a name to a function from an object to the values under which ``by_index`` finds it.  The functions
     must be pure; one that raises is a programmer's fault, changes nothing, and makes the informer list again.
+    *decode* is for bodies that are not to be decoded as *kind*; it raises ``msgspec.DecodeError`` for a bad one.
     """
 
     def __init__(
@@ -77,9 +79,11 @@ class Cache(Generic[T]):
         resource: Resource,
         kind: type[T] | None = None,
         indexes: Mapping[str, IndexFunction[T]] | None = None,
+        decode: Callable[[bytes], T] | None = None,
     ) -> None:
         self.resource = resource
-        self._kind: type[T] = kind if kind is not None else codec.projection_of(resource.key)  # type: ignore[assignment]  # projection_of cannot know T
+        chosen: type[T] = kind if kind is not None else codec.projection_of(resource.key)  # type: ignore[assignment]  # projection_of cannot know T
+        self._decode = decode if decode is not None else partial(codec.decode, kind=chosen)
         self._objects: SortedDict[str, T] = SortedDict()
         self._functions = dict(indexes or {})
         #: index name -> value -> keys
@@ -119,7 +123,7 @@ class Cache(Generic[T]):
     def load(self, body: bytes) -> T | Unreadable:
         """Decode a body.  Raises ``Undecodable``.  kind and apiVersion, which items of lists lack, are filled in."""
         try:
-            loaded = codec.decode(body, self._kind)
+            loaded = self._decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return self._load_metadata(body, str(error))
         if not loaded.metadata.name:

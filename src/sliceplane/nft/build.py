@@ -23,10 +23,8 @@ endpoints elsewhere, what comes from outside passes external-X untranslated and 
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 
-from sliceplane.kit.ip import networks
 from sliceplane.nft.layout import (
     CLUSTER_IPS,
     FIREWALL_IPS,
@@ -37,13 +35,15 @@ from sliceplane.nft.layout import (
     REJECT_CHAIN,
     SERVICE_IPS,
     SERVICE_NODE_PORTS,
-    Detector,
+    match_local,
 )
 from sliceplane.nft.names import chain_name
 from sliceplane.nft.objects import DROP, Container, Key, Rule, Target, Value, goto
 from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX
 from sliceplane.nft.statements import AddressIn, Dnat, Drop, Goto, GotoOneOf, InSet, IsOwnAddress, Remember, SetMark
 from sliceplane.proxy.model import Endpoint, PortState
+from sliceplane.proxy.sources import allowed_sources
+from sliceplane.proxy.surroundings import NodeFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,6 @@ class ServiceObjects:
     elements: tuple[tuple[str, Key, Value], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """What the rules of services know of the node, in one IP family."""
-
-    ip: str = ""
-    detector: Detector | None = None
-
-
 def build_service(states: tuple[PortState, ...], node: NodeFacts) -> ServiceObjects:
     """The objects of all ports of one Service.  Of two values for one element (a Service that no API server lets
     through)
@@ -108,6 +100,7 @@ class _Port:
     def __init__(
         self, state: PortState, node: NodeFacts, chains: list[Chain], elements: dict[tuple[str, Key], Value]
     ) -> None:
+        self._state = state
         self._port = state.port
         self._categories = state.categories
         self._node = node
@@ -127,7 +120,7 @@ class _Port:
         if port.affinity_timeout_s:
             self._build_endpoints()
         destination: Key = (port.cluster_ip, self._protocol, port.port)
-        if categories.local if port.internal_local else categories.cluster:
+        if self._state.inside:
             chain = self._policy_chain("local" if port.internal_local else "service")
             self._elements.setdefault((SERVICE_IPS.name, destination), goto(chain))
         else:
@@ -144,7 +137,7 @@ class _Port:
             chain = self._external_chain()
             for served, _, key in destinations:
                 self._elements.setdefault((served.name, key), goto(chain))
-        if not (categories.local if port.external_local else categories.cluster):
+        if not self._state.outside:
             for _, refused, key in destinations:
                 self._elements.setdefault((refused.name, key), self._refusal)
         if port.vips and port.source_ranges:
@@ -152,7 +145,7 @@ class _Port:
 
     @property
     def _refusal(self) -> Value:
-        return DROP if self._categories.has_any else goto(REJECT_CHAIN)
+        return DROP if self._state.drops else goto(REJECT_CHAIN)
 
     def _external_chain(self) -> str:
         port = self._port
@@ -163,7 +156,7 @@ class _Port:
         else:
             rules = []
             if self._node.detector is not None:
-                rules.append(Rule((self._node.detector.match(local=True), Goto(cluster))))
+                rules.append(Rule((match_local(self._node.detector, local=True), Goto(cluster))))
             # From this node itself: whoever answers must answer to the node.
             rules.append(Rule((IsOwnAddress("saddr"), SetMark(), Goto(cluster))))
             if self._categories.local:
@@ -173,11 +166,7 @@ class _Port:
         return name
 
     def _build_firewall(self) -> None:
-        port, ranges = self._port, self._port.source_ranges
-        if self._node.ip and _contains(ranges, self._node.ip):
-            # The node may be a client, and then its packets may have one of the addresses as their source.
-            family = "IPv6" if ":" in self._node.ip else "IPv4"
-            ranges = networks((*ranges, *(f"{ip}/{128 if ':' in ip else 32}" for ip in port.vips)), family)  # type: ignore[arg-type]
+        port, ranges = self._port, allowed_sources(self._port, self._node.ip)
         name = chain_name("firewall", port.name)
         self._chains.append(RuleChain(name, (Rule((AddressIn("saddr", ranges, inside=False), Drop())),)))
         for ip in port.vips:
@@ -217,8 +206,3 @@ class _Port:
 
     def _endpoint_name(self, prefix: str, endpoint: Endpoint) -> str:
         return chain_name(prefix, self._port.name, variant=self._variant, endpoint=f"{endpoint.ip}/{endpoint.port}")
-
-
-def _contains(ranges: tuple[str, ...], ip: str) -> bool:
-    address = ipaddress.ip_address(ip)
-    return any(address in ipaddress.ip_network(network) for network in ranges)

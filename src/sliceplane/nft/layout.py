@@ -14,12 +14,10 @@ The firewall stands *before* the translation, where the load balancer's address 
 stand *after* it, so they see only what was not translated: ports that the Service does not have, or Services without
 endpoints.  All look at new connections only, so established ones outlive every change here.
 
-What depends on the node or on flags is a ``Surroundings``; a change of it means a new table.
+What depends on the node or on flags is a ``proxy.surroundings.Surroundings``; a change of it means a new table.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from sliceplane.nft.objects import AddChain, AddContainer, AddRule, Command, Container, Hook, Rule
 from sliceplane.nft.statements import (
@@ -41,6 +39,7 @@ from sliceplane.nft.statements import (
     TakeMark,
     Vmap,
 )
+from sliceplane.proxy.surroundings import Detector, Surroundings
 
 _PRIORITY_DSTNAT = -100
 _PRIORITY_BEFORE_DSTNAT = _PRIORITY_DSTNAT - 10
@@ -102,33 +101,17 @@ _CHAINS = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Detector:
-    """How traffic of this node's pods is told from others': by source network, or by the interface that it comes in
-    through (a name that may end with ``*``).  Exactly one is set."""
-
-    network: str = ""
-    interface: str = ""
-
-    def match(self, *, local: bool) -> Statement:
-        assert bool(self.network) != bool(self.interface), f"{self} says two things or none"
-        if self.network:
-            return AddressIn("saddr", (self.network,), local)
-        return FromInterface(self.interface, local)
+def match_local(detector: Detector, *, local: bool) -> Statement:
+    """Matches traffic of this node's pods, or all other."""
+    detector.check()
+    if detector.network:
+        return AddressIn("saddr", (detector.network,), local)
+    return FromInterface(detector.interface, local)
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What rules depend on besides Services, in one IP family."""
-
-    #: node ports are on the addresses of ``nodeport-ips`` only; else on all of the host's but loopback ones
-    node_ports_listed: bool = False
-    #: ``None``: pods' traffic cannot be told from others', and is masqueraded only where it must be
-    detector: Detector | None = None
-    #: whatever goes to a cluster IP is masqueraded
-    masquerade_all: bool = False
-    #: ranges of cluster IPs, disjoint, in canonical form
-    service_networks: tuple[str, ...] = ()
+def writer_chain(writer: str) -> AddChain:
+    """The empty chain that says whose table it is."""
+    return AddChain(f"writer-{writer}")
 
 
 def static_commands(family: NftFamily, around: Surroundings) -> tuple[Command, ...]:
@@ -152,7 +135,7 @@ def _rules(family: NftFamily, around: Surroundings) -> list[tuple[str, tuple[Sta
     if around.masquerade_all:
         rules.append((_SERVICES, (to_cluster_ip, SetMark())))
     elif own_pods is not None:
-        rules.append((_SERVICES, (to_cluster_ip, own_pods.match(local=False), SetMark())))
+        rules.append((_SERVICES, (to_cluster_ip, match_local(own_pods, local=False), SetMark())))
     rules += [
         (_SERVICES, (Vmap(_DESTINATION, SERVICE_IPS.name),)),
         (_SERVICES, (*_to_node(family, around), Vmap(_PORT, SERVICE_NODE_PORTS.name))),

@@ -251,6 +251,10 @@ class Transaction:
     #: it replaces the table whole, whatever was there
     full: bool = False
 
+    @property
+    def size(self) -> int:
+        return len(self.commands)
+
     def render(self) -> str:
         return "".join(f"{command.render(self.table)}\n" for command in self.commands)
 

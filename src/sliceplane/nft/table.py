@@ -16,15 +16,21 @@ its rules change (``HeldRules``).  A dynamic set belongs to such a chain, and co
 the kernel's, filled by packets.  They outlive every change but a full transaction, into which the caller may give what
 was in them just before (``Memory``).
 
-**Order of commands.**  1. make the maps and chains that are missing; 2. delete elements; 3. add elements, whose
-verdicts need the chains (a changed value is a deletion and an addition); 4. flush and add rules, which need the
-maps, and which the kernel checks against the elements already there; 5. delete chains and maps.
+**Order of commands.**  0. see whose table it is; 1. make the maps and chains that are missing; 2. delete elements; 3.
+add elements, whose verdicts need the chains (a changed value is a deletion and an addition); 4. flush and add rules,
+which need the maps, and which the kernel checks against the elements already there; 5. delete chains and maps.
 
 **Retirement.**  The kernel evaluates a packet against the rules that were there when the packet entered the hook,
 but looks elements up in the newest version of a map; and kernels before 6.2 refuse to delete a chain in the
 transaction that takes the last reference away.  Therefore what a transaction takes out of use (targets beyond a
 rule's new count, a chain that nothing leads to) stays for ``RETIRE_AFTER_S`` and goes with a later transaction.
 If it is wanted again meanwhile it is used again.
+
+**One writer at a time.**  Nobody else shall write our table, but somebody may: a second proxy on the node by mistake,
+or for a moment while one replaces the other.  Each takes slots in an order of its own, so changes made for the table of
+one would lead Services of the other astray, and the kernel would take many of them.  Therefore a full transaction makes
+an empty chain that has its writer's name, and every change begins by flushing that chain: nothing, or, in a table that
+somebody else wrote since, a refusal.  Then this writer's next transaction is full, as after any other refusal.
 
 **Shared elements.**  Two Services may want one element: the same local endpoint, or by mistake the same cluster
 IP.  An element stays as long as anyone claims it; if the claims differ, the Service whose key sorts first wins,
@@ -44,7 +50,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sliceplane.nft.build import BalancedChain, Chain, RuleChain, ServiceObjects
-from sliceplane.nft.layout import Surroundings, static_commands
+from sliceplane.nft.layout import static_commands, writer_chain
 from sliceplane.nft.objects import (
     AddChain,
     AddContainer,
@@ -71,6 +77,7 @@ from sliceplane.nft.objects import (
 from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX, Slots, map_of, offset_of
 from sliceplane.nft.statements import Balance
 from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.surroundings import Surroundings
 
 RETIRE_AFTER_S = 1.0
 
@@ -116,8 +123,10 @@ class _Draft:
 class TableState:
     """See the module.  ``take_transaction``, then exactly one of ``on_success`` and ``on_failure``, then the next."""
 
-    def __init__(self, table: TableRef, around: Surroundings | None = None) -> None:
+    def __init__(self, table: TableRef, around: Surroundings | None = None, writer: str = "0") -> None:
+        """*writer*: a word that no other writer of this table has."""
         self.table = table
+        self._writer = writer_chain(writer)
         self._around = around or Surroundings()
         self._services: dict[ServiceKey, ServiceObjects] = {}
         self._wanted: dict[str, Chain] = {}
@@ -173,9 +182,12 @@ class TableState:
         fills dynamic sets with what *memory* has for them."""
         assert self._draft is None, "a transaction is under way"
         draft = self._full(memory or {}) if self._needs_full else self._changes(now)
+        self._needs_full = False  # from here on it says what the next one shall be
         commands = draft.commands()
         if not commands:
             return None
+        if not draft.full:
+            commands = (FlushChain(self._writer.name), *commands)
         self._draft = draft
         self._marked_chains, self._marked_elements = set(), set()
         return Transaction(self.table, commands, draft.full)
@@ -185,7 +197,6 @@ class TableState:
         draft = self._draft
         assert draft is not None, "no transaction is under way"
         self._draft = None
-        self._needs_full = False
         if draft.full:
             self._held, self._elements, self._retired = {}, {}, {}
         for name, held in draft.chains.items():
@@ -238,7 +249,8 @@ class TableState:
     def _full(self, memory: Memory) -> _Draft:
         draft = _Draft(full=True)
         self._slots = {}  # no way back: until this succeeds, every transaction is full
-        draft.made.extend((AddTable(), DeleteTable(), AddTable(), *static_commands(self.table.family, self._around)))
+        static = static_commands(self.table.family, self._around)
+        draft.made.extend((AddTable(), DeleteTable(), AddTable(), self._writer, *static))
         for name in sorted(self._wanted):
             wanted = self._wanted[name]
             self._place(draft, wanted, None)
@@ -365,6 +377,33 @@ class TableState:
         draft.removed.append(DeleteChain(name))
         if self._slots[held.protocol].release(held.slot):
             draft.removed.append(DeleteContainer(map_of(held.protocol, held.slot)))
+
+    def shadow(self) -> Transaction:
+        """What the kernel is thought to hold, as what would make it from nothing.  O(state); for comparisons with the
+        kernel, so not while a transaction runs or the shadow is worth nothing."""
+        assert self._draft is None, "a transaction is under way"
+        assert not self._needs_full, "nobody knows what the kernel holds"
+        made: list[Command] = [AddTable(), self._writer, *static_commands(self.table.family, self._around)]
+        items: dict[str, list[Item]] = defaultdict(list)
+        rules: list[Command] = []
+        for name in sorted(self._held):
+            held = self._held[name]
+            made.append(AddChain(name))
+            if isinstance(held, HeldRules):
+                if held.chain.own_set is not None:
+                    made.append(AddContainer(held.chain.own_set))
+                rules.extend(AddRule(name, rule) for rule in (held.chain.rules if held.live else ()))
+                continue
+            container, offset = map_of(held.protocol, held.slot), offset_of(held.slot)
+            made.append(AddContainer(container))
+            items[container.name].extend(((offset + n,), target) for n, target in enumerate(held.targets))
+            if held.live:
+                balance = Balance(held.protocol, held.live, offset, container.name)
+                rules.append(AddRule(name, Rule((balance,))))
+        for (of, key), value in self._elements.items():
+            items[of].append((key, value))
+        elements = [AddElements(name, tuple(items[name])) for name in sorted(items)]
+        return Transaction(self.table, (*made, *elements, *rules))
 
     def check(self) -> None:
         """Every invariant; what is not marked is in the kernel as it shall be.  O(state)."""

@@ -13,11 +13,25 @@ an update, or a node without a zone label, never empties a service.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 from sliceplane.proxy.model import Categories, Endpoint, HintOutcome, HintUse, ServicePort, Topology
 
 _NOTHING = Categories()
 _NOBODY_READY = HintUse("nobody ready", "nobody ready")
+
+
+class Hinted(Protocol):
+    """What hints are read from: the endpoints of proxies and those of ``balancing``."""
+
+    @property
+    def zone_hints(self) -> tuple[str, ...]: ...
+
+    @property
+    def node_hints(self) -> tuple[str, ...]: ...
+
+
+E = TypeVar("E", bound=Hinted)
 
 
 def categorize(endpoints: Sequence[Endpoint], port: ServicePort, topology: Topology) -> Categories:
@@ -30,7 +44,7 @@ def categorize(endpoints: Sequence[Endpoint], port: ServicePort, topology: Topol
     hints: HintUse | None = None
     if port.uses_cluster_endpoints:
         ready = tuple([endpoint for endpoint in endpoints if endpoint.ready])
-        cluster, hints = _closest(ready, topology)
+        cluster, hints = closest(ready, topology.node, topology.zone)
         filtered = len(cluster) != len(ready)
         if not cluster:
             cluster = tuple([endpoint for endpoint in endpoints if endpoint.serving and endpoint.terminating])
@@ -54,23 +68,24 @@ def categorize(endpoints: Sequence[Endpoint], port: ServicePort, topology: Topol
     return Categories(cluster=cluster, local=local, reachable=reachable, has_any=has_any, hints=hints)
 
 
-def _closest(ready: tuple[Endpoint, ...], topology: Topology) -> tuple[tuple[Endpoint, ...], HintUse]:
-    """*ready*, narrowed by node hints, else by zone hints, if they can be honoured; and what became of the hints."""
+def closest(ready: tuple[E, ...], node: str, zone: str) -> tuple[tuple[E, ...], HintUse]:
+    """*ready*, narrowed by node hints, else by zone hints, if they can be honoured at *node* in *zone*; and what
+    became of the hints."""
     if not ready:
         return ready, _NOBODY_READY
     for_node: HintOutcome = "place unknown"
-    if topology.node:
+    if node:
         for_node = "incomplete"
         if all(endpoint.node_hints for endpoint in ready):
-            same_node = tuple([endpoint for endpoint in ready if topology.node in endpoint.node_hints])
+            same_node = tuple([endpoint for endpoint in ready if node in endpoint.node_hints])
             if same_node:
                 return same_node, HintUse("honoured", "not needed")
             for_node = "for others"
     for_zone: HintOutcome = "place unknown"
-    if topology.zone:
+    if zone:
         for_zone = "incomplete"
         if all(endpoint.zone_hints for endpoint in ready):
-            same_zone = tuple([endpoint for endpoint in ready if topology.zone in endpoint.zone_hints])
+            same_zone = tuple([endpoint for endpoint in ready if zone in endpoint.zone_hints])
             if same_zone:
                 return same_zone, HintUse(for_node, "honoured")
             for_zone = "for others"

@@ -126,6 +126,22 @@ class PortState(msgspec.Struct, frozen=True):
     port: ServicePort
     categories: Categories
 
+    @property
+    def inside(self) -> tuple[Endpoint, ...]:
+        """Who answers on the cluster IP (``internalTrafficPolicy``)."""
+        return self.categories.local if self.port.internal_local else self.categories.cluster
+
+    @property
+    def outside(self) -> tuple[Endpoint, ...]:
+        """Who answers what comes from outside to external IPs, load balancers' addresses and the node port
+        (``externalTrafficPolicy``)."""
+        return self.categories.local if self.port.external_local else self.categories.cluster
+
+    @property
+    def drops(self) -> bool:
+        """Where a policy has nobody: drop, since others may answer elsewhere; if there is nobody at all, reject."""
+        return self.categories.has_any
+
 
 class ServiceChange(msgspec.Struct, frozen=True):
     """The newest state of a Service that may have changed; no ports: it is gone, or nothing for this family."""

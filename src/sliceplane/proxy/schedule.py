@@ -5,7 +5,9 @@ write, go together into the next one.  After a failure the next write comes no l
 never earlier than the pause; a write that succeeds forgets the failures.  With ``min_period_s`` 0 (the default) a
 change that finds nothing running is written at once.
 
-All times are seconds since the epoch.  Owned by one data plane.
+All times are seconds since the epoch.  A clock that was set back does not delay what changes from then on: whatever
+was planned by the old one and lies further ahead than it could, is planned anew with the next
+change.  Owned by one data plane.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ class Schedule:
         """Something is to be written."""
         if self._waiting_since is None:
             self._waiting_since = now
+        self._not_before = min(self._not_before, now + self._min_period_s)
         self._want(now)
 
     def on_idle_work(self, at: float) -> None:

@@ -22,6 +22,7 @@ def bootstrap(core: Core, now: float) -> int:
     ctx = Context(now=now, user=SYSTEM_USER)
     for name in BOOTSTRAP_NAMESPACES:
         _ensure(core, ctx, Namespaces, {"metadata": {"name": name}})
+        core.store.end_step()
     ensure_policy(core, ctx)
     service_addresses.tend(core, ctx, quiet=True)
     api_service.reconcile(core, ctx)

@@ -35,6 +35,11 @@ from sliceplane.store.mvcc import Store
 from sliceplane.store.restamp import restamp
 from sliceplane.store.types import Key, Record
 
+#: what the ledgers tell of
+_FOLLOWED = POLICY_RESOURCES | {
+    each.storage_key for each in (Services, IPAddresses, ServiceCIDRs, ResourceQuotas, Events)
+}
+
 
 class Core:
     """The mutable heart of a registry.  Verbs read ``store`` freely and write through the methods."""
@@ -74,6 +79,59 @@ class Core:
             self.quotas.on_stored(record.key)
         events = self.store.iter_latest(Events.storage_key)
         self.expiry.reset((record.key, document_of(record)) for record in events)
+
+    def follow(self, keys: Iterable[Key]) -> None:
+        """Derive anew what the ledgers tell of *keys*: another server wrote them, or staged versions were forgotten.
+
+        The cost is that of *keys*.  All Services let go before any takes, as a number may have passed between them.
+        """
+        changed = sorted(key for key in keys if key.resource in _FOLLOWED)
+        services = [key for key in changed if key.resource == Services.storage_key]
+        for key in services:
+            self.addresses.suspects.update(self.services.addresses(key))
+            self.services.on_removed(key)
+        for key in changed:
+            record = self.store.latest(key)
+            self._follow_one(key, None if record is None else document_of(record))
+        for key in services:
+            self.addresses.suspects.update(self.services.addresses(key))
+
+    def _follow_one(self, key: Key, document: Document | None) -> None:
+        """As ``put`` and ``remove`` do it, but nothing follows from it: whoever wrote it has written that too."""
+        if key.resource == Services.storage_key and document is not None:
+            self.services.on_stored(key, document)
+        elif key.resource == IPAddresses.storage_key:
+            if document is not None:
+                self.addresses.on_address(key.name, document)
+            elif self.addresses.told(key.name) is not None:
+                self.addresses.on_address_removed(key.name)
+        elif key.resource == ServiceCIDRs.storage_key:
+            if document is not None:
+                self.addresses.on_range(key.name, document)
+            else:
+                self.addresses.on_range_removed(key.name)
+            self.services.on_ranges()
+        self._index(key, document)
+
+    def _index(self, key: Key, document: Document | None) -> None:
+        """The indexes that a version of one key replaces; ``None``: the object is gone."""
+        indexes: list[Expiry | QuotaIndex] = []
+        if key.resource == Events.storage_key:
+            indexes.append(self.expiry)
+        if key.resource == ResourceQuotas.storage_key:
+            indexes.append(self.quotas)
+        if document is None:
+            self.policy.on_removed(key)
+            if key.resource == ClusterRoles.storage_key:
+                self.aggregation.on_removed(key)
+            for index in indexes:
+                index.on_removed(key)
+            return
+        self.policy.on_stored(key, document)
+        if key.resource == ClusterRoles.storage_key:
+            self.aggregation.on_stored(key, document)
+        for index in indexes:
+            index.on_stored(key)
 
     def check(self) -> None:
         """The ledgers hold exactly what the newest Services say, and every Event has a deadline."""
@@ -128,13 +186,7 @@ class Core:
             key, lambda revision: make_record(resource, shaped, revision, before.created if before else revision)
         )
         self._follow(key, shaped)
-        self.policy.on_stored(key, shaped)
-        if key.resource == Events.storage_key:
-            self.expiry.on_stored(key)
-        if resource is ResourceQuotas:
-            self.quotas.on_stored(key)
-        if resource is ClusterRoles:
-            self.aggregation.on_stored(key, shaped)
+        self._index(key, shaped)
         return record
 
     def gather(self, keys: Iterable[Key]) -> None:
@@ -181,14 +233,9 @@ class Core:
         """Stage the deletion of the newest version."""
         last = self.store.stage_delete(record.key, lambda revision: restamp(record, revision))
         self._follow(record.key, None)
-        self.policy.on_removed(record.key)
+        self._index(record.key, None)
         if record.key.resource == ClusterRoles.storage_key:
-            self.aggregation.on_removed(record.key)
             self.gather(self.aggregation.gathering(record.key, record.labels))
-        if record.key.resource == Events.storage_key:
-            self.expiry.on_removed(record.key)
-        if record.key.resource == ResourceQuotas.storage_key:
-            self.quotas.on_removed(record.key)
         return last
 
     def _follow(self, key: Key, document: Document | None) -> None:

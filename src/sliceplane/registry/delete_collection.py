@@ -31,6 +31,7 @@ def delete_collection(
             if error.code == 404:
                 continue
             raise
+        core.store.end_step()
         revision = max(revision, outcome.revision)
     body = list_bytes(
         target.spoken,

@@ -82,6 +82,7 @@ def watch_plan(core: Core, target: Target, options: WatchOptions) -> WatchPlan:
         bookmarks=options.allow_bookmarks,
         wait_for=version if wants_state and beyond else None,
         timeout_s=options.timeout_s,
+        newest=version is None,
     )
 
 

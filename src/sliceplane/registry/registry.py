@@ -9,6 +9,8 @@ What a caller must do besides calling:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sliceplane.api.scheme import REVIEWS
 from sliceplane.kit.rng import Rng
 from sliceplane.registry import api_service, binding, namespaces, read, service_addresses, versions
@@ -40,7 +42,7 @@ from sliceplane.registry.types import (
     WriteOptions,
 )
 from sliceplane.store.mvcc import Store
-from sliceplane.store.types import Record
+from sliceplane.store.types import Key, Record
 
 
 class Registry:
@@ -137,6 +139,7 @@ class Registry:
             record = core.store.latest(key)
             assert record is not None, f"{key} has a deadline and does not exist"
             gone.append(core.remove(record))
+            core.store.end_step()
         return tuple(gone)
 
     def tend(self, now: float) -> int:
@@ -169,6 +172,10 @@ class Registry:
     def on_aborted(self) -> None:
         """The store forgot its staged events: what they held is free again."""
         self._core.rebuild()
+
+    def on_changed(self, keys: Iterable[Key]) -> None:
+        """Another server wrote *keys*, or what was staged for them was forgotten.  Cheaper than ``on_aborted``."""
+        self._core.follow(keys)
 
     def remaining(self, namespace: str) -> tuple[namespaces.Remaining, ...]:
         """What is left in a namespace, for whoever empties it."""

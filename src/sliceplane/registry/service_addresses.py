@@ -51,6 +51,7 @@ def tend(core: Core, ctx: Context, *, quiet: bool = False) -> None:
         if _is_fine(core, name) or _settle(core, ctx, name, quiet):
             # A repair made it suspect again; it is as it should be.
             core.addresses.suspects.discard(name)
+        core.store.end_step()
 
 
 # IPAddresses

@@ -141,7 +141,8 @@ class WatchPlan:
     - ``since=N``: events strictly after N, from the history or from the future;
     - neither: events from now on;
     - ``wait_for=N``: the store is not there yet; wait as long as for a list, then end the stream with
-      ``api.errors.too_large_resource_version`` as an ERROR event.
+      ``api.errors.too_large_resource_version`` as an ERROR event;
+    - ``newest``: no version was named, so what it begins with must not be old.
     """
 
     resource: Resource
@@ -155,3 +156,4 @@ class WatchPlan:
     bookmarks: bool
     wait_for: int | None = None
     timeout_s: int | None = None
+    newest: bool = False

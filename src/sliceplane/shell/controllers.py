@@ -7,13 +7,16 @@ filled and how stale they are.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sliceplane.api.gates import ENDPOINT_SLICE
 from sliceplane.controllers.base import Controller
+from sliceplane.controllers.election import ElectionConfig
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
@@ -27,8 +30,12 @@ from sliceplane.controllers.service_account import ServiceAccountController
 from sliceplane.controllers.traffic_distribution import TrafficDistributionController
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.types import User
+from sliceplane.shell.client.base import Client
+from sliceplane.shell.client.fenced import FencedClient
 from sliceplane.shell.client.inprocess import InProcessClient
+from sliceplane.shell.election import Candidate
 from sliceplane.shell.host import ControllerHost
+from sliceplane.shell.reflect import loop_clock
 
 if TYPE_CHECKING:
     from sliceplane.controllers.emulation.nodes import EmulationConfig
@@ -36,6 +43,8 @@ if TYPE_CHECKING:
 
 #: who the embedded controllers are
 CONTROLLERS = User(name="system:kube-controller-manager", groups=("system:masters",))
+#: the Lease that embedded controllers of several servers share, with those of ``sliceplane controllers``
+LEASE_NAME = "sliceplane-controllers"
 #: who they are in managedFields, as in any cluster
 FIELD_MANAGER = "kube-controller-manager"
 #: caches older than this make the plane not ready: informers hear from the server at least every minute
@@ -114,12 +123,51 @@ class ControllerService:
 
     name = "controllers"
 
-    def __init__(self, entries: tuple[Entry, ...]) -> None:
+    def __init__(self, entries: tuple[Entry, ...], *, elect: bool = False) -> None:
+        """*elect*: other servers run the same controllers, and one of them at a time works."""
         self._entries = entries
+        self._elect = elect
         self._host: ControllerHost | None = None
+        self._candidate: Candidate | None = None
+        self._term: asyncio.Task[None] | None = None
 
     async def start(self, plane: Plane) -> None:
-        client = InProcessClient(
+        client = self._client(plane)
+        rng = Rng(int.from_bytes(os.urandom(8), "big"))
+        plane.health.add_readiness("informer-sync", lambda: _unsynced(self._host) if self._host else "")
+        plane.health.add_readiness("controllers", self._complaint)
+        plane.metrics.source(lambda: self._host.samples() if self._host else ())
+        plane.metrics.gauge(
+            "sliceplane_informer_staleness_seconds",
+            "Age of the stalest cache.",
+            lambda: self._host.status().staleness_s if self._host else 0.0,
+        )
+        if not self._elect:
+            self._host = self._made(plane, client, rng)
+            self._host.start()
+            return
+        config = ElectionConfig(identity=f"{socket.gethostname()}_{rng.uuid()}", name=LEASE_NAME)
+        candidate = Candidate(client, config, rng=rng.fork(), clock=loop_clock(plane.clock()))
+        self._candidate = candidate
+        plane.metrics.gauges(
+            "leader_election_master_status",
+            "Whether this server's controllers work.",
+            lambda: (({"name": config.name}, candidate.leading),),
+        )
+
+        async def term() -> None:
+            host = self._host = self._made(plane, FencedClient(client, lambda: candidate.leading), rng.fork())
+            host.start()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._host = None
+                await host.close()
+
+        self._term = asyncio.get_running_loop().create_task(candidate.run(term), name="election")
+
+    def _client(self, plane: Plane) -> InProcessClient:
+        return InProcessClient(
             plane.registry,
             plane.committer,
             plane.hub,
@@ -128,21 +176,24 @@ class ControllerService:
             user=CONTROLLERS,
             field_manager=FIELD_MANAGER,
         )
+
+    def _made(self, plane: Plane, client: Client, rng: Rng) -> ControllerHost:
         # The host's own clock goes on steadily when somebody sets the machine's.
-        host = ControllerHost(client, rng=Rng(int.from_bytes(os.urandom(8), "big")))
+        host = ControllerHost(client, rng=rng)
         for entry in self._entries:
             host.add(entry.make, max_in_flight=entry.max_in_flight)
         authority = plane.pki.ca_file.read_text()
         host.add(lambda: RootCaPublisher(authority))
-        self._host = host
-        host.start()
-        plane.health.add_readiness("informer-sync", lambda: _unsynced(host))
-        plane.health.add_readiness("controllers", lambda: complaint(host))
-        gauge = plane.metrics.gauge
-        plane.metrics.source(host.samples)
-        gauge("sliceplane_informer_staleness_seconds", "Age of the stalest cache.", lambda: host.status().staleness_s)
+        return host
+
+    def _complaint(self) -> str:
+        """A server whose controllers stand by is as ready as the one whose work."""
+        return complaint(self._host) if self._host is not None else ""
 
     async def stop(self) -> None:
+        if self._term is not None:
+            self._term.cancel()
+            await asyncio.gather(self._term, return_exceptions=True)
         if self._host is not None:
             await self._host.close()
 

@@ -60,6 +60,11 @@ def _add_storage(plane: Plane) -> None:
     metrics.gauge("apiserver_storage_revision", "The newest durable revision.", lambda: store.revision)
     metrics.gauge("sliceplane_storage_compacted_revision", "What is older is forgotten.", lambda: store.compacted)
     metrics.counter("sliceplane_storage_commits", "Durable commits.", lambda: committer.commits)
+    metrics.gauge(
+        "sliceplane_storage_staleness_seconds",
+        "How long ago memory was last known to be as new as storage.",
+        lambda: committer.staleness_s,
+    )
     metrics.counter("sliceplane_storage_failures", "Batches that were not stored.", lambda: committer.failures)
 
 

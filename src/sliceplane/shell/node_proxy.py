@@ -1,4 +1,4 @@
-"""The node proxy's shell: informers feed the planes, the planes' transactions go to nft.
+"""The node proxy's shell: informers feed the planes, the planes' transactions go to the kernel through a ``backend``.
 
 One task for each IP family, so that a slow or refused transaction of one does not hold the other.  Events are
 taken synchronously as the informers report them (``on_change``) and only mark; the family's task then writes
@@ -11,8 +11,9 @@ that is not registered gets rules too.
 **After a write** comes what follows from it (``proxy_consequences``): health ports, figures, UDP flows.
 
 **Others.**  The kernel is never listed on the way of a change; that our tables are still there is looked at now and
-then, and at once when a transaction was refused, and each is written anew every ``WHOLE_TABLE_PERIOD_S``: what somebody
-else deleted or changed comes back although nothing happens to Services.
+then, and at once when a transaction was refused.  Each is written anew every ``WHOLE_TABLE_PERIOD_S``, and every
+``SUSPECT_PERIOD_S`` if somebody else changed nftables' rules meanwhile (whose, the kernel does not say): so what
+others deleted or changed in it comes back although nothing happens to Services.
 
 **Exit** leaves the rules: traffic goes on while the proxy is upgraded.  ``cleanup`` takes them away.
 """
@@ -24,7 +25,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from sliceplane.api.core import Endpoints, Node, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME, EndpointSlice
@@ -35,20 +35,18 @@ from sliceplane.controllers.base import EventNote, Watched
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.names import TABLE
-from sliceplane.nft.objects import Memory, TableRef, deletion
-from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane, PlaneConfig
-from sliceplane.nft.surroundings import PRIMARY, RulesConfig
 from sliceplane.proxy.endpoints import differences
 from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.plane import Plane, PlaneConfig
 from sliceplane.proxy.progress import Progress
 from sliceplane.proxy.schedule import Freshness
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
+from sliceplane.proxy.surroundings import PRIMARY, RulesConfig
+from sliceplane.shell.backend import AnyBackend, KernelError
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.events import EventRecorder
 from sliceplane.shell.log import get_logger
 from sliceplane.shell.netns import Listen, listening_in
-from sliceplane.shell.nft_runner import NftError
 from sliceplane.shell.proxy_consequences import Consequences, FlowForgetter
 from sliceplane.shell.proxy_inputs import COMMON, Changes, Inputs
 from sliceplane.shell.proxy_samples import ProxySamples
@@ -63,22 +61,14 @@ HEALTH_TIMEOUT_S = 60.0
 LOOK_PERIOD_S = 30.0
 #: after so long a table is written anew, whatever it is thought to hold (as upstream, reference A10)
 WHOLE_TABLE_PERIOD_S = 3600.0
+#: the same while somebody else changes rules, ours perhaps
+SUSPECT_PERIOD_S = 300.0
 
 FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
 #: set by the autoscaler on a Node that it is about to delete
 TAINT_TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"
 
 _log = get_logger("node-proxy")
-
-
-class Runner(Protocol):
-    """What is needed of ``nft_runner.NftRunner``."""
-
-    async def run(self, text: str) -> None: ...
-
-    async def tables(self) -> frozenset[TableRef]: ...
-
-    async def memory(self, table: TableRef) -> Memory: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +121,11 @@ class NodeProxy:
     def __init__(
         self,
         node_name: str,
-        runner: Runner,
+        backend: AnyBackend,
         *,
         families: tuple[Family, ...] = FAMILIES,
         min_period_s: float = 0.0,
         sync_period_s: float | None = None,
-        table: str = TABLE,
         rules: RulesConfig | None = None,
         gates: Gates | None = None,
         flows: FlowForgetter | None = None,
@@ -150,21 +139,20 @@ class NodeProxy:
         *sync_period_s*: ``None`` is ``LOOK_PERIOD_S``; *api_timeout_s*: see ``Inputs``."""
         self._gates = gates or Gates()
         self._rules = rules or RulesConfig()
-        config = PlaneConfig(
-            node_name=node_name, table=table, min_period_s=min_period_s, rules=self._rules, since=clock()
-        )
+        config = PlaneConfig(node_name=node_name, min_period_s=min_period_s, rules=self._rules, since=clock())
         self.watches = watches(node_name, self._gates)
-        self.samples = ProxySamples()
+        self.samples = ProxySamples(backend.mode)
         self._endpoints_key = self.watches[1].resource.key
         #: for ``proxy_report``
         self.progress = Progress(node_name, families)
-        self._runner = runner
+        self._backend = backend
+        self.mode: str = backend.mode
         self._host_addresses = host_addresses
         self._sync_period_s = sync_period_s
         self._health_timeout_s = HEALTH_TIMEOUT_S if sync_period_s is None else 2 * sync_period_s
         self._api_timeout_s = api_timeout_s
         self._clock = clock
-        self._planes = tuple(FamilyPlane(family, config) for family in families)
+        self._planes: tuple[Plane, ...] = tuple(backend.plane(family, config) for family in families)
         self._wake = {plane.family: asyncio.Event() for plane in self._planes}
         self._missing = {watched.resource.key for watched in self.watches}
         self._gate = asyncio.Event()  # Services and EndpointSlices are there
@@ -172,6 +160,8 @@ class NodeProxy:
         self._node_seen: Node | None = None
         self._union = Union() if self._gates.enabled(ENDPOINT_SLICE_SUBSETTING) else None
         self._doubt = asyncio.Event()
+        #: families whose tables somebody may have changed since they were written
+        self._suspects: set[Family] = set()
         self._written = {plane.family: asyncio.Event() for plane in self._planes}
         self._refusals: dict[Family, str] = {}
         self._consequences = {
@@ -375,23 +365,29 @@ class NodeProxy:
                 pass
             self._doubt.clear()
             await self._look_at_addresses()
-            try:
-                present = await self._runner.tables()
-            except NftError:
-                continue  # whoever writes next says what is wrong with nft
-            now = self._clock()
+            if self._backend.disturbed():
+                self._suspects.update(self._wake)
             for plane in self._planes:
-                written_at = plane.table_written_at
-                if written_at is None:
-                    continue
-                if plane.table not in present:
-                    _log.warning("our table is gone, it is written anew", family=plane.family, table=plane.table.name)
-                elif now - written_at < WHOLE_TABLE_PERIOD_S:
-                    continue
-                plane.on_doubt(now)
-                self._wake[plane.family].set()
+                await self._look_at_rules(plane)
 
-    async def _write(self, plane: FamilyPlane) -> None:
+    async def _look_at_rules(self, plane: Plane) -> None:
+        if plane.written_whole_at is None:
+            return
+        try:
+            present = await self._backend.holds(plane)
+        except KernelError:
+            return  # whoever writes next says what is wrong
+        now = self._clock()
+        period_s = SUSPECT_PERIOD_S if plane.family in self._suspects else WHOLE_TABLE_PERIOD_S
+        if not present:
+            _log.warning("our rules are gone, they are written anew", family=plane.family)
+        elif now - plane.written_whole_at < period_s:
+            return
+        if plane.on_doubt(now):
+            self._suspects.discard(plane.family)
+            self._wake[plane.family].set()
+
+    async def _write(self, plane: Plane) -> None:
         wake = self._wake[plane.family]
         while True:
             wake.clear()
@@ -406,13 +402,13 @@ class NodeProxy:
             except TimeoutError:
                 pass
 
-    async def _write_once(self, plane: FamilyPlane) -> None:
+    async def _write_once(self, plane: Plane) -> None:
         started = self._clock()
         wanted_since = plane.freshness.pending_since
         if wanted_since is not None:
             self.samples.on_queued(plane.family, wanted_since)
         self.progress.on_taken(plane.family)
-        transaction = plane.take_transaction(started, await self._memory(plane) if plane.wants_memory else None)
+        transaction = await self._backend.take(plane, started)
         self.samples.on_taken()
         if transaction is None:
             self.progress.on_written(plane.family)
@@ -420,9 +416,9 @@ class NodeProxy:
             return
         failed = True
         try:
-            await self._runner.run(transaction.render())
+            await self._backend.write(plane, transaction)
             failed = False
-        except NftError as error:
+        except KernelError as error:
             self._refusals[plane.family] = str(error)
             plane.on_failure(self._clock())
             self._doubt.set()  # what befell this table may have befallen the other one
@@ -442,17 +438,9 @@ class NodeProxy:
             "rules written",
             family=plane.family,
             full=transaction.full,
-            commands=len(transaction.commands),
+            commands=transaction.size,
             seconds=round(self._clock() - started, 4),
         )
-
-    async def _memory(self, plane: FamilyPlane) -> Memory:
-        """Which client is where, so that a new table leaves it there; nothing if nobody can tell."""
-        try:
-            return await self._runner.memory(plane.table)
-        except NftError as error:
-            _log.warning("session affinity is forgotten", family=plane.family, error=str(error))
-            return {}
 
     def _wake_all(self) -> None:
         for wake in self._wake.values():
@@ -462,9 +450,3 @@ class NodeProxy:
 def available_families() -> tuple[Family, ...]:
     """Both, unless this kernel has no IPv6 at all.  Which ones the Node uses does not matter (reference A6)."""
     return FAMILIES if os.path.exists("/proc/net/if_inet6") else ("IPv4",)
-
-
-async def cleanup(runner: Runner, *, families: tuple[Family, ...] = FAMILIES, table: str = TABLE) -> None:
-    """Takes our tables away, whether they are there or not.  Raises ``NftError``."""
-    text = "".join(deletion(TableRef(NFT_FAMILIES[family], table)).render() for family in families)
-    await runner.run(text)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
@@ -56,6 +56,12 @@ from sliceplane.store.backend import Backend
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.retention import HISTORY_KEEP_S, Retention
+
+if TYPE_CHECKING:
+    from sliceplane.shell.shared_storage import SharedStorage
+    from sliceplane.shell.storage.etcd.client import EtcdConfig
+    from sliceplane.shell.storage.replicated import ReplicatedCommitter
+    from sliceplane.store.types import Record
 
 DEFAULT_SERVICE_CIDRS = ("10.96.0.0/16", "fd00:10:96::/112")
 DEFAULT_PORT = 6443
@@ -100,6 +106,8 @@ class PlaneConfig:
     served: tuple[Resource, ...] = SERVED
     topology_storage: TopologyStorage = "field"
     gates: Gates = field(default_factory=Gates)
+    #: storage that several servers share, in the place of the data folder's own
+    etcd: EtcdConfig | None = None
 
 
 class Service(Protocol):
@@ -137,7 +145,8 @@ class Plane:
         self.url: str
         self.store: Store
         self.hub: Hub
-        self.committer: Committer
+        self._shared: SharedStorage | None = None
+        self.committer: Committer | ReplicatedCommitter
         self.registry: Registry
         self.pki: pki.Pki
         self.tokens: TokenKeys
@@ -167,11 +176,14 @@ class Plane:
         port = sock.getsockname()[1]
         host = _dialled(config.bind_address)
         self.url = f"https://{_bracketed(host)}:{port}"
-        self._open_storage()
+        await self._open_storage()
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
         context = self._prepare_access()
         self.tokens = TokenKeys(config.tokens, self.pki.token_key_file, self._tokens().find)
+        if self._shared is not None:
+            await self._shared.check_identity(self.pki, config.tokens)
         self.registry = Registry(self.store, rng=rng, config=self._registry_config(port), tokens=self.tokens)
+        self.committer.start()
         await self._bootstrap()
         app = self._application(f"{_bracketed(host)}:{port}")
         self.listener = Listener(app, connections_max=config.limits.connections_max)
@@ -201,41 +213,58 @@ class Plane:
                 _log.error("a service did not stop cleanly", service=service.name, exc_info=error)
         await self._cleanup.aclose()
 
-    def _open_storage(self) -> None:
+    async def _open_storage(self) -> None:
         """The store as the back end remembers it, and the committer that keeps the two together."""
-        database = self.data_dir.database
-        self.data_dir.check_database()
         try:
-            backend: Backend = MemoryBackend() if database is None else _sqlite(database)
-            self._cleanup.callback(backend.close)
-            loaded = backend.load()
-            self.store = Store.restore(loaded.history, loaded.revision, loaded.compacted)
+            if self.config.etcd is not None:
+                from sliceplane.shell.shared_storage import SharedStorage
+
+                self._shared = await SharedStorage.open(self.config.etcd)
+                self._cleanup.callback(self._shared.backend.close)
+                self.store, self.hub, self.committer = self._shared.attach(self)
+            else:
+                self._open_own_storage()
         except StorageError as error:
             raise StartError(str(error)) from error
+        self._cleanup.push_async_callback(self.committer.close)
+
+    def _open_own_storage(self) -> None:
+        """Raises ``StorageError``."""
+        database = self.data_dir.database
+        self.data_dir.check_database()
+        backend: Backend = MemoryBackend() if database is None else _sqlite(database)
+        self._cleanup.callback(backend.close)
+        loaded = backend.load()
+        self.store = Store.restore(loaded.history, loaded.revision, loaded.compacted)
         self.hub = Hub(self.store)
         self.committer = Committer(
             self.store,
             self.hub,
             backend,
-            report=lambda sentence: _log.error("storage", problem=sentence),
+            report=report_storage,
             retention=Retention(keep_s=self.config.history_keep_s),
-            on_batch=self.metrics.histogram(
-                "sliceplane_storage_commit_duration_seconds",
-                "Time to make a batch of commits durable, its fsync included.",
-                FSYNC_SECONDS_BUCKETS,
-            ).observe,
+            on_batch=self.observe_batch(),
             on_aborted=lambda: self.registry.on_aborted(),  # noqa: PLW0108  # the registry is made later
         )
-        self.committer.start()
-        self._cleanup.push_async_callback(self.committer.close)
+
+    def observe_batch(self) -> Callable[[float], None]:
+        return self.metrics.histogram(
+            "sliceplane_storage_commit_duration_seconds",
+            "Time to make a batch of commits durable, its fsync included.",
+            FSYNC_SECONDS_BUCKETS,
+        ).observe
 
     async def _bootstrap(self) -> None:
         """The objects that every cluster has; nothing is written where they are there already."""
-        revision = self.registry.bootstrap(self.clock())
         try:
-            await self.committer.durable(revision)
+            await self.committer.write(lambda: self.registry.bootstrap(self.clock()), int)
         except StatusError as error:
-            raise StartError(f"cannot write to {self.data_dir.path}: {error}") from error
+            raise StartError(f"cannot write to {self._storage_name}: {error}") from error
+
+    @property
+    def _storage_name(self) -> str:
+        etcd = self.config.etcd
+        return str(self.data_dir.path) if etcd is None else f"etcd at {','.join(etcd.servers)}"
 
     def _registry_config(self, port: int) -> RegistryConfig:
         config = self.config
@@ -322,7 +351,7 @@ class Plane:
         app = ApiServer(services)
         # Names and order are those that monitoring of Kubernetes knows.
         self.health.add("log", lambda: "")
-        self.health.add("etcd", lambda: self.committer.failing or "")
+        self.health.add("etcd", lambda: _complaint(self.committer))
         # Whoever has informers in this process says more here.
         self.health.add_readiness("informer-sync", lambda: "")
         self.health.add_readiness("shutdown", lambda: "the process is stopping" if self._stopping else "")
@@ -354,14 +383,12 @@ class Plane:
         """Events live for an hour.  What could not be stored is due again next time."""
         while True:
             await asyncio.sleep(_EXPIRY_TICK_SECONDS)
-            gone = self.registry.expire(self.clock())
-            if not gone:
-                continue
             try:
-                await self.committer.durable(gone[-1].revision)
+                gone = await self.committer.write(lambda: self.registry.expire(self.clock()), _newest_revision)
             except StatusError as error:
                 _log.error("expired Events are still there", error=str(error))
-            else:
+                continue
+            if gone:
                 self.metrics.count(
                     "sliceplane_expired_events", "Events removed because their time was over.", len(gone)
                 )
@@ -372,9 +399,7 @@ class Plane:
         while True:
             await asyncio.sleep(period_s)
             try:
-                revision = step(self.clock())
-                if revision:
-                    await self.committer.durable(revision)
+                await self.committer.write(lambda: step(self.clock()), int)
                 told = ""
             except Exception as error:  # a fault here must not end the keeping for good
                 if str(error) != told:
@@ -387,8 +412,9 @@ class Plane:
     async def _leave(self) -> None:
         """Nobody shall be sent here any more."""
         try:
-            await self.committer.durable(self.registry.leave_api_service(self.clock()))
-        except StatusError as error:
+            async with asyncio.timeout(STOP_GRACE_SECONDS):
+                await self.committer.write(lambda: self.registry.leave_api_service(self.clock()), int)
+        except (StatusError, TimeoutError) as error:
             _log.error("this server is still an endpoint of default/kubernetes", error=str(error))
 
     async def _keep_certificates_fresh(self, context: ssl.SSLContext) -> None:
@@ -404,6 +430,22 @@ class Plane:
                     _log.info("certificates renewed")
             except Exception as error:  # tried again at the next check; the old ones last a month yet
                 _log.error("cannot renew certificates", exc_info=error)
+
+
+def report_storage(sentence: str) -> None:
+    _log.error("storage", problem=sentence)
+
+
+def _complaint(committer: Committer | ReplicatedCommitter) -> str:
+    """What is wrong with storage, and how old memory is by that; "" if nothing is."""
+    if committer.failing is None:
+        return ""
+    age_s = committer.staleness_s
+    return f"{committer.failing}; memory was last known to be current {age_s:.0f} s ago" if age_s else committer.failing
+
+
+def _newest_revision(records: tuple[Record, ...]) -> int:
+    return records[-1].revision if records else 0
 
 
 def _sqlite(database: Path) -> Backend:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from sliceplane.kit.ip import Family
-from sliceplane.nft.plane import FamilyPlane
 from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.model import ServiceKey, ServicePort
+from sliceplane.proxy.plane import Plane
 from sliceplane.shell.conntrack import ConntrackError
 from sliceplane.shell.log import get_logger
 from sliceplane.shell.netns import Listen
@@ -38,7 +38,7 @@ class Consequences:
 
     def __init__(
         self,
-        plane: FamilyPlane,
+        plane: Plane,
         samples: ProxySamples,
         flows: FlowForgetter | None,
         *,

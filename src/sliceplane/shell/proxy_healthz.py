@@ -30,6 +30,8 @@ from sliceplane.shell.proxy_samples import ProxySamples
 class Proxy(Protocol):
     """What is needed of ``node_proxy.NodeProxy``."""
 
+    mode: str
+
     @property
     def samples(self) -> ProxySamples: ...
 
@@ -100,5 +102,5 @@ def metrics_pages(proxy: Proxy) -> dict[str, PageMaker]:
     return {
         "/metrics": metrics,
         "/healthz": lambda: Page(b"ok"),
-        "/proxyMode": lambda: Page(b"nftables"),
+        "/proxyMode": lambda: Page(proxy.mode.encode()),
     }

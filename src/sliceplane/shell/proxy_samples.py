@@ -21,7 +21,9 @@ _Histograms = dict[str, Histogram]
 class ProxySamples:
     """Owned by one ``NodeProxy``.  A series appears with its first observation."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: str = "nftables") -> None:
+        """*mode*: of ``--proxy-mode``; the names of some counters have it."""
+        self._mode = mode
         self._sync: _Histograms = {}
         self._full: _Histograms = {}
         self._partial: _Histograms = {}
@@ -29,6 +31,7 @@ class ProxySamples:
         self._conntrack: _Histograms = {}
         self._deleted: dict[str, int] = {}
         self._failures: dict[str, int] = {}
+        self._partial_failures: dict[str, int] = {}
         self._last: dict[str, float] = {}
         self._queued: dict[str, float] = {}
         self._without_local: dict[tuple[str, str], int] = {}
@@ -57,6 +60,8 @@ class ProxySamples:
             _observe(histograms, family, SYNC_BUCKETS, seconds)
         if failed:
             self._failures[family] = self._failures.get(family, 0) + 1
+            if not full:
+                self._partial_failures[family] = self._partial_failures.get(family, 0) + 1
 
     def on_written(
         self, family: IPFamily, now: float, latencies: tuple[float, ...], without_local: tuple[int, int]
@@ -95,8 +100,7 @@ class ProxySamples:
             ("conntrack_reconciler_deleted_entries_total", "counter", "Stale UDP flows forgotten.", self._deleted),
             ("sync_proxy_rules_last_queued_timestamp_seconds", "gauge", "When a write was last wanted.", self._queued),
             ("sync_proxy_rules_last_timestamp_seconds", "gauge", "When a write last succeeded.", self._last),
-            ("sync_proxy_rules_nftables_sync_failures_total", "counter", "Writes that the kernel refused.",
-             self._failures),
+            *self._failure_counters(),
         ):  # fmt: skip
             made.append(Family(PREFIX + name, kind, text, ("ip_family",), _samples(values)))  # type: ignore[arg-type]
         for name, kind, text, value in (
@@ -124,6 +128,16 @@ class ProxySamples:
             )
             made.append(Family(f"{PREFIX}proxy_{page}_total", "counter", f"Answers of /{page}.", ("code",), codes))
         return tuple(sorted(made, key=lambda family: family.name))
+
+    def _failure_counters(self) -> tuple[tuple[str, str, str, Mapping[str, float]], ...]:
+        refused = "Writes that the kernel refused."
+        if self._mode == "nftables":
+            return (("sync_proxy_rules_nftables_sync_failures_total", "counter", refused, self._failures),)
+        partial = "Writes of changes that the kernel refused."
+        return (
+            ("sync_proxy_rules_iptables_restore_failures_total", "counter", refused, self._failures),
+            ("sync_proxy_rules_iptables_partial_restore_failures_total", "counter", partial, self._partial_failures),
+        )
 
 
 def _observe(histograms: _Histograms, family: IPFamily, bounds: tuple[float, ...], value: float) -> None:

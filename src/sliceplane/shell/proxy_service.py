@@ -15,11 +15,12 @@ from sliceplane.api.gates import Gates
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.configuration.settings import ProxySettings
 from sliceplane.registry.types import User
+from sliceplane.shell.backend import KernelError
 from sliceplane.shell.client.inprocess import InProcessClient
-from sliceplane.shell.nft_runner import NftError, NftRunner
 from sliceplane.shell.pages import PageError
+from sliceplane.shell.proxy_modes import backend_of
 from sliceplane.shell.proxy_report import report_progress
-from sliceplane.shell.proxy_setup import make_proxy, prepare, serving
+from sliceplane.shell.proxy_setup import make_proxy, mode_of, prepare, serving
 from sliceplane.shell.reflect import loop_clock
 from sliceplane.shell.start_error import StartError
 from sliceplane.shell.sysctls import SysctlError
@@ -41,22 +42,22 @@ class ProxyService:
         self._netns = netns
         self._gates = gates or Gates()
         self._settings = settings or ProxySettings()
-        self._runner = NftRunner(netns=netns)
+        self._backend = backend_of(mode_of(self._settings), netns)
         self._pages = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, plane: Plane) -> None:
         """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left behind."""
         try:
-            await prepare(self._runner, self._settings, self._netns)
-        except (NftError, SysctlError) as error:
+            await prepare(self._backend, self._settings, self._netns)
+        except (KernelError, SysctlError) as error:
             raise StartError(f"--proxy: {error}") from error
         user = User(name=f"system:node-proxy:{self._node}", groups=("system:masters",))
         client = InProcessClient(
             plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=user
         )
         clock = loop_clock(plane.clock())
-        proxy = make_proxy(self._node, self._runner, self._settings, netns=self._netns, gates=self._gates, clock=clock)
+        proxy = make_proxy(self._node, self._backend, self._settings, netns=self._netns, gates=self._gates, clock=clock)
         try:
             await self._pages.enter_async_context(serving(proxy, self._settings))
         except PageError as error:

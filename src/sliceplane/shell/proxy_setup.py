@@ -7,16 +7,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from sliceplane.api.gates import Gates
-from sliceplane.nft.surroundings import RulesConfig
 from sliceplane.proxy.configuration.settings import ProxySettings
+from sliceplane.proxy.surroundings import RulesConfig
+from sliceplane.shell.backend import AnyBackend, Mode
 from sliceplane.shell.conntrack import Conntrack
 from sliceplane.shell.interfaces import addresses_of
 from sliceplane.shell.netns import listening_in
-from sliceplane.shell.nft_runner import NftRunner
 from sliceplane.shell.node_proxy import NodeProxy, available_families
 from sliceplane.shell.pages import serve_pages
 from sliceplane.shell.proxy_healthz import health_pages, metrics_pages
 from sliceplane.shell.sysctls import adjust_oom_score, tune_conntrack
+
+
+def mode_of(settings: ProxySettings) -> Mode:
+    return "iptables" if settings.mode == "iptables" else "nftables"
 
 
 def rules_of(settings: ProxySettings) -> RulesConfig:
@@ -31,9 +35,9 @@ def rules_of(settings: ProxySettings) -> RulesConfig:
     )
 
 
-async def prepare(runner: NftRunner, settings: ProxySettings, netns: str) -> None:
-    """What needs rights and is done once, before anything else.  Raises ``NftError``, ``SysctlError``."""
-    await runner.probe()
+async def prepare(backend: AnyBackend, settings: ProxySettings, netns: str) -> None:
+    """What needs rights and is done once, before anything else.  Raises ``KernelError``, ``SysctlError``."""
+    await backend.probe()
     await tune_conntrack(settings.conntrack, netns)
     if settings.oom_score_adj is not None:
         adjust_oom_score(settings.oom_score_adj)
@@ -41,7 +45,7 @@ async def prepare(runner: NftRunner, settings: ProxySettings, netns: str) -> Non
 
 def make_proxy(
     node_name: str,
-    runner: NftRunner,
+    backend: AnyBackend,
     settings: ProxySettings,
     *,
     netns: str,
@@ -51,7 +55,7 @@ def make_proxy(
 ) -> NodeProxy:
     return NodeProxy(
         node_name,
-        runner,
+        backend,
         families=available_families(),
         min_period_s=settings.min_sync_period_s,
         sync_period_s=settings.sync_period_s,

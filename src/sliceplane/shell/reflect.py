@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object
@@ -34,6 +34,13 @@ IDLE_GRAIN_S = 0.25
 Handler = Callable[[tuple[Change[T], ...]], None]
 
 _log = get_logger("informer")
+
+
+class Log(Protocol):
+    """Where an informer tells of failures; ours, or that of a program which we are a library in."""
+
+    def warning(self, event: str, **values: Any) -> None: ...
+    def error(self, event: str, **values: Any) -> None: ...
 
 
 def loop_clock(wall: float) -> Callable[[], float]:
@@ -63,9 +70,12 @@ class Informer(Generic[T]):
         field_selector: str = "",
         indexes: Mapping[str, IndexFunction[T]] | None = None,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
+        decode: Callable[[bytes], T] | None = None,
+        log: Log = _log,
     ) -> None:
         self.resource = resource
-        self.cache: Cache[T] = Cache(resource, kind, indexes)
+        self._log = log
+        self.cache: Cache[T] = Cache(resource, kind, indexes, decode)
         self.reflector: Reflector[T] = Reflector(self.cache, rng, idle_timeout_s=idle_timeout_s)
         self._client = client
         self._clock = clock
@@ -132,7 +142,7 @@ class Informer(Generic[T]):
             except Exception as error:
                 # Not a failure of the server, which comes as a StatusError: a fault of ours or of a handler.
                 # What the cache missed by it is in the next list.
-                _log.error("an informer met a fault and lists again", **self._named, exc_info=error)
+                self._log.error("an informer met a fault and lists again", **self._named, exc_info=error)
                 self._lost = f"{type(error).__name__}: {error}"
                 self.reflector.on_fault(internal(self._lost), self._clock())
             self._deliver()
@@ -221,13 +231,13 @@ class Informer(Generic[T]):
             self.reflector.on_watch_ended(self._clock(), told)
         due = self.reflector.next_deadline() or self._clock()
         wait = round(due - self._clock(), 1)
-        _log.warning(event, **self._named, error=str(told), reason=told.reason, retry_in_s=wait)
+        self._log.warning(event, **self._named, error=str(told), reason=told.reason, retry_in_s=wait)
 
     def _tell(self) -> None:
         """The reflector gave up a watch by itself; it knows why."""
         if self.reflector.last_error is not None:
             self._lost = str(self.reflector.last_error[0])
-            _log.warning("a watch was given up", **self._named, error=str(self.reflector.last_error[0]))
+            self._log.warning("a watch was given up", **self._named, error=str(self.reflector.last_error[0]))
 
     # Delivery
 
@@ -247,4 +257,4 @@ class Informer(Generic[T]):
             try:
                 handler(changes)
             except Exception as error:  # one handler's fault must not cost the others their changes
-                _log.error("a handler failed", **self._named, changes=len(changes), exc_info=error)
+                self._log.error("a handler failed", **self._named, changes=len(changes), exc_info=error)

@@ -20,6 +20,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.quota import COUNTABLE, COUNTED, amount, usage
 from sliceplane.api.scheme import ConfigMaps, ReplicaSets, ServiceAccounts, by_storage_key
 from sliceplane.heuristics.shipped import find_shipped
+from sliceplane.sim.endpoints_invariants import check_endpoints, check_mirror
 from sliceplane.sim.roster import AUTHORITY, MAX_ENDPOINTS, Setup
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken
@@ -275,6 +276,23 @@ def _namespaces(world: World) -> None:
                 raise Broken("namespaces-end", record.key.name, f"{what} is in a namespace that is gone or going")
 
 
+def _endpoints(world: World) -> None:
+    if "endpoints" in world.controllers:
+        for service in _unlimited(world.view, "count/endpoints"):
+            check_endpoints(world.view, service, world.view.endpoints.get(service.metadata.key))
+
+
+def _mirrors(world: World) -> None:
+    if "endpointslice-mirroring" in world.controllers:
+        for service in _unlimited(world.view, SLICES_COUNTED):
+            check_mirror(world.view, service, world.view.endpoints.get(service.metadata.key))
+
+
+def _unlimited(view: View, counted: str) -> list[Service]:
+    """Services in whose Namespace no quota keeps a controller from its work."""
+    return [each for each in view.lasting_services() if not _is_full(view, each.metadata.namespace, counted)]
+
+
 def _caches(world: World) -> None:
     for process in world.processes:
         stale = process.stale(world.view.server)
@@ -293,6 +311,8 @@ INVARIANTS: Final[dict[str, tuple[str, Callable[[World], None]]]] = {
     "consistent-state": ("every controller's, the store's, the registry's and the hub's check() passes", _checks),
     "caches-current": ("every informer's cache is what the server holds", _caches),
     "convergence": ("slices show exactly what the oracle says", _converged),
+    "endpoints-true": ("Endpoints say what a fresh start would write", _endpoints),
+    "mirror-true": ("mirrored slices have the addresses of their Endpoints", _mirrors),
     "no-duplicate-endpoint": ("no endpoint is listed twice", _no_duplicates),
     "slice-maximum": ("no slice has more endpoints than allowed", _maximum),
     "bounded-writes": ("writes are in proportion to what happened", _bounded_writes),

@@ -14,7 +14,9 @@ from sliceplane.controllers.emulation.deployment import DeploymentController
 from sliceplane.controllers.emulation.kubelet import KubeletController
 from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.controllers.emulation.replicaset import ReplicaSetController
+from sliceplane.controllers.endpoints import EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
@@ -91,6 +93,8 @@ ROSTER: Final[Mapping[str, Entry]] = {
     "kubelet": Entry(_kubelet, agent=True),
     "root-ca": Entry(lambda _: RootCaPublisher(AUTHORITY)),
     "traffic-distribution": Entry(lambda _: TrafficDistributionController(find_shipped)),
+    "endpoints": Entry(lambda _: EndpointsController()),
+    "endpointslice-mirroring": Entry(lambda _: EndpointSliceMirroringController()),
 }
 #: those that recorded seeds of the classic workload ran with
 CLASSIC: Final = tuple(ROSTER)[:8]

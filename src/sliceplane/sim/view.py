@@ -6,10 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from sliceplane.api.codec import decode
-from sliceplane.api.core import Namespace, Node, Pod, ResourceQuota, Service
+from sliceplane.api.core import Endpoints, Namespace, Node, Pod, ResourceQuota, Service
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
 from sliceplane.api.meta import Object
-from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Resource, ResourceQuotas, Services
+from sliceplane.api.scheme import (
+    EndpointSlices,
+    EndpointsObjects,
+    Namespaces,
+    Nodes,
+    Pods,
+    Resource,
+    ResourceQuotas,
+    Services,
+)
 from sliceplane.sim.server import Server
 
 T = TypeVar("T", bound=Object)
@@ -25,6 +34,9 @@ class View:
         self.nodes: Mapping[str, Node] = {each.metadata.name: each for each in self._all(Nodes, Node)}
         self.pods: Mapping[str, Sequence[Pod]] = _by_namespace(self._all(Pods, Pod))
         self.slices: Mapping[str, Sequence[EndpointSlice]] = _by_namespace(self._all(EndpointSlices, EndpointSlice))
+        self.endpoints: Mapping[str, Endpoints] = {
+            each.metadata.key: each for each in self._all(EndpointsObjects, Endpoints)
+        }
         spaces = self._all(Namespaces, Namespace)
         #: namespaces that are not on their way out
         self.namespaces = tuple(each.metadata.name for each in spaces if each.metadata.deletion_timestamp is None)

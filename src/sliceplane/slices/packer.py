@@ -326,7 +326,8 @@ class Packer:
         for name in sorted(self._touched):
             state = self._touched[name]
             same = state.want == state.server
-            if state.group not in self._wanting or not (same or state.want):
+            idle = not state.want and (not same or bool(state.group.subset))  # the placeholder is for no subset
+            if state.group not in self._wanting or idle:
                 deletes.append(state)
             elif same and (state.stored.meta.labels or {}) == (
                 with_subset(labels, state.group.subset) if self._subsets else labels

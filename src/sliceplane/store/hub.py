@@ -123,6 +123,13 @@ class Hub:
             watcher.close(error, keep=error is None)
             watcher.notify()
 
+    def on_replaced(self) -> None:
+        """The store is another one (``Store.replace``) and what lies between is unknown: every watch ends with 410."""
+        self.revision = self._store.revision
+        for watcher, _ in tuple(self._watchers.values()):
+            watcher.close(too_old(max(watcher.seen, watcher.since), self._store.compacted))
+            watcher.notify()
+
     def _forget(self, watcher: Watcher) -> None:
         """After ``Watcher.close``."""
         entry = self._watchers.pop(watcher.number, None)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from sliceplane.store.shelf import Shelf
-from sliceplane.store.staging import Staging, overlaid
+from sliceplane.store.staging import Room, Staging, overlaid
 from sliceplane.store.types import EventType, Key, Page, Record, StoreEvent
 
 Build = Callable[[int], Record]
@@ -60,17 +60,25 @@ class Store:
         at that revision; later ones are history.
         """
         store = cls(revision=compacted, compacted=compacted)
+        store.replace(history, revision, compacted)
+        return store
+
+    def replace(self, history: Iterable[StoreEvent], revision: int, compacted: int) -> None:
+        """Forget everything, what is staged too, and be what a back end remembers.  Arguments as of ``restore``."""
+        given = self._staging.last_given
+        self.revision = self.compacted = compacted
+        self._shelves.clear()
+        self._owned.clear()
         for event in history:
             if event.revision <= compacted:
                 assert event.type is EventType.ADDED, f"{event.type} at {event.revision}, compacted at {compacted}"
-                store._shelf(event.record.key.resource).load(event.record)
-                store._own(event.record)
+                self._shelf(event.record.key.resource).load(event.record)
+                self._own(event.record)
             else:
-                store._publish(event)
-        assert store.revision <= revision, f"history reaches {store.revision}, the back end says {revision}"
-        store.revision = revision
-        store._staging = Staging(revision)
-        return store
+                self._publish(event)
+        assert self.revision <= revision, f"history reaches {self.revision}, the back end says {revision}"
+        self.revision = revision
+        self._staging = Staging(max(revision, given))
 
     # Reading what is durable
 
@@ -175,11 +183,15 @@ class Store:
         self._staging.add(StoreEvent(revision, EventType.DELETED, record, previous))
         return record
 
+    def end_step(self) -> None:
+        """What was staged so far need not become durable together with what follows (see ``staging``)."""
+        self._staging.end_step()
+
     # The committer
 
-    def take_staged(self) -> tuple[StoreEvent, ...]:
-        """Staged and not yet handed out, in order."""
-        return self._staging.take()
+    def take_staged(self, room: Room | None = None) -> tuple[StoreEvent, ...]:
+        """Staged and not yet handed out, in order; with *room*, as many whole steps as fit, and at least one."""
+        return self._staging.take(room)
 
     def on_durable(self, revision: int) -> tuple[StoreEvent, ...]:
         """Publish everything staged up to *revision*.  The caller passes the events to the hub before anything else."""
@@ -191,6 +203,13 @@ class Store:
     def abort_staged(self) -> tuple[StoreEvent, ...]:
         """Forget everything that is not durable, taken or not; their revisions are never used again."""
         return self._staging.abort()
+
+    def follow(self, events: Iterable[StoreEvent]) -> None:
+        """Publish what another server committed.  Nothing may be staged: it would rest on what is old now."""
+        assert not len(self._staging), "what is staged does not rest on what others wrote"
+        for event in events:
+            self._publish(event)
+        self._staging.last_given = max(self._staging.last_given, self.revision)
 
     def compact(self, revision: int) -> None:
         """Drop history up to *revision*: from then on it is the oldest that can be listed or watched from."""

@@ -4,6 +4,9 @@ Writers build on them (two updates of one object may wait for the same fsync, an
 first); readers and watchers never see them.  The back end either makes all of them durable, oldest first,
 or they are all forgotten: a later one may rest on an earlier one.
 
+A *step* is what one request staged: it becomes durable whole or not at all.  A back end that writes so much at a time
+takes as many whole steps as it has room for.
+
 A revision that was forgotten is never given out again in this process.  So "revision 12" names one commit
 for ever, and a writer that asks late whether its commit is durable cannot be told of somebody else's.
 """
@@ -13,19 +16,30 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from sliceplane.store.types import EventType, Key, Record, StoreEvent
+
+
+class Room(NamedTuple):
+    """What one batch of a back end may hold."""
+
+    keys: int
+    #: of bodies
+    size_bytes: int
 
 
 class Staging:
     """Owned by one ``Store``; nobody else calls it."""
 
-    __slots__ = ("_newest", "_pending", "_taken", "last_given")
+    __slots__ = ("_ends", "_newest", "_pending", "_taken", "last_given")
 
     def __init__(self, revision: int) -> None:
         self._pending: deque[StoreEvent] = deque()
         #: how many of ``_pending``, from the left, were handed to the committer
         self._taken = 0
+        #: revisions of ``_pending`` that end a step
+        self._ends: deque[int] = deque()
         #: resource -> key -> its newest pending event
         self._newest: dict[str, dict[Key, StoreEvent]] = {}
         #: the highest revision ever given to a commit
@@ -53,10 +67,28 @@ class Staging:
             key=lambda pair: pair[0],
         )
 
-    def take(self) -> tuple[StoreEvent, ...]:
-        """What was not handed out yet, in order."""
+    def end_step(self) -> None:
+        """What follows may be made durable later than what is there."""
+        if self._pending and (not self._ends or self._ends[-1] < self._pending[-1].revision):
+            self._ends.append(self._pending[-1].revision)
+
+    def take(self, room: Room | None = None) -> tuple[StoreEvent, ...]:
+        """What was not handed out yet, in order; with *room*, as many whole steps as fit, and at least one."""
         events = tuple(islice(self._pending, self._taken, None))
-        self._taken = len(self._pending)
+        if room is not None:
+            events = self._fitting(events, room)
+        self._taken += len(events)
+        return events
+
+    def _fitting(self, events: tuple[StoreEvent, ...], room: Room) -> tuple[StoreEvent, ...]:
+        ends, keys, size, whole = frozenset(self._ends), set[Key](), 0, 0
+        for number, event in enumerate(events, 1):
+            keys.add(event.record.key)
+            size += len(event.record.body)
+            if whole and (len(keys) > room.keys or size > room.size_bytes):
+                return events[:whole]
+            if event.revision in ends:
+                whole = number
         return events
 
     def settle(self, revision: int) -> list[StoreEvent]:
@@ -68,6 +100,8 @@ class Staging:
             self._taken -= 1
             self._forget(event)
             settled.append(event)
+        while self._ends and self._ends[0] <= revision:
+            self._ends.popleft()
         return settled
 
     def _forget(self, event: StoreEvent) -> None:
@@ -79,6 +113,7 @@ class Staging:
     def abort(self) -> tuple[StoreEvent, ...]:
         events = tuple(self._pending)
         self._pending.clear()
+        self._ends.clear()
         self._newest.clear()
         self._taken = 0
         return events
@@ -93,6 +128,7 @@ class Staging:
         assert {name: found for name, found in self._newest.items() if found} == newest, (
             "overlay is not the newest staged"
         )
+        assert set(self._ends) <= set(revisions), f"steps end at {list(self._ends)}, staged are {revisions}"
         assert 0 <= self._taken <= len(self._pending), f"{self._taken} of {len(self._pending)} taken"
 
 

@@ -16,11 +16,11 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.selectors import parse_labels
 from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.plane import FamilyPlane, PlaneConfig
-from sliceplane.nft.surroundings import RulesConfig
 from sliceplane.nft.trace import Trail, trails
 from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.selections import common_selector, own_selectors, reads_slices
+from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.tracer.cluster import Cluster
 from sliceplane.tracer.question import Question
 from sliceplane.tracer.route import Flight, resolve

@@ -20,7 +20,7 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.errors import StatusError
 from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX, is_mirrorable
-from sliceplane.endpoints.mirroring.service import MirrorState
+from sliceplane.endpoints.mirroring.service import Limits, MirrorState
 from sliceplane.endpoints.mirroring.writes import MirrorPlan
 
 Keys = tuple[str, ...]
@@ -37,9 +37,9 @@ class Totals(NamedTuple):
 class MirrorEngine:
     """Owns all state of the mirroring policy.  One caller at a time; nothing in here waits."""
 
-    def __init__(self, max_per_subset: int = ADDRESSES_PER_SUBSET_MAX, *, hand_over: bool = True) -> None:
-        assert 1 <= max_per_subset <= ADDRESSES_PER_SUBSET_MAX, f"max per subset {max_per_subset}"
-        self._max = max_per_subset
+    def __init__(self, limits: Limits | None = None, *, hand_over: bool = True) -> None:
+        self._limits = limits or Limits()
+        assert 1 <= self._limits.per_subset <= ADDRESSES_PER_SUBSET_MAX, f"{self._limits}"
         self._hand_over = hand_over
         self._states: dict[str, MirrorState] = {}
         #: Services by key: has it a selector
@@ -125,7 +125,7 @@ class MirrorEngine:
         state = self._states.get(key)
         if state is None:
             return MirrorPlan()
-        plan = state.plan(now, self._max, hand_over=self._hand_over)
+        plan = state.plan(now, self._limits, hand_over=self._hand_over)
         self._count(state)
         self._drop_if_empty(state)
         return plan

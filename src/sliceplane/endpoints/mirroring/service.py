@@ -1,7 +1,7 @@
 """One Endpoints object and its mirror: which slices must exist, which do, and the writes between the two.
 
-At most one slice for each family and set of ports, written whole when anything of it differs.  A slice that would be
-deleted while another of its address type is made becomes that one.
+Each family and set of ports has one slice, or several if slices are limited (``packing``); one is written whole when
+anything of it differs.  A slice that would be deleted while another of its address type is made becomes that one.
 
 When the Service gets a selector its slices are the EndpointSlice controller's business.  Ours then stay until that
 controller's are there, type by type, or until it is clear that nobody makes any: traffic always has somewhere to go.
@@ -9,22 +9,23 @@ controller's are there, type by type, or until it is clear that nobody makes any
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from sliceplane.api.core import Endpoints
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.endpoints.mirroring.desired import (
+    ADDRESSES_PER_SUBSET_MAX,
     Group,
     GroupKey,
     Mirror,
     SliceMeta,
-    content_of,
     group_key,
     mirror_of,
     slice_meta,
 )
 from sliceplane.endpoints.mirroring.ledger import Ledger
+from sliceplane.endpoints.mirroring.packing import in_one, packed
 from sliceplane.endpoints.mirroring.writes import (
     MirrorPlan,
     MirrorWrite,
@@ -35,6 +36,13 @@ from sliceplane.endpoints.mirroring.writes import (
     update_slice,
 )
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S
+
+
+class Limits(NamedTuple):
+    """Of addresses that are mirrored of one subset, and of endpoints in one slice; ``None``: as many as there are."""
+
+    per_subset: int = ADDRESSES_PER_SUBSET_MAX
+    per_slice: int | None = None
 
 
 class MirrorState:
@@ -104,13 +112,13 @@ class MirrorState:
 
     # -- plan and result --------------------------------------------------------------------------------
 
-    def plan(self, now: float, max_per_subset: int, *, hand_over: bool) -> MirrorPlan:
+    def plan(self, now: float, limits: Limits, *, hand_over: bool) -> MirrorPlan:
         """The writes that are due; ``in_flight`` until their end is told, if there are any."""
         assert not self.in_flight, f"{self.key} has a plan under way"
         self._ledger.drop_unseen(now)
         if self._ledger.is_behind():
             return MirrorPlan(stale=True)
-        plan = self._mirror(self.endpoints, max_per_subset) if self._mirrored else self._clean(now, hand_over=hand_over)
+        plan = self._mirror(self.endpoints, limits) if self._mirrored else self._clean(now, hand_over=hand_over)
         self.in_flight = bool(plan.writes)
         return plan
 
@@ -126,42 +134,47 @@ class MirrorState:
         going = [each for _, each in sorted(self._ledger.slices.items()) if each.address_type not in waits]
         return MirrorPlan(tuple(map(delete_slice, going)), counted=False)
 
-    def _mirror(self, endpoints: Endpoints | None, max_per_subset: int) -> MirrorPlan:
+    def _mirror(self, endpoints: Endpoints | None, limits: Limits) -> MirrorPlan:
         assert endpoints is not None, f"{self.key}: nothing to mirror"
-        mirror = mirror_of(endpoints, max_per_subset)
-        self.counts = (mirror.endpoints, len(mirror.groups))
-        writes, sizes = self._differences(endpoints, mirror)
-        notices = _notices(mirror, max_per_subset)
+        mirror = mirror_of(endpoints, limits.per_subset)
+        writes, sizes = self._differences(endpoints, mirror, limits.per_slice)
+        notices = _notices(mirror, limits.per_subset)
         if self._told == endpoints.metadata.resource_version:
             notices = ()
         self._told = endpoints.metadata.resource_version
         return MirrorPlan(writes, notices, sizes)
 
-    def _differences(self, endpoints: Endpoints, mirror: Mirror) -> tuple[tuple[MirrorWrite, ...], Sizes]:
+    def _differences(
+        self, endpoints: Endpoints, mirror: Mirror, per_slice: int | None
+    ) -> tuple[tuple[MirrorWrite, ...], Sizes]:
         wanted = slice_meta(endpoints)
-        first: dict[GroupKey, EndpointSlice] = {}
-        spare: list[EndpointSlice] = []
+        known: dict[GroupKey, list[EndpointSlice]] = {}
         for _, each in sorted(self._ledger.slices.items()):
-            if first.setdefault(group_key(each), each) is not each:
-                spare.append(each)
+            known.setdefault(group_key(each), []).append(each)
         creates: list[Group] = []
         updates: list[MirrorWrite] = []
-        added = updated = removed = 0
+        last: list[MirrorWrite] = []
+        spare: list[EndpointSlice] = []
+        added = updated = removed = slices = 0
         for group in mirror.groups:
-            known = first.pop((group.address_type, group.ports), None)
-            if known is None:
-                creates.append(group)
-                added += len(group.content)
-                continue
-            held = content_of(known)
-            if held != group.content or not wanted.fits(known.metadata):
-                updates.append(update_slice(known, wanted, group))
-            added += len(group.content.keys() - held.keys())
-            removed += len(held.keys() - group.content.keys())
-            updated += sum(held.get(identity, text) != text for identity, text in group.content.items())
-        removed += sum(len(each.endpoints or ()) for each in first.values())
-        spare.extend(first.values())
-        writes = self._recycle(endpoints, wanted, creates, updates=updates, spare=spare)
+            held = known.pop((group.address_type, group.ports), [])
+            found = in_one(group, held, wanted) if per_slice is None else packed(group, held, wanted, per_slice)
+            creates += found.new
+            spare += found.spare
+            slices += len(found.kept) + len(found.new)
+            added += sum(len(each.content) for each in found.new)
+            for kept in found.kept:
+                before, after = kept.held, kept.group.content
+                if kept.changed:
+                    (last if kept.gives else updates).append(update_slice(kept.known, wanted, kept.group))
+                added += len(after.keys() - before.keys())
+                removed += len(before.keys() - after.keys())
+                updated += sum(before.get(identity, text) != text for identity, text in after.items())
+        for left in known.values():
+            spare += left
+        removed += sum(len(each.endpoints or ()) for each in spare)
+        self.counts = (mirror.endpoints, slices)
+        writes = self._recycle(endpoints, wanted, creates, updates=updates, last=last, spare=spare)
         return writes, Sizes(added, updated, removed, mirror.skipped)
 
     def _recycle(
@@ -171,9 +184,11 @@ class MirrorState:
         creates: list[Group],
         *,
         updates: list[MirrorWrite],
+        last: list[MirrorWrite],
         spare: list[EndpointSlice],
     ) -> tuple[MirrorWrite, ...]:
-        """Creates, updates, deletes.  An object that is on its way out gets no new slices."""
+        """Creates, updates, those that move endpoints away, deletes: what moves is in its new place before it leaves
+        its old one (``packing``).  An object that is on its way out gets no new slices."""
         meta = endpoints.metadata
         made: list[MirrorWrite] = []
         left = sorted(spare, key=lambda each: each.metadata.name)
@@ -184,7 +199,7 @@ class MirrorState:
                 updates.append(update_slice(reused, wanted, group))
             elif meta.deletion_timestamp is None:
                 made.append(create_slice(meta.namespace, meta.name, wanted, group))
-        return (*made, *updates, *map(delete_slice, left))
+        return (*made, *updates, *last, *map(delete_slice, left))
 
     def succeeded(self, write: MirrorWrite, answer: bytes, now: float) -> None:
         self._ledger.succeeded(write, answer, now)

@@ -22,7 +22,7 @@ from sliceplane.proxy.configuration.fields import (
 from sliceplane.proxy.configuration.settings import Given, sectioned, split_listen, value_of
 
 #: values of ``mode`` that there is a back end for
-MODES: Final = ("", DEFAULT_MODE)
+MODES: Final = ("", DEFAULT_MODE, "iptables")
 DETECT_LOCAL_MODES: Final = ("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")
 PRIMARY: Final = "primary"
 #: what nft takes between quotes; the kernel's own bound is 15 bytes

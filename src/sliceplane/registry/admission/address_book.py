@@ -98,7 +98,7 @@ class AddressBook:
         self.ranges_changed = True
 
     def on_range_removed(self, name: str) -> None:
-        del self._ranges[name]
+        self._ranges.pop(name, None)
         self.ranges_changed = True
 
     def ranges(self, wanted: Family) -> tuple[Range, ...]:

@@ -20,6 +20,7 @@ from sliceplane.registry.update import update
 
 def ensure_policy(core: Core, ctx: Context) -> None:
     for resource, wanted in objects():
+        core.store.end_step()
         namespace = wanted["metadata"].get("namespace", "")
         target = Target(resource=resource, namespace=namespace, name=wanted["metadata"]["name"])
         record = core.store.latest(key_of(target))
@@ -32,6 +33,7 @@ def ensure_policy(core: Core, ctx: Context) -> None:
             resource, document, wanted
         ):
             update(core, ctx, target, Body(document=document), BY_THE_SERVER)
+    core.store.end_step()
     # A crash may have come between a role and those that gather it.
     core.gather(core.aggregation.all())
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sliceplane.api.errors import too_large_resource_version
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
@@ -29,6 +30,8 @@ from sliceplane.store.mvcc import Store
 if TYPE_CHECKING:
     from sliceplane.api.table import IncludeObject
 
+T = TypeVar("T")
+
 #: how long a read waits for a version that the server does not have yet (reference B4)
 FUTURE_VERSION_SECONDS_MAX = 3.0
 
@@ -36,8 +39,20 @@ FUTURE_VERSION_SECONDS_MAX = 3.0
 class Durability(Protocol):
     """The committer, as far as requests need it."""
 
-    async def durable(self, revision: int) -> None:
-        """Returns when the commit is durable and published.  Raises a 500 ``StatusError`` if it never will be."""
+    async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
+        """Runs *step*, possibly several times, and returns what it returned last when that is durable and published.
+        Raises what *step* raises, and a 500 ``StatusError`` if it never will be durable."""
+
+    async def current(self) -> None:
+        """Returns when memory is as new as storage was at the call.  Raises the 504 ``StatusError``."""
+
+    @property
+    def staleness_s(self) -> float:
+        """How long ago memory was last known to be as new as storage; 0 if nobody else writes to that."""
+
+
+#: memory older than this is told to those who take any version
+STALE_SECONDS_TOLD = 10.0
 
 
 class ResourceHandlers:
@@ -77,65 +92,100 @@ class ResourceHandlers:
         version = request.query.optional("resourceVersion")
         await self.wait_for(target, version)
         record = self._registry.get(self.context(request), target, version)
-        return self._object(request, target, representation, Outcome(code=200, body=record.body))
+        return self._object(request, target, representation, Outcome(code=200, body=record.body), self.age_told())
 
     async def _list(self, request: Request, target: Target, representation: Representation) -> Response:
         options = list_options(request.query)
         included = included_objects(request, representation)
-        if options.resource_version_match != "Exact":
+        if options.resource_version_match == "Exact" or options.continue_token:
+            # Another server may have told of a version that this one has not seen yet.
+            await self._committer.current()
+        else:
             await self.wait_for(target, options.resource_version)
         context = self.context(request)
         outcome = self._registry.list(context, target, options)
         body = render_list(outcome, target.resource, representation, now=context.now, include_object=included)
-        return _response(200, body, target, representation, ())
+        return _response(200, body, target, representation, self.age_told())
 
     async def _create(self, request: Request, target: Target, representation: Representation) -> Response:
         body = decode_object(request, await request.body(), target.resource, target.subresource)
         options = write_options(request, "CreateOptions")
-        outcome = self._registry.create(self.context(request), target, body, options)
-        request.created = outcome.body
-        return await self._written(request, target, representation, outcome)
+        context = self.context(request)
+
+        def step() -> Outcome:
+            outcome = self._registry.create(context, target, body, options)
+            request.created = outcome.body
+            return outcome
+
+        return await self._written(request, target, representation, step)
 
     async def _update(self, request: Request, target: Target, representation: Representation) -> Response:
         body = decode_object(request, await request.body(), target.resource, target.subresource)
         options = write_options(request, "UpdateOptions")
-        outcome = self._registry.update(self.context(request), target, body, options)
-        return await self._written(request, target, representation, outcome)
+        context = self.context(request)
+        return await self._written(
+            request, target, representation, lambda: self._registry.update(context, target, body, options)
+        )
 
     async def _patch(self, request: Request, target: Target, representation: Representation) -> Response:
         kind = patch_type(request)
         patch = await request.body()
         options = write_options(request, "PatchOptions", kind)
-        outcome = self._registry.patch(self.context(request), target, kind, patch, options)
-        return await self._written(request, target, representation, outcome)
+        context = self.context(request)
+        return await self._written(
+            request, target, representation, lambda: self._registry.patch(context, target, kind, patch, options)
+        )
 
     async def _delete(self, request: Request, target: Target, representation: Representation) -> Response:
         options = decode_delete_options(request, await request.body(), target.resource)
-        outcome = self._registry.delete(self.context(request), target, options)
-        return await self._written(request, target, representation, outcome)
+        context = self.context(request)
+        return await self._written(
+            request, target, representation, lambda: self._registry.delete(context, target, options)
+        )
 
     async def _delete_collection(self, request: Request, target: Target, representation: Representation) -> Response:
         options = decode_delete_options(request, await request.body(), target.resource)
         selection = list_options(request.query)
-        outcome = self._registry.delete_collection(self.context(request), target, selection, options)
-        return await self._written(request, target, Representation(representation.media), outcome)
+        context = self.context(request)
+
+        def step() -> Outcome:
+            return self._registry.delete_collection(context, target, selection, options)
+
+        return await self._written(request, target, Representation(representation.media), step)
 
     async def _written(
-        self, request: Request, target: Target, representation: Representation, outcome: Outcome
+        self, request: Request, target: Target, representation: Representation, step: Callable[[], Outcome]
     ) -> Response:
         # A client that gives up waiting does not undo the commit; the answer alone is lost.
-        if outcome.revision:
-            await self._committer.durable(outcome.revision)
+        outcome = await self._committer.write(step, _revision_of)
         return self._object(request, target, representation, outcome)
 
-    def _object(self, request: Request, target: Target, representation: Representation, outcome: Outcome) -> Response:
+    def age_told(self) -> tuple[str, ...]:
+        """A warning for who takes any version, if memory is old since storage is away."""
+        age_s = self._committer.staleness_s
+        if age_s <= STALE_SECONDS_TOLD:
+            return ()
+        return (f"storage is away; this was last known to be current {age_s:.0f} s ago",)
+
+    def _object(
+        self,
+        request: Request,
+        target: Target,
+        representation: Representation,
+        outcome: Outcome,
+        warnings: tuple[str, ...] = (),
+    ) -> Response:
         included = included_objects(request, representation)
         body = render_object(outcome.body, target.resource, representation, now=self.clock(), include_object=included)
-        return _response(outcome.code, body, target, representation, outcome.warnings)
+        return _response(outcome.code, body, target, representation, (*outcome.warnings, *warnings))
 
     async def wait_for(self, target: Target, resource_version: str | None) -> None:
-        """Wait a little for a version from the future.  Raises the 504 ``StatusError``; what is no number and what
-        nobody waits for is left to the registry to complain of."""
+        """Wait until memory is as new as a read asks for: as storage is now, if it names no version; a little for a
+        version from the future.  Raises the 504 ``StatusError``; what is no number and what nobody waits for is left to
+        the registry to complain of."""
+        if not resource_version:
+            await self._committer.current()
+            return
         if target.resource.uncached:
             return
         try:
@@ -151,6 +201,9 @@ class ResourceHandlers:
             if loop.time() >= deadline:
                 raise too_large_resource_version(wanted, store.revision)
             await asyncio.sleep(0.05)
+
+
+_revision_of = attrgetter("revision")
 
 
 def included_objects(request: Request, representation: Representation) -> IncludeObject:

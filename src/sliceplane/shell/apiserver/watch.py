@@ -241,11 +241,12 @@ class WatchHandler:
                 self._hub.unsubscribe(watcher)
 
     async def _future_error(self, target: Target, plan: WatchPlan) -> StatusError | None:
-        """A state at a version from the future is waited for a little; then it is an ERROR event (reference B4)."""
-        if plan.wait_for is None:
+        """A state at a version from the future is waited for a little; then it is an ERROR event (reference B4).  A
+        state of no named version is the newest that there is anywhere."""
+        if plan.wait_for is None and not plan.newest:
             return None
         try:
-            await self._resources.wait_for(target, str(plan.wait_for))
+            await self._resources.wait_for(target, str(plan.wait_for or ""))
         except StatusError as error:
             return error
         return None

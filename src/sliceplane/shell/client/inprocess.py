@@ -11,7 +11,8 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import lru_cache
-from typing import Protocol
+from operator import attrgetter
+from typing import Protocol, TypeVar
 
 from sliceplane.api import codec
 from sliceplane.api.errors import bad_request, too_large_resource_version
@@ -37,6 +38,8 @@ from sliceplane.store.hub import Hub
 from sliceplane.store.types import EventType, Record
 from sliceplane.store.watcher import Interest, Item, Watcher
 
+T = TypeVar("T")
+
 #: watches that ask for no end get one after this times a random 1..2, as over HTTP
 DEFAULT_WATCH_SECONDS = 1800.0
 #: how long a read waits for a version that the server does not have yet (reference B4)
@@ -44,10 +47,14 @@ FUTURE_VERSION_SECONDS_MAX = 3.0
 
 
 class Durability(Protocol):
-    """The committer, as far as writes need it."""
+    """The committer, as far as this client needs it."""
 
-    async def durable(self, revision: int) -> None:
-        """Returns when the commit is durable and published.  Raises a 500 ``StatusError`` if it never will be."""
+    async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
+        """Runs *step*, possibly several times, and returns what it returned last when that is durable and published.
+        Raises what *step* raises, and a 500 ``StatusError`` if it never will be durable."""
+
+    async def current(self) -> None:
+        """Returns when memory is as new as storage was at the call.  Raises the 504 ``StatusError``."""
 
 
 class _BodyEncoder:
@@ -101,6 +108,7 @@ class InProcessClient:
         self._watchers: dict[int, Watcher] = {}
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
+        await self._committer.current()
         return self._registry.get(self._context(), Target(resource=resource, namespace=namespace, name=name)).body
 
     async def list(
@@ -123,8 +131,10 @@ class InProcessClient:
             limit=limit or 0,
             continue_token=continue_token,
         )
-        if resource_version_match != "Exact":
+        if resource_version_match != "Exact" and resource_version:
             await self._wait_for(resource_version)
+        else:
+            await self._committer.current()
         outcome = self._registry.list(self._context(), Target(resource=resource, namespace=namespace), options)
         items = tuple(record.body for record in outcome.records)
         return ListPage(items, str(outcome.resource_version), outcome.continue_token, outcome.remaining)
@@ -151,6 +161,8 @@ class InProcessClient:
         plan = self._registry.watch_plan(self._context(), Target(resource=resource, namespace=namespace), options)
         if plan.wait_for is not None:
             await self._wait_for(str(plan.wait_for))
+        elif plan.newest:
+            await self._committer.current()
         watcher = self._subscribe(plan)
         try:
             yield _Stream(watcher)
@@ -181,14 +193,16 @@ class InProcessClient:
     ) -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
         decoded = _decode(resource, body, subresource)
-        return await self._written(self._registry.create(self._context(), target, decoded, self._options))
+        context = self._context()
+        return await self._written(lambda: self._registry.create(context, target, decoded, self._options))
 
     async def update(
         self, resource: Resource, namespace: str, name: str, body: bytes, *, subresource: str = ""
     ) -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
         decoded = _decode(resource, body, subresource)
-        return await self._written(self._registry.update(self._context(), target, decoded, self._options))
+        context = self._context()
+        return await self._written(lambda: self._registry.update(context, target, decoded, self._options))
 
     async def patch(
         self,
@@ -201,12 +215,14 @@ class InProcessClient:
         subresource: str = "",
     ) -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
-        return await self._written(self._registry.patch(self._context(), target, patch_type, body, self._options))
+        context = self._context()
+        return await self._written(lambda: self._registry.patch(context, target, patch_type, body, self._options))
 
     async def delete(self, resource: Resource, namespace: str, name: str, options: bytes = b"") -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name)
         chosen = delete_options_of_document(_document(options)) if options else DeleteOptions()
-        return await self._written(self._registry.delete(self._context(), target, chosen))
+        context = self._context()
+        return await self._written(lambda: self._registry.delete(context, target, chosen))
 
     async def close(self) -> None:
         """End the watches that are open."""
@@ -230,9 +246,8 @@ class InProcessClient:
     def _context(self) -> Context:
         return Context(now=self._clock(), user=self._user)
 
-    async def _written(self, outcome: Outcome) -> bytes:
-        if outcome.revision:
-            await self._committer.durable(outcome.revision)
+    async def _written(self, step: Callable[[], Outcome]) -> bytes:
+        outcome: Outcome = await self._committer.write(step, attrgetter("revision"))
         return outcome.body
 
 

@@ -95,6 +95,8 @@ class Committer:
         self._stopped = False
         self._may_compact = True
         self._compaction_failing = ""
+        #: memory is always as new as storage: nobody else writes to that
+        self.staleness_s = 0.0
         #: why every write is refused until a restart; ``None``: it is not so
         self.sealed: str | None = None
         #: why the last batch failed; ``None``: it did not
@@ -106,6 +108,19 @@ class Committer:
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="committer")
+
+    async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
+        """Run *step*, a synchronous piece of registry work, and return what it returned when that is durable and
+        published.  *revision_of* tells the revision that a result made, 0 if none.  Raises what *step* and ``durable``
+        raise."""
+        result = step()
+        revision = revision_of(result)
+        if revision:
+            await self.durable(revision)
+        return result
+
+    async def current(self) -> None:
+        """Return when memory is as new as storage, which is always so: nobody else writes to it."""
 
     async def durable(self, revision: int) -> None:
         """Return when *revision* is durable and published (at once for 0: nothing was written).

@@ -1,4 +1,6 @@
-"""From flags and what is known of the node to what the static rules depend on (reference A6, "Static rules"; A13).
+"""From flags and what is known of the node to what rules depend on besides Services (reference A6, A13).
+
+Values that every back end reads in its own way; none of them knows nft or iptables.
 
 Every part may change while the proxy runs: a Node is registered late, its pod range is given out later still, somebody
 adds an address to an interface.  The rules follow at once; nothing has to be restarted.
@@ -11,12 +13,45 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sliceplane.kit.ip import Family, canonical_with_family, networks
-from sliceplane.nft.layout import Detector, Surroundings
 
 DetectLocalMode = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
 
 #: in ``node_port_addresses``: the Node's own first address of each family
 PRIMARY = "primary"
+
+
+@dataclass(frozen=True, slots=True)
+class Detector:
+    """How traffic of this node's pods is told from others': by source network, or by the interface that it comes in
+    through (a name that may end with ``*``).  Exactly one is set."""
+
+    network: str = ""
+    interface: str = ""
+
+    def check(self) -> None:
+        assert bool(self.network) != bool(self.interface), f"{self} says two things or none"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What rules depend on besides Services, in one IP family."""
+
+    #: node ports are on listed addresses only; else on all of the host's but loopback ones
+    node_ports_listed: bool = False
+    #: ``None``: pods' traffic cannot be told from others', and is masqueraded only where it must be
+    detector: Detector | None = None
+    #: whatever goes to a cluster IP is masqueraded
+    masquerade_all: bool = False
+    #: ranges of cluster IPs, disjoint, in canonical form
+    service_networks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the rules of services know of the node, in one IP family."""
+
+    ip: str = ""
+    detector: Detector | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,63 @@
+"""gRPC to Pods: a channel for each endpoint, calls to the least busy, channels of Pods that went are closed.
+
+grpcio resolves a DNS name when it connects and seldom after that, so that Pods that come get no calls; and Python
+has no interface for resolvers.  A channel per address does what a resolver and a balancer would.
+
+    python examples/grpc_balancer.py web shop grpc
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+
+from sliceplane.client import EndpointView, connect
+
+
+class Channels:
+    """One channel for each address that is or was an endpoint of the view; use while the view runs."""
+
+    #: calls to a Pod that went may still come to their end
+    GRACE_S = 30.0
+
+    def __init__(self, view: EndpointView) -> None:
+        self._view = view
+        self._picker = view.least_outstanding()
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[grpc.aio.Channel]:
+        """A channel to an endpoint, which counts as busy until the block is left: make stubs from it."""
+        with self._picker.lease() as endpoint:
+            channel = self._channels.get(endpoint.authority)
+            if channel is None:
+                channel = self._channels[endpoint.authority] = grpc.aio.insecure_channel(endpoint.authority)
+            yield channel
+
+    async def run(self) -> None:
+        """A task: close what is gone.  Ends with the view."""
+        async with asyncio.TaskGroup() as closing:
+            async for change in self._view:
+                for authority in change.gone:
+                    channel = self._channels.pop(authority, None)
+                    if channel is not None:
+                        closing.create_task(channel.close(self.GRACE_S))
+
+
+async def main(service: str, namespace: str, port: str) -> None:
+    async with connect() as client, EndpointView(client, service, namespace, port=port) as view:
+        await view.wait_ready(timeout=10)
+        channels = Channels(view)
+        keeper = asyncio.create_task(channels.run())
+        async with channels.lease() as channel:
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            print(await check(b"", timeout=5))
+        keeper.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:4]))

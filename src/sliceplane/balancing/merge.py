@@ -1,0 +1,241 @@
+"""All slices of one Service as one set of endpoints, kept by differences.
+
+```
+_slices:   "ns/slice" -> Held(endpoints by id)       what each slice says
+_holders:  id -> the slices that name it             nearly always one, then the tuple is shared
+_winner:   id -> the endpoint that counts            the newest slice knows best
+_at:       address:port -> ids of winners there      nearly always one
+visible:   id -> Endpoint                            what a reader sees: each id once, each address:port once
+```
+
+**Twice the same Pod** (an endpoint on its way from one slice to another): entries of the preferred family first, then
+the newest slice by resourceVersion, whatever it says.  **Two Pods at one address** (a live one has got the address of a
+dying one): one that is not terminating wins, among equals the newest slice; the other is hidden until it is alone.
+These are the node proxy's rules (``proxy.slicecache``; reference A3, k/k#135334, kuberesolver#66).
+
+A changed slice costs O(that slice).  Slices of the type FQDN and endpoints without a usable address are left out, as
+proxies leave them out.  Owned by ``balancing.view.ServiceView``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sliceplane.api.discovery import Endpoint as SliceEndpoint
+from sliceplane.api.discovery import EndpointPort, EndpointSlice
+from sliceplane.balancing.model import Endpoint
+from sliceplane.kit.ip import Family
+from sliceplane.proxy.addresses import canonical_of
+from sliceplane.proxy.model import PORT_MAX
+from sliceplane.proxy.slicecache import revision_of
+
+_FAMILIES: dict[str, Family] = {"IPv4": "IPv4", "IPv6": "IPv6"}
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One slice: how it ranks among others, and its endpoints by id."""
+
+    family: Family
+    age: tuple[int, str]  # (resourceVersion, key)
+    endpoints: dict[str, Endpoint] = field(default_factory=dict)
+    #: why this slice gives no endpoints although it has some; "" if it does
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PortChoice:
+    """Which port of the slices is meant: a name, a number that is taken as it is, or ``None``: the only one."""
+
+    wanted: str | int | None
+    protocol: str = "TCP"
+
+    def of(self, ports: tuple[EndpointPort, ...]) -> tuple[int, str]:
+        """The number and "", or 0 and the reason why there is none.  A slice without ports gives 0 and ""."""
+        if isinstance(self.wanted, int):
+            return self.wanted, ""
+        offered = {
+            port.name or "": port.port
+            for port in ports
+            if (port.protocol or "TCP") == self.protocol and port.port is not None and 0 < port.port <= PORT_MAX
+        }
+        if self.wanted is None and not ports:
+            return 0, ""
+        if self.wanted is None and len(offered) == 1:
+            return next(iter(offered.values())), ""
+        name = self.wanted or ""
+        if name in offered:
+            return offered[name], ""
+        known = ", ".join(repr(each) for each in sorted(offered)) or "none"
+        asked = "say which port" if self.wanted is None else f"there is no {self.protocol} port {self.wanted!r}"
+        return 0, f"{asked}; ports offered: {known}"
+
+
+class EndpointMerge:
+    """See the module.  ``family`` ``None`` takes both and prefers IPv4 for a Pod that has both."""
+
+    def __init__(self, port: PortChoice, family: Family | None) -> None:
+        self._port = port
+        self._family = family
+        self._slices: dict[str, Held] = {}
+        self._holders: dict[str, tuple[Held, ...]] = {}
+        self._winner: dict[str, tuple[Endpoint, Held]] = {}
+        self._at: dict[str, tuple[str, ...]] = {}
+        #: what readers see, by id; changed here only
+        self.visible: dict[str, Endpoint] = {}
+        self._touched: dict[str, Endpoint | None] = {}
+
+    @property
+    def problem(self) -> str:
+        """Why some slice with endpoints gives none; "" if every slice does."""
+        return next((self._slices[key].problem for key in sorted(self._slices) if self._slices[key].problem), "")
+
+    def on_slice(self, key: str, new: EndpointSlice | None) -> None:
+        """The slice *key* is now *new* (``None``: gone)."""
+        held = self._slices.get(key)
+        old = held.endpoints if held is not None else {}
+        family = _FAMILIES.get(new.address_type) if new is not None else None
+        if new is None or family is None or (self._family is not None and family != self._family):
+            if held is None:
+                return
+            del self._slices[key]
+            held.endpoints = {}
+        else:
+            if held is None:
+                held = self._slices[key] = Held(family, (0, key))
+            held.family, held.age = family, (revision_of(new), key)
+            held.endpoints, held.problem = self._read(new, family, old)
+        alone = (held,)
+        for identity in old.keys() - held.endpoints.keys():
+            self._release(identity, held)
+        for identity, endpoint in held.endpoints.items():
+            if identity not in old:
+                known = self._holders.get(identity)
+                self._holders[identity] = alone if known is None else (*known, held)
+                self._settle(identity)
+            elif endpoint != old[identity] or self._is_contested(identity):
+                self._settle(identity)
+
+    def take_touched(self) -> dict[str, Endpoint | None]:
+        """What readers saw before, of every endpoint that is another now, since the last call; in the order of ids."""
+        taken, self._touched = self._touched, {}
+        visible = self.visible
+        return {identity: taken[identity] for identity in sorted(taken) if visible.get(identity) != taken[identity]}
+
+    def _read(self, new: EndpointSlice, family: Family, old: dict[str, Endpoint]) -> tuple[dict[str, Endpoint], str]:
+        sources = new.endpoints or ()
+        number, problem = self._port.of(new.ports or ())
+        if problem:
+            return {}, problem if sources else ""
+        found: dict[str, Endpoint] = {}
+        for source in sources:
+            address = canonical_of(source.addresses[0], family) if source.addresses else None
+            if address is not None:
+                endpoint = _endpoint(source, address, number)
+                # What did not change stays the object that readers hold already.
+                known = old.get(endpoint.id)
+                found[endpoint.id] = known if known is not None and known == endpoint else endpoint
+        return found, ""
+
+    # -- which entry of an id counts ---------------------------------------------------------------------
+
+    def _is_contested(self, identity: str) -> bool:
+        if len(self._holders[identity]) > 1:
+            return True
+        winner = self._winner.get(identity)
+        return winner is not None and len(self._at[winner[0].authority]) > 1
+
+    def _release(self, identity: str, held: Held) -> None:
+        left = tuple(each for each in self._holders[identity] if each is not held)
+        if left:
+            self._holders[identity] = left
+        else:
+            del self._holders[identity]
+        self._settle(identity)
+
+    def _settle(self, identity: str) -> None:
+        """Choose the entry of *identity* anew, and then who is seen at the addresses concerned."""
+        holders = self._holders.get(identity)
+        before = self._winner.get(identity)
+        if holders is None:
+            after = None
+            self._winner.pop(identity, None)
+        else:
+            best = holders[0] if len(holders) == 1 else max(holders, key=_rank)
+            after = self._winner[identity] = (best.endpoints[identity], best)
+        was = before[0].authority if before is not None else None
+        now = after[0].authority if after is not None else None
+        if was != now:
+            if was is not None:
+                left = tuple(each for each in self._at[was] if each != identity)
+                if left:
+                    self._at[was] = left
+                else:
+                    del self._at[was]
+            if now is not None:
+                self._at[now] = (*self._at.get(now, ()), identity)
+        self._show(identity, None if now is None else self._seen_at(now) == identity)
+        for authority in {was, now} - {None}:
+            assert authority is not None
+            others = self._at.get(authority, ())
+            if len(others) > 1 or (others and others[0] != identity):
+                seen = self._seen_at(authority)
+                for other in others:
+                    self._show(other, other == seen)
+
+    def _seen_at(self, authority: str) -> str:
+        ids = self._at[authority]
+        return ids[0] if len(ids) == 1 else max(ids, key=self._precedence)
+
+    def _precedence(self, identity: str) -> tuple[bool, tuple[int, str], str]:
+        endpoint, held = self._winner[identity]
+        return not endpoint.terminating, held.age, identity
+
+    def _show(self, identity: str, seen: bool | None) -> None:
+        before = self.visible.get(identity)
+        after = self._winner[identity][0] if seen else None
+        if before == after:
+            return
+        self._touched.setdefault(identity, before)
+        if after is None:
+            del self.visible[identity]
+        else:
+            self.visible[identity] = after
+
+    def check(self) -> None:
+        """Assert every invariant.  O(endpoints)."""
+        named: dict[str, set[int]] = {}
+        for held in self._slices.values():
+            for identity in held.endpoints:
+                named.setdefault(identity, set()).add(id(held))
+        holders = {identity: {id(held) for held in each} for identity, each in self._holders.items()}
+        assert named == holders, f"slices name {named}, known are {holders}"
+        assert self._winner.keys() == named.keys(), "every id has one entry that counts"
+        at: dict[str, set[str]] = {}
+        for identity, (endpoint, _) in self._winner.items():
+            at.setdefault(endpoint.authority, set()).add(identity)
+        assert {authority: set(ids) for authority, ids in self._at.items()} == at, "addresses are not those of winners"
+        seen = [endpoint.authority for endpoint in self.visible.values()]
+        assert len(set(seen)) == len(seen) == len(at), f"each address once: {sorted(seen)}"
+
+
+def _rank(held: Held) -> tuple[bool, tuple[int, str]]:
+    return held.family == "IPv4", held.age
+
+
+def _endpoint(source: SliceEndpoint, address: str, port: int) -> Endpoint:
+    conditions, hints, target = source.conditions, source.hints, source.target_ref
+    return Endpoint(
+        id=(target.uid if target is not None else "") or address,
+        address=address,
+        port=port,
+        ready=conditions.ready is not False,
+        serving=conditions.serving is not False,
+        terminating=conditions.terminating is True,
+        zone=source.zone or "",
+        node=source.node_name or "",
+        hostname=source.hostname or "",
+        pod=target.name if target is not None else "",
+        zone_hints=tuple([zone.name for zone in hints.for_zones or ()]) if hints is not None else (),
+        node_hints=tuple([node.name for node in hints.for_nodes or ()]) if hints is not None else (),
+    )

@@ -1,0 +1,119 @@
+"""Which endpoints may be used from here: the node proxy's decision, kept by differences.
+
+The rule is ``proxy.categorize.closest``: among *ready* endpoints, those hinted for this node if every one names nodes
+and one names this; else those hinted for this zone, likewise; else all.  Where nobody is ready, endpoints that are
+terminating but still serving are used.  The proxy works that out for a Service at a time; here counters and one pool
+for each possible answer say it in O(1), so that one changed endpoint costs the same in a Service of any size.  Only
+when the answer goes over to another pool is the Service walked through.  ``check`` compares with the rule itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from sliceplane.balancing.model import Endpoint, Place
+from sliceplane.balancing.pool import Pool
+from sliceplane.proxy.categorize import closest
+
+#: how the usable endpoints were chosen
+Scope = Literal["node", "zone", "all", "terminating"]
+
+
+class Usable:
+    """Owned by ``balancing.view.ServiceView``; pickers read ``pool``, ``candidates`` and ``is_near``."""
+
+    def __init__(self, place: Place, *, honour_hints: bool = True) -> None:
+        self._place = place
+        self._honour = honour_hints
+        self._ready = Pool()
+        self._terminating = Pool()
+        self._on_node = Pool()
+        self._in_zone = Pool()
+        self._naming_nodes = 0
+        self._naming_zones = 0
+        self.scope: Scope = "all"
+
+    @property
+    def pool(self) -> Pool:
+        """The endpoints that may be used."""
+        return self._of(self.scope)
+
+    @property
+    def candidates(self) -> Pool:
+        """The same, had there been no hints."""
+        return self._terminating if self.scope == "terminating" else self._ready
+
+    def is_near(self, endpoint: Endpoint) -> bool:
+        """Whether hints keep it for us; without hints that count, whether it is in our zone (or we know of none)."""
+        if self.scope in ("node", "zone"):
+            return endpoint.id in self.pool
+        return not self._place.zone or endpoint.zone == self._place.zone
+
+    def apply(self, touched: Mapping[str, Endpoint | None], visible: Mapping[str, Endpoint]) -> bool:
+        """*touched* endpoints are now as in *visible*.  True if the scope changed: every endpoint counts anew then."""
+        for identity, before in touched.items():
+            after = visible.get(identity)
+            if before is not None:
+                self._forget(before)
+            if after is not None:
+                self._add(after)
+            if before is not None and (after is None or not after.ready):
+                self._ready.discard(identity)
+        was, self.scope = self.scope, self._scope()
+        return was != self.scope
+
+    def _of(self, scope: Scope) -> Pool:
+        match scope:
+            case "node":
+                return self._on_node
+            case "zone":
+                return self._in_zone
+            case "terminating":
+                return self._terminating
+            case "all":
+                return self._ready
+
+    def _scope(self) -> Scope:
+        count = len(self._ready)
+        if not count:
+            return "terminating" if len(self._terminating) else "all"
+        if self._honour and len(self._on_node) and self._naming_nodes == count:
+            return "node"
+        if self._honour and len(self._in_zone) and self._naming_zones == count:
+            return "zone"
+        return "all"
+
+    def _forget(self, endpoint: Endpoint) -> None:
+        # Its place in the pool of ready ones is kept for what it becomes: a change must not upset a rotation.
+        self._terminating.discard(endpoint.id)
+        if endpoint.ready:
+            self._naming_nodes -= bool(endpoint.node_hints)
+            self._naming_zones -= bool(endpoint.zone_hints)
+            self._on_node.discard(endpoint.id)
+            self._in_zone.discard(endpoint.id)
+
+    def _add(self, endpoint: Endpoint) -> None:
+        if endpoint.ready:
+            self._ready.put(endpoint)
+            self._naming_nodes += bool(endpoint.node_hints)
+            self._naming_zones += bool(endpoint.zone_hints)
+            if self._place.node and self._place.node in endpoint.node_hints:
+                self._on_node.put(endpoint)
+            if self._place.zone and self._place.zone in endpoint.zone_hints:
+                self._in_zone.put(endpoint)
+        elif endpoint.serving and endpoint.terminating:
+            self._terminating.put(endpoint)
+
+    def check(self, visible: Mapping[str, Endpoint]) -> None:
+        """The pools are what the proxy's rule makes of *visible*.  O(endpoints)."""
+        everyone = tuple(visible[identity] for identity in sorted(visible))
+        ready = tuple(endpoint for endpoint in everyone if endpoint.ready)
+        place = self._place if self._honour else Place()
+        expected, _ = closest(ready, place.node, place.zone)
+        if not expected:
+            expected = tuple(endpoint for endpoint in everyone if endpoint.serving and endpoint.terminating)
+        found = sorted(self.pool.endpoints(), key=lambda endpoint: endpoint.id)
+        assert tuple(found) == expected, f"usable are {found}, the rule says {expected}"
+        for pool in (self._ready, self._terminating, self._on_node, self._in_zone):
+            pool.check()

@@ -1,0 +1,55 @@
+"""``--controllers``: which of the controllers run, in the words of kube-controller-manager's flag."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from sliceplane.shell.controllers import Entry
+
+#: all that are on by default
+EVERYBODY = "*"
+
+controllers_option = click.option(
+    "--controllers",
+    "chosen",
+    default=EVERYBODY,
+    show_default=True,
+    metavar="NAME,...",
+    help="Which to run: '*' those that are on by default, 'foo' foo too, '-foo' not foo.",
+)
+
+
+def choose(
+    text: str, make_entries: Callable[[], tuple[Entry, ...]], defaults: Collection[str] | None = None
+) -> tuple[Entry, ...]:
+    """The controllers among those of *make_entries* that *text* asks for, in their order.
+
+    *make_entries* is called twice: controllers that are made to be asked for their names are not those that run.
+    *defaults*: the names that ``*`` stands for; ``None``: all.  Raises ``click.BadParameter`` for a name that none
+    has, and if none is left.
+    """
+    infos = [entry.make().info for entry in make_entries()]
+    known = [info.name for info in infos]
+    names = {name: info.name for info in infos for name in (info.name, *info.aliases)}
+    wanted: dict[str, bool] = {}
+    for part in text.split(","):
+        name = part.strip()
+        if name == EVERYBODY:
+            usual = known if defaults is None else [each for each in known if each in defaults]
+            wanted |= {each: wanted.get(each, True) for each in usual}
+            continue
+        found = names.get(name.removeprefix("-"))
+        if found is None:
+            raise click.BadParameter(
+                f"there is no controller {name.removeprefix('-')!r}, only {', '.join(sorted(known))}",
+                param_hint="'--controllers'",
+            )
+        wanted[found] = not name.startswith("-")
+    running = tuple(entry for name, entry in zip(known, make_entries(), strict=True) if wanted.get(name, False))
+    if not running:
+        raise click.BadParameter("none is left to run", param_hint="'--controllers'")
+    return running

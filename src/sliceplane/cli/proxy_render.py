@@ -1,0 +1,101 @@
+"""``sliceplane proxy render``: the rules that a node proxy would write on a node, printed and not written."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.values import NetworksType
+
+if TYPE_CHECKING:
+    from sliceplane.kit.ip import Family
+    from sliceplane.proxy.snapshot import Objects
+
+
+@click.command("render")
+@click.option(
+    "--mode",
+    type=click.Choice(("nftables", "iptables", "ipvs", "hns")),
+    default="nftables",
+    show_default=True,
+    help="What to render: rules as text, or HCN policies of Windows as JSON.",
+)
+@click.option(
+    "--from", "files", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), multiple=True, metavar="FILE",
+    help="Objects in YAML or JSON, - for standard input; may be given several times.  [default: ask the API server]",
+)  # fmt: skip
+@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="How to reach the API server.")
+@click.option("--hostname-override", default="", metavar="NODE", help="The node's name.  [default: the host name]")
+@click.option(
+    "--ip-family", "families", type=click.Choice(("IPv4", "IPv6")), multiple=True, default=("IPv4",),
+    show_default=True, help="May be given twice.",
+)  # fmt: skip
+@click.option(
+    "--cluster-cidr",
+    type=NetworksType(),
+    default="",
+    metavar="CIDR[,CIDR]",
+    help="Ranges of Pod IPs, for --detect-local-mode ClusterCIDR.",
+)
+@click.option(
+    "--detect-local-mode",
+    type=click.Choice(("ClusterCIDR", "NodeCIDR")),
+    default="ClusterCIDR",
+    show_default=True,
+    help="How traffic of the node's Pods is told from others'.",
+)
+@click.option("--masquerade-all", is_flag=True, help="Masquerade whatever goes to a cluster IP.")
+def command(*, files: tuple[Path, ...], kubeconfig: Path | None, hostname_override: str, **flags: Any) -> None:
+    """Print the rules that a node would have, and change nothing.
+
+    Reads Services, EndpointSlices, Nodes and ServiceCIDRs, from files or from an API server (list only).  Same
+    objects, same bytes: two answers can be compared with diff.  Needs no root.
+    """
+    from sliceplane.api.errors import StatusError
+    from sliceplane.proxy.plane import PlaneConfig
+    from sliceplane.proxy.surroundings import RulesConfig
+    from sliceplane.shell.client.base import Unreachable
+    from sliceplane.shell.client.kubeconfig import KubeconfigError
+    from sliceplane.shell.proxy_render import RenderError, objects_of, render
+
+    if files and kubeconfig is not None:
+        raise click.UsageError("--from and --kubeconfig: only one of them says where objects are")
+    node_name = (hostname_override.strip() or socket.gethostname()).lower()
+    rules = RulesConfig(
+        masquerade_all=flags["masquerade_all"],
+        detect_local_mode=flags["detect_local_mode"],
+        cluster_cidrs=flags["cluster_cidr"],
+    )
+    try:
+        objects = objects_of([_read(path) for path in files], node_name) if files else _ask(kubeconfig, node_name)
+    except (RenderError, KubeconfigError, StatusError, Unreachable, OSError) as error:
+        click.echo(f"Error: {error}", err=True)
+        raise SystemExit(1) from error
+    config = PlaneConfig(node_name=node_name, rules=rules)
+    family: Family
+    for family in sorted(set(flags["families"])):
+        click.echo(render(flags["mode"], family, config, objects), nl=False)
+
+
+def _read(path: Path) -> tuple[str, str]:
+    return ("standard input", sys.stdin.read()) if str(path) == "-" else (str(path), path.read_text())
+
+
+def _ask(kubeconfig: Path | None, node_name: str) -> Objects:
+    from sliceplane.shell.client.http import HttpClient
+    from sliceplane.shell.client.kubeconfig import load
+    from sliceplane.shell.proxy_render import objects_from
+
+    async def ask() -> Objects:
+        client = HttpClient(load(kubeconfig))
+        try:
+            return await objects_from(client, node_name)
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())

@@ -1,0 +1,35 @@
+"""How a program comes to a client, and to resources that are not in the table of the scheme."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from sliceplane.api.scheme import Resource
+from sliceplane.shell.client import kubeconfig
+from sliceplane.shell.client.http import HttpClient
+
+
+@asynccontextmanager
+async def connect(path: str | Path | None = None, *, context: str | None = None) -> AsyncIterator[HttpClient]:
+    """A client, closed at the end.  Nothing is sent before the first request.
+
+    *path* is a kubeconfig.  Without one: the files of ``KUBECONFIG``, merged; else the service account if this is a
+    pod; else ``~/.kube/config``.  Raises ``KubeconfigError``.
+    """
+    client = HttpClient(kubeconfig.load(path, context=context))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def custom_resource(api_version: str, plural: str, kind: str, *, namespaced: bool = True) -> Resource:
+    """A resource that we have no table entry for: *api_version* is ``group/version``, or ``v1`` of the core."""
+    group, _, version = api_version.rpartition("/")
+    if not version or not plural or not kind:
+        raise ValueError(f"no resource: {api_version!r}, {plural!r}, {kind!r}")
+    return Resource(
+        group=group, version=version, kind=kind, plural=plural, singular=kind.lower(), namespaced=namespaced
+    )

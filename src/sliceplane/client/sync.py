@@ -1,0 +1,170 @@
+"""``SyncEndpointView``: an ``EndpointView`` for programs without an event loop, in a thread of its own.
+
+The thread follows the server; callers read its state and pick under one lock, which is held for a few microseconds at a
+time.  Use from as many threads as you like.  A process that forks makes its views after the fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sliceplane.api.errors import StatusError
+from sliceplane.balancing import pickers, ring
+from sliceplane.balancing.model import Endpoint, ViewChange
+from sliceplane.balancing.usable import Scope
+from sliceplane.client.picking import Picker
+from sliceplane.client.view import EndpointView
+from sliceplane.shell.client import kubeconfig
+from sliceplane.shell.client.http import HttpClient
+
+
+class SyncEndpointView:
+    """See ``EndpointView`` for *options* and for what each member means.  Use as a ``with`` block.
+
+    *path* and *context* choose the cluster as ``connect`` does; *connection* says it directly.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        namespace: str = "default",
+        *,
+        path: str | Path | None = None,
+        context: str | None = None,
+        connection: kubeconfig.Connection | None = None,
+        **options: Any,
+    ) -> None:
+        self._connection = connection if connection is not None else kubeconfig.load(path, context=context)
+        self._lock = threading.Lock()
+        self._make: Callable[[HttpClient], EndpointView] = lambda client: EndpointView(
+            client, service, namespace, lock=self._lock, **options
+        )
+        self._ready: Future[tuple[asyncio.AbstractEventLoop, EndpointView]] = Future()
+        self._end = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=f"endpoints of {namespace}/{service}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the thread.  Once; ``with`` does it."""
+        self._thread.start()
+        self._ready.result()
+
+    def close(self) -> None:
+        """Stop following and end the thread; what was known stays readable.  Idempotent."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end.set)
+            self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.run(self._main())
+
+    async def _main(self) -> None:
+        client = HttpClient(self._connection, read_only=True)
+        try:
+            view = self._make(client)
+            view.start()
+        except BaseException as error:
+            self._ready.set_exception(error)
+            await client.close()
+            return
+        self._ready.set_result((asyncio.get_running_loop(), view))
+        try:
+            await self._end.wait()
+            await view.close()
+            # Those who wait in ``changes`` find that it is over.
+            await asyncio.sleep(0)
+        finally:
+            await client.close()
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return self._ready.result()[0]
+
+    @property
+    def view(self) -> EndpointView:
+        """The view inside, which belongs to the thread: only its plain properties may be read from outside."""
+        assert self._ready.done(), "the view was not started: use it in a with block"
+        return self._ready.result()[1]
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return self.view.endpoints
+
+    @property
+    def usable(self) -> tuple[Endpoint, ...]:
+        return self.view.usable
+
+    @property
+    def scope(self) -> Scope:
+        return self.view.scope
+
+    @property
+    def synced(self) -> bool:
+        return self.view.synced
+
+    @property
+    def last_error(self) -> StatusError | None:
+        return self.view.last_error
+
+    def staleness(self) -> float:
+        return self.view.staleness()
+
+    def wait_ready(self, timeout: float | None = None, *, count: int = 1) -> None:
+        """Raises ``NotReady``."""
+        waiting = self.view.wait_ready(timeout, count=count)
+        asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
+
+    def changes(self) -> Iterator[ViewChange]:
+        """What changed since the last turn; the first turn gives what there is.  Ends when the view is closed."""
+        readings = aiter(self.view)
+
+        async def following() -> ViewChange | None:
+            return await anext(readings, None)
+
+        async def done() -> None:
+            await readings.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+        try:
+            while self._thread.is_alive():
+                try:
+                    change = asyncio.run_coroutine_threadsafe(following(), self._loop).result()
+                except CancelledError:  # the thread ended
+                    return
+                if change is None:
+                    return
+                yield change
+        finally:
+            if self._thread.is_alive():
+                asyncio.run_coroutine_threadsafe(done(), self._loop).result()
+
+    def random(self) -> Picker:
+        return self.view.random()
+
+    def round_robin(self) -> Picker:
+        return self.view.round_robin()
+
+    def least_outstanding(self) -> Picker:
+        return self.view.least_outstanding()
+
+    def consistent_hash(self, *, load_factor: float = ring.LOAD_FACTOR) -> Picker:
+        return self.view.consistent_hash(load_factor=load_factor)
+
+    def zone_first(self, *, spill_at: int = pickers.SPILL_REQUESTS) -> Picker:
+        return self.view.zone_first(spill_at=spill_at)
+
+
+__all__ = ["SyncEndpointView"]

@@ -1,0 +1,256 @@
+"""The data plane of one IP family as a core: events in, transactions out.  What every back end has in common.
+
+``proxy.tracker`` knows what changed, ``proxy.schedule`` when to write; a back end's ``Ruleset`` knows what that means
+to the kernel and how it gets there: desired rules in, difference out.  A back end's own plane (``nft.plane``,
+``iptables.plane``) adds the one step in which they differ, taking a transaction; a shell (or a test, or a simulator)
+owns it and runs what it gives out::
+
+    plane.on_service(old, new, now) ...      # and on_slice, on_node, on_synced
+    if plane.due(now):
+        transaction = plane.take_transaction(now)
+        if transaction is not None: run it, then plane.on_success(now) or plane.on_failure(now)
+
+Nothing is written before ``on_synced``: half a list of Services would take the other half's rules away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+from sliceplane.api.core import Node, Service, ServiceCIDR
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.kit.ip import Family, networks
+from sliceplane.proxy.aftermath import Aftermath
+from sliceplane.proxy.conntrack import Expected
+from sliceplane.proxy.model import ServiceChange, ServiceKey, ServicePort
+from sliceplane.proxy.schedule import Freshness, Schedule
+from sliceplane.proxy.surroundings import NodeFacts, NodeNetwork, RulesConfig, Surroundings, own_address, surroundings
+from sliceplane.proxy.surroundings import node_port_addresses as addresses_of_node_ports
+from sliceplane.proxy.tracker import ServiceTracker, node_ip
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneConfig:
+    """``node_name``: whose zone and local endpoints count.  ``min_period_s``: the pause between two writes."""
+
+    node_name: str
+    min_period_s: float = 0.0
+    rules: RulesConfig = field(default_factory=RulesConfig)
+    #: trigger times before it (the start of the process) are not measured
+    since: float = 0.0
+
+
+class Write(Protocol):
+    """What is common to the transactions of back ends."""
+
+    @property
+    def full(self) -> bool:
+        """It replaces all rules, whatever was there."""
+
+    @property
+    def size(self) -> int:
+        """How many commands, for logs."""
+
+
+W = TypeVar("W", bound=Write)
+
+
+class Ruleset(Protocol):
+    """What one back end holds of one family: desired rules, and a shadow of the kernel's.
+
+    ``set_*`` say what is desired, the back end's own ``take_transaction`` gives the difference; then exactly one of
+    ``on_success`` and ``on_failure``.  After a failure the shadow is worth nothing, and the next write is full.
+    """
+
+    def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
+        """What rules depend on besides Services; *node_ports*: the addresses that node ports are on, where they are
+        listed.  Whether anything is to be written for it."""
+
+    def set_service(self, change: ServiceChange, node: NodeFacts) -> bool:
+        """The newest state of a Service; whether it means other rules.  O(the Service)."""
+
+    def on_success(self, now: float) -> None:
+        """The kernel took the transaction."""
+
+    def on_failure(self) -> None:
+        """The kernel refused it, or nobody knows."""
+
+    def force_full(self) -> None:
+        """The next transaction replaces everything, whatever the shadow says."""
+
+    def next_deadline(self) -> float | None:
+        """When something may be removed that is out of use; ``None``: nothing is kept."""
+
+    def check(self) -> None:
+        """Every invariant.  O(state)."""
+
+
+class Plane:
+    """See the module.  One transaction at a time.  A back end derives its own plane from it."""
+
+    def __init__(self, family: Family, config: PlaneConfig, rules: Ruleset) -> None:
+        self.family: Family = family
+        self._config = config.rules
+        self._node = NodeNetwork()
+        self._service_cidrs: dict[str, tuple[str, ...]] = {}
+        around = surroundings(config.rules, family, self._node)
+        self._facts = NodeFacts("", around.detector)
+        self._tracker = ServiceTracker(family, config.node_name, since=config.since)
+        self._rules = rules
+        rules.set_surroundings(around, ())
+        self._schedule = Schedule(min_period_s=config.min_period_s)
+        self._synced = False
+        self._writes = 0
+        self._written_whole_at: float | None = None
+        self._in_flight_is_full = False
+        #: what follows from what the kernel has; the shell tells it
+        self.aftermath = Aftermath()
+        self._on_network(NodeNetwork(ip=own_address(config.rules, family, "")), now=0.0)
+
+    @property
+    def freshness(self) -> Freshness:
+        return self._schedule.freshness
+
+    @property
+    def services(self) -> int:
+        """How many Services this family serves."""
+        return len(self._tracker.services())
+
+    @property
+    def tracker(self) -> ServiceTracker:
+        """What is known of Services and endpoints; to look at, not to change."""
+        return self._tracker
+
+    @property
+    def facts(self) -> NodeFacts:
+        return self._facts
+
+    @property
+    def writes(self) -> int:
+        """How many transactions the kernel has taken."""
+        return self._writes
+
+    @property
+    def written_whole_at(self) -> float | None:
+        """When the kernel last took all rules; ``None``: not yet."""
+        return self._written_whole_at
+
+    def on_service(self, old: Service | None, new: Service | None, now: float) -> None:
+        self._note(self._tracker.on_service(old, new), now)
+
+    def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None, now: float) -> None:
+        self._note(self._tracker.on_slice(old, new), now)
+
+    def on_node(self, node: Node | None, now: float) -> None:
+        """This node; ``None``: it was deleted, which changes nothing here."""
+        self._note(self._tracker.on_node(node), now)
+        if node is not None:
+            ranges = (*(node.spec.pod_cidrs or ()), *([node.spec.pod_cidr] if node.spec.pod_cidr else []))
+            own = own_address(self._config, self.family, node_ip(node, self.family))
+            self._on_network(replace(self._node, ip=own, pod_networks=networks(ranges[:2], self.family)), now)
+
+    def on_service_cidr(self, name: str, new: ServiceCIDR | None, now: float) -> None:
+        """A range of cluster IPs came, changed or went."""
+        if new is None:
+            self._service_cidrs.pop(name, None)
+        else:
+            self._service_cidrs[name] = new.spec.cidrs or ()
+        found = [text for name in sorted(self._service_cidrs) for text in self._service_cidrs[name]]
+        self._on_network(replace(self._node, service_networks=networks(found, self.family)), now)
+
+    def on_interfaces(self, addresses: tuple[str, ...], now: float) -> None:
+        """The host's own addresses of this family, in canonical form."""
+        self._on_network(replace(self._node, interface_addresses=addresses), now)
+
+    def _on_network(self, node: NodeNetwork, now: float) -> None:
+        if node == self._node:
+            return
+        self._node = node
+        around = surroundings(self._config, self.family, node)
+        listed = addresses_of_node_ports(self._config, self.family, node) or ()
+        changed = self._rules.set_surroundings(around, listed)
+        facts = NodeFacts(node.ip, around.detector)
+        if facts != self._facts:
+            self._facts = facts
+            changed = bool(self._tracker.mark_all()) or changed
+        if changed and self._synced:
+            self._schedule.on_change(now)
+
+    def on_synced(self, now: float) -> None:
+        """Services and EndpointSlices were listed; the first write is due.  A second call changes nothing."""
+        if not self._synced:
+            self._synced = True
+            self._schedule.on_change(now)
+
+    def expected_flows(self, services: tuple[ServiceKey, ...], gone: tuple[ServicePort, ...] = ()) -> Expected:
+        """Who may answer UDP flows to *services*, and to the ports *gone*: nobody, unless *services* have their
+        addresses."""
+        return self._tracker.expected_flows(services, gone)
+
+    @property
+    def node_port_addresses(self) -> tuple[str, ...] | None:
+        """Where node ports are served; ``None``: on all of the host's addresses but loopback ones."""
+        return addresses_of_node_ports(self._config, self.family, self._node)
+
+    def next_deadline(self) -> float | None:
+        """When ``take_transaction`` may have something; ``None``: after the next event, or while one runs."""
+        return self._schedule.next_deadline() if self._synced else None
+
+    def due(self, now: float) -> bool:
+        return self._synced and self._schedule.due(now)
+
+    def _take_up(self) -> None:
+        """Tells the ruleset of every change so far.  A write begins: ``_taken`` ends it."""
+        assert self._synced, "nothing may be written before the first lists are complete"
+        self._schedule.on_start()
+        for change in self._tracker.take_changes():
+            self._rules.set_service(change, self._facts)
+            self.aftermath.note(change)
+        self.aftermath.note_triggers(self._tracker.take_triggers())
+
+    def _taken(self, transaction: W | None, now: float) -> W | None:
+        """*transaction* is what the changes come to; ``None`` is as good as written."""
+        self._in_flight_is_full = transaction is not None and transaction.full
+        if transaction is None:
+            self._finish(now)
+        return transaction
+
+    def on_success(self, now: float) -> None:
+        """The kernel took the transaction."""
+        self._writes += 1
+        if self._in_flight_is_full:
+            self._written_whole_at = now
+        self._rules.on_success(now)
+        self._finish(now)
+
+    def _finish(self, now: float) -> None:
+        self.aftermath.on_success(now)
+        self._schedule.on_success(now)
+        deadline = self._rules.next_deadline()
+        if deadline is not None:
+            self._schedule.on_idle_work(deadline)
+
+    def on_failure(self, now: float) -> None:
+        """The kernel refused it; the next one, after the back-off or with the next change, is full."""
+        self._rules.on_failure()
+        self._schedule.on_failure(now)
+
+    def on_doubt(self, now: float) -> bool:
+        """Somebody else may have changed our rules: write all of them anew.  False, and nothing is done, while a write
+        runs: it shows by itself whether they are there."""
+        if not self._synced or self._schedule.running:
+            return False
+        self._rules.force_full()
+        self._schedule.on_change(now)
+        return True
+
+    def _note(self, changed: tuple[ServiceKey, ...], now: float) -> None:
+        if changed and self._synced:
+            self._schedule.on_change(now)
+
+    def check(self) -> None:
+        """Every invariant of the parts.  O(state)."""
+        self._tracker.check()
+        self._rules.check()
+        self.aftermath.check()

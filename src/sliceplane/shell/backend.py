@@ -1,0 +1,61 @@
+"""The seam between a node proxy and the kernel: what ``node_proxy`` needs of a back end, and what may go wrong there.
+
+A back end is a core (a ``proxy.plane.Plane`` of its own for each IP family: desired rules in, difference out) and the
+programs that carry out what it says.  ``nft_backend`` has nftables, ``iptables_backend`` iptables; the node proxy
+knows neither.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol, TypeVar
+
+from sliceplane.kit.ip import Family
+from sliceplane.proxy.plane import Plane, PlaneConfig, Write
+
+#: upstream's names for ``--proxy-mode``
+Mode = Literal["nftables", "iptables"]
+Reason = Literal["missing", "permission", "namespace", "version", "rejected", "timeout"]
+
+
+class KernelError(Exception):
+    """Rules could not be written or read; ``str()`` is one sentence for people, ``reason`` is for programs."""
+
+    def __init__(self, reason: Reason, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason: Reason = reason
+
+
+P = TypeVar("P", bound=Plane)
+W = TypeVar("W", bound=Write)
+
+
+class Backend(Protocol[P, W]):
+    """Calls for different families may run side by side; for one family a write ends before the next begins."""
+
+    @property
+    def mode(self) -> Mode: ...
+
+    def plane(self, family: Family, config: PlaneConfig) -> P:
+        """The core of one family; the other methods take it back."""
+
+    async def probe(self) -> None:
+        """Whether programs and kernel can hold our rules.  Changes nothing.  Raises ``KernelError``."""
+
+    async def take(self, plane: P, now: float) -> W | None:
+        """``plane``'s next write; before it, whatever the core wants to know of the kernel."""
+
+    async def write(self, plane: P, transaction: W) -> None:
+        """The kernel takes the transaction.  Raises ``KernelError``: then nobody knows what it has."""
+
+    async def holds(self, plane: P) -> bool:
+        """Whether our rules of the family are there at all; cheap at any size.  Raises ``KernelError``."""
+
+    def disturbed(self) -> bool:
+        """Whether somebody else changed rules, ours perhaps, since this was last asked; as far as can be told at a
+        small price."""
+
+    async def remove(self, families: tuple[Family, ...]) -> None:
+        """Takes our rules away, whether they are there or not.  Raises ``KernelError``."""
+
+
+AnyBackend = Backend[Any, Any]

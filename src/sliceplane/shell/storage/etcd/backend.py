@@ -1,0 +1,387 @@
+"""etcd behind ``store.backend``: what is there at the start, batches, the head, the feed, compaction.
+
+The calls of ``Backend`` block and are for one server alone (and for the tests that every back end passes).  Servers
+that share an etcd use those that take callbacks, through ``shell.storage.replicated``; callbacks come from other
+threads.
+
+A batch is one transaction on the condition that the head is what the batch rests on.  So it may be sent any number of
+times: it is taken once at most.  That is how a lost answer is dealt with; there is no other fence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sliceplane.shell.storage.errors import StorageError
+from sliceplane.shell.storage.etcd import wire
+from sliceplane.shell.storage.etcd.client import EtcdClient, EtcdConfig
+from sliceplane.shell.storage.etcd.errors import Compacted, EtcdError, NoAnswer, Refused
+from sliceplane.shell.storage.etcd.feed import Feed
+from sliceplane.shell.storage.etcd.layout import (
+    FORMAT,
+    Compaction,
+    Damaged,
+    HeadSeen,
+    Layout,
+    decode_compaction,
+    decode_row,
+    encode_compaction,
+)
+from sliceplane.store.backend import Loaded, OutcomeUnknown, StoredRow, Superseded, WriteFailed, chain
+from sliceplane.store.batches import Batch, FeedItem, Group
+from sliceplane.store.types import EventType, Key, StoreEvent
+
+#: a start waits so long for an etcd that answers
+START_SECONDS_MAX: Final = 15.0
+_PAGE_KEYS: Final = 500
+_LOAD_SECONDS_MAX: Final = 30.0
+#: what compaction looks its position up in; older ones are compacted to the oldest that is known
+_POSITIONS_MAX: Final = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Another batch was first; the head is at ``head``."""
+
+    head: int
+
+
+Answer = Taken | Behind | Refused | NoAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a start or a reload begins with."""
+
+    loaded: Loaded
+    position: int
+    #: etcd's revision of this; the feed goes on after it
+    read_at: int
+    #: (server, position) of those who ask for a turn
+    turns: tuple[tuple[str, int], ...]
+
+
+class EtcdBackend:
+    """See ``store.backend.Backend``."""
+
+    blocking = True
+
+    def __init__(self, config: EtcdConfig) -> None:
+        """Raises ``StorageError``.  Nothing is asked of etcd yet."""
+        try:
+            self.client = EtcdClient(config)
+        except OSError as error:
+            raise StorageError(f"cannot read {error.filename}: {(error.strerror or str(error)).lower()}") from error
+        self.layout = Layout(config.prefix)
+        #: unique among all servers and all their starts
+        self.server = os.urandom(6).hex()
+        self._position = 0
+        self._number = 0
+        #: (revision after a batch, its position), of batches after the compaction point
+        self._positions: deque[tuple[int, int]] = deque(maxlen=_POSITIONS_MAX)
+        self._compaction = HeadSeen(0, None)
+        self._compaction_mod = 0
+        self._feed: Feed | None = None
+        self._closed = threading.Event()
+
+    # Starting
+
+    def load(self) -> Loaded:
+        """Raises ``StorageError``."""
+        return self.snapshot(patience_s=START_SECONDS_MAX).loaded
+
+    def snapshot(self, *, history: bool = True, patience_s: float = _LOAD_SECONDS_MAX) -> Snapshot:
+        """Everything; without *history* the state alone.  Blocks; raises ``StorageError``."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                return self._snapshot(history)
+            except NoAnswer as error:
+                if self._closed.wait(0.1) or time.monotonic() > deadline:
+                    raise StorageError(f"etcd cannot be reached: {error}") from error
+            except Compacted:
+                history = False  # somebody else compacts this etcd; what is there now is enough
+            except Refused as error:
+                raise StorageError(f"etcd refused to be read: {error}") from error
+            except (Damaged, ValueError) as error:
+                raise StorageError(
+                    f"what is in etcd under {self.layout.prefix.decode()} is damaged: {error}"
+                ) from error
+
+    def _snapshot(self, history: bool) -> Snapshot:
+        layout = self.layout
+        answer = self.client.ask(
+            "txn",
+            wire.TxnRequest(
+                success=[
+                    wire.get(layout.head),
+                    wire.get(layout.compaction),
+                    wire.get(layout.format),
+                    wire.get(layout.turns, wire.end_of(layout.turns)),
+                ]
+            ),
+        )
+        head, compaction, version, turns = (response.range.kvs for response in answer.responses)
+        if not head:
+            self.client.ask("txn", layout.beginning(self.server))
+            return self._snapshot(history)
+        if not version or version[0].value != FORMAT:
+            raise Damaged(f"its format is {version[0].value.decode() if version else 'missing'}, not {FORMAT.decode()}")
+        seen = layout.head_of(head)
+        assert seen.head is not None, "there is a head"
+        self._compaction_mod = compaction[0].mod_revision if compaction else 0
+        point = decode_compaction(compaction[0].value) if compaction else Compaction(1, head[0].create_revision)
+        if not history:
+            point = Compaction(seen.head.revision, seen.position)
+        # Where nothing was written since the head, the state is that of the head; and it is certainly not compacted.
+        state = self._state_at(point.position if history else answer.header.revision)
+        groups = list(self._history(point.position, seen.position))
+        rows = list(_folded(state, groups, point.revision))
+        self._positions.clear()
+        self._positions.append((point.revision, point.position))
+        for group in groups:
+            if group.rows:
+                self.note(group.rows[-1].record.revision, group.position)
+        self._position = seen.position
+        loaded = Loaded(tuple(chain(rows, point.revision)), seen.head.revision, point.revision)
+        asked = ((kv.key[len(layout.turns) :].decode(), kv.mod_revision) for kv in turns)
+        return Snapshot(loaded, seen.position, answer.header.revision, tuple(asked))
+
+    def _state_at(self, position: int) -> list[StoredRow]:
+        """Every object as it was at etcd's revision *position*, by revision."""
+        start, end = self.layout.objects, wire.end_of(self.layout.objects)
+        rows: list[StoredRow] = []
+        while True:
+            request = wire.RangeRequest(key=start, range_end=end, limit=_PAGE_KEYS, revision=position)
+            answer = self.client.ask("range", request, timeout_s=_LOAD_SECONDS_MAX)
+            rows.extend(decode_row(kv.value) for kv in answer.kvs)
+            if not answer.more:
+                return sorted(rows, key=lambda row: row.record.revision)
+            start = answer.kvs[-1].key + b"\0"
+
+    def _history(self, after: int, until: int) -> Iterator[Group]:
+        """Batches after etcd's revision *after*, up to the one at *until*.  Raises ``EtcdError``."""
+        if after >= until:
+            return
+        arrived: list[FeedItem] = []
+        ended = threading.Event()
+        problem: list[Exception] = []
+
+        def on_events(events: list[Any]) -> None:
+            try:
+                arrived.extend(self.layout.items(events))
+            except Damaged as error:
+                problem.append(error)
+            if problem or events[-1].kv.mod_revision >= until:
+                ended.set()
+
+        def on_gap(why: str) -> None:
+            problem.append(Compacted(why))
+            ended.set()
+
+        feed = Feed(self.client, self.layout.prefix, on_events=on_events, on_gap=on_gap)
+        feed.start(after)
+        finished = ended.wait(_LOAD_SECONDS_MAX)
+        feed.close()
+        if problem:
+            raise problem[0]
+        if not finished:
+            raise NoAnswer("etcd did not tell the history in time")
+        yield from (item for item in arrived if isinstance(item, Group) and item.position <= until)
+
+    def note(self, revision: int, position: int) -> None:
+        """A batch that ends with *revision* is at *position*; for compaction."""
+        self._positions.append((revision, position))
+
+    # One server alone
+
+    def append(self, events: Sequence[StoreEvent]) -> None:
+        self._number += 1
+        batch = Batch(self._number, self._position, tuple(events), (), asks=False)
+        answer = self._ask(lambda done: self.send(batch, done))
+        if isinstance(answer, Taken):
+            self._position = answer.position
+            self.note(events[-1].revision, answer.position)
+        elif isinstance(answer, Behind):
+            raise Superseded("another server wrote first")
+        elif isinstance(answer, Refused):
+            raise WriteFailed(str(answer))
+        else:
+            raise OutcomeUnknown(str(answer))
+
+    def reconcile(self) -> int:
+        """Writes the head once more, as it is: after that, a batch under way can never be taken."""
+        seen = self._ask(self.ask_head)
+        if not isinstance(seen, HeadSeen) or seen.head is None:
+            raise OutcomeUnknown(f"the head cannot be read: {seen}")
+        fence = wire.TxnRequest(
+            compare=[wire.unchanged_since(self.layout.head, seen.position)],
+            success=[wire.put(self.layout.head, self.layout.encode_head(seen.head, self.server, self._number))],
+        )
+        try:
+            answer = self.client.ask("txn", fence)
+        except EtcdError as error:
+            raise OutcomeUnknown(str(error)) from error
+        if not answer.succeeded:
+            raise OutcomeUnknown("the head moved while it was looked at")
+        self._position = answer.header.revision
+        return seen.head.revision
+
+    def _ask(self, start: Callable[[Callable[[Any], None]], None]) -> Any:
+        answered = threading.Event()
+        box: list[Any] = []
+
+        def done(answer: Any) -> None:
+            box.append(answer)
+            answered.set()
+
+        start(done)
+        answered.wait()
+        return box[0]
+
+    # Many servers: calls with callbacks
+
+    def send(self, batch: Batch, done: Callable[[Answer], None]) -> None:
+        def ended(answer: Any, error: EtcdError | None) -> None:
+            if error is not None:
+                done(error if isinstance(error, (Refused, NoAnswer)) else NoAnswer(str(error)))
+            elif answer.succeeded:
+                done(Taken(answer.header.revision))
+            else:
+                kvs = answer.responses[0].range.kvs
+                done(Behind(kvs[0].mod_revision) if kvs else NoAnswer("there is no head in etcd"))
+
+        self.client.call("txn", self.layout.batch(self.server, batch), ended)
+
+    def ask_head(self, done: Callable[[HeadSeen | EtcdError], None]) -> None:
+        """A quorum read."""
+
+        def ended(answer: Any, error: EtcdError | None) -> None:
+            if error is not None:
+                done(error)
+                return
+            try:
+                done(self.layout.head_of(answer.kvs))
+            except Damaged as damage:
+                done(Refused(str(damage)))
+
+        self.client.call("range", wire.RangeRequest(key=self.layout.head), ended)
+
+    def ask_turn(self, done: Callable[[EtcdError | None], None]) -> None:
+        request = wire.TxnRequest(success=[wire.put(self.layout.turn(self.server), b"{}")])
+        self.client.call("txn", request, lambda _, error: done(error))
+
+    def drop_turn(self, done: Callable[[EtcdError | None], None]) -> None:
+        request = wire.TxnRequest(success=[wire.delete(self.layout.turn(self.server))])
+        self.client.call("txn", request, lambda _, error: done(error))
+
+    def follow(self, after: int, on_items: Callable[[list[FeedItem]], None], on_gap: Callable[[str], None]) -> Feed:
+        """Start the feed; once."""
+
+        def on_events(events: list[Any]) -> None:
+            try:
+                items = self.layout.items(events)
+            except Damaged as error:
+                on_gap(str(error))
+            else:
+                on_items(items)
+
+        assert self._feed is None, "there is a feed already"
+        self._feed = Feed(self.client, self.layout.prefix, on_events=on_events, on_gap=on_gap)
+        self._feed.start(after)
+        return self._feed
+
+    # Compaction
+
+    def compact(self, revision: int) -> None:
+        """Of this server's log, whoever else compacts it.  Blocks."""
+        try:
+            self.compact_shared(revision)
+        except NoAnswer as error:
+            raise OutcomeUnknown(str(error)) from error
+        except Refused as error:
+            raise WriteFailed(str(error)) from error
+
+    def compact_shared(self, revision: int) -> bool:
+        """Have etcd drop what nothing after *revision* needs; ``False`` if another server did it since the last call,
+        whose turn it then was.  Blocks; raises ``EtcdError``."""
+        point = self._point(revision)
+        if point is None:
+            return False
+        key = self.layout.compaction
+        request = wire.TxnRequest(
+            compare=[wire.unchanged_since(key, self._compaction_mod)],
+            success=[wire.put(key, encode_compaction(point))],
+            failure=[wire.get(key)],
+        )
+        answer = self.client.ask("txn", request)
+        if not answer.succeeded:
+            kvs = answer.responses[0].range.kvs
+            self._compaction_mod = kvs[0].mod_revision if kvs else 0
+            return False
+        self._compaction_mod = answer.header.revision
+        with contextlib.suppress(Compacted):  # it was further already
+            self.client.ask("compact", wire.CompactionRequest(revision=point.position), timeout_s=_LOAD_SECONDS_MAX)
+        return True
+
+    def _point(self, revision: int) -> Compaction | None:
+        """The last batch that is wholly up to *revision*."""
+        while len(self._positions) > 1 and self._positions[1][0] <= revision:
+            self._positions.popleft()
+        if not self._positions or self._positions[0][0] > revision:
+            return None
+        return Compaction(revision, self._positions[0][1])
+
+    # Identity
+
+    def claim_identity(self, fingerprints: str) -> str:
+        """What all servers must share: noted by the first, told to the others.  Blocks; raises ``StorageError``."""
+        key = self.layout.identity
+        request = wire.TxnRequest(
+            compare=[wire.unchanged_since(key, 0)],
+            success=[wire.put(key, fingerprints.encode())],
+            failure=[wire.get(key)],
+        )
+        try:
+            answer = self.client.ask("txn", request)
+        except EtcdError as error:
+            raise StorageError(f"etcd cannot be reached: {error}") from error
+        if answer.succeeded:
+            return fingerprints
+        kvs = answer.responses[0].range.kvs
+        return str(kvs[0].value.decode()) if kvs else fingerprints
+
+    def close(self) -> None:
+        """Also ends a ``snapshot`` under way in another thread."""
+        self._closed.set()
+        if self._feed is not None:
+            self._feed.close()
+        self.client.close()
+
+
+def _folded(state: list[StoredRow], groups: Sequence[Group], revision: int) -> Iterator[StoredRow]:
+    """The state at *revision*, which may be in the midst of a batch, and what came after it."""
+    there: dict[Key, StoredRow] = {row.record.key: row for row in state}
+    later: list[StoredRow] = []
+    for group in groups:
+        for row in group.rows:
+            if row.record.revision > revision:
+                later.append(row)
+            elif row.type is EventType.DELETED:
+                there.pop(row.record.key, None)
+            else:
+                there[row.record.key] = row
+    yield from sorted(there.values(), key=lambda row: row.record.revision)
+    yield from later

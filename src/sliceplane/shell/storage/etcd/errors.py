@@ -1,0 +1,19 @@
+"""What calls to etcd can end with, by what is known afterwards."""
+
+from __future__ import annotations
+
+
+class EtcdError(Exception):
+    """The text is one sentence for a person."""
+
+
+class NoAnswer(EtcdError):
+    """Nothing is known: a write may have happened, and may still happen."""
+
+
+class Refused(EtcdError):
+    """etcd looked at the request and did nothing."""
+
+
+class Compacted(Refused):
+    """The revision that was asked for is gone."""

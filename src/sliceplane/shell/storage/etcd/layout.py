@@ -1,0 +1,242 @@
+"""What is stored in etcd: keys and values.  docs/etcd.md says it to operators.
+
+    PREFIX/format                            the version of this layout
+    PREFIX/head                              the newest batch: who wrote it, the revision after it, and the events
+                                             that the objects' keys do not show
+    PREFIX/objects/RESOURCE/NAMESPACE/NAME   the newest version of an object (cluster scope: without NAMESPACE)
+    PREFIX/turns/SERVER                      a server that waits for its turn to write
+    PREFIX/compaction                        the revision up to which history was dropped, and etcd's for it
+    PREFIX/identity                          fingerprints of the authority and the token key that all servers share
+
+A batch is one transaction: it puts each object that it left in place at its last version, deletes those that it
+removed, and puts the head.  The events of a batch are the objects' puts and the head's ``others``: deletions (etcd
+keeps no value of those) and versions that a later event of the same batch replaced.  So every event is stored once,
+and etcd's own history of the prefix is our history.
+
+Values are JSON, so that ``etcdctl get`` shows what there is; an object's body is in it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from sliceplane.shell.storage.etcd import wire
+from sliceplane.store.backend import StoredRow
+from sliceplane.store.batches import Batch, FeedItem, Group, TurnAsked, TurnGone
+from sliceplane.store.types import EventType, Key, Record, StoreEvent
+
+FORMAT: Final = b"1"
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One version of one object; members as of ``Record``."""
+
+    type: str
+    revision: int
+    created: int
+    resource: str
+    name: str
+    uid: str
+    body: msgspec.Raw
+    namespace: str = ""
+    #: revision of the version before; 0: none
+    previous: int = 0
+    labels: dict[str, str] = {}
+    fields: dict[str, str] = {}
+    owners: tuple[str, ...] = ()
+
+
+class Head(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``revision`` is the newest of all; ``events`` says how many the batch has, ``others`` are those not at keys."""
+
+    revision: int
+    server: str
+    batch: int
+    events: int
+    others: tuple[Row, ...] = ()
+
+
+class Compaction(msgspec.Struct, frozen=True):
+    """``position`` is etcd's revision of the last batch whose events are all up to ``revision``."""
+
+    revision: int
+    position: int
+
+
+class Damaged(Exception):
+    """What is stored cannot be ours.  The text is one sentence for a person."""
+
+
+_encode = msgspec.json.Encoder().encode
+_row = msgspec.json.Decoder(Row)
+_head = msgspec.json.Decoder(Head)
+_compaction = msgspec.json.Decoder(Compaction)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSeen:
+    """The head as a read shows it; ``position`` 0: there is none."""
+
+    position: int
+    head: Head | None
+
+
+class Layout:
+    """Keys under one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = f"/{prefix.strip('/')}/".encode()
+        self.head = self.prefix + b"head"
+        self.format = self.prefix + b"format"
+        self.compaction = self.prefix + b"compaction"
+        self.identity = self.prefix + b"identity"
+        self.objects = self.prefix + b"objects/"
+        self.turns = self.prefix + b"turns/"
+
+    def object(self, key: Key) -> bytes:
+        return self.objects + f"{key.resource}/{key.path}".encode()
+
+    def turn(self, server: str) -> bytes:
+        return self.turns + server.encode()
+
+    # Writing
+
+    def batch(self, server: str, batch: Batch) -> Any:
+        """The transaction that writes *batch* if the head is still what it rests on."""
+        last: dict[Key, StoreEvent] = {event.record.key: event for event in batch.events}
+        kept = [
+            event for event in batch.events if last[event.record.key] is event and event.type is not EventType.DELETED
+        ]
+        at_keys = {event.revision for event in kept}
+        others = tuple(_row_of(event) for event in batch.events if event.revision not in at_keys)
+        head = Head(batch.events[-1].revision, server, batch.number, len(batch.events), others)
+        operations = [wire.put(self.object(event.record.key), encode_event(event)) for event in kept]
+        operations += [wire.delete(self.object(key)) for key, event in last.items() if event.type is EventType.DELETED]
+        operations += [wire.delete(self.turn(name)) for name in batch.turns_over]
+        operations.append(wire.put(self.head, _encode(head)))
+        otherwise = [wire.get(self.head)]
+        if batch.asks:
+            otherwise.append(wire.put(self.turn(server), b"{}"))
+        return wire.TxnRequest(
+            compare=[wire.unchanged_since(self.head, batch.basis)], success=operations, failure=otherwise
+        )
+
+    def beginning(self, server: str) -> Any:
+        """The transaction that makes an empty log, if there is none."""
+        return wire.TxnRequest(
+            compare=[wire.unchanged_since(self.head, 0)],
+            success=[wire.put(self.format, FORMAT), wire.put(self.head, _encode(Head(1, server, 0, 0)))],
+        )
+
+    def encode_head(self, head: Head, server: str, number: int) -> bytes:
+        """The head once more, as a batch of *server* without events."""
+        return _encode(Head(head.revision, server, number, 0))
+
+    # Reading
+
+    def head_of(self, kvs: Sequence[Any]) -> HeadSeen:
+        """Raises ``Damaged``."""
+        return HeadSeen(kvs[0].mod_revision, decode_head(kvs[0].value)) if kvs else HeadSeen(0, None)
+
+    def items(self, events: Sequence[Any]) -> list[FeedItem]:
+        """Events of a watch, of whole transactions, as what the replica follows.  Raises ``Damaged``."""
+        found: list[FeedItem] = []
+        start = 0
+        for end in range(1, len(events) + 1):
+            if end == len(events) or events[end].kv.mod_revision != events[start].kv.mod_revision:
+                found.extend(self._transaction(events[start:end]))
+                start = end
+        return found
+
+    def _transaction(self, events: Sequence[Any]) -> Iterable[FeedItem]:
+        head: Head | None = None
+        rows: list[StoredRow] = []
+        turns: list[FeedItem] = []
+        position = events[0].kv.mod_revision
+        for event in events:
+            key = event.kv.key
+            if key.startswith(self.turns):
+                name = key[len(self.turns) :].decode()
+                turns.append(TurnGone(name) if event.type == wire.DELETE else TurnAsked(name, position))
+            elif key == self.head:
+                if event.type == wire.DELETE:
+                    raise Damaged("somebody deleted the head")
+                head = decode_head(event.kv.value)
+            elif key.startswith(self.objects) and event.type != wire.DELETE:
+                rows.append(decode_row(event.kv.value))
+        if head is not None:
+            rows = sorted((*rows, *map(_stored, head.others)), key=lambda row: row.record.revision)
+            if len(rows) != head.events:
+                raise Damaged(f"batch {head.batch} of {head.server} has {head.events} events, {len(rows)} are there")
+            yield Group(position, head.server, head.batch, tuple(rows))
+        elif any(event.kv.key.startswith(self.objects) for event in events):
+            raise Damaged(f"{events[0].kv.key.decode()} was changed by something that is no server of ours")
+        yield from turns
+
+
+def encode_event(event: StoreEvent) -> bytes:
+    return _encode(_row_of(event))
+
+
+def _row_of(event: StoreEvent) -> Row:
+    record = event.record
+    return Row(
+        type=event.type.value,
+        revision=event.revision,
+        created=record.created,
+        resource=record.key.resource,
+        name=record.key.name,
+        uid=record.uid,
+        body=msgspec.Raw(record.body),
+        namespace=record.key.namespace,
+        previous=event.previous.revision if event.previous is not None else 0,
+        labels=dict(record.labels),
+        fields=dict(record.fields),
+        owners=record.owners,
+    )
+
+
+def decode_row(value: bytes) -> StoredRow:
+    """Raises ``Damaged``."""
+    try:
+        return _stored(_row.decode(value))
+    except (msgspec.DecodeError, ValueError) as error:
+        raise Damaged(f"an object's value cannot be read ({error})") from error
+
+
+def _stored(row: Row) -> StoredRow:
+    record = Record(
+        key=Key(row.resource, row.namespace, row.name),
+        revision=row.revision,
+        created=row.created,
+        uid=row.uid,
+        body=bytes(row.body),
+        labels=row.labels,
+        fields=row.fields,
+        owners=row.owners,
+    )
+    return StoredRow(EventType(row.type), record, row.previous)
+
+
+def decode_head(value: bytes) -> Head:
+    """Raises ``Damaged``."""
+    try:
+        return _head.decode(value)
+    except msgspec.DecodeError as error:
+        raise Damaged(f"the head cannot be read ({error})") from error
+
+
+def decode_compaction(value: bytes) -> Compaction:
+    """Raises ``Damaged``."""
+    try:
+        return _compaction.decode(value)
+    except msgspec.DecodeError as error:
+        raise Damaged(f"the compaction point cannot be read ({error})") from error
+
+
+def encode_compaction(compaction: Compaction) -> bytes:
+    return _encode(compaction)

@@ -1,0 +1,87 @@
+"""What servers that share a log exchange with it, and what a request is on its way there (see ``replica``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sliceplane.store.backend import StoredRow
+from sliceplane.store.staging import Room
+from sliceplane.store.types import StoreEvent
+
+#: what one batch may hold: etcd takes 128 operations and 1.5 MiB, of which some are for the head and for turns
+BATCH_ROOM: Final = Room(keys=100, size_bytes=700 * 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What the log shall take, or refuse, as one."""
+
+    #: of this server's batches
+    number: int
+    #: the position that it rests on
+    basis: int
+    events: tuple[StoreEvent, ...]
+    #: turns that it takes away: our own, and those that nobody waits for any more
+    turns_over: tuple[str, ...]
+    #: if the log refuses it, it asks for a turn by that
+    asks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What one batch of any server did, as the feed shows it."""
+
+    position: int
+    server: str
+    number: int
+    #: in the order of revisions
+    rows: tuple[StoredRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAsked:
+    server: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnGone:
+    server: str
+
+
+FeedItem = Group | TurnAsked | TurnGone
+
+
+class Ticket:
+    """One step on its way.  *step* runs any number of times, and what it did last counts."""
+
+    __slots__ = ("_done", "abandoned", "confirm", "error", "result", "revision_of", "seen", "step", "until")
+
+    def __init__(
+        self,
+        step: Callable[[], Any],
+        revision_of: Callable[[Any], int],
+        done: Callable[[Any, Exception | None], None],
+    ) -> None:
+        self.step = step
+        #: revision of a result; 0: the step wrote nothing
+        self.revision_of = revision_of
+        self._done = done
+        self.result: Any = None
+        self.error: Exception | None = None
+        #: may be answered when this is durable; 0: nothing was staged that it could rest on
+        self.until = 0
+        #: it wrote nothing, and what it rests on may be old: it is answered when the log was asked
+        self.confirm = False
+        #: the position at which it was decided
+        self.seen = 0
+        #: nobody waits for it: it is not run again
+        self.abandoned = False
+
+    def finish(self) -> None:
+        self._done(self.result, self.error)
+
+    def fail(self, error: Exception) -> None:
+        self._done(None, error)

@@ -1,0 +1,297 @@
+"""Kills, pauses and partitions of three etcd members and two API servers, under writers and watchers on both.
+
+``python -m tests.replicated.chaos --seconds 1800`` prints what was done, what was seen, and every violation
+(``history``); it exits with 1 if there is any.  The same seed does the same things, at times that the machine decides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from tests.replicated.chaos_clients import COLLECTION, REQUEST_SECONDS_MAX, Watcher, Writer
+from tests.replicated.chaos_plane import ChaosPlane
+from tests.replicated.history import Truth, Version, check
+
+from sliceplane.api.scheme import ConfigMaps
+from sliceplane.shell.storage.etcd.backend import EtcdBackend
+from sliceplane.store.batches import FeedItem, Group
+from sliceplane.store.types import EventType
+
+NAMES = ["k0", "k1", "k2", "k3"]
+WRITERS_PER_SERVER = 3
+WATCHERS = 4
+CATCH_UP_SECONDS_MAX = 60.0
+
+
+@dataclass
+class Report:
+    seconds: float
+    faults: Counter[str] = field(default_factory=Counter)
+    operations: Counter[str] = field(default_factory=Counter)
+    events: int = 0
+    streams: int = 0
+    segments: int = 0
+    batches: int = 0
+    writers_of_batches: int = 0
+    longest_pause_s: float = 0.0
+    violations: list[str] = field(default_factory=list)
+    #: the ends of the servers' logs
+    logs: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        shown = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
+        done = ", ".join(f"{name} {count}" for name, count in sorted(self.operations.items()))
+        return [
+            f"faults in {self.seconds:.0f} s: {shown}",
+            f"operations: {done}; longest time without an acknowledged write: {self.longest_pause_s:.1f} s",
+            f"log: {self.batches} batches by {self.writers_of_batches} lives of servers",
+            f"watches: {self.events} events over {self.streams} streams, {self.segments} lists",
+            f"violations: {len(self.violations)}",
+            *self.violations[:50],
+        ]
+
+
+class Recorder:
+    """The log, read live and straight from etcd, so that compaction hides nothing."""
+
+    def __init__(self, plane: ChaosPlane) -> None:
+        self._backend = EtcdBackend(plane.etcd)
+        self.groups: list[Group] = []
+        self.gaps: list[str] = []
+
+    def start(self) -> None:
+        snapshot = self._backend.snapshot()
+        self.first = snapshot.loaded.revision
+        self._backend.follow(snapshot.read_at, self._on_items, self.gaps.append)
+
+    def _on_items(self, items: list[FeedItem]) -> None:
+        self.groups.extend(item for item in items if isinstance(item, Group))
+
+    def head_revision(self) -> int:
+        return self._backend.snapshot(history=False).loaded.revision
+
+    @property
+    def reached(self) -> int:
+        return next((group.rows[-1].record.revision for group in reversed(self.groups) if group.rows), self.first)
+
+    def truth(self) -> Truth:
+        batches = []
+        for group in self.groups:
+            rows = [row for row in group.rows if row.record.key.resource == ConfigMaps.storage_key]
+            batches.append([_version(row) for row in rows if row.record.key.namespace == "default"])
+        truth = Truth(batches, self.first)
+        truth.ends = {self.first, *(group.rows[-1].record.revision for group in self.groups if group.rows)}
+        return truth
+
+    def close(self) -> None:
+        self._backend.close()
+
+
+def _version(row: Any) -> Version:
+    record = row.record
+    value = "" if row.type is EventType.DELETED else json.loads(record.body)["data"]["value"]
+    return Version(record.revision, row.type.value, record.key.name, value)
+
+
+class Nemesis:
+    """Does something to the plane, and undoes it after a while; sometimes two things at once."""
+
+    def __init__(self, plane: ChaosPlane, seed: int, report: Report) -> None:
+        self._plane = plane
+        self._random = random.Random(seed)
+        self._report = report
+
+    async def run(self, stop: Callable[[], bool]) -> None:
+        faults = [
+            self._kill_member, self._pause_member, self._isolate_member, self._kill_server, self._pause_server,
+            self._cut_server, self._deafen_server, self._kill_majority, self._pause_majority,
+        ]  # fmt: skip
+        while not stop():
+            await asyncio.sleep(self._random.uniform(0.5, 2.0))
+            chosen = self._random.sample(faults, 2 if self._random.random() < 0.2 else 1)
+            for fault in chosen:
+                self._report.faults[fault.__name__.strip("_").replace("_", " ")] += 1
+            await asyncio.gather(*(fault() for fault in chosen))
+            await self._plane.heal()
+
+    async def _while(self, low: float = 0.5, high: float = 3.5) -> None:
+        await asyncio.sleep(self._random.uniform(low, high))
+
+    def _some_members(self, count: int) -> list[int]:
+        return self._random.sample(range(len(self._plane.members)), count)
+
+    async def _kill_member(self) -> None:
+        (number,) = self._some_members(1)
+        self._plane.members[number].kill()
+        await self._while()
+
+    async def _pause_member(self) -> None:
+        await self._paused(1)
+
+    async def _pause_majority(self) -> None:
+        await self._paused(2)
+
+    async def _paused(self, count: int) -> None:
+        for number in self._some_members(count):
+            if self._plane.members[number].process is not None:
+                self._plane.members[number].pause()
+        await self._while()
+
+    async def _kill_majority(self) -> None:
+        for number in self._some_members(2):
+            self._plane.members[number].kill()
+        await self._while(0.2, 2.0)
+
+    async def _isolate_member(self) -> None:
+        (number,) = self._some_members(1)
+        self._plane.isolate(number, from_servers=self._random.random() < 0.5)
+        await self._while()
+
+    async def _kill_server(self) -> None:
+        self._random.choice(self._plane.servers).kill()
+        await self._while(0.1, 1.0)
+
+    async def _pause_server(self) -> None:
+        self._random.choice(self._plane.servers).send(signal.SIGSTOP)
+        await self._while()
+
+    async def _cut_server(self) -> None:
+        """One server cannot reach some members, maybe none."""
+        links = self._random.choice(self._plane.servers).links
+        for link in self._random.sample(links, self._random.randint(1, len(links))):
+            link.cut = True
+        await self._while()
+
+    async def _deafen_server(self) -> None:
+        """What one server asks of etcd is done, and it does not hear of it."""
+        for link in self._random.choice(self._plane.servers).links:
+            link.deaf = True
+        await self._while()
+
+
+async def play(folder: Path, *, seconds: float, seed: int) -> Report:
+    """Everything, and the verdict."""
+    report = Report(seconds)
+    plane = ChaosPlane(folder)
+    try:
+        await plane.start()
+        recorder = Recorder(plane)
+        await asyncio.to_thread(recorder.start)
+        connector = aiohttp.TCPConnector(ssl=plane.tls(), limit=0, force_close=False)
+        timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX, sock_connect=2)
+        try:
+            async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+                # A request that is sent again behind our back would be two.
+                session._retry_connection = False
+                await _story(plane, recorder, session, report, seed)
+        finally:
+            await asyncio.to_thread(recorder.close)
+            for server in plane.servers:
+                report.logs.append(server.folder.with_suffix(".log").read_text(errors="replace")[-3000:])
+    finally:
+        await plane.close()
+    return report
+
+
+async def _story(
+    plane: ChaosPlane, recorder: Recorder, session: aiohttp.ClientSession, report: Report, seed: int
+) -> None:
+    urls = [server.url for server in plane.servers]
+    ends = time.monotonic() + report.seconds
+    over = lambda: time.monotonic() >= ends  # noqa: E731
+    writers = [
+        Writer(f"c{index}{number}", session, url, urls[index - 1], NAMES, seed * 100 + index * 10 + number)
+        for index, url in enumerate(urls)
+        for number in range(WRITERS_PER_SERVER)
+    ]
+    watchers = [Watcher(f"w{number}", session, urls, seed * 100 + number) for number in range(WATCHERS)]
+    watching = [asyncio.create_task(watcher.run()) for watcher in watchers]
+    work: list[Awaitable[None]] = [writer.run(over) for writer in writers]
+    try:
+        await asyncio.gather(*work, Nemesis(plane, seed, report).run(over))
+        await plane.heal()
+        final = await _last_write(session, urls)
+        deadline = time.monotonic() + CATCH_UP_SECONDS_MAX
+        while time.monotonic() < deadline and min(recorder.reached, *(each.reached for each in watchers)) < final:
+            await asyncio.sleep(0.1)
+        for watcher in watchers:
+            if watcher.reached < final:
+                report.violations.append(f"watch {watcher.name} never got to {final}, it is at {watcher.reached}")
+    finally:
+        for task in watching:
+            task.cancel()
+        await asyncio.gather(*watching, return_exceptions=True)
+    _judge(recorder, writers, watchers, report)
+
+
+async def _last_write(session: aiohttp.ClientSession, urls: list[str]) -> int:
+    """Both servers take writes again."""
+    revision = 0
+    for number, url in enumerate(urls):
+        deadline = time.monotonic() + CATCH_UP_SECONDS_MAX
+        document = {
+            "kind": "ConfigMap",
+            "apiVersion": "v1",
+            "metadata": {"generateName": f"last{number}-"},
+            "data": {"value": f"last{number}"},
+        }
+        while True:
+            try:
+                async with session.post(url + COLLECTION, json=document) as response:
+                    answer = json.loads(await response.read())
+                if response.status == 201:
+                    revision = max(revision, int(answer["metadata"]["resourceVersion"]))
+                    break
+            except (aiohttp.ClientError, TimeoutError, OSError):
+                pass
+            assert time.monotonic() < deadline, f"{url} takes no writes after everything was healed"
+            await asyncio.sleep(0.3)
+    return revision
+
+
+def _judge(recorder: Recorder, writers: list[Writer], watchers: list[Watcher], report: Report) -> None:
+    operations = [operation for writer in writers for operation in writer.history]
+    segments = [segment for watcher in watchers for segment in watcher.segments]
+    report.violations += recorder.gaps
+    report.violations += check(recorder.truth(), operations, segments)
+    for operation in operations:
+        report.operations[f"{operation.verb} {operation.outcome}"] += 1
+    report.events = sum(len(segment.events) for segment in segments)
+    report.segments = len(segments)
+    report.streams = sum(watcher.streams for watcher in watchers)
+    report.batches = len(recorder.groups)
+    report.writers_of_batches = len({group.server for group in recorder.groups})
+    acknowledged = sorted(each.end for each in operations if each.outcome == "ok" and each.verb != "read")
+    report.longest_pause_s = max((later - sooner for sooner, later in pairwise(acknowledged)), default=0.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=1800)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sliceplane-chaos-") as folder:
+        print(f"seed {arguments.seed}, {arguments.seconds:g} s", flush=True)
+        report = asyncio.run(play(Path(folder), seconds=arguments.seconds, seed=arguments.seed))
+    print("\n".join(report.lines()))
+    if report.violations:
+        print(*report.logs, sep="\n")
+    sys.exit(1 if report.violations else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Clients of the chaos: they do one thing after the other and write down what they were told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+from tests.replicated.history import Operation, Segment, Version
+
+COLLECTION = "/api/v1/namespaces/default/configmaps"
+REQUEST_SECONDS_MAX = 6.0
+#: some clients lose patience sooner, and never know
+PATIENCE_SECONDS_MIN = 0.3
+SILENT_SECONDS_MAX = 12.0
+NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
+
+
+class Writer:
+    """One client, on one server; what it wrote it sometimes reads from another at once."""
+
+    def __init__(
+        self, name: str, session: aiohttp.ClientSession, url: str, other: str, names: list[str], seed: int
+    ) -> None:
+        self.name = name
+        self._session = session
+        self._url = url
+        self._other = other
+        self._names = names
+        self._random = random.Random(seed)
+        self._known: dict[str, int] = {}
+        self._count = 0
+        self.history: list[Operation] = []
+
+    async def run(self, stop: Callable[[], bool]) -> None:
+        while not stop():
+            await self._once()
+            await asyncio.sleep(self._random.uniform(0.005, 0.04))
+
+    async def _once(self) -> None:
+        name = self._random.choice(self._names)
+        known = self._known.get(name, 0)
+        chosen = self._random.random()
+        if chosen < 0.25:
+            operation = self._operation("read", name)
+            await self._perform(operation, "GET", f"/{name}", None)
+        elif chosen < 0.35:
+            operation = self._operation("create", name)
+            await self._perform(operation, "POST", "", self._document(operation))
+        elif chosen < 0.42 and known:
+            operation = self._operation("delete", name, condition=known)
+            condition = {"preconditions": {"resourceVersion": str(known)}}
+            await self._perform(
+                operation, "DELETE", f"/{name}", {"kind": "DeleteOptions", "apiVersion": "v1", **condition}
+            )
+        else:
+            condition = known if chosen < 0.65 else 0
+            operation = self._operation("update", name, condition=condition)
+            await self._perform(operation, "PUT", f"/{name}", self._document(operation))
+            if operation.outcome == "ok":
+                await self._go_elsewhere(name, operation.revision)
+
+    async def _go_elsewhere(self, name: str, written: int) -> None:
+        """The other server must know what was acknowledged here: to read it, and to take it as a condition."""
+        chosen = self._random.random()
+        if chosen < 0.3:
+            await self._perform(self._operation("read", name), "GET", f"/{name}", None, at=self._other)
+        elif chosen < 0.6:
+            operation = self._operation("update", name, condition=written)
+            await self._perform(operation, "PUT", f"/{name}", self._document(operation), at=self._other)
+
+    def _operation(self, verb: Any, name: str, condition: int = 0) -> Operation:
+        self._count += 1
+        value = f"{self.name}-{self._count}" if verb in ("create", "update") else ""
+        return Operation(self.name, verb, name, time.monotonic(), value=value, condition=condition)
+
+    @staticmethod
+    def _document(operation: Operation) -> dict[str, Any]:
+        head = {"name": operation.name}
+        if operation.condition:
+            head["resourceVersion"] = str(operation.condition)
+        return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": head, "data": {"value": operation.value}}
+
+    async def _perform(self, operation: Operation, method: str, path: str, body: Any, at: str = "") -> None:
+        patience = aiohttp.ClientTimeout(total=self._random.uniform(PATIENCE_SECONDS_MIN, REQUEST_SECONDS_MAX))
+        try:
+            async with self._session.request(
+                method, (at or self._url) + COLLECTION + path, json=body, timeout=patience
+            ) as response:
+                code, answer = response.status, json.loads(await response.read())
+        except aiohttp.ClientConnectorError:
+            await asyncio.sleep(0.1)  # it was never sent
+            return
+        except (*NO_ANSWER, ValueError):
+            self.history.append(operation)
+            return
+        operation.end = time.monotonic()
+        self._judge(operation, code, answer)
+
+    def _judge(self, operation: Operation, code: int, answer: dict[str, Any]) -> None:
+        operation.code = code
+        if code in (200, 201):
+            operation.outcome = "ok"
+            if operation.verb != "delete":
+                operation.revision = self._known[operation.name] = int(answer["metadata"]["resourceVersion"])
+            if operation.verb == "read":
+                operation.value = answer["data"]["value"]
+        else:
+            operation.reason = str(answer.get("reason", ""))
+            certain = code < 500 or "storage is unavailable" in str(answer.get("message"))
+            operation.outcome = "refused" if certain else "unknown"
+        if operation.outcome == "unknown":
+            operation.end = float("inf")  # it may take effect at any time
+        if operation.reason in ("Conflict", "NotFound"):
+            self._known.pop(operation.name, None)
+        self.history.append(operation)
+
+
+class Watcher:
+    """Lists and watches for ever; whatever ends a stream, the next one goes on where it ended, maybe elsewhere."""
+
+    def __init__(self, name: str, session: aiohttp.ClientSession, urls: list[str], seed: int) -> None:
+        self.name = name
+        self._session = session
+        self._urls = urls
+        self._random = random.Random(seed)
+        self.segments: list[Segment] = []
+        self.reached = 0
+        self.streams = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            url = self._random.choice(self._urls)
+            with contextlib.suppress(*NO_ANSWER, ValueError):
+                if self.reached == 0:
+                    await self._list(url)
+                else:
+                    await self._watch(url)
+            await asyncio.sleep(self._random.uniform(0.01, 0.2))
+
+    async def _list(self, url: str) -> None:
+        timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS_MAX)
+        async with self._session.get(url + COLLECTION, timeout=timeout) as response:
+            listed = json.loads(await response.read())
+        if response.status != 200:
+            return
+        state = {
+            item["metadata"]["name"]: (int(item["metadata"]["resourceVersion"]), item["data"]["value"])
+            for item in listed["items"]
+        }
+        self.reached = int(listed["metadata"]["resourceVersion"])
+        self.segments.append(Segment(self.name, self.reached, state))
+
+    async def _watch(self, url: str) -> None:
+        query = {
+            "watch": "1", "resourceVersion": str(self.reached), "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(self._random.randint(4, 20)),
+        }  # fmt: skip
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=SILENT_SECONDS_MAX, sock_connect=2)
+        async with self._session.get(url + COLLECTION, params=query, timeout=timeout) as response:
+            if response.status == 410:
+                self.reached = 0
+            if response.status != 200:
+                return
+            self.streams += 1
+            async for line in response.content:
+                message = json.loads(line)
+                if message["type"] == "ERROR":
+                    if message["object"].get("code") == 410:
+                        self.reached = 0
+                    return
+                self._note(message["type"], message["object"])
+
+    def _note(self, kind: str, shown: dict[str, Any]) -> None:
+        head = shown["metadata"]
+        value = shown["data"]["value"] if kind in ("ADDED", "MODIFIED") else ""
+        version = Version(int(head["resourceVersion"]), kind, head.get("name", ""), value)
+        self.segments[-1].events.append(version)
+        self.reached = max(self.reached, version.revision)

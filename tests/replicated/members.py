@@ -1,0 +1,106 @@
+"""etcd clusters for tests: Debian's etcd on loopback ports, in a folder of the test's own."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+START_SECONDS_MAX = 15.0
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@dataclass
+class Member:
+    """One etcd process.  ``peer_port`` may lead to it through something that others can cut."""
+
+    name: str
+    folder: Path
+    port: int
+    listen_peer_port: int
+    advertised_peer_port: int
+    #: NAME=URL,... of all members
+    everybody: str = ""
+    #: further flags, for TLS
+    flags: tuple[str, ...] = ()
+    scheme: str = "http"
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        assert self.process is None, f"{self.name} runs already"
+        log = (self.folder / f"{self.name}.log").open("ab")
+        command = [
+            "etcd", "--name", self.name, "--data-dir", str(self.folder / self.name),
+            "--listen-client-urls", self.url, "--advertise-client-urls", self.url,
+            "--listen-peer-urls", f"http://127.0.0.1:{self.listen_peer_port}",
+            "--initial-advertise-peer-urls", f"http://127.0.0.1:{self.advertised_peer_port}",
+            "--initial-cluster", self.everybody, "--heartbeat-interval", "50", "--election-timeout", "500",
+            "--logger", "zap", "--log-level", "error", *self.flags,
+        ]  # fmt: skip
+        with log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """As by the loss of power, as far as the process can tell."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def pause(self) -> None:
+        assert self.process is not None, f"{self.name} does not run"
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"{self.name} does not answer; its log is in {self.folder}")
+
+
+def make(folder: Path, count: int) -> list[Member]:
+    members = []
+    for number in range(count):
+        peer = free_port()
+        members.append(Member(f"m{number}", folder, free_port(), peer, peer))
+    everybody = ",".join(f"{each.name}=http://127.0.0.1:{each.advertised_peer_port}" for each in members)
+    for each in members:
+        each.everybody = everybody
+    return members
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, count: int) -> Iterator[list[Member]]:
+    """*count* members that run; gone at the end, whatever was done to them."""
+    members = make(folder, count)
+    try:
+        for each in members:
+            each.start()
+        for each in members:
+            each.wait_ready()
+        yield members
+    finally:
+        for each in members:
+            each.kill()

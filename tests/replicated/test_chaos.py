@@ -1,0 +1,28 @@
+"""The chaos in small, each time; in full where somebody asks: ``make soak``, ``python -m tests.replicated.chaos``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.replicated.chaos import Report, play
+
+pytestmark = pytest.mark.timeout(3600)
+
+
+def verdict(report: Report) -> str:
+    return "\n".join([*report.lines(), *report.logs])
+
+
+async def test_forty_seconds(tmp_path: Path) -> None:
+    report = await play(tmp_path, seconds=40, seed=1)
+    assert not report.violations, verdict(report)
+    assert report.operations["update ok"] > 50, verdict(report)
+    assert report.events > 100, verdict(report)
+    assert sum(report.faults.values()) >= 5, verdict(report)
+
+
+@pytest.mark.slow
+async def test_thirty_minutes(tmp_path: Path) -> None:
+    report = await play(tmp_path, seconds=1800, seed=2)
+    assert not report.violations, verdict(report)

@@ -5,15 +5,24 @@ traffic into the void, and a latency that ends before the write is none.  So a c
 write, and counts when a write has succeeded; one that failed leaves it waiting for the next (upstream loses its trigger
 times and clean-ups then, reference A6 and A12).
 
+**Memory** is that of the Services there are, however long the history was, if the owner of the plane takes what there
+is to take after each write.  Two things can be waited for in vain, and have a limit each: UDP ports that went where
+flows cannot be looked at (a host without ``conntrack``), and trigger times where the kernel refuses every write.
+
 Owned by one data plane.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sliceplane.proxy.model import ServiceChange, ServiceKey, ServicePort
+
+#: UDP ports that went and whose flows nobody has looked at yet; beyond it the oldest are left to their time-out
+UDP_GONE_MAX = 10_000
+#: trigger times that wait for the kernel to take a write; later ones are not measured
+TRIGGERS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +48,7 @@ _PLAIN = Facts()
 
 
 class Aftermath:
-    """See the module.  Memory: only Services of which there is something to say."""
+    """See the module.  Holds only Services of which there is something to say."""
 
     def __init__(self) -> None:
         self._waiting: dict[ServiceKey, Facts] = {}
@@ -47,7 +56,7 @@ class Aftermath:
         self._facts: dict[ServiceKey, Facts] = {}
         self._latencies: list[float] = []
         self._udp: set[ServiceKey] = set()
-        self._udp_gone: list[ServicePort] = []
+        self._udp_gone: dict[ServicePort, None] = {}  # the oldest first; none that is there
         self._checks: dict[ServiceKey, HealthCheck] = {}
         self._internal = self._external = 0
 
@@ -59,7 +68,7 @@ class Aftermath:
 
     def note_triggers(self, moments: tuple[float, ...]) -> None:
         """Those of the write that begins now; seconds since the epoch."""
-        self._triggers.extend(moments)
+        self._triggers.extend(moments[: TRIGGERS_MAX - len(self._triggers)])
 
     def on_success(self, now: float) -> None:
         """The kernel has all that was noted."""
@@ -67,9 +76,7 @@ class Aftermath:
             old, new = self._facts.get(key, _PLAIN), self._waiting[key]
             self._internal += new.internal_without_local - old.internal_without_local
             self._external += new.external_without_local - old.external_without_local
-            if new.udp:
-                self._udp.add(key)
-            self._udp_gone += [port for port in old.udp if port not in new.udp]
+            self._note_udp(key, old.udp, new.udp)
             self._checks.pop(key, None)
             if new.health is not None:
                 self._checks[key] = new.health
@@ -77,8 +84,22 @@ class Aftermath:
             if new != _PLAIN:
                 self._facts[key] = new
         self._waiting = {}
+        self._drop_oldest_gone()
         self._latencies.extend(max(0.0, now - moment) for moment in self._triggers)
         self._triggers = []
+
+    def _note_udp(self, key: ServiceKey, old: tuple[ServicePort, ...], new: tuple[ServicePort, ...]) -> None:
+        if new:
+            self._udp.add(key)
+        else:
+            self._udp.discard(key)
+        for port in new:  # its flows are now judged by its endpoints
+            self._udp_gone.pop(port, None)
+        self._udp_gone.update(dict.fromkeys(port for port in old if port not in new))
+
+    def _drop_oldest_gone(self) -> None:
+        if len(self._udp_gone) > UDP_GONE_MAX:
+            self._udp_gone = dict.fromkeys(list(self._udp_gone)[-UDP_GONE_MAX:])
 
     @property
     def health_checks(self) -> Mapping[ServiceKey, HealthCheck]:
@@ -102,20 +123,35 @@ class Aftermath:
 
     def take_udp_gone(self) -> tuple[ServicePort, ...]:
         """UDP ports that are not, or are otherwise, since the last call: what they were may be nobody's now."""
-        taken, self._udp_gone = tuple(self._udp_gone), []
+        taken, self._udp_gone = tuple(self._udp_gone), {}
         return taken
+
+    def put_back_udp(self, services: Iterable[ServiceKey], gone: Iterable[ServicePort]) -> None:
+        """What was taken, and came to nothing: it is given out again, but for what is otherwise by now."""
+        self._udp.update(key for key in services if self._udp_of(key))
+        went = (port for port in gone if port not in self._udp_of(port.name.service))
+        self._udp_gone = dict.fromkeys(went) | self._udp_gone
+        self._drop_oldest_gone()
+
+    def _udp_of(self, key: ServiceKey) -> tuple[ServicePort, ...]:
+        return self._facts.get(key, _PLAIN).udp
 
     def udp_services(self) -> tuple[ServiceKey, ...]:
         """All Services with UDP ports that the kernel has."""
         return tuple(sorted(key for key, facts in self._facts.items() if facts.udp))
 
     def check(self) -> None:
-        """The sums are those of the parts.  O(state)."""
+        """The sums are those of the parts, and nothing is kept of what is not there.  O(state)."""
         internal = sum(facts.internal_without_local for facts in self._facts.values())
         external = sum(facts.external_without_local for facts in self._facts.values())
         assert (internal, external) == (self._internal, self._external), f"{self.without_local} is not {self._facts}"
         checks = {key: facts.health for key, facts in self._facts.items() if facts.health is not None}
         assert checks == self._checks, f"{self._checks} should be {checks}"
+        assert self._udp <= set(self.udp_services()), f"{self._udp} are more than {self.udp_services()}"
+        back = [port for port in self._udp_gone if port in self._udp_of(port.name.service)]
+        assert not back, f"{back} are said to be gone"
+        assert len(self._udp_gone) <= UDP_GONE_MAX, f"{len(self._udp_gone)} UDP ports that went"
+        assert len(self._triggers) <= TRIGGERS_MAX, f"{len(self._triggers)} trigger times"
 
 
 def _facts(change: ServiceChange) -> Facts:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.conntrack import Expected
-from sliceplane.proxy.model import ServiceKey, ServicePort
+from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.plane import Plane
 from sliceplane.shell.conntrack import ConntrackError
 from sliceplane.shell.log import get_logger
@@ -59,6 +59,9 @@ class Consequences:
         """The kernel has what the plane has."""
         plane, aftermath = self._plane, self._plane.aftermath
         self._samples.on_written(plane.family, self._clock(), aftermath.take_latencies(), aftermath.without_local)
+        if self._flows is None:
+            aftermath.take_udp()
+            aftermath.take_udp_gone()
         self._all_flows = self._all_flows or full
         self._changed.set()
         await self._health.update(aftermath.health_checks, plane.node_port_addresses)
@@ -66,19 +69,17 @@ class Consequences:
     async def run(self) -> None:
         """Forgets UDP flows that lead to where nobody is, until cancelled: after each write those of the Services that
         changed, after a full one all; all too where a port went, whose address may be another Service's as well."""
-        plane, waiting, told = self._plane, set[ServiceKey](), ""
-        gone: list[ServicePort] = []
+        plane, aftermath, told = self._plane, self._plane.aftermath, ""
         while self._flows is not None:
             await self._changed.wait()
             self._changed.clear()
-            waiting.update(plane.aftermath.take_udp())
-            gone += plane.aftermath.take_udp_gone()
+            services, gone = aftermath.take_udp(), aftermath.take_udp_gone()
             if self._all_flows or gone:
                 self._all_flows = False
-                waiting.update(plane.aftermath.udp_services())
-            if not waiting and not gone:
+                services = aftermath.udp_services()
+            if not services and not gone:
                 continue
-            expected = plane.expected_flows(tuple(sorted(waiting)), tuple(gone))
+            expected = plane.expected_flows(services, gone)
             started = self._clock()
             try:
                 forgotten = await self._flows.reconcile(plane.family, expected)
@@ -86,12 +87,11 @@ class Consequences:
                 if str(error) != told:
                     told = str(error)
                     _log.error("stale UDP flows not forgotten", family=plane.family, error=told)
+                aftermath.put_back_udp(services, gone)
                 await asyncio.sleep(FLOWS_RETRY_S)
                 self._changed.set()
                 continue
             told = ""
-            waiting.clear()
-            gone.clear()
             self._samples.on_conntrack(plane.family, self._clock() - started, forgotten)
 
     async def close(self) -> None:

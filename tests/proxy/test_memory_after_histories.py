@@ -1,0 +1,150 @@
+"""However long a history was, what a plane holds in the end is what it holds after a short one; also where nobody looks
+at UDP flows, and where the kernel takes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.nft.machine import Machine, service
+from tests.nft.random_world import FAMILIES, NODE, RULES, World, blocks, take_consequences, tell
+
+from sliceplane.iptables.plane import FamilyPlane as IptablesPlane
+from sliceplane.kit.ip import Family
+from sliceplane.kit.rng import Rng
+from sliceplane.nft.plane import FamilyPlane as NftPlane
+from sliceplane.nft.table import RETIRE_AFTER_S
+from sliceplane.proxy import aftermath
+from sliceplane.proxy.model import ServicePort
+from sliceplane.proxy.plane import PlaneConfig
+from sliceplane.shell.proxy_consequences import Consequences
+from sliceplane.shell.proxy_samples import ProxySamples
+
+SERVICES, BATCH, EVENTS = 30, 40, 2_000
+#: blocks of a few hundred thousand; where nobody takes what went, two planes gain 700 by as many events
+GROWTH_MAX = 200
+
+AnyPlane = NftPlane | IptablesPlane
+
+
+class Churn:
+    """Two planes, and a kernel that takes everything."""
+
+    def __init__(self, make: Callable[[Family, PlaneConfig], AnyPlane], *, flows: bool) -> None:
+        """*flows*: there is somebody to look at UDP flows."""
+        self._planes = [make(family, PlaneConfig(node_name=NODE, rules=RULES)) for family in FAMILIES]
+        self._world, self._rng, self._now = World(Rng(7), SERVICES), Rng(8), 0.0
+        self._flows = flows
+        for plane in self._planes:
+            plane.on_synced(0.0)
+
+    def run(self, events: int) -> int:
+        """*events*, and then everything goes; the memory in use after that."""
+        for number in range(events):
+            self._tell(*self._world.event())
+            if number % BATCH == 0:
+                self._sync()
+                self._now += self._rng.uniform(0.0, 1.0)
+        for event in self._world.removals():
+            self._tell(*event)
+        for _ in range(3):
+            self._sync()
+            self._now += RETIRE_AFTER_S
+        for plane in self._planes:
+            plane.check()
+            assert (plane.services, plane.next_deadline()) == (0, None)
+        return blocks()
+
+    def _tell(self, old: Any, new: Any) -> None:
+        for plane in self._planes:
+            tell(plane, old, new, self._now)
+
+    def _sync(self) -> None:
+        for plane in self._planes:
+            while plane.due(self._now):
+                if plane.take_transaction(self._now) is not None:
+                    plane.on_success(self._now)
+            if self._flows:
+                take_consequences(plane)
+            else:  # no ``conntrack`` on this host
+                plane.aftermath.put_back_udp(plane.aftermath.take_udp(), plane.aftermath.take_udp_gone())
+
+
+@pytest.mark.parametrize("make", [NftPlane, IptablesPlane])
+@pytest.mark.parametrize("flows", [True, False])
+def test_a_history_leaves_nothing_however_long_it_was(
+    make: Callable[[Family, PlaneConfig], AnyPlane], flows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aftermath, "UDP_GONE_MAX", 50)
+    churn = Churn(make, flows=flows)
+    churn.run(EVENTS)  # tables of whatever kind have their size
+    before = churn.run(EVENTS)
+    assert churn.run(EVENTS) - before < GROWTH_MAX
+
+
+def dns(number: int) -> dict[str, Any]:
+    return {"ports": [{"name": "dns", "port": number, "protocol": "UDP"}]}
+
+
+def test_of_udp_ports_that_went_the_newest_are_kept_until_flows_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aftermath, "UDP_GONE_MAX", 3)
+    machine = Machine()
+    told = machine.plane.aftermath
+
+    def numbers(ports: tuple[ServicePort, ...]) -> list[int]:
+        return [port.port for port in ports]
+
+    for number in range(1, 7):
+        machine.put(service(**dns(number)))
+        machine.sync()
+    services, gone = told.take_udp(), told.take_udp_gone()
+    assert numbers(gone) == [3, 4, 5]
+    machine.put(service(**dns(4)))  # 6 goes, 4 comes back
+    machine.sync()
+    told.put_back_udp(services, gone)
+    machine.plane.check()
+    assert numbers(told.take_udp_gone()) == [3, 5, 6]
+    told.put_back_udp((), gone)
+    machine.put(service(**dns(5)))
+    machine.sync()
+    machine.plane.check()
+    assert numbers(told.take_udp_gone()) == [3, 4]
+    assert told.take_udp() == services
+    machine.drop(service())
+    machine.sync()
+    told.put_back_udp(services, ())
+    assert told.take_udp() == (), "a Service that is gone has no endpoints to compare flows with"
+
+
+def test_trigger_times_do_not_pile_up_where_the_kernel_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aftermath, "TRIGGERS_MAX", 3)
+    told = aftermath.Aftermath()
+    for moment in range(10):
+        told.note_triggers((float(moment), moment + 0.5))
+        told.check()
+    told.on_success(10.0)
+    assert told.take_latencies() == (10.0, 9.5, 9.0)
+
+
+async def test_a_proxy_that_leaves_flows_alone_keeps_none_to_look_at() -> None:
+    machine = Machine()
+
+    async def listen(*_: Any) -> Any:
+        raise AssertionError("there are no health ports")
+
+    consequences = Consequences(
+        machine.plane,
+        ProxySamples(),
+        None,
+        healthy=lambda: True,
+        on_port_failed=lambda *_: None,
+        listen=listen,
+        clock=lambda: 0.0,
+    )
+    for number in (1, 2):
+        machine.put(service(**dns(number)))
+        machine.sync()
+    await consequences.on_written(full=False)
+    assert (machine.plane.aftermath.take_udp(), machine.plane.aftermath.take_udp_gone()) == ((), ())
+    await consequences.close()

@@ -201,6 +201,21 @@ def _spare_collector() -> None:
     gc.set_threshold(GC_YOUNG_OBJECTS, 10, 10)
 
 
+async def _drain(plane: Plane, asked_again: asyncio.Event) -> None:
+    """Until clients had their time to leave, or a second signal."""
+    if not plane.config.shutdown_delay_s:
+        return
+    tasks = {asyncio.ensure_future(plane.drain()), asyncio.ensure_future(asked_again.wait())}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
 async def _run(plane: Plane) -> None:
     asked_to_stop = asyncio.Event()
     on_stop_signal(asked_to_stop.set)
@@ -216,6 +231,8 @@ async def _run(plane: Plane) -> None:
             say(f"ready {plane.url} kubeconfig={plane.kubeconfig}")
             _spare_collector()
             await stopping
+            asked_to_stop.clear()
+            await _drain(plane, asked_to_stop)
     finally:
         stopping.cancel()
         await plane.stop()

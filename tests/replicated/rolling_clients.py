@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 
 from sliceplane.api.errors import StatusError
-from sliceplane.api.scheme import Pods, Resource
+from sliceplane.api.scheme import Leases, Pods, Resource
 from sliceplane.shell.client.base import Unreachable
 from sliceplane.shell.client.http import HttpClient
 
@@ -185,6 +185,23 @@ class RawWatch:
             assert int(version) > int(self.version), f"{kind} {version} twice"
             self.events.append((kind, document["metadata"]["name"], int(version)))
         self.version = version
+
+
+class Holders:
+    """Who held the Lease of the controllers, from when on; "" for nobody."""
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+        self.seen: list[tuple[float, str]] = []
+
+    async def run(self) -> None:
+        while True:
+            with contextlib.suppress(Unreachable):
+                lease = json.loads(await self._client.get(Leases, "kube-system", "sliceplane-controllers"))
+                holder = str(lease["spec"].get("holderIdentity") or "")
+                if not self.seen or self.seen[-1][1] != holder:
+                    self.seen.append((time.monotonic(), holder))
+            await asyncio.sleep(0.05)
 
 
 async def cancelled(*tasks: asyncio.Task[None]) -> None:

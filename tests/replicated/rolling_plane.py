@@ -97,16 +97,28 @@ class Controllers(Process):
 class RollingPlane:
     """``start``, then replace what you want, then ``close``."""
 
-    def __init__(self, folder: Path, etcd: Member) -> None:
+    def __init__(self, folder: Path, etcd: Member, *, embedded: bool = False, delay_s: float = DELAY_SECONDS) -> None:
+        """*embedded*: the controllers are in the servers (``sliceplane up``), and there are no others."""
         self.folder = folder
+        self.embedded = embedded
+        self.delay_s = delay_s
         ports = [free_port(), free_port()]
         prefix = f"/{os.urandom(6).hex()}"
         self.balancer = Balancer(ports)
-        flags = ("--etcd", etcd.url, "--etcd-prefix", prefix, f"--shutdown-delay-duration={DELAY_SECONDS}s")
+        flags = ("--etcd", etcd.url, "--etcd-prefix", prefix, f"--shutdown-delay-duration={delay_s}s")
+        if embedded:
+            flags += (f"--max-endpoints-per-slice={MAX_ENDPOINTS}",)
         self.servers = [
             Process(
                 folder / f"s{number}.log",
-                *("apiserver", "--data-dir", str(self._data(number)), "--secure-port", str(port), *flags),
+                *(
+                    "up" if embedded else "apiserver",
+                    "--data-dir",
+                    str(self._data(number)),
+                    "--secure-port",
+                    str(port),
+                    *flags,
+                ),
             )
             for number, port in enumerate(ports)
         ]
@@ -118,19 +130,20 @@ class RollingPlane:
 
     async def start(self) -> None:
         await self.balancer.start()
-        for number, server in enumerate(self.servers):
-            if number:
-                self._data(number).mkdir(mode=0o700)
-                shutil.copytree(self._data(0) / "pki", self._data(number) / "pki")
-                shutil.copy(self._data(0) / "tokens.csv", self._data(number) / "tokens.csv")
-            server.start()
-            await self.balancer.until_ready(number, READY_SECONDS_MAX)
-        config = self.folder / "shared.kubeconfig"
-        text = (self._data(0) / "admin.kubeconfig").read_text()
-        config.write_text(text.replace(f"127.0.0.1:{self.balancer.ports[0]}", f"127.0.0.1:{self.balancer.port}"))
-        self.controllers = [Controllers(self.folder, number, config) for number in range(2)]
-        for each in self.controllers:
-            each.start()
+        self.servers[0].start()
+        await self.balancer.until_ready(0, READY_SECONDS_MAX)
+        self._data(1).mkdir(mode=0o700)
+        shutil.copytree(self._data(0) / "pki", self._data(1) / "pki")
+        shutil.copy(self._data(0) / "tokens.csv", self._data(1) / "tokens.csv")
+        self.servers[1].start()
+        if not self.embedded:
+            config = self.folder / "shared.kubeconfig"
+            text = (self._data(0) / "admin.kubeconfig").read_text()
+            config.write_text(text.replace(f"127.0.0.1:{self.balancer.ports[0]}", f"127.0.0.1:{self.balancer.port}"))
+            self.controllers = [Controllers(self.folder, number, config) for number in range(2)]
+            for each in self.controllers:
+                each.start()
+        await self.balancer.until_ready(1, READY_SECONDS_MAX)
         await asyncio.gather(*(each.until("ok") for each in self.controllers))
 
     @property

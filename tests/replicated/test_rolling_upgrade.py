@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -24,12 +25,13 @@ from tests.replicated.rolling_clients import (
     REQUEST_SECONDS_MAX,
     Creator,
     Flipper,
+    Holders,
     RawWatch,
     Record,
     Requests,
     cancelled,
 )
-from tests.replicated.rolling_plane import DELAY_SECONDS, MAX_ENDPOINTS, RollingPlane
+from tests.replicated.rolling_plane import MAX_ENDPOINTS, RollingPlane
 
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Node, Pod, Service
@@ -40,6 +42,8 @@ from sliceplane.slices import oracle
 
 FLIPPED, STEADY, GROUP = 8, 4, 3
 HANDOVER_SECONDS_MAX = 5.0
+#: how long the Lease of a leader that was killed lasts
+LEASE_SECONDS = 3.0
 SETTLE_SECONDS_MAX = 20.0
 GRACEFUL = signal.SIGTERM
 
@@ -99,8 +103,8 @@ async def _make_objects(requests: Requests) -> None:
 
 
 @asynccontextmanager
-async def under_load(folder: Path, etcd: Member) -> AsyncIterator[Load]:
-    plane = RollingPlane(folder, etcd)
+async def under_load(folder: Path, etcd: Member, **options: Any) -> AsyncIterator[Load]:
+    plane = RollingPlane(folder, etcd, **options)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(plane.close)
         await plane.start()
@@ -122,7 +126,8 @@ async def under_load(folder: Path, etcd: Member) -> AsyncIterator[Load]:
                 Informer(plane.client(0), EndpointSlices, namespace="default"),
                 Informer(plane.client(1), EndpointSlices, namespace="default"),
                 Informer(plane.client(), EndpointSlices, namespace="default"),
-                Informer(plane.client(), Nodes),
+                # Nothing happens to these: all that they hear is where to go on.
+                *(Informer(plane.client(), Nodes) for _ in range(3)),
             ],
             view=EndpointView(plane.client(), "web"),
             addresses=frozenset(map(_address, range(FLIPPED + STEADY))),
@@ -170,10 +175,12 @@ async def _replace_server(load: Load, number: int, how: signal.Signals) -> str:
     assert balancer.homeless == homeless, "there was a moment without a server"
     if how is GRACEFUL:
         assert code == 0, plane.servers[number].log.read_text()[-4000:]
+    if how is GRACEFUL and plane.delay_s:
         assert states[0] == "draining", states
         shown = [each.at for each in balancer.seen if each.server == number and each.at >= began]
-        assert shown[1] - shown[0] >= DELAY_SECONDS * 0.6, f"drained for {shown[1] - shown[0]:.2f} s"
+        assert shown[1] - shown[0] >= plane.delay_s * 0.6, f"drained for {shown[1] - shown[0]:.2f} s"
         assert balancer.misled == misled, "a client was sent to a server that was gone"
+    assert balancer.states(1 - number, began) == [], "the server that stayed was not ready for a moment"
     assert states[-1] == "ready", states
     assert "ready" not in states[:-1], f"it was ready, and then not: {states}"
     return f"server {number}: ended in {ended - began:.2f} s, the new one ready {took:.2f} s later, seen as {states}"
@@ -189,7 +196,8 @@ async def _replace_controllers(load: Load, number: int, how: signal.Signals) -> 
     if led:
         await other.until("ok: leading", seconds=SETTLE_SECONDS_MAX)
         handed_s = time.monotonic() - began
-        assert handed_s < HANDOVER_SECONDS_MAX, f"the other one led after {handed_s:.1f} s"
+        limit_s = HANDOVER_SECONDS_MAX + (0 if how is GRACEFUL else LEASE_SECONDS)
+        assert handed_s < limit_s, f"the other one led after {handed_s:.1f} s"
         handed_over = f", handed over in {handed_s:.2f} s"
     assert await ending == (0 if how is GRACEFUL else -9)
     one.start()
@@ -198,8 +206,11 @@ async def _replace_controllers(load: Load, number: int, how: signal.Signals) -> 
 
 
 async def _roll(load: Load, how: signal.Signals) -> list[str]:
-    """The leader is the second of the controllers that go, so that it is handed over once at least."""
+    """The leader goes first among the controllers, so that it is handed over twice."""
+    leader = await load.plane.leader()
     told = [await _replace_server(load, number, how) for number in (0, 1)]
+    if how is GRACEFUL:
+        assert await load.plane.leader() == leader, "the leader lost its Lease as a server was replaced"
     leader = await load.plane.leader()
     return told + [await _replace_controllers(load, number, how) for number in (leader, 1 - leader)]
 
@@ -299,3 +310,64 @@ async def test_whoever_is_killed_is_replaced_as_well(etcd: Member, tmp_path: Pat
         record = load.requests.record
         _tell(load, steps, record)
         assert not record.failed, record.failed[:5]
+
+
+@pytest.mark.slow
+async def test_without_a_delay_requests_fail_only_where_they_may_be_sent_again(etcd: Member, tmp_path: Path) -> None:
+    async with under_load(tmp_path, etcd, delay_s=0.0) as load:
+        steps = [await _replace_server(load, number, GRACEFUL) for number in (0, 1)]
+        record = load.requests.record
+        _tell(load, steps, record)
+        assert not record.failed, record.failed[:5]
+
+
+@pytest.mark.slow
+async def test_servers_with_controllers_hand_them_over_and_stay_ready(etcd: Member, tmp_path: Path) -> None:
+    async with under_load(tmp_path, etcd, embedded=True) as load:
+        holders = Holders(load.plane.client())
+        following = asyncio.create_task(holders.run())
+        steps = []
+        try:
+            await _until(lambda: bool(holders.seen))
+            for number in (0, 1):
+                began, before = time.monotonic(), holders.seen[-1][1]
+                steps.append(await _replace_server(load, number, GRACEFUL))
+                await _until(lambda: bool(holders.seen[-1][1]))
+                if holders.seen[-1][1] != before:
+                    handed_s = holders.seen[-1][0] - began
+                    steps.append(f"handed over in {handed_s:.2f} s")
+                    assert handed_s < HANDOVER_SECONDS_MAX, holders.seen
+        finally:
+            await cancelled(following)
+        record = load.requests.record
+        _tell(load, steps, record)
+        assert len({holder for _, holder in holders.seen if holder}) > 1, "nobody else ever led"
+        assert [*record.failed, *record.broken, *record.put_off] == []
+
+
+@pytest.mark.slow
+@pytest.mark.kubectl
+async def test_kubectl_does_not_notice_either(etcd: Member, tmp_path: Path) -> None:
+    async with under_load(tmp_path, etcd) as load:
+        text = (tmp_path / "shared.kubeconfig").read_text()
+        assert load.plane.url in text
+        asked, over = [0], [False]
+
+        async def ask() -> None:
+            while not over[0]:
+                for arguments in (["get", "pods"], ["annotate", "node", "n1", f"seen={asked[0]}", "--overwrite"]):
+                    process = await asyncio.create_subprocess_exec(
+                        "kubectl", "--kubeconfig", str(tmp_path / "shared.kubeconfig"), *arguments,
+                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                    )  # fmt: skip
+                    _, said = await process.communicate()
+                    assert process.returncode == 0, said.decode()
+                    asked[0] += 1
+
+        asking = asyncio.create_task(ask())
+        await asyncio.sleep(0.5)
+        steps = [await _replace_server(load, number, GRACEFUL) for number in (0, 1)]
+        over[0] = True
+        await asking
+        _tell(load, [*steps, f"{asked[0]} calls of kubectl"], load.requests.record)
+        assert asked[0] > 4

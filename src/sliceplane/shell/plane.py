@@ -144,8 +144,7 @@ class Plane:
         self._started: list[Service] = []
         #: undone in reverse order by ``stop``
         self._cleanup = contextlib.AsyncExitStack()
-        self._up = False
-        self._stopping = False
+        self._up = self._stopping = self._left = False
         # Set by ``start``, in this order.
         self.data_dir: DataDir
         self.url: str
@@ -433,7 +432,10 @@ class Plane:
         return 0 if self._stopping else self.registry.keep_api_service(now)
 
     async def _leave(self) -> None:
-        """Nobody shall be sent here any more."""
+        """Nobody shall be sent here any more.  Said once."""
+        if self._left:
+            return
+        self._left = True
         try:
             async with asyncio.timeout(STOP_GRACE_SECONDS):
                 await self.committer.write(lambda: self.registry.leave_api_service(self.clock()), int)

@@ -13,6 +13,7 @@ from sliceplane.shell.storage.errors import StorageError
 from sliceplane.shell.storage.etcd import wire
 from sliceplane.shell.storage.etcd.backend import EtcdBackend
 from sliceplane.shell.storage.etcd.layout import FORMAT
+from sliceplane.store.types import Key, Record
 
 
 def _upgrade(server: Server, version: bytes) -> None:
@@ -56,6 +57,25 @@ async def test_a_server_that_runs_stops_writing_and_goes_on_when_it_is_set_back(
                 await asyncio.sleep(0.02)
         await server.put("a", "3")
         assert await server.get("a") == "3"
+
+
+async def test_objects_that_only_a_newer_server_knows_stay(etcd: Member) -> None:
+    async with servers(2, etcd.url) as (one, other):
+        key = Key("widgets.newer.dev", "default", "w")
+        body = b'{"apiVersion":"newer.dev/v1","kind":"Widget","metadata":{"name":"w","uid":"u-1"}}'
+
+        def build(revision: int) -> Record:
+            return Record(key=key, revision=revision, created=revision, uid="u-1", body=body, labels={}, fields={})
+
+        await one.committer.write(lambda: one.store.stage_put(key, build).revision, int)
+        await other.put("a", "1")
+        assert other.store.latest(key) is not None
+        later = EtcdBackend(one.backend_config)
+        try:
+            rows = (await asyncio.to_thread(later.snapshot)).loaded.history
+        finally:
+            later.close()
+        assert [row.record.body for row in rows if row.record.key == key] == [body]
 
 
 async def test_a_write_that_comes_too_late_may_be_sent_again(etcd: Member) -> None:

@@ -84,3 +84,14 @@ async def test_a_write_that_comes_too_late_may_be_sent_again(etcd: Member) -> No
         with pytest.raises(StatusError) as refused:
             await server.put("a", "1")
         assert (refused.value.code, refused.value.retry_after_s) == (503, 1)
+
+
+async def test_a_server_whose_memory_is_old_is_not_ready_until_it_is_current(etcd: Member) -> None:
+    async with servers(1, etcd.url) as (server,):
+        assert server.committer.unready == ""
+        server.committer._confirmed_at -= 60
+        assert server.committer.failing is None, "etcd answers"
+        assert server.committer.unready == "memory was last known to be current 60 s ago"
+        async with asyncio.timeout(10):
+            while server.committer.unready:
+                await asyncio.sleep(0.02)

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.cluster import limited_client
-from sliceplane.cli.process import on_stop_signal, say
+from sliceplane.cli.process import on_stop_signal, run, say
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def run_shadow(
         click.echo(f"Error: --shadow-output {target}: {error.strerror}", err=True)
         return TROUBLE
     try:
-        return asyncio.run(_run(connection, config, flags, Printed(lines, to_stdout=to_stdout), once_timeout_s))
+        return run(_run(connection, config, flags, Printed(lines, to_stdout=to_stdout), once_timeout_s))
     finally:
         if lines is not None and not to_stdout:
             lines.close()

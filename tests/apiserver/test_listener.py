@@ -102,17 +102,22 @@ class Recorder:
         self._fail = fail
 
     async def start(self, plane: Plane) -> None:
-        # The server answers by now.
+        # The server answers by now, and says that more is to come.
         host, _, port = plane.url.removeprefix("https://").rpartition(":")
         context = ssl.create_default_context(cafile=str(plane.pki.ca_file))
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
         writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 500"), answer
+        assert b"[-]informer-sync failed" in answer
         writer.close()
         await writer.wait_closed()
         self._log.append(f"start {self.name}")
         if self._fail:
             raise RuntimeError(self.name)
+
+    async def drain(self) -> None:
+        self._log.append(f"drain {self.name}")
 
     async def stop(self) -> None:
         self._log.append(f"stop {self.name}")
@@ -123,9 +128,10 @@ async def test_services_start_in_order_and_stop_in_reverse() -> None:
     services: tuple[Service, ...] = (Recorder("a", log), Recorder("b", log))
     plane = Plane(PlaneConfig(data_dir="memory:", secure_port=0), services)
     await plane.start()
+    await plane.drain()
     await plane.stop()
     await plane.stop()
-    assert log == ["start a", "start b", "stop b", "stop a"]
+    assert log == ["start a", "start b", "drain b", "drain a", "stop b", "stop a"]
 
 
 async def test_a_service_that_fails_to_start_stops_everything() -> None:

@@ -108,6 +108,8 @@ class PlaneConfig:
     gates: Gates = field(default_factory=Gates)
     #: storage that several servers share, in the place of the data folder's own
     etcd: EtcdConfig | None = None
+    #: a stop begins with so many seconds in which everything is answered and ``/readyz`` says that it will end
+    shutdown_delay_s: float = 0.0
 
 
 class Service(Protocol):
@@ -121,6 +123,9 @@ class Service(Protocol):
     def name(self) -> str: ...
 
     async def start(self, plane: Plane) -> None: ...
+
+    async def drain(self) -> None:
+        """The process will stop, and answers for a while yet: whoever can take over elsewhere may do so now."""
 
     async def stop(self) -> None: ...
 
@@ -139,7 +144,7 @@ class Plane:
         self._started: list[Service] = []
         #: undone in reverse order by ``stop``
         self._cleanup = contextlib.AsyncExitStack()
-        self._stopping = False
+        self._up = self._stopping = self._left = False
         # Set by ``start``, in this order.
         self.data_dir: DataDir
         self.url: str
@@ -197,10 +202,22 @@ class Plane:
         self._spawn(self._tell_committer_the_time(), "retention")
         self._spawn(self._forget_events(), "expiry")
         self._spawn(self._keep_up(self.registry.tend, _TEND_SECONDS), "addresses")
-        self._spawn(self._keep_up(self.registry.keep_api_service, INTERVAL_S), "api-service")
+        self._spawn(self._keep_up(self._keep_api_service, INTERVAL_S), "api-service")
         for service in self._services:
             self._started.append(service)
             await service.start(self)
+        self._up = True
+
+    async def drain(self) -> None:
+        """Have clients leave for another server, while each that comes is served: the time is ``shutdown_delay_s``.
+        After a ``start``; ``stop`` may be called at any moment of it."""
+        self._stopping = True
+        ends = asyncio.get_running_loop().time() + self.config.shutdown_delay_s
+        self.listener.drain()
+        for service in reversed(self._started):
+            await service.drain()
+        await self._leave()
+        await asyncio.sleep(max(0.0, ends - asyncio.get_running_loop().time()))
 
     async def stop(self) -> None:
         """Idempotent; errors of one part do not keep the others from stopping."""
@@ -353,7 +370,9 @@ class Plane:
         self.health.add("log", lambda: "")
         self.health.add("etcd", lambda: _complaint(self.committer))
         # Whoever has informers in this process says more here.
-        self.health.add_readiness("informer-sync", lambda: "")
+        self.health.add_readiness("informer-sync", lambda: "" if self._up else "the process is starting")
+        if self._shared is not None:
+            self.health.add_readiness("etcd-readiness", self._shared.unready)
         self.health.add_readiness("shutdown", lambda: "the process is stopping" if self._stopping else "")
         add_gauges(self, app)
         self.metrics.gauge("sliceplane_log_lost_lines", "Log lines that stderr did not take in time.", log.lost_lines)
@@ -409,8 +428,14 @@ class Plane:
                         "what the server keeps itself is not kept", step=step.__name__, error=told, exc_info=cause
                     )
 
+    def _keep_api_service(self, now: float) -> int:
+        return 0 if self._stopping else self.registry.keep_api_service(now)
+
     async def _leave(self) -> None:
-        """Nobody shall be sent here any more."""
+        """Nobody shall be sent here any more.  Said once."""
+        if self._left:
+            return
+        self._left = True
         try:
             async with asyncio.timeout(STOP_GRACE_SECONDS):
                 await self.committer.write(lambda: self.registry.leave_api_service(self.clock()), int)

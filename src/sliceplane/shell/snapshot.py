@@ -5,11 +5,15 @@ disk or a lost connection leaves is removed.  What arrives is read as it will be
 
 Restoring makes a database where there is none; the folder's lock says that no server is at work there.  It, too,
 appears under its name when it is whole.
+
+What a process that was killed (SIGKILL, power) left beside the file holds Secrets and is of no use: the next one that
+saves to the same name removes it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -50,6 +54,7 @@ async def save(connection: Connection, path: Path) -> Summary:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     client = HttpClient(connection)
     try:
+        _remove_what_the_dead_left(path)
         with _removed_unless_whole(part):
             await _receive(client.download(PATH), part)
             found = inspect(part)
@@ -147,10 +152,18 @@ def _removed_unless_whole(part: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for left in part.parent.glob(f"{part.name}*"):
+        for left in part.parent.glob(f"{glob.escape(part.name)}*"):
             with contextlib.suppress(OSError):
                 left.unlink()
         raise
+
+
+def _remove_what_the_dead_left(path: Path) -> None:
+    for left in path.parent.glob(f".{glob.escape(path.name)}.[0-9]*"):
+        process = left.name.rpartition(".")[2]
+        if process.isdecimal() and not Path("/proc", process).exists():
+            with contextlib.suppress(OSError):
+                left.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

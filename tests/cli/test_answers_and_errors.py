@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import click
@@ -55,6 +59,13 @@ def test_switches_say_what_they_take(flag: str) -> None:
     assert f"Invalid value for '{flag}': 'maybe' is neither true nor false" in done.output
 
 
+def test_etcd_needs_a_folder_for_what_servers_share() -> None:
+    """The authority of a server that keeps nothing would be gone with it, and nobody could join the plane again."""
+    done = CliRunner().invoke(main, ["up", "--etcd", "http://127.0.0.1:1", "--data-dir", "memory:"])
+    assert done.exit_code == 2
+    assert "--etcd needs a data directory" in " ".join(done.output.split())
+
+
 ASKING = {
     "trace": (["trace", "--from", "10.0.0.1", "--to", "web"], 2),
     "audit": (["endpoints", "audit", "--second-look", "0"], 2),
@@ -78,6 +89,42 @@ def test_no_such_context(command: str, kubeconfig: str) -> None:
     done = CliRunner().invoke(main, [*arguments, "--kubeconfig", kubeconfig, "--context", "elsewhere"])
     assert done.exit_code == code
     assert done.stderr == f"Error: kubeconfig {kubeconfig}: Context 'elsewhere' not found, only nowhere\n"
+
+
+@pytest.fixture
+def nonsense(tmp_path: Path) -> Iterator[str]:
+    """A kubeconfig of a server whose answer to everything is a list of numbers."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b'{"kind":"List","items":[1,2]}'
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            with contextlib.suppress(BrokenPipeError):
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        path = tmp_path / "nonsense"
+        path.write_text(KUBECONFIG.replace("127.0.0.1:1", f"127.0.0.1:{server.server_port}"))
+        yield str(path)
+        server.shutdown()
+
+
+@pytest.mark.parametrize("command", ["trace", "save", "render"])
+def test_a_server_that_talks_nonsense(command: str, nonsense: str, tmp_path: Path) -> None:
+    arguments, code = ASKING[command]
+    with contextlib.chdir(tmp_path):
+        done = CliRunner().invoke(main, [*arguments, "--kubeconfig", nonsense])
+    assert done.exit_code == code
+    assert done.stderr.startswith("Error: ")
+    assert "server sent" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ def rate_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def asked(work: Callable[[], _T], *sentences: type[Exception], exit_code: int = 1) -> _T:
     """What *work* gives, which asks an API server.  Where it cannot, the command ends with *exit_code* and one line:
     for faults of the kubeconfig, the way there and the server, and for *sentences*, whose text is for people."""
+    from msgspec import DecodeError
+
     from sliceplane.api.errors import StatusError
     from sliceplane.shell.client.base import Unreachable
     from sliceplane.shell.client.kubeconfig import KubeconfigError
@@ -63,6 +65,8 @@ def asked(work: Callable[[], _T], *sentences: type[Exception], exit_code: int = 
         fail("interrupted", exit_code)  # not click's exit code, which may be an answer here
     except StatusError as error:
         fail(f"the server refuses: {error}", exit_code)
+    except DecodeError as error:
+        fail(f"the server sent an object that cannot be read: {error}", exit_code)
     except BaseExceptionGroup as errors:
         # Of several requests side by side one failed, and maybe others with it.
         expected = errors.subgroup((StatusError, Unreachable))

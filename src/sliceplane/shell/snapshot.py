@@ -57,7 +57,7 @@ async def save(connection: Connection, path: Path) -> Summary:
         _remove_what_the_dead_left(path)
         with _removed_unless_whole(part):
             await _receive(client.download(PATH), part)
-            found = inspect(part)
+            found = _inspected(part, "what the server sent")
             part.replace(path)
             _sync_folder(path.parent)
     except OSError as error:
@@ -77,7 +77,12 @@ async def _receive(portions: AsyncIterator[bytes], part: Path) -> None:
 
 def inspect(path: Path) -> Summary:
     """Read all of it.  Raises ``SnapshotError`` if it is not whole."""
-    with _opened(path) as (reader, size):
+    return _inspected(path, str(path))
+
+
+def _inspected(path: Path, name: str) -> Summary:
+    """*name* is what complaints call it."""
+    with _opened(path, name) as (reader, size):
         return Summary(sum(1 for _ in reader.records()), reader.revision, size)
 
 
@@ -98,7 +103,7 @@ def restore(path: Path, data_dir: str, *, bump: int = BUMP_DEFAULT) -> Summary:
             raise SnapshotError(
                 f"{database} exists: restoring replaces nothing; move it away, with {database.name}-wal if there is one"
             )
-        with _opened(path) as (reader, size):
+        with _opened(path, str(path)) as (reader, size):
             if reader.revision + bump > REVISION_MAX:
                 raise SnapshotError(f"revision {reader.revision} plus {bump} is more than {REVISION_MAX}")
             objects = _make_database(database, reader, reader.revision + bump)
@@ -135,16 +140,16 @@ def _make_database(database: Path, reader: Reader, revision: int) -> int:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[Reader, int]]:
+def _opened(path: Path, name: str) -> Iterator[tuple[Reader, int]]:
     try:
         file = path.open("rb")
     except OSError as error:
-        raise SnapshotError(f"cannot read {path}: {_reason(error)}") from error
+        raise SnapshotError(f"cannot read {name}: {_reason(error)}") from error
     with file:
         try:
             yield Reader(file), os.fstat(file.fileno()).st_size
         except BadSnapshot as error:
-            raise SnapshotError(f"{path}: {error}") from error
+            raise SnapshotError(f"{name}: {error}") from error
 
 
 @contextlib.contextmanager

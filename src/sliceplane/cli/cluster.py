@@ -56,24 +56,31 @@ def asked(work: Callable[[], _T], *sentences: type[Exception], exit_code: int = 
     from sliceplane.shell.client.base import Unreachable
     from sliceplane.shell.client.kubeconfig import KubeconfigError
 
-    told: tuple[type[Exception], ...] = (KubeconfigError, Unreachable, *sentences)
+    told: tuple[type[Exception], ...] = (KubeconfigError, Unreachable, StatusError, DecodeError, *sentences)
     try:
         return work()
     except told as error:
-        fail(str(error), exit_code)
+        fail(_sentence(error), exit_code)
     except KeyboardInterrupt:
         fail("interrupted", exit_code)  # not click's exit code, which may be an answer here
-    except StatusError as error:
-        fail(f"the server refuses: {error}", exit_code)
-    except DecodeError as error:
-        fail(f"the server sent an object that cannot be read: {error}", exit_code)
     except BaseExceptionGroup as errors:
         # Of several requests side by side one failed, and maybe others with it.
-        expected = errors.subgroup((StatusError, Unreachable))
+        expected = errors.subgroup(told)
         if expected is None:
             raise
-        first = expected.exceptions[0]
-        fail(f"the server refuses: {first}" if isinstance(first, StatusError) else str(first), exit_code)
+        fail(_sentence(expected.exceptions[0]), exit_code)
+
+
+def _sentence(error: BaseException) -> str:
+    from msgspec import DecodeError
+
+    from sliceplane.api.errors import StatusError
+
+    if isinstance(error, StatusError):
+        return f"the server refuses: {error}"
+    if isinstance(error, DecodeError):
+        return f"the server sent an object that cannot be read: {error}"
+    return str(error)
 
 
 def limited_client(connection: Connection, flags: dict[str, Any], *, read_only: bool = False) -> HttpClient:

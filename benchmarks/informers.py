@@ -90,9 +90,11 @@ async def follow(
         ports = json.dumps({name: stage.port for name, stage in stages.items()})
         child = await asyncio.create_subprocess_exec(
             python, str(FOLLOW), library, str(seconds), ports,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL, env=child_environment(),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=child_environment(),
         )  # fmt: skip
-        output, _ = await child.communicate()
+        output, complaints = await child.communicate()
+        if child.returncode or not output:
+            raise RuntimeError(f"{library} ended with {child.returncode}: {complaints.decode()[-2000:]}")
         answer = json.loads(output.splitlines()[-1])
         verdicts = [
             Verdict(name, library, judge(stage, answer["followers"][name]), len(stage.lists) + len(stage.watches))

@@ -30,7 +30,13 @@ PROGRAM = (sys.executable, "-m", "sliceplane")
 def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
     """A serving command that said that it is ready: the process, its URL and its kubeconfig."""
     process = subprocess.Popen(
-        [*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        [*PROGRAM, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        # Whoever runs the tests with nohup has it ignored, and so would the child.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509  # there is one thread
     )
     assert process.stdout is not None
     assert process.stderr is not None

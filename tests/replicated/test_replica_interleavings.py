@@ -14,6 +14,7 @@ from tests.replicated.interleaving import CTX, Node, World, oracle_of, shown
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods, Resource, ResourceQuotas, Services
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Body, DeleteOptions, ListOptions, Target, WriteOptions
+from sliceplane.store.batches import Ticket
 from sliceplane.store.turns import PATIENCE_S
 
 OPTIONS = WriteOptions()
@@ -188,6 +189,26 @@ def test_a_lost_answer_is_not_written_twice() -> None:
     world.settle()
     assert request.told == "201"
     assert sum(len(group.rows) for group in world.groups() if group.rows[:1]) == node.store.revision - 1
+
+
+def test_nothing_is_left_of_who_gave_up() -> None:
+    world = prepared(World(6))
+    node = world.nodes[0]
+    refused = Ticket(
+        lambda: delete(ConfigMaps, "none")(node.registry), lambda outcome: outcome.revision, lambda *_: None
+    )
+    node.replica.submit(refused, 0.0)
+    refused.abandoned = True
+    world.settle()
+    assert not node.replica._doubtful
+    runs = []
+    queued = Ticket(lambda: runs.append(1), lambda _: 0, lambda *_: None)
+    node.replica.head += 1  # another server was first, and its batch has not come yet
+    node.replica.submit(queued, 0.0)
+    queued.abandoned = True
+    node.replica.head -= 1
+    world.settle()
+    assert not runs
 
 
 def test_a_refusal_that_rests_on_what_never_became_true_is_decided_again() -> None:

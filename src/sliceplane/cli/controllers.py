@@ -14,7 +14,7 @@ from sliceplane.cli.cluster import cluster_options, limited_client, rate_options
 from sliceplane.cli.controller_choice import choose, controllers_option
 from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.monitoring import monitoring_options, serve_monitoring
-from sliceplane.cli.process import on_stop_signal, say
+from sliceplane.cli.process import on_stop_signal, run, say, spare_collector
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
 from sliceplane.cli.shadow import TROUBLE, check_shadow_flags, run_shadow, shadow_options
 from sliceplane.cli.slices import check_slice_options, slice_options
@@ -95,8 +95,8 @@ def command(
         if flags["shadow"]:
             raise SystemExit(run_shadow(connection, _slice_config(flags), flags, once_timeout if once else None))
         if once or cleanup:
-            raise SystemExit(asyncio.run(_once(connection, entries, flags, once_timeout)))
-        asyncio.run(_serve(connection, entries, election, flags))
+            raise SystemExit(run(_once(connection, entries, flags, once_timeout)))
+        run(_serve(connection, entries, election, flags))
     except (KubeconfigError, PageError) as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(TROUBLE if flags["shadow"] else 1) from error
@@ -153,6 +153,7 @@ async def _serve(
     from sliceplane.shell.client.http import HttpClient
     from sliceplane.shell.standalone import Standalone
 
+    spare_collector()
     stop = asyncio.Event()
     on_stop_signal(stop.set)
     async with AsyncExitStack() as stack:

@@ -13,7 +13,7 @@ import click
 
 from sliceplane.cli.access import access_options
 from sliceplane.cli.etcd import etcd_options
-from sliceplane.cli.process import on_stop_signal, say
+from sliceplane.cli.process import on_stop_signal, run, say, spare_collector
 from sliceplane.cli.values import AddressType, DurationType
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from sliceplane.shell.apiserver.audit import AuditConfig
     from sliceplane.shell.plane import Plane, PlaneConfig, Service
 
-#: net new containers after which the garbage collector looks at the young ones
-GC_YOUNG_OBJECTS = 50_000
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -179,26 +177,16 @@ def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Servic
     *config* and *services* are called after the flags are known to be good, so that what they import is not paid
     for by ``--help`` and usage errors.
     """
-    import uvloop
-
     from sliceplane.shell.log import configure
     from sliceplane.shell.plane import Plane
     from sliceplane.shell.start_error import StartError
 
     configure(log_level)
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(Plane(config(), services())))
+        run(_run(Plane(config(), services())))
     except StartError as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(1) from error
-
-
-def _spare_collector() -> None:
-    """What is there now stays, so the garbage collector need not look at it again; and it is to look less often: a
-    burst of events makes tens of thousands of short-lived objects, hardly any of them in a cycle."""
-    gc.freeze()
-    gc.set_threshold(GC_YOUNG_OBJECTS, 10, 10)
 
 
 async def _run(plane: Plane) -> None:
@@ -214,7 +202,9 @@ async def _run(plane: Plane) -> None:
         if not starting.cancelled():
             await starting
             say(f"ready {plane.url} kubeconfig={plane.kubeconfig}")
-            _spare_collector()
+            # What is there now stays, so the garbage collector need not look at it again.
+            gc.freeze()
+            spare_collector()
             await stopping
     finally:
         stopping.cancel()

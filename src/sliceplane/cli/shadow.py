@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.cluster import limited_client
-from sliceplane.cli.process import on_stop_signal, say
+from sliceplane.cli.process import on_stop_signal, run, say
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def run_shadow(
         return TROUBLE
     try:
         output = Printed(lines, to_stdout=to_stdout)
-        code = asyncio.run(_run(connection, config, flags, output, once_timeout_s))
+        code = run(_run(connection, config, flags, output, once_timeout_s))
         if not output.lost:
             return code
         click.echo(f"Error: --shadow-output {target}: {output.lost} lines could not be written", err=True)

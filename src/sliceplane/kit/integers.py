@@ -33,6 +33,9 @@ def parse_int64(text: str) -> int:
 
 def parse_uint64(text: str) -> int:
     """Raises ``NotAnInteger``."""
+    # Nearly all of them are versions, several for every event: short, and digits only.
+    if len(text) < _DIGITS_MAX - 1 and text.isdigit() and text.isascii():
+        return int(text)
     return _parse(text, _UNSIGNED, 0, UINT64_MAX)
 
 

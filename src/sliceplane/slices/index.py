@@ -142,6 +142,8 @@ class PodIndex:
             for facts in self._pods.get(namespace, {}).values():
                 if key in facts.labels:
                     by_value.setdefault(facts.labels[key], {})[facts.name] = facts
+        if len(selector) == 1:
+            return iter(by_value.get(value, {}).values())  # that pair is all of it
         matches = from_map(selector).matches
         return (facts for facts in by_value.get(value, {}).values() if matches(facts.labels))
 

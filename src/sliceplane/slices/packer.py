@@ -17,7 +17,9 @@ nothing to undo, and a plan is always what full packing over the server's slices
 from __future__ import annotations
 
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from sliceplane.kit.ordered import SortedDict
 from sliceplane.slices.content import Content, SliceState, Stored
@@ -28,8 +30,11 @@ from sliceplane.slices.ports import PortGroup, PortResolver
 from sliceplane.slices.subsets import subset_of, with_subset
 
 
-class Desired(NamedTuple):
-    """A pod's endpoint.  Without ``identity`` the pod has none here, but its port group is wanted all the same."""
+class Desired(msgspec.Struct, frozen=True, gc=False):
+    """A pod's endpoint.  Without ``identity`` the pod has none here, but its port group is wanted all the same.
+
+    There is one for each endpoint, so the garbage collector is not to look at them: nothing in them leads back.
+    """
 
     group: PortGroup
     identity: str
@@ -108,7 +113,7 @@ class Packer:
                 del self._sizes[wanted.group]
 
     def _place(self, wanted: Desired) -> None:
-        group, identity, body = wanted
+        group, identity, body = wanted.group, wanted.identity, wanted.body
         home = self._home(wanted) if identity in self._holders else None
         if home is not None:
             home.own_want()[identity] = body

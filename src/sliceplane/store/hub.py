@@ -14,8 +14,9 @@ What a watcher may rely on (names as in etcd's robustness tests; tests/store/ ha
 - Filter: nothing else comes, and selector transitions are ADDED and DELETED.
 
 Bounds: each queue has one in bytes.  Since the watchers of a group share their items and each queue is an end piece of
-the group's stream, the memory of all queues together is at most one bound per group.  An encoder or a predicate that
-raises ends the watches of its group with a 500, and no others.
+the group's stream, the events of all queues together take at most one bound per group, and besides eight bytes for
+each event in each queue.  An encoder or a predicate that raises ends the watches of its group with a 500, and no
+others.
 """
 
 from __future__ import annotations

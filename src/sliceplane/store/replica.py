@@ -137,9 +137,11 @@ class Replica:
         self.reads.want(lambda: self._confirm(ticket))
 
     def _confirm(self, ticket: Ticket) -> None:
-        if ticket.abandoned or ticket not in self._doubtful:
+        if ticket not in self._doubtful:
             return
         self._doubtful.remove(ticket)
+        if ticket.abandoned:
+            return
         if ticket.seen == self.position:
             ticket.finish()
         else:

@@ -17,6 +17,9 @@ from sliceplane.api.fields.sets import EMPTY, SELF, FieldSet
 from sliceplane.api.fields.shape import LEAF, KeyedShape, Leaf, MapShape, SetShape, Shape, StructShape, by_element
 from sliceplane.api.meta import Document
 
+#: shapes whose pieces have names
+_NAMED = (StructShape, MapShape)
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -89,7 +92,7 @@ def _part(shape: Shape, element: str, before: Any, after: Any, change: Change) -
             change.modified[element] = {}
     else:
         inner = Change({}, {}, {})
-        if isinstance(shape, StructShape | MapShape):
+        if isinstance(shape, _NAMED):
             _pieces(shape, before, after, inner)
         else:
             _elements(shape, before, after, inner)

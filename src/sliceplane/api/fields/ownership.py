@@ -13,7 +13,10 @@ passed in as *reset* and left out everywhere, like upstream's reset fields.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
+
+from msgspec.json import decode, encode
 
 from sliceplane.api.fields import sets
 from sliceplane.api.fields.compare import Change, compare
@@ -26,6 +29,8 @@ from sliceplane.api.meta import Document
 UPDATE_MANAGERS_MAX: Final = 10
 ANCIENT_CHANGES: Final = "ancient-changes"
 BEFORE_FIRST_APPLY: Final = "before-first-apply"
+#: sets of new objects, and how long one may be that is remembered
+_REMEMBERED, _REMEMBERED_BYTES_MAX = 256, 8 * 1024
 
 #: identity and book-keeping of the server, and metadata as such; what is in the rest of metadata is owned
 UNOWNED: Final[FieldSet] = {
@@ -84,6 +89,8 @@ class Applied:
 
 def updated(managers: Managers, change: Change, write: Write) -> Managers:
     """The managers after an update that made *change*; the argument itself if nobody gains or loses anything."""
+    if not (managers or change.modified or change.removed):
+        return _first(change.added, write)
     gained = sets.without(sets.union(change.modified, change.added), write.reset)
     lost = sets.without(change.removed, write.reset)
     if not gained and not lost:
@@ -104,6 +111,23 @@ def updated(managers: Managers, change: Change, write: Write) -> Managers:
         else:
             after[write.who] = replace(before, fields=sets.union(before.fields, own), time=write.now)
     return _capped(after)
+
+
+def _first(added: FieldSet, write: Write) -> Managers:
+    """The managers of what was created.
+
+    Objects that one template made have the same fields, whatever their values: what follows from a set is remembered.
+    """
+    spelled = encode(added)
+    own_of = _own if len(spelled) <= _REMEMBERED_BYTES_MAX else _own.__wrapped__
+    own = own_of(spelled, encode(write.reset))
+    return {write.who: Entry(own, write.api_version, write.now, own)} if own else {}
+
+
+@lru_cache(_REMEMBERED)
+def _own(added: bytes, reset: bytes) -> FieldSet:
+    """What a creator owns of the set *added* where *reset* is not for it to write; in the order of the wire."""
+    return sets.ordered(sets.difference(sets.without(decode(added), decode(reset)), UNOWNED))
 
 
 def _capped(managers: Managers) -> Managers:

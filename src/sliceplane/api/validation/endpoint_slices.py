@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from sliceplane.api.errors import FieldError, duplicate, invalid_value, not_supported, required, too_many
 from sliceplane.api.meta import Document
-from sliceplane.api.validation.addresses import check_fqdn, ip_problem, special_problem, version_of
+from sliceplane.api.validation.addresses import check_fqdn, ip_problem, plain_version, special_problem, version_of
 from sliceplane.api.validation.metadata import IMMUTABLE, validate_labels
 from sliceplane.api.validation.ports import check_protocol
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_label_value, check_qualified_name
@@ -21,6 +21,7 @@ ENDPOINTS_MAX = 1000
 ADDRESSES_MAX = 100
 TOPOLOGY_KEYS_MAX = 16
 HINTS_MAX = 8
+_VERSIONS = {"IPv4": 4, "IPv6": 6}
 _ZONE_KEY = "topology.kubernetes.io/zone"
 
 
@@ -82,17 +83,12 @@ def _is_plain(endpoint: Document, address_type: str) -> bool:
     addresses = endpoint.get("addresses", ())
     return (
         len(addresses) == 1
-        and _is_good_address(addresses[0], address_type)
+        and plain_version(addresses[0]) == _VERSIONS.get(address_type)
         and ("nodeName" not in endpoint or _is_node_name(endpoint["nodeName"]))
         and "hostname" not in endpoint
         and "deprecatedTopology" not in endpoint
         and "hints" not in endpoint
     )
-
-
-@lru_cache(65536)
-def _is_good_address(address: str, address_type: str) -> bool:
-    return address_type in ("IPv4", "IPv6") and not _ip("", "", address, address_type)
 
 
 @lru_cache(8192)

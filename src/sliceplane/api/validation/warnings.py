@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Final
 
 from sliceplane.api.discovery import LABEL_MANAGED_BY
 from sliceplane.api.errors import show
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
-from sliceplane.api.validation.addresses import ip_problem
+from sliceplane.api.validation.addresses import ip_problem, plain_version
 from sliceplane.api.validation.services import ANNOTATION_TOPOLOGY_HINTS as _TOPOLOGY_HINTS
 from sliceplane.api.validation.services import ANNOTATION_TOPOLOGY_MODE as _TOPOLOGY_MODE
 from sliceplane.kit.ip import parse_lenient
@@ -76,9 +75,10 @@ def _service(document: Document) -> Iterator[str]:
         yield 'spec.externalName is ignored when spec.type is not "ExternalName"'
 
 
-@lru_cache(65536)
 def spelling(text: str) -> str:
     """What is wrong with the spelling of an address that was accepted; "" if nothing is, or if it is no address."""
+    if plain_version(text):
+        return ""
     address = parse_lenient(text)
     if address is None:
         return ""

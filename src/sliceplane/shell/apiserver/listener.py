@@ -111,7 +111,10 @@ class _Connection(HttpToolsProtocol):
         if len(self.connections) > self._listener.connections_max:
             transport.abort()
             return
-        user: User | None = user_of_certificate(transport.get_extra_info("peercert"))
+        certificate = transport.get_extra_info("peercert")
+        user: User | None = user_of_certificate(certificate)
+        if certificate:
+            certificate.clear()  # more than a kilobyte, which the transport would keep as long as it lives
         self.app_state["certificate_user"] = user
         self.app_state["connection"] = self
         self._enter(_Phase.HEAD)

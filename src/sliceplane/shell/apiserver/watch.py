@@ -160,7 +160,9 @@ class Stream:
                 if watcher.closed:
                     self._wake()
                 return
-            taken = watcher.take()
+            # Of what was there at the start no more than is written next: what is encoded for a client that does not
+            # read is held by each stream alone, and there may be thousands of them.
+            taken = watcher.take(SEND_BYTES)
             self._traffic.events += len(taken)
             self._held.extend(item.data for item in taken)
         if self._held:

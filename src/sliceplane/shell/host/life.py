@@ -111,7 +111,8 @@ class Life:
                 self._take_work()
             if self._check:
                 self._controller.check()
-            await asyncio.sleep(0)
+            if self._inbox:
+                await asyncio.sleep(0)  # with nothing to read, what comes next is a wait
 
     async def close(self, drain_s: float) -> None:
         """Let what is in flight finish for at most *drain_s*, then cancel it.  Nothing reaches the core any more."""

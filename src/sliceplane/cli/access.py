@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.values import AddressType, DurationType
+from sliceplane.cli.values import AddressType, DurationType, SwitchType
 
 if TYPE_CHECKING:
     from sliceplane.shell.plane import PlaneConfig
@@ -29,7 +29,7 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--anonymous-auth",
-            type=click.BOOL,
+            type=SwitchType(),
             default=True,
             show_default=True,
             help="Requests without credentials are those of system:anonymous; false refuses them (401).",

@@ -411,6 +411,9 @@ class ReplicatedCommitter:
         self.reloads += 1
         loaded = Loaded(tuple(found.loaded.history), found.loaded.revision, found.loaded.compacted)
         if found.position != self.replica.position or self._store.revision != loaded.revision:
+            self._retention.on_replaced()
+            # Nobody may be told that history is dropped up to a revision that is still to come.
+            self._compaction_target = min(self._compaction_target, loaded.revision)
             self.replica.on_reloaded(loaded, found.position, found.turns, self._loop.time())
         if self._feed is not None:
             self._feed.resume(found.read_at)

@@ -11,7 +11,7 @@ import time
 import pytest
 from tests.apiserver.serving import Server, run_plane
 
-from sliceplane.shell import plane as plane_module
+from sliceplane.shell import chores
 from sliceplane.shell.apiserver import listener as listener_module
 from sliceplane.shell.apiserver.listener import bind
 from sliceplane.shell.plane import Plane, PlaneConfig, Service
@@ -33,7 +33,7 @@ def test_a_connection_that_never_asks_is_closed(server: Server, monkeypatch: pyt
 
 
 def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plane_module, "CERTIFICATE_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(chores, "CERTIFICATE_CHECK_SECONDS", 0.05)
     ahead = 0.0
     plane, end = run_plane(kept, clock=lambda: time.time() + ahead)
     server = Server(plane)
@@ -60,7 +60,7 @@ def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig, monke
 
 def test_a_new_authority_is_trusted_at_once(kept: PlaneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kubeconfig that is written then must work at the server that wrote it, without a restart."""
-    monkeypatch.setattr(plane_module, "CERTIFICATE_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(chores, "CERTIFICATE_CHECK_SECONDS", 0.05)
     plane, end = run_plane(kept)
     server = Server(plane)
     try:

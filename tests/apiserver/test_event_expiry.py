@@ -7,14 +7,14 @@ import time
 import pytest
 from tests.apiserver.serving import Server, run_plane
 
-from sliceplane.shell import plane as plane_module
+from sliceplane.shell import chores
 from sliceplane.shell.plane import PlaneConfig
 
 PATH = "/api/v1/namespaces/default/events"
 
 
 def test_an_event_is_gone_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plane_module, "_EXPIRY_TICK_SECONDS", 0.05)
+    monkeypatch.setattr(chores, "EXPIRY_TICK_SECONDS", 0.05)
     ahead_s = 0.0
     plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0), clock=lambda: time.time() + ahead_s)
     try:

@@ -11,7 +11,7 @@ import time
 import pytest
 from tests.apiserver.serving import Server, run_plane
 
-from sliceplane.shell import plane as plane_module
+from sliceplane.shell import chores
 from sliceplane.shell.apiserver import listener as listener_module
 from sliceplane.shell.apiserver.listener import bind
 from sliceplane.shell.plane import Plane, PlaneConfig, Service
@@ -33,7 +33,7 @@ def test_a_connection_that_never_asks_is_closed(server: Server, monkeypatch: pyt
 
 
 def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plane_module, "CERTIFICATE_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(chores, "CERTIFICATE_CHECK_SECONDS", 0.05)
     ahead = 0.0
     plane, end = run_plane(kept, clock=lambda: time.time() + ahead)
     server = Server(plane)
@@ -60,7 +60,7 @@ def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig, monke
 
 def test_a_new_authority_is_trusted_at_once(kept: PlaneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kubeconfig that is written then must work at the server that wrote it, without a restart."""
-    monkeypatch.setattr(plane_module, "CERTIFICATE_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(chores, "CERTIFICATE_CHECK_SECONDS", 0.05)
     plane, end = run_plane(kept)
     server = Server(plane)
     try:
@@ -102,17 +102,22 @@ class Recorder:
         self._fail = fail
 
     async def start(self, plane: Plane) -> None:
-        # The server answers by now.
+        # The server answers by now, and says that more is to come.
         host, _, port = plane.url.removeprefix("https://").rpartition(":")
         context = ssl.create_default_context(cafile=str(plane.pki.ca_file))
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
         writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 500"), answer
+        assert b"[-]informer-sync failed" in answer
         writer.close()
         await writer.wait_closed()
         self._log.append(f"start {self.name}")
         if self._fail:
             raise RuntimeError(self.name)
+
+    async def drain(self) -> None:
+        self._log.append(f"drain {self.name}")
 
     async def stop(self) -> None:
         self._log.append(f"stop {self.name}")
@@ -123,9 +128,10 @@ async def test_services_start_in_order_and_stop_in_reverse() -> None:
     services: tuple[Service, ...] = (Recorder("a", log), Recorder("b", log))
     plane = Plane(PlaneConfig(data_dir="memory:", secure_port=0), services)
     await plane.start()
+    await plane.drain()
     await plane.stop()
     await plane.stop()
-    assert log == ["start a", "start b", "stop b", "stop a"]
+    assert log == ["start a", "start b", "drain b", "drain a", "stop b", "stop a"]
 
 
 async def test_a_service_that_fails_to_start_stops_everything() -> None:

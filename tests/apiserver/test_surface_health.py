@@ -52,6 +52,9 @@ class Probing:
     async def start(self, plane: Any) -> None:
         self._server = Server(plane)
 
+    async def drain(self) -> None:
+        """Nobody drains here."""
+
     async def stop(self) -> None:
         import asyncio
 

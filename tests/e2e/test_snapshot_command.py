@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
+import socket
 import ssl
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -113,6 +116,50 @@ def test_what_cannot_be_saved_leaves_nothing(plane: Plane, tmp_path: Path) -> No
         1,
         f"Error: cannot write {tmp_path}/no/copy: no such file or directory\n",
     )
+
+
+def test_the_next_one_removes_what_a_killed_one_left(plane: Plane, tmp_path: Path) -> None:
+    name = "all [1].jsonl"  # nothing that a pattern would match literally
+    dead = subprocess.Popen(["/bin/true"])
+    dead.wait()
+    left, alive, other = (tmp_path / f".{name}.{end}" for end in (dead.pid, os.getpid(), "old"))
+    for path in (left, alive, other):
+        path.write_text("secret")
+    done = snapshot("save", tmp_path / name, "--kubeconfig", plane.kubeconfig)
+    assert done.returncode == 0, done.stderr
+    assert not left.exists()
+    assert alive.exists()
+    assert other.exists()
+
+
+def test_a_snapshot_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    """The server accepts and says nothing: there is an unfinished file when SIGTERM comes."""
+    portion = b'9\r\n{"format"\r\n'
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(
+            json.dumps(
+                {
+                    "clusters": [{"name": "x", "cluster": {"server": f"http://127.0.0.1:{server.getsockname()[1]}"}}],
+                    "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+                    "users": [{"name": "x", "user": {}}],
+                    "current-context": "x",
+                }
+            )
+        )
+        command = [sys.executable, "-m", "sliceplane", "snapshot", "save", tmp_path / "all.jsonl"]
+        saving = subprocess.Popen([*command, "--kubeconfig", kubeconfig], env=PYTHON)
+        peer, _ = server.accept()
+        with peer:
+            peer.recv(4096)
+            peer.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + portion)
+            deadline = time.monotonic() + 10
+            while not (found := list(tmp_path.glob(".all.jsonl.*"))) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert found, "nothing was begun"
+            saving.terminate()
+            assert saving.wait(timeout=10) == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == [kubeconfig]
 
 
 def test_restoring_replaces_nothing_and_trusts_no_file(plane: Plane, tmp_path: Path) -> None:

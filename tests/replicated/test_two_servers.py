@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
+from pathlib import Path
 
 import pytest
 from tests.replicated.members import Member, cluster
@@ -136,6 +138,44 @@ async def test_a_gap_in_the_feed_ends_watches_and_loads_the_newest_state(etcd: M
         assert await one.get("a") == "4"
         two.registry.check()
         assert two.names() == one.names()
+
+
+async def test_a_log_that_went_back_is_followed_from_there(tmp_path: Path) -> None:
+    """etcd is restored to what it was before, here to nothing, under a server that runs: smaller positions, smaller
+    revisions.  Writes and reads go on, history is dropped as ever, and etcd is not told of revisions to come."""
+    with cluster(tmp_path, 1) as (member,):
+        async with servers(1, member.url) as (one,):
+            for number in range(30):
+                await one.put(f"a{number}")
+            newest = one.store.revision
+            one.committer.tick(0.0)
+            member.kill()
+            shutil.rmtree(tmp_path / member.name)
+            member.start()
+            member.wait_ready()
+            async with asyncio.timeout(15):
+                while not one.committer.reloads:
+                    await asyncio.sleep(0.05)
+            assert one.store.revision < newest
+            one.committer.tick(1e6)
+            assert any("is not the one that it was" in report for report in one.reports)
+            async with asyncio.timeout(5):
+                await one.committer.write(lambda: one.registry.bootstrap(time.time()), int)
+                made = await one.put("b", "1")
+                assert await one.get("b") == "1"
+            one.committer._compaction_due = 0.0
+            one.committer.tick(1e9)
+            assert one.store.compacted <= made
+            one.committer._compaction_due = 0.0
+            one.committer.tick(1e9)
+            await asyncio.sleep(0.2)
+            async with asyncio.timeout(5):
+                await one.put("b", "2")
+            one.committer.replica.check()
+            again = Server(one.backend_config)
+            assert again.store.revision == one.store.revision
+            assert again.store.compacted <= again.store.revision
+            again.backend.close()
 
 
 async def test_what_others_do_to_this_etcd_is_no_gap(etcd: Member) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +276,35 @@ def test_a_terminal_shows_a_picture_and_only_when_it_changed(
     assert first.strip() == "no difference in 1 service after 0 comparisons"
     assert second.startswith("1 difference in 1 service after 1 comparison")
     assert "a/b      ready  IPv4  Pod p  true  false   1s" in second
+
+
+class _SmallDisk(FileIO):
+    """Takes *room* bytes."""
+
+    def __init__(self, path: Path, room: int) -> None:
+        super().__init__(path, "a")
+        self.room = room
+
+    def write(self, data: Any) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken = super().write(bytes(data)[: self.room])
+        self.room -= taken
+        return taken
+
+
+def test_lines_that_a_full_disk_does_not_take_are_counted_and_the_rest_can_be_read(tmp_path: Path) -> None:
+    with _SmallDisk(tmp_path / "news", 25) as disk:
+        printed = Printed(disk, to_stdout=False)
+        for number in range(4):
+            printed.json(b'{"first":%d}' % number)
+        assert printed.lost == 2
+        disk.room = 1000
+        printed.json(b'{"then":4}')
+        printed.json(b'{"then":5}')
+        assert printed.lost == 2
+    written = (tmp_path / "news").read_bytes()
+    assert written == b'{"first":0}\n{"first":1}\n{\n{"then":4}\n{"then":5}\n'
 
 
 async def test_no_write_reaches_the_server(server: Server) -> None:

@@ -218,6 +218,18 @@ def test_shutdown_lets_clients_take_what_they_have(plane):
     assert (types(watcher), watcher.error) == ([("ADDED", 2)], None)
 
 
+def test_shutdown_says_where_to_go_on(plane):
+    asked, silent = plane.watch(bookmarks=True), plane.watch()
+    plane.put(A)
+    plane.put(B)
+    plane.hub.close_all()
+    assert types(asked) == [("ADDED", 2), ("ADDED", 3), ("BOOKMARK", 3)]
+    assert types(silent) == [("ADDED", 2), ("ADDED", 3)]
+    ahead = plane.watch(bookmarks=True, since=9)
+    plane.hub.close_all()
+    assert types(ahead) == [], "it would take the client back"
+
+
 def test_a_fault_ends_the_watches_that_it_concerns_and_no_others(plane):
     class Broken(PlainEncoder):
         def event(self, kind: EventType, record: Record) -> bytes:

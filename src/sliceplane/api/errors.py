@@ -205,6 +205,11 @@ def storage_unavailable(why: str) -> StatusError:
     return StatusError(503, "ServiceUnavailable", f"storage is unavailable: {why}", retry_after_s=1)
 
 
+def shutting_down() -> StatusError:
+    """A write that was not even tried: another server, or the next one, will take it."""
+    return StatusError(503, "ServiceUnavailable", "the server is shutting down", retry_after_s=1)
+
+
 def read_timeout(why: str) -> StatusError:
     """A read that had to be of the newest state, which nobody could tell in time."""
     return StatusError(504, "Timeout", f"Timeout: {why}", {"retryAfterSeconds": 1}, retry_after_s=1)

@@ -1,4 +1,4 @@
-"""The flags of authentication and of limits, with upstream's names, and what they mean."""
+"""The flags of authentication, of limits and of the end, with upstream's names, and what they mean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.values import AddressType
+from sliceplane.cli.values import AddressType, DurationType, SwitchType
 
 if TYPE_CHECKING:
     from sliceplane.shell.plane import PlaneConfig
@@ -29,7 +29,7 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--anonymous-auth",
-            type=click.BOOL,
+            type=SwitchType(),
             default=True,
             show_default=True,
             help="Requests without credentials are those of system:anonymous; false refuses them (401).",
@@ -64,6 +64,13 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="NAME,...",
             help="Whom tokens for this server are for.  [default: the issuer]",
         ),
+        click.option(
+            "--shutdown-delay-duration",
+            type=DurationType(),
+            default="0s",
+            show_default=True,
+            help="A stop begins with this time, in which /readyz fails and requests are served.",
+        ),
         click.option("--max-requests-inflight", type=click.IntRange(1), default=400, show_default=True),
         click.option("--max-mutating-requests-inflight", type=click.IntRange(1), default=200, show_default=True),
     ]
@@ -93,5 +100,6 @@ def with_access(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
         anonymous=flags["anonymous_auth"],
         tokens=tokens,
         jwks_url=flags["service_account_jwks_uri"],
+        shutdown_delay_s=flags["shutdown_delay_duration"],
         limits=Limits(reads_max=flags["max_requests_inflight"], writes_max=flags["max_mutating_requests_inflight"]),
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from sliceplane.cli.process import fail
 
 if TYPE_CHECKING:
     from sliceplane.shell.client.http import HttpClient
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 #: requests a second; upstream's controllers have 20 and 30 each, here one process shares them
 QPS_DEFAULT = 50.0
 BURST_DEFAULT = 100
+
+_T = TypeVar("_T")
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,6 +45,42 @@ def rate_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):  # fmt: skip
         command = option(command)
     return command
+
+
+def asked(work: Callable[[], _T], *sentences: type[Exception], exit_code: int = 1) -> _T:
+    """What *work* gives, which asks an API server.  Where it cannot, the command ends with *exit_code* and one line:
+    for faults of the kubeconfig, the way there and the server, and for *sentences*, whose text is for people."""
+    from msgspec import DecodeError
+
+    from sliceplane.api.errors import StatusError
+    from sliceplane.shell.client.base import Unreachable
+    from sliceplane.shell.client.kubeconfig import KubeconfigError
+
+    told: tuple[type[Exception], ...] = (KubeconfigError, Unreachable, StatusError, DecodeError, *sentences)
+    try:
+        return work()
+    except told as error:
+        fail(_sentence(error), exit_code)
+    except KeyboardInterrupt:
+        fail("interrupted", exit_code)  # not click's exit code, which may be an answer here
+    except BaseExceptionGroup as errors:
+        # Of several requests side by side one failed, and maybe others with it.
+        expected = errors.subgroup(told)
+        if expected is None:
+            raise
+        fail(_sentence(expected.exceptions[0]), exit_code)
+
+
+def _sentence(error: BaseException) -> str:
+    from msgspec import DecodeError
+
+    from sliceplane.api.errors import StatusError
+
+    if isinstance(error, StatusError):
+        return f"the server refuses: {error}"
+    if isinstance(error, DecodeError):
+        return f"the server sent an object that cannot be read: {error}"
+    return str(error)
 
 
 def limited_client(connection: Connection, flags: dict[str, Any], *, read_only: bool = False) -> HttpClient:

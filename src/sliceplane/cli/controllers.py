@@ -18,7 +18,7 @@ from sliceplane.cli.process import on_stop_signal, run, say, spare_collector
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
 from sliceplane.cli.shadow import TROUBLE, check_shadow_flags, run_shadow, shadow_options
 from sliceplane.cli.slices import check_slice_options, slice_options
-from sliceplane.cli.values import DurationType
+from sliceplane.cli.values import DurationType, SwitchType
 
 if TYPE_CHECKING:
     from sliceplane.controllers.election import ElectionConfig
@@ -40,7 +40,7 @@ LEASE_NAME = "sliceplane-controllers"
 @click.option("--once-timeout", type=DurationType(), default="5m", show_default=True, help="When --once gives up.")
 @click.option("--cleanup", is_flag=True,
     help="Take away what reverse-mirror-controller made, and exit; as --once.")  # fmt: skip
-@click.option("--leader-elect", type=bool, is_flag=False, flag_value=True, default=True, show_default=True,
+@click.option("--leader-elect", type=SwitchType(), is_flag=False, flag_value=True, default=True, show_default=True,
     help="Work only while leading; false: work at once.")  # fmt: skip
 @click.option("--leader-elect-lease-duration", type=DurationType(), default="15s", show_default=True,
     help="How long others look at an unchanged Lease before they take it.")  # fmt: skip

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from sliceplane.cli.process import show
+
 
 @click.command("estimate")
 @click.option("--pods", type=click.IntRange(1, 10_000_000), metavar="P", help="Endpoints of the Service.")
@@ -53,6 +55,6 @@ def command(
 
         # First, so that a file that cannot be written is not told below pages of tables.
         draw(cases[0], plot, hints=hints)
-    click.echo(text)
+    show(text)
     if plot is not None:
         click.echo(f"picture: {plot}", err=True)

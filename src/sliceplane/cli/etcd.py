@@ -80,6 +80,12 @@ def with_etcd(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
         return config
     if bool(flags["etcd_certfile"]) != bool(flags["etcd_keyfile"]):
         raise click.UsageError("--etcd-certfile and --etcd-keyfile go together")
+    from sliceplane.shell.datadir import MEMORY
+
+    if config.data_dir == MEMORY:
+        raise click.UsageError(
+            "--etcd needs a data directory: what servers of one plane share, pki/ and tokens.csv, would be lost"
+        )
     if not flags["etcd_prefix"].strip("/"):
         raise click.BadParameter("it must not be empty", param_hint="'--etcd-prefix'")
     try:

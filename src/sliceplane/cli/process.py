@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -53,6 +53,24 @@ def on_stop_signal(callback: Callable[[], object]) -> None:
         loop.add_signal_handler(number, callback)
 
 
+def fail(sentence: str, exit_code: int = 1) -> NoReturn:
+    """End the command with *sentence* on stderr."""
+    click.echo(f"Error: {sentence}", err=True)
+    raise SystemExit(exit_code)
+
+
+def show(text: str, *, newline: bool = True, exit_code: int = 1) -> None:
+    """Print *text*, which the command was run for: if it cannot be printed whole, the command failed.  A reader that
+    has read enough (``| head``) ends it without a word, as click does."""
+    try:
+        click.echo(text, nl=newline)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _give_up_stdout()
+        fail(f"cannot write to stdout: {(error.strerror or str(error)).lower()}", exit_code)
+
+
 def say(line: str) -> None:
     """Print *line*.  If nobody can be told (a closed pipe, a full disk), that is no reason to stop working."""
     try:
@@ -61,7 +79,11 @@ def say(line: str) -> None:
         from sliceplane.shell.log import get_logger
 
         get_logger("cli").warning("cannot print to stdout", line=line, problem=str(error))
-        # What is still in its buffer would fail again at the end of the process, with an exit code of its own.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.close(null)
+        _give_up_stdout()
+
+
+def _give_up_stdout() -> None:
+    """What is still in its buffer would fail again at the end of the process, with an exit code of its own."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)

@@ -17,7 +17,7 @@ from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.cli.proxy_flags import flag, given_by, proxy_options, used
 from sliceplane.cli.proxy_render import command as render
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
-from sliceplane.cli.values import DurationType
+from sliceplane.cli.values import DurationType, SwitchType
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
@@ -39,7 +39,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
 @click.option("--cleanup", is_flag=True, help="Take our rules away and exit.")
 @click.option("--init-only", is_flag=True, help="Look whether rules can be written, set up conntrack, and exit.")
-@click.option("--progress-lease", type=bool, is_flag=False, flag_value=True, default=True, show_default=True,
+@click.option("--progress-lease", type=SwitchType(), is_flag=False, flag_value=True, default=True, show_default=True,
     help="Tell in a Lease of this node which EndpointSlices the kernel holds.")  # fmt: skip
 @click.option("--healthz-api-timeout", type=DurationType(), default="600ms", show_default=True,
     help="Not healthy if the API server takes longer to answer; 0: it is not asked.")  # fmt: skip

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.cluster import asked, cluster_options
+from sliceplane.cli.process import show
 from sliceplane.cli.values import NetworksType
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     "--from", "files", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), multiple=True, metavar="FILE",
     help="Objects in YAML or JSON, - for standard input; may be given several times.  [default: ask the API server]",
 )  # fmt: skip
-@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="How to reach the API server.")
+@cluster_options
 @click.option("--hostname-override", default="", metavar="NODE", help="The node's name.  [default: the host name]")
 @click.option(
     "--ip-family", "families", type=click.Choice(("IPv4", "IPv6")), multiple=True, default=("IPv4",),
@@ -50,49 +52,62 @@ if TYPE_CHECKING:
     help="How traffic of the node's Pods is told from others'.",
 )
 @click.option("--masquerade-all", is_flag=True, help="Masquerade whatever goes to a cluster IP.")
-def command(*, files: tuple[Path, ...], kubeconfig: Path | None, hostname_override: str, **flags: Any) -> None:
+def command(
+    *, files: tuple[Path, ...], kubeconfig: Path | None, context: str | None, hostname_override: str, **flags: Any
+) -> None:
     """Print the rules that a node would have, and change nothing.
 
     Reads Services, EndpointSlices, Nodes and ServiceCIDRs, from files or from an API server (list only).  Same
     objects, same bytes: two answers can be compared with diff.  Needs no root.
     """
-    from sliceplane.api.errors import StatusError
     from sliceplane.proxy.plane import PlaneConfig
     from sliceplane.proxy.surroundings import RulesConfig
-    from sliceplane.shell.client.base import Unreachable
-    from sliceplane.shell.client.kubeconfig import KubeconfigError
     from sliceplane.shell.proxy_render import RenderError, objects_of, render
 
-    if files and kubeconfig is not None:
-        raise click.UsageError("--from and --kubeconfig: only one of them says where objects are")
+    if files and (kubeconfig is not None or context is not None):
+        raise click.UsageError("--from and --kubeconfig or --context: only one of them says where objects are")
     node_name = (hostname_override.strip() or socket.gethostname()).lower()
     rules = RulesConfig(
         masquerade_all=flags["masquerade_all"],
         detect_local_mode=flags["detect_local_mode"],
         cluster_cidrs=flags["cluster_cidr"],
     )
-    try:
-        objects = objects_of([_read(path) for path in files], node_name) if files else _ask(kubeconfig, node_name)
-    except (RenderError, KubeconfigError, StatusError, Unreachable, OSError) as error:
-        click.echo(f"Error: {error}", err=True)
-        raise SystemExit(1) from error
+
+    def objects_of_files() -> Objects:
+        return objects_of([_read(path) for path in files], node_name)
+
+    def objects_of_server() -> Objects:
+        return _ask(kubeconfig, context, node_name)
+
+    objects = asked(objects_of_files if files else objects_of_server, RenderError)
+    if objects.node is None:
+        click.echo(f"Note: there is no Node {node_name}: the rules are those of a node without a zone", err=True)
     config = PlaneConfig(node_name=node_name, rules=rules)
     family: Family
     for family in sorted(set(flags["families"])):
-        click.echo(render(flags["mode"], family, config, objects), nl=False)
+        show(render(flags["mode"], family, config, objects), newline=False)
 
 
 def _read(path: Path) -> tuple[str, str]:
-    return ("standard input", sys.stdin.read()) if str(path) == "-" else (str(path), path.read_text())
+    from sliceplane.shell.proxy_render import RenderError
+
+    name = "standard input" if str(path) == "-" else str(path)
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        return name, raw.decode()
+    except OSError as error:
+        raise RenderError(f"{name} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RenderError(f"{name} is no text: byte {error.start} is not UTF-8") from error
 
 
-def _ask(kubeconfig: Path | None, node_name: str) -> Objects:
+def _ask(kubeconfig: Path | None, context: str | None, node_name: str) -> Objects:
     from sliceplane.shell.client.http import HttpClient
     from sliceplane.shell.client.kubeconfig import load
     from sliceplane.shell.proxy_render import objects_from
 
     async def ask() -> Objects:
-        client = HttpClient(load(kubeconfig))
+        client = HttpClient(load(kubeconfig, context=context))
         try:
             return await objects_from(client, node_name)
         finally:

@@ -189,6 +189,21 @@ def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Servic
         raise SystemExit(1) from error
 
 
+async def _drain(plane: Plane, asked_again: asyncio.Event) -> None:
+    """Until clients had their time to leave, or a second signal."""
+    if not plane.config.shutdown_delay_s:
+        return
+    tasks = {asyncio.ensure_future(plane.drain()), asyncio.ensure_future(asked_again.wait())}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
 async def _run(plane: Plane) -> None:
     asked_to_stop = asyncio.Event()
     on_stop_signal(asked_to_stop.set)
@@ -206,6 +221,8 @@ async def _run(plane: Plane) -> None:
             gc.freeze()
             spare_collector()
             await stopping
+            asked_to_stop.clear()
+            await _drain(plane, asked_to_stop)
     finally:
         stopping.cancel()
         await plane.stop()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from io import FileIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -53,10 +56,15 @@ def check_shadow_flags(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> 
 
 
 class Printed:
-    """A ``shell.shadow.Output``.  A picture on a terminal, lines elsewhere; JSON lines where they are wanted."""
+    """A ``shell.shadow.Output``.  A picture on a terminal, lines elsewhere; JSON lines where they are wanted.
 
-    def __init__(self, json_lines: IO[bytes] | None, *, to_stdout: bool) -> None:
+    A JSON line that cannot be written (a full disk) is lost, and the log says so once; watching goes on, and the next
+    line is tried.  ``lost`` counts them."""
+
+    def __init__(self, json_lines: FileIO | None, *, to_stdout: bool) -> None:
         self._json = json_lines
+        self._torn = False
+        self.lost = 0
         self._quiet = to_stdout
         self._live = sys.stdout.isatty() and not to_stdout
         self._shown = ""
@@ -75,9 +83,23 @@ class Printed:
                 say(line(each))
 
     def json(self, line: bytes) -> None:
-        if self._json is not None:
-            self._json.write(line + b"\n")
-            self._json.flush()
+        if self._json is None:
+            return
+        # Unbuffered: what did not fit shall not come later, in the middle of something else.
+        whole = (b"\n" if self._torn else b"") + line + b"\n"
+        try:
+            written = self._json.write(whole)
+            if written < len(whole):
+                self._torn = True
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self.lost += 1
+            if self.lost == 1:
+                from sliceplane.shell.log import get_logger
+
+                get_logger("cli").error("cannot write to --shadow-output", problem=error.strerror)
+        else:
+            self._torn = False
 
     def look(self, ledger: Ledger, summary: Summary, now: float) -> None:
         if not self._live:
@@ -109,15 +131,24 @@ def run_shadow(
     target: Path | None = flags["shadow_output"]
     to_stdout = str(target) == "-"
     try:
-        lines = None if target is None else click.open_file(str(target), "wb" if to_stdout else "ab")
+        lines = None if target is None else _opened(target, to_stdout=to_stdout)
     except OSError as error:
         click.echo(f"Error: --shadow-output {target}: {error.strerror}", err=True)
         return TROUBLE
     try:
-        return run(_run(connection, config, flags, Printed(lines, to_stdout=to_stdout), once_timeout_s))
+        output = Printed(lines, to_stdout=to_stdout)
+        code = run(_run(connection, config, flags, output, once_timeout_s))
+        if not output.lost:
+            return code
+        click.echo(f"Error: --shadow-output {target}: {output.lost} lines could not be written", err=True)
+        return TROUBLE
     finally:
         if lines is not None and not to_stdout:
             lines.close()
+
+
+def _opened(target: Path, *, to_stdout: bool) -> FileIO:
+    return FileIO(1, "w", closefd=False) if to_stdout else FileIO(target, "a")
 
 
 async def _run(

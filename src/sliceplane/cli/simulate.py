@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.process import show
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
@@ -137,12 +138,14 @@ def command(
         verdict = _traced(options(seed), trace)
         if shrink and verdict.violation is not None:
             verdict = _shrunk(verdict)
-        # With the trace on standard output the report is for people all the same.
-        click.echo(report(verdict), err=trace == "-")
+        if trace == "-":  # then the report is for people all the same
+            click.echo(report(verdict), err=True)
+        else:
+            show(report(verdict))
         sys.exit(verdict.violation is not None)
     failed: list[int] = []
     for verdict in _many(map(options, seeds if seeds is not None else _from(seed)), jobs, stop=until_failure):
-        click.echo(summary(verdict))
+        show(summary(verdict))
         if verdict.violation is not None:
             failed.append(verdict.options.seed)
             click.echo(report(_shrunk(verdict) if shrink else verdict))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from sliceplane.cli.cluster import asked, cluster_options
 from sliceplane.cli.process import say
 
 if TYPE_CHECKING:
@@ -22,10 +24,10 @@ def command() -> None:
     """Copy the whole state of a server that runs to a file, and make a data directory of such a file."""
 
 
-@command.command("save")
+@command.command("save", short_help="Copy everything, as of one revision, to FILE.")
 @click.argument("file", type=_FILE)
-@click.option("--kubeconfig", type=_FILE, help="How to reach the API server.")
-def save(*, file: Path, kubeconfig: Path | None) -> None:
+@cluster_options
+def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
     """Write everything that the server keeps, as of one revision, to FILE.
 
     The server goes on meanwhile.  FILE is there when it is whole, checked and on disk, or not at all; only its owner
@@ -34,11 +36,11 @@ def save(*, file: Path, kubeconfig: Path | None) -> None:
     from sliceplane.shell import snapshot
     from sliceplane.shell.client.kubeconfig import load
 
-    done = _told(lambda: asyncio.run(snapshot.save(load(kubeconfig), file)))
+    done = _told(lambda: asyncio.run(snapshot.save(load(kubeconfig, context=context), file)))
     say(f"saved {done.objects:,} objects of revision {done.revision} to {file} ({done.bytes:,} bytes)")
 
 
-@command.command("inspect")
+@command.command("inspect", short_help="Say whether FILE is whole.")
 @click.argument("file", type=_FILE)
 def inspect(*, file: Path) -> None:
     """Read FILE to its end and say whether it is whole."""
@@ -48,7 +50,7 @@ def inspect(*, file: Path) -> None:
     say(f"whole: {done.objects:,} objects of revision {done.revision} ({done.bytes:,} bytes)")
 
 
-@command.command("restore")
+@command.command("restore", short_help="Make a data directory's database of FILE.")
 @click.argument("file", type=_FILE)
 @click.option("--data-dir", default="", metavar="DIR", help="Where.  [default: $XDG_DATA_HOME/sliceplane]")
 @click.option("--bump-revision", type=click.IntRange(min=0), default=1_000_000_000, show_default=True,
@@ -66,16 +68,12 @@ def restore(*, file: Path, data_dir: str, bump_revision: int) -> None:
 
 
 def _told(work: Callable[[], Summary]) -> Summary:
-    from sliceplane.api.errors import StatusError
-    from sliceplane.shell.client.base import Unreachable
-    from sliceplane.shell.client.kubeconfig import KubeconfigError
     from sliceplane.shell.snapshot import SnapshotError
 
-    try:
-        return work()
-    except (SnapshotError, KubeconfigError, Unreachable) as error:
-        sentence = str(error)
-    except StatusError as error:
-        sentence = f"the server refuses: {error}"
-    click.echo(f"Error: {sentence}", err=True)
-    raise SystemExit(1)
+    # Half a file is removed on the way out, also when a timer or an orchestrator loses patience.
+    signal.signal(signal.SIGTERM, _end)
+    return asked(work, SnapshotError)
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)

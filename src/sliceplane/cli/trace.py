@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.process import say
+from sliceplane.cli.cluster import asked, cluster_options
+from sliceplane.cli.process import show
 from sliceplane.cli.serving import gates_of
 from sliceplane.cli.values import NetworksType, NodePortAddressesType
 
@@ -31,7 +31,7 @@ ARRIVES, REFUSED, NO_ANSWER = 0, 1, 2
     help="[default: the Service's, else tcp]")  # fmt: skip
 @click.option("--node", default="", metavar="NAME", help="Whose rules.  [default: the sender's node]")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
-@click.option("--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="How to reach the API server.")
+@cluster_options
 @click.option("--cluster-cidr", type=NetworksType(), default="", metavar="CIDR[,CIDR]", help="As the proxy has it.")
 @click.option("--detect-local-mode", default="ClusterCIDR", show_default=True, help="As the proxy has it.",
     type=click.Choice(("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")))  # fmt: skip
@@ -40,7 +40,7 @@ ARRIVES, REFUSED, NO_ANSWER = 0, 1, 2
     metavar="CIDR,...", help="As the proxy has it.")  # fmt: skip
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="As the proxy has them.")
 @click.option("--emulated-version", default="", metavar="RELEASE", help="As the proxy has it.")
-def command(*, source: str, target: str, node: str, output: str, kubeconfig: Path | None, **flags: Any) -> None:
+def command(*, source: str, target: str, node: str, output: str, **flags: Any) -> None:
     """Where does the packet that opens a connection go, and why.
 
     Builds the rules that the node's proxy would have from what the API server says, sends the packet through them, and
@@ -50,28 +50,17 @@ def command(*, source: str, target: str, node: str, output: str, kubeconfig: Pat
 
     Exit code 0: it arrives; 1: it is dropped or rejected; 2: no answer, stderr says why.
     """
-    from sliceplane.api.errors import StatusError
-    from sliceplane.shell.client.base import Unreachable
-    from sliceplane.shell.client.kubeconfig import KubeconfigError, load
+    from sliceplane.shell.client.kubeconfig import load
     from sliceplane.tracer.question import Unanswerable
 
     settings = _settings(flags)
-    try:
+
+    def answer_of_server() -> Answer:
         question = _question(source, target, node, flags["protocol"])
-        answer = asyncio.run(_trace(load(kubeconfig), question, settings))
-    except (KubeconfigError, Unreachable, Unanswerable) as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        _fail("interrupted")  # not click's exit code, which is 1: an answer here
-    except StatusError as error:
-        _fail(f"the server refuses: {error}")
-    except BaseExceptionGroup as errors:
-        # Of several requests side by side one failed, and maybe others with it.
-        expected = errors.subgroup((StatusError, Unreachable))
-        if expected is None:
-            raise
-        _fail(str(expected.exceptions[0]))
-    say(_rendered(answer, output))
+        return asyncio.run(_trace(load(flags["kubeconfig"], context=flags["context"]), question, settings))
+
+    answer = asked(answer_of_server, Unanswerable, exit_code=NO_ANSWER)
+    show(_rendered(answer, output), exit_code=NO_ANSWER)
     raise SystemExit(ARRIVES if answer.arrives else REFUSED)
 
 
@@ -95,11 +84,6 @@ def _settings(flags: dict[str, Any]) -> ProxySettings:
         node_port_addresses=flags["nodeport_addresses"],
     )
     return ProxySettings(rules, gates_of(flags["feature_gates"], flags["emulated_version"]))
-
-
-def _fail(sentence: str) -> NoReturn:
-    click.echo(f"Error: {sentence}", err=True)
-    raise SystemExit(NO_ANSWER)
 
 
 def _rendered(answer: Answer, output: str) -> str:

@@ -16,6 +16,7 @@ from sliceplane.cli.emulation import emulation_config, emulation_options
 from sliceplane.cli.etcd import with_etcd
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
 from sliceplane.cli.slices import check_slice_options, slice_options
+from sliceplane.cli.values import SwitchType
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @controllers_option
 @discovery_options
 @slice_options
-@click.option("--traffic-distribution-conditions", type=bool, is_flag=False, flag_value=True, default=True,
+@click.option("--traffic-distribution-conditions", type=SwitchType(), is_flag=False, flag_value=True, default=True,
     show_default=True, help="Tell in a Service's status what became of its trafficDistribution.")  # fmt: skip
 @click.option("--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft).")
 @click.option(
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     help="A KubeProxyConfiguration for --proxy.",
 )
 @click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
-@click.option("--leader-elect", type=bool, is_flag=False, flag_value=True, default=None,
+@click.option("--leader-elect", type=SwitchType(), is_flag=False, flag_value=True, default=None,
     help="Controllers work only while this server leads among those of one etcd.  [default: with --etcd]")  # fmt: skip
 @emulation_options
 def command(

@@ -10,6 +10,16 @@ from sliceplane.kit.durations import parse_duration
 from sliceplane.kit.ip import parse_network_lenient, parse_strict
 
 
+class SwitchType(click.types.BoolParamType):
+    """``true`` or ``false``, and what else click takes for them; the error names just these two."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is neither true nor false", param, ctx)
+
+
 class DurationType(click.ParamType[float]):
     """A duration as Go writes it: ``1s``, ``500ms``, ``1m30s``, ``0``; seconds as a float."""
 

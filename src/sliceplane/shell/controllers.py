@@ -8,6 +8,7 @@ filled and how stale they are.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 from collections.abc import Callable
@@ -130,11 +131,13 @@ class ControllerService:
         self._host: ControllerHost | None = None
         self._candidate: Candidate | None = None
         self._term: asyncio.Task[None] | None = None
+        #: this server was ready once: a later term must not take it from clients while its caches fill
+        self._settled = False
 
     async def start(self, plane: Plane) -> None:
         client = self._client(plane)
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
-        plane.health.add_readiness("informer-sync", lambda: _unsynced(self._host) if self._host else "")
+        plane.health.add_readiness("informer-sync", self._filling)
         plane.health.add_readiness("controllers", self._complaint)
         plane.metrics.source(lambda: self._host.samples() if self._host else ())
         plane.metrics.gauge(
@@ -186,26 +189,47 @@ class ControllerService:
         host.add(lambda: RootCaPublisher(authority))
         return host
 
-    def _complaint(self) -> str:
-        """A server whose controllers stand by is as ready as the one whose work."""
-        return complaint(self._host) if self._host is not None else ""
+    def _filling(self) -> str:
+        """Whose caches are not filled at the start of this server.
 
-    async def stop(self) -> None:
+        Where controllers of several servers take turns, that alone counts: a server whose controllers stand by is as
+        ready as the one whose work, and is not to leave its clients in the moment in which it takes over, as its
+        predecessor is just gone.
+        """
+        if self._settled:
+            return ""
+        if self._host is not None:
+            why = _unsynced(self._host)
+        else:
+            why = "" if self._candidate is not None and self._candidate.holder else "nobody is known to lead"
+        self._settled = self._elect and not why
+        return why
+
+    def _complaint(self) -> str:
+        return self._filling() or (stale(self._host) if self._host is not None else "")
+
+    async def drain(self) -> None:
+        """Another server's controllers may work from now on.  Those that nobody would follow go on to the end."""
         if self._term is not None:
             self._term.cancel()
             await asyncio.gather(self._term, return_exceptions=True)
+
+    async def stop(self) -> None:
+        await self.drain()
         if self._host is not None:
             await self._host.close()
 
 
 def complaint(host: ControllerHost) -> str:
     """Why the controllers are not ready; "" if they are."""
-    status = host.status()
-    unsynced = _unsynced(host)
-    if unsynced:
-        return unsynced
-    if status.staleness_s > STALENESS_S_MAX:
-        return f"a cache was last known current {status.staleness_s:.0f} s ago"
+    return _unsynced(host) or stale(host)
+
+
+def stale(host: ControllerHost) -> str:
+    """How old the oldest filled cache is, if that is too old."""
+    staleness_s = host.status().staleness_s
+    if STALENESS_S_MAX < staleness_s < math.inf:
+        return f"a cache was last known current {staleness_s:.0f} s ago"
     return ""
 
 

@@ -29,7 +29,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.registry.api_service import INTERVAL_S
 from sliceplane.registry.config import RegistryConfig, TopologyStorage
 from sliceplane.registry.registry import Registry
-from sliceplane.shell import interfaces, log, pki
+from sliceplane.shell import chores, interfaces, log, pki
 from sliceplane.shell.apiserver.app import ApiServer, Services
 from sliceplane.shell.apiserver.audit import AuditConfig, AuditLog
 from sliceplane.shell.apiserver.auth import Tokens
@@ -41,11 +41,10 @@ from sliceplane.shell.apiserver.listener import Listener, bind
 from sliceplane.shell.apiserver.metrics import FSYNC_SECONDS_BUCKETS, Metrics
 from sliceplane.shell.apiserver.resources import ResourceHandlers
 from sliceplane.shell.apiserver.ticker import HubTicker
-from sliceplane.shell.apiserver.tls import load_server_certificate, server_context
+from sliceplane.shell.apiserver.tls import server_context
 from sliceplane.shell.apiserver.token_keys import TokenConfig, TokenKeys
 from sliceplane.shell.apiserver.watch import WatchHandler
 from sliceplane.shell.datadir import DataDir, write_private
-from sliceplane.shell.free_memory import FreeMemory, trim
 from sliceplane.shell.gauges import add_gauges
 from sliceplane.shell.log import get_logger
 from sliceplane.shell.start_error import StartError
@@ -61,20 +60,12 @@ if TYPE_CHECKING:
     from sliceplane.shell.shared_storage import SharedStorage
     from sliceplane.shell.storage.etcd.client import EtcdConfig
     from sliceplane.shell.storage.replicated import ReplicatedCommitter
-    from sliceplane.store.types import Record
 
 DEFAULT_SERVICE_CIDRS = ("10.96.0.0/16", "fd00:10:96::/112")
 DEFAULT_PORT = 6443
 DEFAULT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 #: how long responses in flight may take once a stop has begun
 STOP_GRACE_SECONDS = 5.0
-_RETENTION_TICK_SECONDS = 5.0
-_EXPIRY_TICK_SECONDS = 5.0
-_TEND_SECONDS = 1.0
-#: often, although certificates live long: a clock that was wrong at the start may be set right by years
-CERTIFICATE_CHECK_SECONDS = 600.0
-#: what listens on every interface is to be reached by new addresses soon
-ADDRESS_CHECK_SECONDS = 10.0
 #: a node of a cluster may have thousands, of Services; a certificate must stay small
 INTERFACE_ADDRESSES_MAX = 128
 
@@ -108,6 +99,8 @@ class PlaneConfig:
     gates: Gates = field(default_factory=Gates)
     #: storage that several servers share, in the place of the data folder's own
     etcd: EtcdConfig | None = None
+    #: a stop begins with so many seconds in which everything is answered and ``/readyz`` says that it will end
+    shutdown_delay_s: float = 0.0
 
 
 class Service(Protocol):
@@ -121,6 +114,9 @@ class Service(Protocol):
     def name(self) -> str: ...
 
     async def start(self, plane: Plane) -> None: ...
+
+    async def drain(self) -> None:
+        """The process will stop, and answers for a while yet: whoever can take over elsewhere may do so now."""
 
     async def stop(self) -> None: ...
 
@@ -139,7 +135,7 @@ class Plane:
         self._started: list[Service] = []
         #: undone in reverse order by ``stop``
         self._cleanup = contextlib.AsyncExitStack()
-        self._stopping = False
+        self._up = self._stopping = self._left = False
         # Set by ``start``, in this order.
         self.data_dir: DataDir
         self.url: str
@@ -193,14 +189,26 @@ class Plane:
             self.listener.stop, grace_s=STOP_GRACE_SECONDS, end_watches=self.hub.close_all
         )
         self._cleanup.push_async_callback(self._leave)
-        self._spawn(self._keep_certificates_fresh(context), "certificates")
-        self._spawn(self._tell_committer_the_time(), "retention")
-        self._spawn(self._forget_events(), "expiry")
-        self._spawn(self._keep_up(self.registry.tend, _TEND_SECONDS), "addresses")
-        self._spawn(self._keep_up(self.registry.keep_api_service, INTERVAL_S), "api-service")
+        self._spawn(chores.keep_certificates_fresh(self, context), "certificates")
+        self._spawn(chores.tell_committer_the_time(self), "retention")
+        self._spawn(chores.forget_events(self), "expiry")
+        self._spawn(chores.keep_up(self, self.registry.tend, chores.TEND_SECONDS), "addresses")
+        self._spawn(chores.keep_up(self, self._keep_api_service, INTERVAL_S), "api-service")
         for service in self._services:
             self._started.append(service)
             await service.start(self)
+        self._up = True
+
+    async def drain(self) -> None:
+        """Have clients leave for another server, while each that comes is served: the time is ``shutdown_delay_s``.
+        After a ``start``; ``stop`` may be called at any moment of it."""
+        self._stopping = True
+        ends = asyncio.get_running_loop().time() + self.config.shutdown_delay_s
+        self.listener.drain()
+        for service in reversed(self._started):
+            await service.drain()
+        await self._leave()
+        await asyncio.sleep(max(0.0, ends - asyncio.get_running_loop().time()))
 
     async def stop(self) -> None:
         """Idempotent; errors of one part do not keep the others from stopping."""
@@ -299,7 +307,7 @@ class Plane:
         return found
 
     @property
-    def _on_every_interface(self) -> bool:
+    def on_every_interface(self) -> bool:
         return ip_address(self.config.bind_address).is_unspecified
 
     def certificate_names(self) -> tuple[str, ...]:
@@ -308,7 +316,7 @@ class Plane:
         for address in (self.config.bind_address, self.config.advertise_address):
             if address and not ip_address(address).is_unspecified:
                 addresses += [address]
-        if self._on_every_interface:
+        if self.on_every_interface:
             addresses += interfaces.addresses(ipv6=":" in self.config.bind_address)[:INTERFACE_ADDRESSES_MAX]
         return pki.server_names(tuple(addresses))
 
@@ -353,7 +361,9 @@ class Plane:
         self.health.add("log", lambda: "")
         self.health.add("etcd", lambda: _complaint(self.committer))
         # Whoever has informers in this process says more here.
-        self.health.add_readiness("informer-sync", lambda: "")
+        self.health.add_readiness("informer-sync", lambda: "" if self._up else "the process is starting")
+        if self._shared is not None:
+            self.health.add_readiness("etcd-readiness", self._shared.unready)
         self.health.add_readiness("shutdown", lambda: "the process is stopping" if self._stopping else "")
         add_gauges(self, app)
         self.metrics.gauge("sliceplane_log_lost_lines", "Log lines that stderr did not take in time.", log.lost_lines)
@@ -370,66 +380,19 @@ class Plane:
 
         self._cleanup.push_async_callback(end)
 
-    async def _tell_committer_the_time(self) -> None:
-        steady = asyncio.get_running_loop().time
-        memory = FreeMemory(self.store.compacted)
-        while True:
-            self.committer.tick(steady())
-            if memory.on_tick(self.store.compacted, self.store.revision):
-                trim()
-            await asyncio.sleep(min(_RETENTION_TICK_SECONDS, max(self.config.history_keep_s / 2, 0.1)))
-
-    async def _forget_events(self) -> None:
-        """Events live for an hour.  What could not be stored is due again next time."""
-        while True:
-            await asyncio.sleep(_EXPIRY_TICK_SECONDS)
-            try:
-                gone = await self.committer.write(lambda: self.registry.expire(self.clock()), _newest_revision)
-            except StatusError as error:
-                _log.error("expired Events are still there", error=str(error))
-                continue
-            if gone:
-                self.metrics.count(
-                    "sliceplane_expired_events", "Events removed because their time was over.", len(gone)
-                )
-
-    async def _keep_up(self, step: Callable[[float], int], period_s: float) -> None:
-        """Have the registry do *step* again and again.  What could not be stored is due again next time."""
-        told = ""
-        while True:
-            await asyncio.sleep(period_s)
-            try:
-                await self.committer.write(lambda: step(self.clock()), int)
-                told = ""
-            except Exception as error:  # a fault here must not end the keeping for good
-                if str(error) != told:
-                    told = str(error)
-                    cause = None if isinstance(error, StatusError) else error
-                    _log.error(
-                        "what the server keeps itself is not kept", step=step.__name__, error=told, exc_info=cause
-                    )
+    def _keep_api_service(self, now: float) -> int:
+        return 0 if self._stopping else self.registry.keep_api_service(now)
 
     async def _leave(self) -> None:
-        """Nobody shall be sent here any more."""
+        """Nobody shall be sent here any more.  Said once."""
+        if self._left:
+            return
+        self._left = True
         try:
             async with asyncio.timeout(STOP_GRACE_SECONDS):
                 await self.committer.write(lambda: self.registry.leave_api_service(self.clock()), int)
         except (StatusError, TimeoutError) as error:
             _log.error("this server is still an endpoint of default/kubernetes", error=str(error))
-
-    async def _keep_certificates_fresh(self, context: ssl.SSLContext) -> None:
-        """Renew certificates that expire while the process runs, or that lack a new address of this machine; open
-        connections are not touched."""
-        while True:
-            await asyncio.sleep(ADDRESS_CHECK_SECONDS if self._on_every_interface else CERTIFICATE_CHECK_SECONDS)
-            try:
-                self.pki, made = pki.ensure(self.data_dir.pki, self.certificate_names(), self.clock())
-                if made:
-                    load_server_certificate(context, self.pki)
-                    write_private(self.data_dir.kubeconfig, pki.kubeconfig(self.pki, self.url))
-                    _log.info("certificates renewed")
-            except Exception as error:  # tried again at the next check; the old ones last a month yet
-                _log.error("cannot renew certificates", exc_info=error)
 
 
 def report_storage(sentence: str) -> None:
@@ -442,10 +405,6 @@ def _complaint(committer: Committer | ReplicatedCommitter) -> str:
         return ""
     age_s = committer.staleness_s
     return f"{committer.failing}; memory was last known to be current {age_s:.0f} s ago" if age_s else committer.failing
-
-
-def _newest_revision(records: tuple[Record, ...]) -> int:
-    return records[-1].revision if records else 0
 
 
 def _sqlite(database: Path) -> Backend:

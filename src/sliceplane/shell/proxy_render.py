@@ -111,6 +111,10 @@ def _documents(name: str, text: str) -> Iterable[dict[str, Any]]:
         documents = [document for document in yaml.load_all(text, Loader=Loader) if document is not None]
     except yaml.YAMLError as error:
         raise RenderError(f"{name} is neither YAML nor JSON: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise RenderError(f"{name} is nested too deeply") from error
+    if not documents:
+        raise RenderError(f"{name} is empty")
     for document in documents:
         if not isinstance(document, dict):
             raise RenderError(f"{name} has something that is no object: {str(document)[:40]}")
@@ -119,4 +123,6 @@ def _documents(name: str, text: str) -> Iterable[dict[str, Any]]:
             kind = str(document.get("kind", "")).removesuffix("List")
             yield from ({"kind": kind, **item} if kind else item for item in items if isinstance(item, dict))
         else:
+            if not document.get("kind"):
+                raise RenderError(f"{name} has something without a kind: {str(document)[:40]}")
             yield document

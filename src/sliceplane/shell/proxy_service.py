@@ -69,6 +69,9 @@ class ProxyService:
             self._tasks.append(asyncio.create_task(telling, name="node proxy's progress"))
         plane.health.add("proxy", lambda: "; ".join(proxy.health().reasons))
 
+    async def drain(self) -> None:
+        """The node keeps its proxy to the end."""
+
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()

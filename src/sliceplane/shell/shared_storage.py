@@ -32,6 +32,7 @@ class SharedStorage:
         self._config = config
         self.backend = backend
         self._snapshot: Snapshot | None = snapshot
+        self._committer: ReplicatedCommitter | None = None
 
     @classmethod
     async def open(cls, config: EtcdConfig) -> SharedStorage:
@@ -53,7 +54,7 @@ class SharedStorage:
         loaded = snapshot.loaded
         store = Store.restore(loaded.history, loaded.revision, loaded.compacted)
         hub = Hub(store)
-        committer = ReplicatedCommitter(
+        committer = self._committer = ReplicatedCommitter(
             store,
             hub,
             self.backend,
@@ -67,6 +68,11 @@ class SharedStorage:
         )
         self._add_metrics(plane, committer)
         return store, hub, committer
+
+    def unready(self) -> str:
+        """Why clients had better ask another server; "" where memory is as new as the log."""
+        assert self._committer is not None, "attached before anybody asks"
+        return self._committer.unready
 
     def _add_metrics(self, plane: Plane, committer: ReplicatedCommitter) -> None:
         replica, metrics = committer.replica, plane.metrics

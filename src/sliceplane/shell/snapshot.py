@@ -5,11 +5,15 @@ disk or a lost connection leaves is removed.  What arrives is read as it will be
 
 Restoring makes a database where there is none; the folder's lock says that no server is at work there.  It, too,
 appears under its name when it is whole.
+
+What a process that was killed (SIGKILL, power) left beside the file holds Secrets and is of no use: the next one that
+saves to the same name removes it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -50,9 +54,10 @@ async def save(connection: Connection, path: Path) -> Summary:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     client = HttpClient(connection)
     try:
+        _remove_what_the_dead_left(path)
         with _removed_unless_whole(part):
             await _receive(client.download(PATH), part)
-            found = inspect(part)
+            found = _inspected(part, "what the server sent")
             part.replace(path)
             _sync_folder(path.parent)
     except OSError as error:
@@ -72,7 +77,12 @@ async def _receive(portions: AsyncIterator[bytes], part: Path) -> None:
 
 def inspect(path: Path) -> Summary:
     """Read all of it.  Raises ``SnapshotError`` if it is not whole."""
-    with _opened(path) as (reader, size):
+    return _inspected(path, str(path))
+
+
+def _inspected(path: Path, name: str) -> Summary:
+    """*name* is what complaints call it."""
+    with _opened(path, name) as (reader, size):
         return Summary(sum(1 for _ in reader.records()), reader.revision, size)
 
 
@@ -93,7 +103,7 @@ def restore(path: Path, data_dir: str, *, bump: int = BUMP_DEFAULT) -> Summary:
             raise SnapshotError(
                 f"{database} exists: restoring replaces nothing; move it away, with {database.name}-wal if there is one"
             )
-        with _opened(path) as (reader, size):
+        with _opened(path, str(path)) as (reader, size):
             if reader.revision + bump > REVISION_MAX:
                 raise SnapshotError(f"revision {reader.revision} plus {bump} is more than {REVISION_MAX}")
             objects = _make_database(database, reader, reader.revision + bump)
@@ -130,16 +140,16 @@ def _make_database(database: Path, reader: Reader, revision: int) -> int:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[Reader, int]]:
+def _opened(path: Path, name: str) -> Iterator[tuple[Reader, int]]:
     try:
         file = path.open("rb")
     except OSError as error:
-        raise SnapshotError(f"cannot read {path}: {_reason(error)}") from error
+        raise SnapshotError(f"cannot read {name}: {_reason(error)}") from error
     with file:
         try:
             yield Reader(file), os.fstat(file.fileno()).st_size
         except BadSnapshot as error:
-            raise SnapshotError(f"{path}: {error}") from error
+            raise SnapshotError(f"{name}: {error}") from error
 
 
 @contextlib.contextmanager
@@ -147,10 +157,18 @@ def _removed_unless_whole(part: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for left in part.parent.glob(f"{part.name}*"):
+        for left in part.parent.glob(f"{glob.escape(part.name)}*"):
             with contextlib.suppress(OSError):
                 left.unlink()
         raise
+
+
+def _remove_what_the_dead_left(path: Path) -> None:
+    for left in path.parent.glob(f".{glob.escape(path.name)}.[0-9]*"):
+        process = left.name.rpartition(".")[2]
+        if process.isdecimal() and not Path("/proc", process).exists():
+            with contextlib.suppress(OSError):
+                left.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -118,8 +118,12 @@ class Hub:
         watcher.close(None)
 
     def close_all(self, error: StatusError | None = None) -> None:
-        """End every watch, for shutdown; without an *error* what they hold can still be taken."""
+        """End every watch, for shutdown; without an *error* what they hold can still be taken, and a last bookmark says
+        where to go on, which need not be here."""
+        frames: dict[Encoder, Item] = {}
         for watcher, _ in tuple(self._watchers.values()):
+            if error is None and watcher.bookmarks and watcher.since <= self.revision:
+                self._bookmark(watcher, frames)
             watcher.close(error, keep=error is None)
             watcher.notify()
 

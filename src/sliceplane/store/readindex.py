@@ -52,7 +52,7 @@ class ReadIndex:
         return self._number
 
     def on_head(self, number: int, head: int) -> None:
-        if number == self._number and self._in_flight:
+        if self.awaits(number):
             self._in_flight = False
             self._due.append((head, self._asked))
             self._asked = []
@@ -61,6 +61,19 @@ class ReadIndex:
         """Who waited waits for the next question."""
         if number == self._number:
             self._in_flight = False
+
+    def awaits(self, number: int) -> bool:
+        """Whether the answer to question *number* is of use."""
+        return number == self._number and self._in_flight
+
+    def on_replaced(self) -> None:
+        """The cache was made anew, maybe of an older log: what was answered before, or is being answered, says nothing
+        any more.  Everybody waits for the next question."""
+        self._number += 1
+        self._in_flight = False
+        self.asked_at = 0
+        self._waiting = [*(done for _, waiters in self._due for done in waiters), *self._asked, *self._waiting]
+        self._due, self._asked = [], []
 
     def on_position(self, position: int) -> None:
         """The cache got there."""

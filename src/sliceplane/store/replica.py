@@ -304,8 +304,9 @@ class Replica:
         self._store.replace(loaded.history, loaded.revision, loaded.compacted)
         self._on_replaced()
         self._hub.on_replaced()
-        self.position = position
-        self.head = max(self.head, position)
+        # The log may be an older one, restored: no head that was seen before counts.
+        self.position = self.head = position
+        self.reads.on_replaced()
         self.turns.reset(turns, now)
         for ticket in lost:
             ticket.fail(internal("it is not known whether the write was stored"))
@@ -319,6 +320,8 @@ class Replica:
 
     def on_head(self, number: int, head: int, now: float) -> None:
         """The log's answer to read *number*.  Raises ``OutOfOrder`` if the log is older than what it once told."""
+        if not self.reads.awaits(number):
+            return
         if head < self.reads.asked_at:
             self.reads.on_no_answer(number)
             raise OutOfOrder(f"the head is at {head}, and was at {self.reads.asked_at} before")

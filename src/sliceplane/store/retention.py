@@ -67,6 +67,11 @@ class Retention:
         while len(self._samples) > 1 and (self.events > self._events_max or self.bytes > self._bytes_max):
             self._drop()
 
+    def on_replaced(self) -> None:
+        """All was loaded anew, without history; the revisions may be smaller than before."""
+        self._samples.clear()
+        self._open = self.events = self.bytes = self.target = 0
+
     def on_tick(self, now: float) -> None:
         """Time passes.  May raise ``target``."""
         for index in range(len(self._samples) - self._open, len(self._samples)):

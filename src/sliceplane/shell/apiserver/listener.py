@@ -14,7 +14,8 @@ waits for watches that never end.  What is used is its protocol class, with thes
 - connections beyond ``connections_max`` are closed at once.
 
 Stopping has an order: stop accepting, let the caller end the watches, ask every connection to close after its
-current response, and after ``grace_s`` abort what is left.
+current response, and after ``grace_s`` abort what is left.  Before that there may be a ``drain``: every answer then
+says ``Connection: close``, so that clients leave by themselves and none is cut off between two requests.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ TLS_SHUTDOWN_SECONDS_MAX = 2.0
 #: at a stop: how long responses may take to leave, and then peers to say farewell
 FLUSH_SECONDS_MAX = 2.0
 FAREWELL_SECONDS_MAX = 0.25
+_LOOK_SECONDS = 0.01
+_CLOSE = (b"connection", b"close")
 
 
 def bind(address: str, port: int) -> socket.socket:
@@ -246,6 +249,16 @@ class _Connection(HttpToolsProtocol):
     def abort(self) -> None:
         self.transport.abort()
 
+    def shutdown(self) -> None:
+        """Close after the answer under way; a request that has begun to arrive gets one, which says so."""
+        if not self.arriving:
+            super().shutdown()
+
+    @property
+    def arriving(self) -> bool:
+        """A head has begun to arrive, and nothing is being answered."""
+        return self._in_head and self._phase is _Phase.HEAD
+
 
 class Listener:
     """Serves *app* on a socket.  Used from one task: ``start`` once, ``stop`` once."""
@@ -285,27 +298,44 @@ class Listener:
             ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS_MAX,
         )
 
+    def drain(self) -> None:
+        """Go on, but have clients leave: each connection ends with its next answer.  Idempotent."""
+        # One list for all requests, those under way included.
+        if not self.state.default_headers:
+            self.state.default_headers.append(_CLOSE)
+
     async def stop(self, *, grace_s: float, end_watches: Callable[[], None]) -> None:
         """Stop accepting, end the streams, let responses finish for *grace_s*, then abort."""
         if self._server is None:
             return
         self._server.close()
+        self.drain()
         end_watches()
         for connection in list(self.state.connections):
             connection.shutdown()
-        tasks = set(self.state.tasks)
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=grace_s)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=1)
+        await self._finish(grace_s)
         for connection in list(self.state.connections):
             if not connection.transport.is_closing():
                 connection.transport.abort()
-        await self._drain()
+        await self._flush()
 
-    async def _drain(self) -> None:
+    async def _finish(self, grace_s: float) -> None:
+        """What is being answered, and what was arriving: both end within *grace_s*, or are cancelled."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + grace_s
+        while (left := ends - loop.time()) > 0 and (self.state.tasks or any(map(_arriving, self.state.connections))):
+            tasks = set(self.state.tasks)
+            if tasks:
+                await asyncio.wait(tasks, timeout=left)
+            else:
+                await asyncio.sleep(min(left, _LOOK_SECONDS))
+        late = set(self.state.tasks)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=1)
+
+    async def _flush(self) -> None:
         """Let what was written go out, give the peers a moment for their TLS farewell, then cut them."""
         loop = asyncio.get_running_loop()
         flushed_by = loop.time() + FLUSH_SECONDS_MAX
@@ -318,6 +348,11 @@ class Listener:
             connection.transport.abort()
         await asyncio.sleep(0)
         self._server = None
+
+
+def _arriving(connection: asyncio.Protocol) -> bool:
+    assert isinstance(connection, _Connection), f"{connection!r} is not a connection of ours"
+    return connection.arriving and not connection.transport.is_closing()
 
 
 def _unsent(connection: asyncio.Protocol) -> bool:

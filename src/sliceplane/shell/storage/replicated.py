@@ -20,7 +20,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
-from sliceplane.api.errors import StatusError, internal, read_timeout, storage_unavailable
+from sliceplane.api.errors import StatusError, internal, read_timeout, shutting_down, storage_unavailable
 from sliceplane.shell.storage.errors import StorageError
 from sliceplane.shell.storage.etcd.backend import Answer, Behind, EtcdBackend, Snapshot, Taken
 from sliceplane.shell.storage.etcd.errors import EtcdError, NoAnswer, Refused
@@ -42,6 +42,8 @@ READ_SECONDS_MAX: Final = 5.0
 STUCK_SECONDS: Final = 1.5
 #: an idle server asks for the head this often, to know how old its memory is
 HEARTBEAT_SECONDS: Final = 1.0
+#: memory that is older is told to readers, and its server is not ready
+STALE_SECONDS_MAX: Final = 10.0
 _RETRY_SECONDS: Final = (0.02, 0.05, 0.1, 0.2, 0.4)
 _COMPACT_CHUNK_REVISIONS: Final = 2048
 
@@ -121,6 +123,15 @@ class ReplicatedCommitter:
         """How long ago what is in memory was last known to be the newest."""
         return max(0.0, self._loop.time() - self._confirmed_at)
 
+    @property
+    def unready(self) -> str:
+        """Why this server had better not be asked; "" if nothing speaks against it."""
+        if self._reloading:
+            return "the state is being loaded anew"
+        if self.staleness_s > STALE_SECONDS_MAX:
+            return f"memory was last known to be current {self.staleness_s:.0f} s ago"
+        return ""
+
     def start(self) -> None:
         self._confirmed_at = self._loop.time()
         self._compaction_due = self._confirmed_at + self._compaction_interval_s
@@ -151,7 +162,9 @@ class ReplicatedCommitter:
         500 if it was not stored, 503 if storage has been away for long; then *step* did not run.
         """
         if self._closing:
-            raise StatusError(503, "ServiceUnavailable", "the server is shutting down")
+            raise shutting_down()
+        if self._reloading and self.failing is not None:
+            raise storage_unavailable(self.failing)  # nothing runs before all is loaded, and that does not work
         if self._silent_since is not None and self._loop.time() - self._silent_since > OUTAGE_SECONDS:
             raise storage_unavailable(self.failing or "etcd does not answer")
         future: asyncio.Future[T] = self._loop.create_future()
@@ -398,6 +411,9 @@ class ReplicatedCommitter:
         self.reloads += 1
         loaded = Loaded(tuple(found.loaded.history), found.loaded.revision, found.loaded.compacted)
         if found.position != self.replica.position or self._store.revision != loaded.revision:
+            self._retention.on_replaced()
+            # Nobody may be told that history is dropped up to a revision that is still to come.
+            self._compaction_target = min(self._compaction_target, loaded.revision)
             self.replica.on_reloaded(loaded, found.position, found.turns, self._loop.time())
         if self._feed is not None:
             self._feed.resume(found.read_at)

@@ -30,6 +30,7 @@ from sliceplane.shell.storage.etcd.layout import (
     Damaged,
     HeadSeen,
     Layout,
+    UnknownFormat,
     decode_compaction,
     decode_row,
     encode_compaction,
@@ -115,6 +116,10 @@ class EtcdBackend:
                 history = False  # somebody else compacts this etcd; what is there now is enough
             except Refused as error:
                 raise StorageError(f"etcd refused to be read: {error}") from error
+            except UnknownFormat as error:
+                raise StorageError(
+                    f"what is in etcd under {self.layout.prefix.decode()} cannot be used: {error}"
+                ) from error
             except (Damaged, ValueError) as error:
                 raise StorageError(
                     f"what is in etcd under {self.layout.prefix.decode()} is damaged: {error}"
@@ -137,8 +142,10 @@ class EtcdBackend:
         if not head:
             self.client.ask("txn", layout.beginning(self.server))
             return self._snapshot(history)
-        if not version or version[0].value != FORMAT:
-            raise Damaged(f"its format is {version[0].value.decode() if version else 'missing'}, not {FORMAT.decode()}")
+        if not version:
+            raise Damaged("its format is missing")
+        if version[0].value != FORMAT:
+            raise UnknownFormat(version[0].value)
         seen = layout.head_of(head)
         assert seen.head is not None, "there is a head"
         self._compaction_mod = compaction[0].mod_revision if compaction else 0

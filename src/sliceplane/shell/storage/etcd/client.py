@@ -141,9 +141,6 @@ class EtcdClient:
             if self._current == member:
                 self._current = (member + 1) % len(self._channels)
 
-    def leave_current(self) -> None:
-        self.leave(self._current)
-
     def watch(self, requests: Any) -> tuple[Any, int]:
         """A stream of ``WatchResponse`` for the iterator *requests*, and the member that it is of."""
         member = self._current

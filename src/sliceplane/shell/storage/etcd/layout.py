@@ -71,6 +71,17 @@ class Damaged(Exception):
     """What is stored cannot be ours.  The text is one sentence for a person."""
 
 
+class UnknownFormat(Damaged):
+    """What is stored is ours, and newer than we are."""
+
+    def __init__(self, found: bytes) -> None:
+        version = found.decode(errors="replace") or "none"
+        super().__init__(
+            f"it has format {version}, of another version of Sliceplane (this one knows format {FORMAT.decode()}); "
+            "use that version or another --etcd-prefix"
+        )
+
+
 _encode = msgspec.json.Encoder().encode
 _row = msgspec.json.Decoder(Row)
 _head = msgspec.json.Decoder(Head)
@@ -162,6 +173,9 @@ class Layout:
             if key.startswith(self.turns):
                 name = key[len(self.turns) :].decode()
                 turns.append(TurnGone(name) if event.type == wire.DELETE else TurnAsked(name, position))
+            elif key == self.format and event.kv.value != FORMAT:
+                # Who changes the layout puts the head in the same transaction, so no batch of ours rests on it.
+                raise UnknownFormat(event.kv.value)
             elif key == self.head:
                 if event.type == wire.DELETE:
                     raise Damaged("somebody deleted the head")

@@ -1,0 +1,89 @@
+"""What a server does now and then as long as it runs: each chore is a task of the plane, which ends it.
+
+None of them may end by itself: what could not be done is told once and due again the next time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sliceplane.api.errors import StatusError
+from sliceplane.shell import pki
+from sliceplane.shell.apiserver.tls import load_server_certificate
+from sliceplane.shell.datadir import write_private
+from sliceplane.shell.free_memory import FreeMemory, trim
+from sliceplane.shell.log import get_logger
+
+if TYPE_CHECKING:
+    from sliceplane.shell.plane import Plane
+    from sliceplane.store.types import Record
+
+RETENTION_TICK_SECONDS = 5.0
+EXPIRY_TICK_SECONDS = 5.0
+TEND_SECONDS = 1.0
+#: often, although certificates live long: a clock that was wrong at the start may be set right by years
+CERTIFICATE_CHECK_SECONDS = 600.0
+#: what listens on every interface is to be reached by new addresses soon
+ADDRESS_CHECK_SECONDS = 10.0
+
+_log = get_logger("plane")
+
+
+async def tell_committer_the_time(plane: Plane) -> None:
+    steady = asyncio.get_running_loop().time
+    memory = FreeMemory(plane.store.compacted)
+    while True:
+        plane.committer.tick(steady())
+        if memory.on_tick(plane.store.compacted, plane.store.revision):
+            trim()
+        await asyncio.sleep(min(RETENTION_TICK_SECONDS, max(plane.config.history_keep_s / 2, 0.1)))
+
+
+async def forget_events(plane: Plane) -> None:
+    """Events live for an hour.  What could not be stored is due again next time."""
+    while True:
+        await asyncio.sleep(EXPIRY_TICK_SECONDS)
+        try:
+            gone = await plane.committer.write(lambda: plane.registry.expire(plane.clock()), _newest_revision)
+        except StatusError as error:
+            _log.error("expired Events are still there", error=str(error))
+            continue
+        if gone:
+            plane.metrics.count("sliceplane_expired_events", "Events removed because their time was over.", len(gone))
+
+
+async def keep_up(plane: Plane, step: Callable[[float], int], period_s: float) -> None:
+    """Have the registry do *step* again and again.  What could not be stored is due again next time."""
+    told = ""
+    while True:
+        await asyncio.sleep(period_s)
+        try:
+            await plane.committer.write(lambda: step(plane.clock()), int)
+            told = ""
+        except Exception as error:  # a fault here must not end the keeping for good
+            if str(error) != told:
+                told = str(error)
+                cause = None if isinstance(error, StatusError) else error
+                _log.error("what the server keeps itself is not kept", step=step.__name__, error=told, exc_info=cause)
+
+
+async def keep_certificates_fresh(plane: Plane, context: ssl.SSLContext) -> None:
+    """Renew certificates that expire while the process runs, or that lack a new address of this machine; open
+    connections are not touched."""
+    while True:
+        await asyncio.sleep(ADDRESS_CHECK_SECONDS if plane.on_every_interface else CERTIFICATE_CHECK_SECONDS)
+        try:
+            plane.pki, made = pki.ensure(plane.data_dir.pki, plane.certificate_names(), plane.clock())
+            if made:
+                load_server_certificate(context, plane.pki)
+                write_private(plane.data_dir.kubeconfig, pki.kubeconfig(plane.pki, plane.url))
+                _log.info("certificates renewed")
+        except Exception as error:  # tried again at the next check; the old ones last a month yet
+            _log.error("cannot renew certificates", exc_info=error)
+
+
+def _newest_revision(records: tuple[Record, ...]) -> int:
+    return records[-1].revision if records else 0

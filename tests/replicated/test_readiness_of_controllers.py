@@ -1,0 +1,71 @@
+"""Readiness of servers whose controllers take turns: a take-over must not take the server from its clients."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from sliceplane.shell.apiserver.request import Query
+from sliceplane.shell.controllers import ControllerService, default_controllers
+from sliceplane.shell.plane import Plane, PlaneConfig
+
+
+@dataclass
+class Filling:
+    """A host whose caches are not filled yet."""
+
+    staleness_s: float = float("inf")
+
+    def status(self) -> Any:
+        return SimpleNamespace(
+            controllers=(SimpleNamespace(name="endpointslice-controller", synced=False),), staleness_s=self.staleness_s
+        )
+
+
+def _code(plane: Plane) -> int:
+    return plane.health.respond("/readyz", Query(b"")).code
+
+
+async def _running(service: ControllerService) -> Plane:
+    plane = Plane(PlaneConfig(data_dir="memory:", secure_port=0), (service,))
+    await plane.start()
+    return plane
+
+
+async def test_a_server_is_ready_when_the_first_caches_are_filled_and_stays_so_when_it_takes_over() -> None:
+    service = ControllerService(default_controllers(), elect=True)
+    plane = await _running(service)
+    try:
+        assert _code(plane) == 500, "nobody is known to lead"
+        async with asyncio.timeout(10):
+            while _code(plane) != 200:
+                await asyncio.sleep(0.01)
+        assert service._host is not None, "it was ready without its own controllers"
+        kept, service._host = service._host, Filling()  # type: ignore[assignment]
+        assert _code(plane) == 200, "it takes over, and its clients must leave it"
+        service._host = kept
+        await plane.drain()
+        assert service._host is None, "others cannot take over while it drains"
+        assert service._candidate is not None
+        assert service._candidate.holder == "", "the Lease was not given back"
+    finally:
+        await plane.stop()
+
+
+async def test_the_only_server_is_ready_when_its_controllers_are_and_has_them_to_the_end() -> None:
+    service = ControllerService(default_controllers())
+    plane = await _running(service)
+    try:
+        async with asyncio.timeout(10):
+            while _code(plane) != 200:
+                await asyncio.sleep(0.01)
+        host = service._host
+        service._host = Filling()  # type: ignore[assignment]
+        assert _code(plane) == 500
+        service._host = host
+        await plane.drain()
+        assert service._host is host
+    finally:
+        await plane.stop()

@@ -6,6 +6,7 @@ import gc
 import tracemalloc
 
 import pytest
+from tests.effort import scaled
 
 from sliceplane.store.mvcc import Compacted, Store
 from sliceplane.store.types import EventType, Key
@@ -70,7 +71,7 @@ def test_churn_leaves_no_memory_behind(writer_of):
     writer = writer_of(store)
 
     def churn() -> None:
-        for number in range(2000):
+        for number in range(scaled(2000, least=500)):
             key = Key("pods", f"ns-{number % 7}", f"pod-{number}")
             writer.put(key, owners=(f"owner-{number}",))
             writer.put(key, owners=(f"owner-{number}",))

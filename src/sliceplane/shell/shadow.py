@@ -16,7 +16,8 @@ from sliceplane.controllers.shadow import ShadowController
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.samples import Family
 from sliceplane.shadow.ledger import Ledger, News
-from sliceplane.shell.client.readonly import Reader, ReadOnlyClient
+from sliceplane.shell.client.base import Reader
+from sliceplane.shell.client.readonly import ReadOnlyClient
 from sliceplane.shell.controllers import STALENESS_S_MAX, complaint
 from sliceplane.shell.host import ControllerHost
 from sliceplane.shell.pages import Page, PageMaker

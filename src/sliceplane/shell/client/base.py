@@ -35,8 +35,8 @@ class WatchMessage:
     body: bytes
 
 
-class Client(Protocol):
-    """Every method raises ``api.errors.StatusError`` for an answer that is an error, and
+class Reader(Protocol):
+    """What reads.  Every method raises ``api.errors.StatusError`` for an answer that is an error, and
     ``shell.client.base.Unreachable`` if there was no answer."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes: ...
@@ -67,6 +67,12 @@ class Client(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchMessage]]:
         """A stream; leaving the context ends it.  The iterator ends when the server ends the watch."""
 
+    async def close(self) -> None: ...
+
+
+class Client(Reader, Protocol):
+    """What also writes.  Raises as ``Reader`` does."""
+
     async def create(
         self, resource: Resource, namespace: str, body: bytes, *, subresource: str = "", name: str = ""
     ) -> bytes: ...
@@ -87,8 +93,6 @@ class Client(Protocol):
     ) -> bytes: ...
 
     async def delete(self, resource: Resource, namespace: str, name: str, options: bytes = b"") -> bytes: ...
-
-    async def close(self) -> None: ...
 
 
 class Unreachable(Exception):

@@ -6,11 +6,10 @@ ends them does.  So each write looks at the clock itself, last before it is sent
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable
 
 from sliceplane.api.scheme import Resource
-from sliceplane.shell.client.base import Client, ListPage, PatchType, Unreachable, WatchMessage
+from sliceplane.shell.client.base import Client, PatchType, Unreachable
 
 
 class FencedClient:
@@ -19,57 +18,14 @@ class FencedClient:
     def __init__(self, client: Client, allowed: Callable[[], bool]) -> None:
         self._client = client
         self._allowed = allowed
+        self.get = client.get
+        self.list = client.list
+        self.watch = client.watch
+        self.close = client.close
 
     def _pass(self) -> None:
         if not self._allowed():
             raise Unreachable("the term of leadership is over")
-
-    async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
-        return await self._client.get(resource, namespace, name)
-
-    async def list(
-        self,
-        resource: Resource,
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        resource_version: str | None = None,
-        resource_version_match: str | None = None,
-        limit: int | None = None,
-        continue_token: str = "",
-    ) -> ListPage:
-        return await self._client.list(
-            resource,
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            resource_version=resource_version,
-            resource_version_match=resource_version_match,
-            limit=limit,
-            continue_token=continue_token,
-        )
-
-    def watch(
-        self,
-        resource: Resource,
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        resource_version: str | None = None,
-        timeout_s: int | None = None,
-        bookmarks: bool = True,
-    ) -> AbstractAsyncContextManager[AsyncIterator[WatchMessage]]:
-        return self._client.watch(
-            resource,
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            resource_version=resource_version,
-            timeout_s=timeout_s,
-            bookmarks=bookmarks,
-        )
 
     async def create(
         self, resource: Resource, namespace: str, body: bytes, *, subresource: str = "", name: str = ""
@@ -99,6 +55,3 @@ class FencedClient:
     async def delete(self, resource: Resource, namespace: str, name: str, options: bytes = b"") -> bytes:
         self._pass()
         return await self._client.delete(resource, namespace, name, options)
-
-    async def close(self) -> None:
-        await self._client.close()

@@ -6,46 +6,11 @@ It is made of a ``Reader``, which has no methods that write, so there is nothing
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Resource
-from sliceplane.shell.client.base import ListPage, PatchType, WatchMessage
-
-
-class Reader(Protocol):
-    """The part of ``shell.client.base.Client`` that reads."""
-
-    async def get(self, resource: Resource, namespace: str, name: str) -> bytes: ...
-
-    async def list(
-        self,
-        resource: Resource,
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        resource_version: str | None = None,
-        resource_version_match: str | None = None,
-        limit: int | None = None,
-        continue_token: str = "",
-    ) -> ListPage: ...
-
-    def watch(
-        self,
-        resource: Resource,
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        resource_version: str | None = None,
-        timeout_s: int | None = None,
-        bookmarks: bool = True,
-    ) -> AbstractAsyncContextManager[AsyncIterator[WatchMessage]]: ...
-
-    async def close(self) -> None: ...
+from sliceplane.shell.client.base import PatchType, Reader
 
 
 class ReadOnlyClient:

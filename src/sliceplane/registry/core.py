@@ -100,10 +100,16 @@ class Core:
         """As ``put`` and ``remove`` do it, but nothing follows from it: whoever wrote it has written that too."""
         if key.resource == Services.storage_key and document is not None:
             self.services.on_stored(key, document)
-        elif key.resource == IPAddresses.storage_key:
+        else:
+            self._keep_account(key, document)
+        self._index(key, document)
+
+    def _keep_account(self, key: Key, document: Document | None) -> None:
+        """Of an IPAddress or a ServiceCIDR; ``None``: the object is gone."""
+        if key.resource == IPAddresses.storage_key:
             if document is not None:
                 self.addresses.on_address(key.name, document)
-            elif self.addresses.told(key.name) is not None:
+            elif self.addresses.told(key.name) is not None:  # of what was staged and forgotten nobody told
                 self.addresses.on_address_removed(key.name)
         elif key.resource == ServiceCIDRs.storage_key:
             if document is not None:
@@ -111,7 +117,6 @@ class Core:
             else:
                 self.addresses.on_range_removed(key.name)
             self.services.on_ranges()
-        self._index(key, document)
 
     def _index(self, key: Key, document: Document | None) -> None:
         """The indexes that a version of one key replaces; ``None``: the object is gone."""
@@ -243,26 +248,17 @@ class Core:
 
         IPAddresses that a Service lets go of are removed in the same step, so no commit has one without the other.
         """
-        if key.resource == IPAddresses.storage_key:
-            if document is not None:
-                self.addresses.on_address(key.name, document)
-            else:
-                self.addresses.on_address_removed(key.name)
-        elif key.resource == ServiceCIDRs.storage_key:
-            if document is not None:
-                self.addresses.on_range(key.name, document)
-            else:
-                self.addresses.on_range_removed(key.name)
-            self.services.on_ranges()
-        elif key.resource == Services.storage_key:
-            before = self.services.addresses(key)
-            if document is not None:
-                self.services.on_stored(key, document)
-            else:
-                self.services.on_removed(key)
-            for name in before:
-                if self.services.holder(name) is None:
-                    self._release(key, name)
+        if key.resource != Services.storage_key:
+            self._keep_account(key, document)
+            return
+        before = self.services.addresses(key)
+        if document is not None:
+            self.services.on_stored(key, document)
+        else:
+            self.services.on_removed(key)
+        for name in before:
+            if self.services.holder(name) is None:
+                self._release(key, name)
 
     def _release(self, service: Key, name: str) -> None:
         told = self.addresses.told(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -70,12 +69,6 @@ def make_slice(hosts: list[Host], zones: list[str]) -> dict[str, Any]:
         ],
         "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
     }
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
 
 
 def rules_in(node: Host) -> str:

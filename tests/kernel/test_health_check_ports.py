@@ -10,7 +10,7 @@ import pytest
 from tests.kernel.cluster import NODE, make_slice, running, service
 from tests.kernel.netns import Host, Net
 from tests.kernel.test_packets import FAMILIES
-from tests.kernel.test_proxy_command import free_port
+from tests.ports import free_port
 
 from sliceplane.kit.ip import Family
 

@@ -18,10 +18,11 @@ from tests.iptables.restorer import Machine
 from tests.iptables.test_restore_plane import SORTS, unordered
 from tests.kernel.cluster import SERVER, VIP, Mode, make_slice, running, service
 from tests.kernel.netns import Host, Net, run
-from tests.kernel.test_proxy_command import create, free_port, page, started
+from tests.kernel.test_proxy_command import create, page, started
 from tests.nft.machine import DYING, NODE, NODE_IP, ep, node
 from tests.nft.machine import make_slice as any_slice
 from tests.nft.machine import service as any_service
+from tests.ports import free_port
 
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.iptables.fake import BUILT_IN

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.kernel.netns import Host, Net
-from tests.kernel.proxy_process import SERVER, create, free_port, make_slice, page, page_inside, rules_in, started
+from tests.kernel.proxy_process import SERVER, create, make_slice, page, page_inside, rules_in, started
+from tests.ports import free_port
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Services

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.kernel.netns import Host, Net
-from tests.kernel.proxy_process import free_port, page, rules_in, started
+from tests.kernel.proxy_process import page, rules_in, started
+from tests.ports import free_port
 
 pytestmark = pytest.mark.kernel
 

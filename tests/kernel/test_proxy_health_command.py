@@ -8,7 +8,8 @@ import time
 
 import pytest
 from tests.kernel.netns import Net
-from tests.kernel.proxy_process import create, free_port, page, rules_in, started
+from tests.kernel.proxy_process import create, page, rules_in, started
+from tests.ports import free_port
 
 from sliceplane.api.scheme import Namespaces, Services
 from sliceplane.shell.client.http import HttpClient

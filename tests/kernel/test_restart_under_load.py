@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from tests.kernel.load import Load, Pods, load
 from tests.kernel.netns import Host, Net
-from tests.kernel.test_proxy_command import create, free_port, page, started
+from tests.kernel.test_proxy_command import create, page, started
+from tests.ports import free_port
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Services

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.running import ROOT, running_plane
 from tests.kernel.netns import Net, run
-from tests.kernel.proxy_process import free_port
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.kernel, pytest.mark.kubectl]
 

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from tests.nft.machine import DYING, GONE, NODE, Machine, ep, make_slice, service
+from tests.ports import free_port
 from tests.proxy.test_consumption import Kernel
 
 from sliceplane.api import codec
@@ -401,20 +402,12 @@ async def ask(port: int, path: str = "/", method: str = "GET") -> tuple[int, str
         return response.status, (await response.read()).decode(), response.headers
 
 
-async def free_port() -> int:
-    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = int(server.sockets[0].getsockname()[1])
-    server.close()
-    await server.wait_closed()
-    return port
-
-
 LOOPBACK = ("127.0.0.1",)
 
 
 async def test_a_load_balancer_is_told_how_many_there_are(served: tuple[ServiceHealth, Healthy]) -> None:
     health, healthy = served
-    port = await free_port()
+    port = free_port()
     await health.update({KEY: HealthCheck(port, 2)}, LOOPBACK)
     status, body, headers = await ask(port, "/any/path?x=1", "POST")
     assert status == 200
@@ -441,7 +434,7 @@ async def test_a_load_balancer_is_told_how_many_there_are(served: tuple[ServiceH
 
 async def test_several_services_and_a_port_that_moves(served: tuple[ServiceHealth, Healthy]) -> None:
     health, _ = served
-    ports = [await free_port() for _ in range(3)]
+    ports = [free_port() for _ in range(3)]
     other = ServiceKey("ns", "web")
     await health.update({KEY: HealthCheck(ports[0], 1), other: HealthCheck(ports[1], 0)}, LOOPBACK)
     assert [(await ask(port))[0] for port in ports[:2]] == [200, 503]

@@ -13,7 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.replicated.members import Member, free_port
+from tests.ports import free_port
+from tests.replicated.members import Member
 from tests.replicated.proxies import Link
 
 from sliceplane.shell.storage.etcd import wire

@@ -11,13 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.ports import free_port
+
 START_SECONDS_MAX = 15.0
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @dataclass
@@ -49,7 +45,7 @@ class Member:
             "--listen-peer-urls", f"http://127.0.0.1:{self.listen_peer_port}",
             "--initial-advertise-peer-urls", f"http://127.0.0.1:{self.advertised_peer_port}",
             "--initial-cluster", self.everybody, "--heartbeat-interval", "50", "--election-timeout", "500",
-            "--logger", "zap", "--log-level", "error", *self.flags,
+            "--logger", "zap", "--log-level", "warn", *self.flags,
         ]  # fmt: skip
         with log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -74,10 +70,20 @@ class Member:
     def wait_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < deadline:
+            assert self.process is not None, f"{self.name} was not started"
+            assert self.process.poll() is None, self.account()
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
                 return
             time.sleep(0.02)
-        raise AssertionError(f"{self.name} does not answer; its log is in {self.folder}")
+        raise AssertionError(f"it does not answer: {self.account()}")
+
+    def account(self) -> str:
+        """For a person: whether it runs, and what it said last."""
+        code = None if self.process is None else self.process.poll()
+        state = "does not run" if self.process is None else "runs" if code is None else f"exited with {code}"
+        log = self.folder / f"{self.name}.log"
+        said = log.read_text()[-2000:] if log.exists() else ""
+        return f"{self.name} at {self.url} {state}; its log ends with: {said or '(nothing)'}"
 
 
 def make(folder: Path, count: int) -> list[Member]:
@@ -101,6 +107,9 @@ def cluster(folder: Path, count: int) -> Iterator[list[Member]]:
         for each in members:
             each.wait_ready()
         yield members
+    except BaseException:
+        print(*(each.account() for each in members), sep="\n")
+        raise
     finally:
         for each in members:
             each.kill()

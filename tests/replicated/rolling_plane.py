@@ -17,8 +17,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.replicated.balancer import Balancer
-from tests.replicated.members import Member, free_port
+from tests.replicated.members import Member
 
 from sliceplane.shell.client import kubeconfig
 from sliceplane.shell.client.http import HttpClient

@@ -169,15 +169,6 @@ class Watcher:
             self.seen = max(self.seen, items[-1].revision)
         return tuple(items)
 
-    def take_single(self) -> Item | None:
-        """What ``take`` would give, where that is one live item: the lone event, which is nearly every event."""
-        if self._backlog is not None or len(self.queue) != 1:
-            return None
-        item = self.queue.pop()
-        self.size = 0
-        self.seen = max(self.seen, item.revision)
-        return item
-
     def _take_backlog(self, items: list[Item], limit_bytes: int) -> None:
         assert self._backlog is not None, "there is a backlog"
         taken = 0

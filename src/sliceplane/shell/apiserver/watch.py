@@ -152,14 +152,6 @@ class Stream:
             self._finish(connected=True)
             return
         if not self._held:
-            item = None if self._columns_due else watcher.take_single()
-            if item is not None:
-                self._traffic.events += 1
-                self._traffic.sent_bytes += len(item.data)
-                self._connection.write(item.data)
-                if watcher.closed:
-                    self._wake()
-                return
             # Of what was there at the start no more than is written next: what is encoded for a client that does not
             # read is held by each stream alone, and there may be thousands of them.
             taken = watcher.take(SEND_BYTES)

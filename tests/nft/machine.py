@@ -61,9 +61,9 @@ def ep(address: str, **extra: Any) -> dict[str, Any]:
     return {"addresses": [address], **extra}
 
 
-def node(zone: str = "", *ips: str, **spec: Any) -> Node:
+def node(zone: str = "", *ips: str, name: str = NODE, **spec: Any) -> Node:
     document = {
-        "metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": zone}},
+        "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
         "spec": spec,
         "status": {"addresses": [{"type": "InternalIP", "address": ip} for ip in ips]},
     }

@@ -174,7 +174,7 @@ async def test_a_stopped_api_server_is_red_within_a_second_and_traffic_goes_on(t
                         code, body = await page(health_port, "/healthz")
                         assert code == 503
                         assert json.loads(body)["reasons"] == ["the API server did not answer within 0.6 s"]
-                        assert await ask(node, 16) == {"b1", "b2"}, "traffic goes on"
+                        assert await ask(node, 24) == {"b1", "b2"}, "traffic goes on"
                         assert (await page_inside(node, check))[0] == 200
                     finally:
                         server.send_signal(signal.SIGCONT)

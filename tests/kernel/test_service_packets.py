@@ -192,8 +192,8 @@ async def test_from_outside_with_policy_local(site: Site, family: Family, slow_m
         await cluster.written()
         for address, port in ((LB[family], 80), (OUTSIDE_OF_NODE[family], 30080)):
             assert await names(site.outside, address, port) == {TIMEOUT}
-        assert await names(site.pod, LB[family], count=16) == {"r1", "r2"}
-        assert await names(site.node, EXTERNAL[family], count=16) == {"r1", "r2"}
+        assert await names(site.pod, LB[family], count=24) == {"r1", "r2"}
+        assert await names(site.node, EXTERNAL[family], count=24) == {"r1", "r2"}
 
         cluster.put(slices(site, family, site.here, version=3, **DYING))
         await cluster.written()

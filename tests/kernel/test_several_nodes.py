@@ -229,4 +229,4 @@ async def test_an_unallocated_cluster_ip_is_dropped_wherever_it_is_asked_for(fab
         for host in (fabric.ac, fabric.nodes[1]):
             await ignored(host, nobody)
             assert (await heard(host, VIP[family], 81, count=1))[0] == {REFUSED}
-            assert (await heard(host, VIP[family], count=12))[0] == {"a1", "b1"}
+            assert (await heard(host, VIP[family], count=24))[0] == {"a1", "b1"}

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.nft.machine import DROPPED, NODE, REJECT, VIP, Machine, ep, evenly, make_slice, node, service
+from tests.nft.older_layout import in_the_older_layout
 from tests.nft.test_table import REF, Bench, fresh, key, meaning, objects
 
 from sliceplane.nft.build import BalancedChain, ServiceObjects
@@ -17,19 +18,16 @@ from sliceplane.nft.fake import FakeChain, FakeTable
 from sliceplane.nft.layout import SERVICE_IPS, SINGLE_ENDPOINTS
 from sliceplane.nft.objects import (
     AddChain,
-    AddContainer,
     AddElements,
     AddRule,
     DeleteElements,
     FlushChain,
-    Item,
     Target,
     Transaction,
     Verdict,
     goto,
     jump,
 )
-from sliceplane.nft.statements import DnatMap
 from sliceplane.nft.trace import Outcome, Packet, trace
 from sliceplane.proxy.model import ServiceKey
 
@@ -275,40 +273,6 @@ def test_a_table_of_an_older_layout_is_replaced_in_one_transaction() -> None:
     assert heir.sync()
     assert heir.kernel.transactions == transactions + 1
     assert meaning(heir.kernel) == fresh({1: (2,)})
-
-
-def in_the_older_layout(transaction: Transaction) -> Transaction:
-    """What a full *transaction* was when every destination had a chain."""
-    commands: list[Any] = []
-    for command in transaction.commands:
-        match command:
-            case AddContainer(container) if container == SINGLE_ENDPOINTS:
-                continue
-            case AddRule(_, rule) if any(isinstance(part, DnatMap) for part in rule.statements):
-                continue
-            case AddElements(name, items) if name == SINGLE_ENDPOINTS.name:
-                commands += older_ways(items)
-            case _:
-                commands.append(command)
-    return Transaction(transaction.table, tuple(commands), full=True)
-
-
-def older_ways(items: tuple[Item, ...]) -> list[Any]:
-    chains = [BalancedChain(f"service-old-{number}", "tcp", (value,)) for number, (_, value) in enumerate(items)]  # type: ignore[arg-type]  # all are Targets
-    state = Bench().state
-    state.set_service(ServiceKey("ns", "old"), ServiceObjects(tuple(chains)))
-    full = state.take_transaction(0.0)
-    assert full is not None
-    made = [
-        command
-        for command in full.commands
-        if (isinstance(command, AddContainer) and command.container.by_number)
-        or (isinstance(command, AddChain) and command.name.startswith("service-old"))
-        or (isinstance(command, AddElements) and command.container.startswith("endpoints-"))
-        or (isinstance(command, AddRule) and command.chain.startswith("service-old"))
-    ]
-    ways = tuple((found, goto(chain.name)) for (found, _), chain in zip(items, chains, strict=True))
-    return [*made, AddElements(SERVICE_IPS.name, ways)]
 
 
 def test_who_comes_back_from_a_chain_goes_on_behind_the_rule() -> None:

@@ -39,7 +39,8 @@ from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 
 ON = Gates.parse("EndpointSliceSubsetting=true")
-_ELEMENTS = re.compile(r"^(add|delete) element ip sliceplane (endpoints-\S+) \{ (.*) \}$", re.MULTILINE)
+_MAPS = r"endpoints-\S+|single-endpoints"
+_ELEMENTS = re.compile(rf"^(add|delete) element ip sliceplane ({_MAPS}) \{{ (.*) \}}$", re.MULTILINE)
 
 
 class Kernel:

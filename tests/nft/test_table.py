@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.nft.build import BalancedChain, ServiceObjects
+from sliceplane.nft.elements import RETIRE_AFTER_S
 from sliceplane.nft.fake import FakeError, FakeKernel
 from sliceplane.nft.layout import CLUSTER_IPS, SERVICE_IPS
 from sliceplane.nft.objects import AddElements, DeleteChain, Rule, TableRef, Target, deletion, goto, jump
 from sliceplane.nft.slots import CHAINS_PER_MAP
 from sliceplane.nft.statements import Balance
-from sliceplane.nft.table import RETIRE_AFTER_S, TableState, place
+from sliceplane.nft.table import TableState, place
 from sliceplane.proxy.model import ServiceKey
 
 REF = TableRef("ip", "sliceplane")

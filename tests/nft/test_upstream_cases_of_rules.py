@@ -21,9 +21,9 @@ from tests.nft.machine import (
     service,
 )
 
+from sliceplane.nft.elements import RETIRE_AFTER_S
 from sliceplane.nft.names import NAME_LENGTH_MAX, chain_name
 from sliceplane.nft.objects import AddElements, DeleteElements, FlushChain
-from sliceplane.nft.table import RETIRE_AFTER_S
 from sliceplane.proxy.model import ServiceKey, ServicePortName
 from sliceplane.proxy.surroundings import RulesConfig
 

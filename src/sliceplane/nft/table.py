@@ -75,8 +75,6 @@ from sliceplane.nft.statements import Balance
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.surroundings import Surroundings
 
-__all__ = ["RETIRE_AFTER_S", "TableState", "place"]
-
 
 class Held(NamedTuple):
     """A chain in the kernel: its slot among those of its protocol, how many targets its rule draws from (0: it has no

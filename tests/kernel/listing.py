@@ -21,6 +21,7 @@ from sliceplane.nft.statements import (
     CtStateNew,
     CtStatusDnat,
     Dnat,
+    DnatMap,
     Drop,
     FromInterface,
     Goto,
@@ -86,6 +87,8 @@ def _joined(value: Any) -> str:
             return " . ".join(map(str, parts))
         case {"goto": {"target": chain}}:
             return f"goto {chain}"
+        case {"jump": {"target": chain}}:
+            return f"jump {chain}"
         case {"drop": None}:
             return "drop"
     return str(value)
@@ -96,19 +99,19 @@ def _item(key: Key, value: Value) -> str:
     match value:
         case Target(ip, port):
             return f"{text} : {ip} . {port}"
-        case Verdict("goto", chain):
-            return f"{text} : goto {chain}"
-        case Verdict():
+        case Verdict("drop"):
             return f"{text} : drop"
+        case Verdict(kind, chain):
+            return f"{text} : {kind} {chain}"
     return text
 
 
 def _kind(definition: Container, family: NftFamily) -> list[Any]:
     address = "ipv4_addr" if family == "ip" else "ipv6_addr"
-    if definition.value == "target":
+    if definition.by_number:
         return ["integer", f"{address} . inet_service", None]
     types = [{"addr": address, "proto": "inet_proto", "port": "inet_service"}[part] for part in definition.key]
-    value = "verdict" if definition.value == "verdict" else None
+    value = {"none": None, "verdict": "verdict", "target": f"{address} . inet_service"}[definition.value]
     return [types if len(types) > 1 else types[0], value, definition.timeout_s or None]
 
 
@@ -181,6 +184,9 @@ def _action(statement: Statement, family: NftFamily) -> list[Any]:
         case Balance(protocol, count, offset, name):
             address = {"map": {"key": _numgen(count, offset), "data": f"@{name}"}}
             return [_match(_PROTOCOL, protocol), {"dnat": {"family": family, "addr": address}}]
+        case DnatMap(fields, name):
+            address = {"map": {"key": _fields(fields, family), "data": f"@{name}"}}
+            return [{"dnat": {"family": family, "addr": address}}]
         case Dnat(protocol, ip, port):
             return [_match(_PROTOCOL, protocol), {"dnat": {"addr": ip, "port": port}}]
         case GotoOneOf(chains):

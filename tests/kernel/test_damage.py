@@ -59,6 +59,7 @@ def damage(what: str, host: Host, family: Family) -> str:
         "a rule comes": f"insert rule {table} services drop",
         "an endpoint is another one": f"delete element {table} endpoints-tcp-0 {{ 0 }}; "
         f"add element {table} endpoints-tcp-0 {{ 0 : {'10.9.9.9' if family == 'IPv4' else 'fd99::9'} . 1 }}",
+        "an only endpoint goes": f"flush map {table} single-endpoints",
         "the table goes": f"delete table {table}",
     }[what]
 
@@ -70,6 +71,7 @@ DAMAGES = (
     "a chain goes",
     "a rule comes",
     "an endpoint is another one",
+    "an only endpoint goes",
     "the table goes",
 )
 
@@ -83,6 +85,7 @@ async def test_whatever_others_break_is_mended_without_any_change(
     monkeypatch.setattr(node_proxy, "SUSPECT_PERIOD_S", 0.1)
     async with running(host) as cluster:
         cluster.put(service(), make_slice(family, backends))
+        cluster.put(service("single", 2), make_slice(family, backends[:1], "single"))
         cluster.synced()
         await cluster.written()
         good = whole(host, family)

@@ -16,9 +16,9 @@ from tests.nft.random_world import FAMILIES, NODE, RULES, World, blocks, take_co
 
 from sliceplane.api.meta import Object
 from sliceplane.kit.rng import Rng
+from sliceplane.nft.elements import RETIRE_AFTER_S
 from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.plane import FamilyPlane, PlaneConfig
-from sliceplane.nft.table import RETIRE_AFTER_S
 from sliceplane.shell.nft_runner import NftRunner
 
 pytestmark = pytest.mark.kernel

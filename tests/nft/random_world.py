@@ -101,7 +101,7 @@ class World:
         self._version += 1
         prefix = "10.0.0." if family == "IPv4" else "fd00::"
         endpoints = []
-        for _ in range(self._rng.below(5)):
+        for _ in range(self._one_of((0, 1, 1, 2, 4))):
             entry: dict[str, Any] = {"addresses": [f"{prefix}{1 + self._rng.below(60)}"]}
             entry["conditions"] = self._one_of(CONDITIONS)
             entry["nodeName"] = self._one_of((NODE, "node-2", "node-3"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sliceplane.nft.layout import CLUSTER_IPS, SERVICE_IPS, Surroundings, static_commands
+from sliceplane.nft.layout import CLUSTER_IPS, SERVICE_IPS, SINGLE_ENDPOINTS, Surroundings, static_commands
 from sliceplane.nft.objects import (
     DROP,
     AddChain,
@@ -24,11 +24,12 @@ from sliceplane.nft.objects import (
     TableRef,
     Target,
     goto,
+    jump,
 )
-from sliceplane.nft.statements import AddressIn, Balance, Dnat, Goto, GotoOneOf, Jump, Remember, Vmap
+from sliceplane.nft.statements import AddressIn, Balance, Dnat, DnatMap, Goto, GotoOneOf, Jump, Remember, Vmap
 
 REF = TableRef("ip", "sliceplane")
-KEY = ("172.30.0.1", "tcp", 80)
+KEY, OTHER = ("172.30.0.1", "tcp", 80), ("172.30.0.2", "tcp", 80)
 MAP = Container("endpoints-tcp-0", ("numgen",), "target", "tcp")
 CLIENTS = Container("affinity-x", ("addr",), timeout_s=60)
 BALANCE = Rule((Balance("tcp", 1, 0, MAP.name),))
@@ -82,6 +83,22 @@ REFUSED: list[tuple[str, str, tuple[Command, ...]]] = [
     ("no elements", "EINVAL", (AddElements(MAP.name, ()),)),
     ("no keys", "EINVAL", (DeleteElements(MAP.name, ()),)),
     ("map of the wrong kind for the rule", "EINVAL", (AddRule("c", Rule((Vmap(("daddr",), MAP.name),))),)),
+    (
+        "map of verdicts for a translation",
+        "EINVAL",
+        (AddRule("c", Rule((DnatMap(("daddr", "proto", "dport"), SERVICE_IPS.name),))),),
+    ),
+    ("map of numbers for a translation", "EINVAL", (AddRule("c", Rule((DnatMap(("daddr", "dport"), MAP.name),))),)),
+    ("map by address to draw from", "EINVAL", (AddRule("c", Rule((Balance("tcp", 1, 0, SINGLE_ENDPOINTS.name),))),)),
+    ("no map for a translation", "ENOENT", (AddRule("c", Rule((DnatMap(("daddr",), "x"),))),)),
+    ("a verdict among targets", "EINVAL", (AddElements(SINGLE_ENDPOINTS.name, ((KEY, DROP),)),)),
+    ("a target among verdicts", "EINVAL", (AddElements(SERVICE_IPS.name, ((KEY, Target("10.0.0.1", 80)),)),)),
+    (
+        "an only target of another family",
+        "EINVAL",
+        (AddElements(SINGLE_ENDPOINTS.name, ((KEY, Target("fd00::1", 1)),)),),
+    ),
+    ("no chain to jump to by a verdict", "ENOENT", (AddElements(SERVICE_IPS.name, ((OTHER, jump("x")),)),)),
     ("map of another protocol for the rule", "EINVAL", (AddRule("c", Rule((Balance("udp", 1, 0, MAP.name),))),)),
     ("nothing to draw from", "EINVAL", (AddRule("c", Rule((Balance("tcp", 0, 0, MAP.name),))),)),
     ("no chain to go to", "ENOENT", (AddRule("c", Rule((Goto("x"),))),)),

@@ -349,11 +349,20 @@ class TestSizeOfChanges:
         assert self.size(machine) == 2
 
     def test_service_and_endpoint_come_and_go(self) -> None:
-        """Upstream: 6 operations and 4; ours have a map of targets, and delete the chain later."""
+        """Upstream: 6 operations and 4.  Ours: one element leads to an only endpoint."""
         machine = machine_with()
         machine.sync()
         machine.put(service(), make_slice([HERE]))
-        assert self.size(machine) == 7
+        assert self.size(machine) == 3
+        machine.drop(service())
+        assert self.size(machine) == 3
+
+    def test_service_and_endpoints_come_and_go(self) -> None:
+        """With a map of targets; the chain is deleted later."""
+        machine = machine_with()
+        machine.sync()
+        machine.put(service(), make_slice([HERE, THERE]))
+        assert self.size(machine) == 8
         machine.drop(service())
         assert self.size(machine) == 4
 

@@ -10,26 +10,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.nft.build import BalancedChain, ServiceObjects
+from sliceplane.nft.elements import RETIRE_AFTER_S
 from sliceplane.nft.fake import FakeError, FakeKernel
 from sliceplane.nft.layout import CLUSTER_IPS, SERVICE_IPS
-from sliceplane.nft.objects import AddElements, DeleteChain, Rule, TableRef, Target, deletion, goto
+from sliceplane.nft.objects import AddElements, DeleteChain, Rule, TableRef, Target, deletion, goto, jump
 from sliceplane.nft.slots import CHAINS_PER_MAP
 from sliceplane.nft.statements import Balance
-from sliceplane.nft.table import RETIRE_AFTER_S, TableState, place
+from sliceplane.nft.table import TableState, place
 from sliceplane.proxy.model import ServiceKey
 
 REF = TableRef("ip", "sliceplane")
 
 
-def objects(number: int, targets: tuple[int, ...]) -> ServiceObjects:
-    """Service *number* with a chain to the targets 10.0.0.x:80."""
-    ip = f"172.30.0.{number}"
+def objects(number: int, targets: tuple[int, ...], ip: str = "") -> ServiceObjects:
+    """Service *number* with a chain to the targets 10.0.0.x:80; an only one is led to without, if *number* is odd."""
+    ip = ip or f"172.30.0.{number}"
     elements: list[Any] = [(CLUSTER_IPS.name, (ip,), None)]
+    found = tuple(Target(f"10.0.0.{target}", 80) for target in targets)
     chains: tuple[BalancedChain, ...] = ()
-    if targets:
-        name = f"service-{number}"
-        chains = (BalancedChain(name, "tcp", tuple(Target(f"10.0.0.{target}", 80) for target in targets)),)
-        elements.append((SERVICE_IPS.name, (ip, "tcp", 80), goto(name)))
+    if len(found) == 1 and number % 2:
+        elements.append((SERVICE_IPS.name, (ip, "tcp", 80), found[0]))
+    elif found:
+        chains = (BalancedChain(f"service-{number}", "tcp", found),)
+        elements.append((SERVICE_IPS.name, (ip, "tcp", 80), jump(chains[0].name)))
     return ServiceObjects(chains, tuple(elements))
 
 
@@ -56,7 +59,7 @@ def meaning(kernel: FakeKernel, ref: TableRef = REF) -> dict[str, Any]:
                 shown.append(rule)
         result[f"chain {name}"] = (chain.hook, shown)
     for name, container in table.containers.items():
-        if container.definition.value == "target":
+        if container.definition.by_number:
             left = [found for found in container.elements if (name, found) not in used]
             assert not left, f"{name} has unused targets {left}"
             assert container.elements, f"{name} is empty"
@@ -241,7 +244,7 @@ class TestRetirement:
 
     def test_goes_together_with_an_urgent_change(self) -> None:
         bench = Bench()
-        bench.state.set_service(key(1), objects(1, (1,)))
+        bench.state.set_service(key(1), objects(1, (1, 2)))
         bench.sync()
         bench.state.set_service(key(1), None)
         bench.sync()
@@ -335,7 +338,7 @@ def test_rendering_is_what_nft_reads() -> None:
             "add rule ip sliceplane service-1 meta l4proto tcp dnat ip "
             "to numgen random mod 2 offset 0 map @endpoints-tcp-0"
         ),
-        "add element ip sliceplane service-ips { 172.30.0.1 . tcp . 80 : goto service-1 }",
+        "add element ip sliceplane service-ips { 172.30.0.1 . tcp . 80 : jump service-1 }",
         "add chain ip sliceplane nat-output { type nat hook output priority -100; }",
         "add rule ip sliceplane services ip daddr . meta l4proto . th dport vmap @service-ips",
     ):

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.nft.test_table import REF, Bench, fresh, key, meaning, objects
 
+from sliceplane.nft.elements import RETIRE_AFTER_S
 from sliceplane.nft.fake import FakeKernel
-from sliceplane.nft.table import RETIRE_AFTER_S, TableState
+from sliceplane.nft.table import TableState
 
 Services = dict[int, tuple[int, ...]]
 

@@ -21,9 +21,9 @@ from tests.nft.machine import (
     service,
 )
 
+from sliceplane.nft.elements import RETIRE_AFTER_S
 from sliceplane.nft.names import NAME_LENGTH_MAX, chain_name
 from sliceplane.nft.objects import AddElements, DeleteElements, FlushChain
-from sliceplane.nft.table import RETIRE_AFTER_S
 from sliceplane.proxy.model import ServiceKey, ServicePortName
 from sliceplane.proxy.surroundings import RulesConfig
 
@@ -152,12 +152,16 @@ class TestOperationCounts:
         machine = Machine()
         machine.sync()
         assert self.step(machine, service()) == 2, "cluster-ips, and rejected"
-        assert self.step(machine, make_slice([HERE])) == 7, "with the first map of targets"
+        assert self.step(machine, make_slice([HERE])) == 3
         assert self.step(machine, make_slice([ep("10.0.0.2", nodeName=NODE)], version=2)) == 4, "replaced"
-        assert self.step(machine, make_slice([ep("10.0.0.2", nodeName=NODE), "10.0.0.3"], version=3)) == 3, "added"
-        assert self.step(machine, make_slice([], version=4)) == 4, "emptied"
-        assert self.step(machine, make_slice([ep("10.0.0.2", nodeName=NODE), "10.0.0.3"], version=5)) == 4, "and back"
-        assert self.step(machine, make_slice([ep("10.0.0.2", nodeName=NODE), "10.0.0.3"], version=6)) == 0, "nothing"
+        both = [ep("10.0.0.2", nodeName=NODE), "10.0.0.3"]
+        assert self.step(machine, make_slice(both, version=3)) == 6, "added: the first map of targets, and a chain"
+        assert self.step(machine, make_slice([*both, "10.0.0.4"], version=4)) == 3, "another"
+        assert self.step(machine, make_slice([*both, "10.0.0.5"], version=5)) == 2, "replaced, on another node"
+        assert self.step(machine, make_slice(both, version=6)) == 2, "removed"
+        assert self.step(machine, make_slice([], version=7)) == 5, "emptied, and the one kept goes"
+        assert self.step(machine, make_slice(both, version=8)) == 4, "and back"
+        assert self.step(machine, make_slice(both, version=9)) == 0, "nothing"
 
     def test_the_counts_do_not_grow_with_other_services(self) -> None:
         machine = Machine()
@@ -172,7 +176,7 @@ class TestOperationCounts:
 class TestStaleChains:
     def machine(self) -> Machine:
         machine = Machine()
-        machine.put(service(), make_slice([HERE]))
+        machine.put(service(), make_slice([HERE, "10.0.0.2"]))
         machine.sync()
         return machine
 
@@ -193,23 +197,23 @@ class TestStaleChains:
         machine = self.machine()
         machine.put(make_slice([], version=2))
         machine.sync()
-        machine.put(make_slice([HERE], version=3))
+        machine.put(make_slice([HERE, "10.0.0.2"], version=3))
         machine.sync()
         assert self.chain(machine).rules
         machine.now += RETIRE_AFTER_S
         machine.sync()
-        assert machine.send() == evenly("10.0.0.1 8080")
+        assert machine.send() == evenly("10.0.0.1 8080", "10.0.0.2 8080")
 
     def test_endpoints_that_return_late_have_it_made_again(self) -> None:
         machine = self.machine()
         machine.put(make_slice([], version=2))
         machine.sync()
         machine.now += RETIRE_AFTER_S + 1
-        machine.put(make_slice([HERE], version=3))
-        assert machine.send() == evenly("10.0.0.1 8080")
+        machine.put(make_slice([HERE, "10.0.0.2"], version=3))
+        assert machine.send() == evenly("10.0.0.1 8080", "10.0.0.2 8080")
         machine.now += RETIRE_AFTER_S
         machine.sync()
-        assert machine.send() == evenly("10.0.0.1 8080")
+        assert machine.send() == evenly("10.0.0.1 8080", "10.0.0.2 8080")
 
 
 def test_a_start_over_a_table_that_is_there_takes_nothing_away_that_is_wanted() -> None:

@@ -33,7 +33,8 @@ from sliceplane.shell.node_proxy import NodeProxy
 from sliceplane.shell.plane import Plane, PlaneConfig
 
 ON = Gates.parse("EndpointSliceSubsetting=true")
-_ELEMENTS = re.compile(r"^(add|delete) element ip sliceplane (endpoints-\S+) \{ (.*) \}$", re.MULTILINE)
+_MAPS = r"endpoints-\S+|single-endpoints"
+_ELEMENTS = re.compile(rf"^(add|delete) element ip sliceplane ({_MAPS}) \{{ (.*) \}}$", re.MULTILINE)
 
 
 class Kernel:

@@ -13,8 +13,8 @@ from tests.nft.random_world import FAMILIES, NODE, RULES, World, blocks, take_co
 from sliceplane.iptables.plane import FamilyPlane as IptablesPlane
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
+from sliceplane.nft.elements import RETIRE_AFTER_S
 from sliceplane.nft.plane import FamilyPlane as NftPlane
-from sliceplane.nft.table import RETIRE_AFTER_S
 from sliceplane.proxy import aftermath
 from sliceplane.proxy.model import ServicePort
 from sliceplane.proxy.plane import PlaneConfig

@@ -61,6 +61,28 @@ def test_the_example_of_kep_4444_reads_so() -> None:
     assert answer.arrives
 
 
+def test_an_only_endpoint_is_reached_by_an_element_and_told_like_any_other() -> None:
+    answer = ask(service(trafficDistribution="PreferClose"), slice_of("api-abc", [ZONES[0], ZONES[2]]))
+    assert (answer.chains, answer.element) == ((), "single-endpoints { 10.96.0.10 . tcp . 80 : 10.1.1.1 . 8080 }")
+    assert answer.reason == "Service prod/api port http leads to 1 endpoint"
+    assert why(answer, "10.1.1.1") == "ready, its hint names zone zone-a"
+    assert f"element     {answer.element}" in as_text(answer).splitlines()
+    assert "chains" not in as_text(answer)
+    local = ask(service(internalTrafficPolicy="Local"), slice_of("api-abc", [ZONES[0], ZONES[2]]))
+    assert local.service is not None
+    assert (local.element, local.service.used) == (answer.element, "Local")
+
+
+def test_a_chain_that_only_lets_pass_did_not_decide() -> None:
+    """The address of a load balancer with source ranges is the cluster IP of another Service, with an only endpoint."""
+    ranges = {**LOAD_BALANCER, "ingress": [{"ip": "10.96.0.10"}], "loadBalancerSourceRanges": ["10.1.0.0/16"]}
+    balanced = service("zeta", "10.96.0.12", **ranges)
+    slices = (slice_of("api-1", [ep("10.1.1.1")]), slice_of("zeta-1", [ep("10.1.9.9")], of="zeta"))
+    answer = ask(service(), balanced, *slices)
+    assert answer.service is not None
+    assert (answer.service.name, shares(answer)) == ("api", {"10.1.1.1": "1"})
+
+
 # Hints
 
 

@@ -1,7 +1,8 @@
 """The nftables ruleset as data: desired objects, diff against a shadow of the kernel, rendering.
 
 ``objects`` has the values, ``statements`` what rules are made of, ``names`` the names; ``layout`` is the static part;
-``build`` turns a service's state into desired objects; ``table`` owns the shadow and makes transactions;
+``build`` turns a service's state into desired objects; ``table`` owns the shadow and makes transactions, ``elements``
+what of it is in sets and maps;
 ``plane`` ties a family's model, table and schedule together.  ``netlink`` says a transaction in messages for the
 kernel; ``fake`` is a kernel for tests, ``trace`` sends packets through it.
 

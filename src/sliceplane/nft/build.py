@@ -7,9 +7,11 @@ and ``internalTrafficPolicy``; *from outside* are external IPs, load balancers' 
 | object | when | what |
 |---|---|---|
 | element of cluster-ips | always | the cluster IP |
-| chain service-X, local-X | C, L not empty, and somebody goes there | DNAT to one of C, of L |
+| chain service-X, local-X | C, L not empty, and somebody goes there by a chain | DNAT to one of C, of L |
 | chain external-X | reachable from outside, and endpoints exist somewhere | which of the two, and whether masqueraded |
-| element of service-ips, service-nodeports | that chain exists | goto the chain |
+| element of service-ips, from inside | one endpoint, no affinity | the endpoint (kept in single-endpoints) |
+| the same | several endpoints, or affinity | jump to service-X, local-X |
+| element of service-ips, service-nodeports, from outside | external-X exists | goto external-X |
 | element of no-endpoint-services, -nodeports | the policy has nobody | drop if there are endpoints elsewhere, else
 reject |
 | chain firewall-X, elements of firewall-ips | load balancer's addresses and source ranges | drop who is in none |
@@ -19,6 +21,9 @@ masqueraded |
 
 With ``externalTrafficPolicy: Local`` and nobody here both kinds of elements exist: this node and its pods are led to
 endpoints elsewhere, what comes from outside passes external-X untranslated and is dropped.
+
+From inside it is a jump, not a goto: a packet that entered while the chain was made finds it empty, and comes back to
+the rule behind, which finds the endpoint that was the only one until then (``nft.elements``).
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ from sliceplane.nft.layout import (
     match_local,
 )
 from sliceplane.nft.names import chain_name
-from sliceplane.nft.objects import DROP, Container, Key, Rule, Target, Value, goto
+from sliceplane.nft.objects import DROP, Container, Key, Rule, Target, Value, goto, jump
 from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX
 from sliceplane.nft.statements import AddressIn, Dnat, Drop, Goto, GotoOneOf, InSet, IsOwnAddress, Remember, SetMark
 from sliceplane.proxy.model import Endpoint, PortState
@@ -121,10 +126,16 @@ class _Port:
             self._build_endpoints()
         destination: Key = (port.cluster_ip, self._protocol, port.port)
         if self._state.inside:
-            chain = self._policy_chain("local" if port.internal_local else "service")
-            self._elements.setdefault((SERVICE_IPS.name, destination), goto(chain))
+            self._elements.setdefault((SERVICE_IPS.name, destination), self._way_inside())
         else:
             self._elements.setdefault((NO_ENDPOINTS.name, destination), self._refusal)
+
+    def _way_inside(self) -> Value:
+        """Where the cluster IP leads; there is somebody."""
+        first, *more = self._state.inside
+        if not more and not self._port.affinity_timeout_s:
+            return Target(first.ip, first.port)
+        return jump(self._policy_chain("local" if self._port.internal_local else "service"))
 
     def build_outside(self) -> None:
         port, categories = self._port, self._categories

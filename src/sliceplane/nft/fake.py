@@ -44,7 +44,10 @@ from sliceplane.nft.statements import (
     AddressIn,
     Balance,
     Dnat,
+    DnatMap,
+    Field,
     GotoOneOf,
+    InSet,
     NftFamily,
     Remember,
     Statement,
@@ -52,6 +55,9 @@ from sliceplane.nft.statements import (
     chains_of,
     container_of,
 )
+
+#: of the fields of packets, as keys have them
+_TYPES: dict[Field, str] = {"saddr": "addr", "daddr": "addr", "proto": "proto", "dport": "port"}
 
 Errno = Literal["ENOENT", "EEXIST", "EBUSY", "EINVAL"]
 NAME_MAX = 255
@@ -210,9 +216,13 @@ class _Attempt:
     @staticmethod
     def _check_lookup(definition: Container, part: Statement, command: Command) -> None:
         name, value = definition.name, definition.value
-        wanted = {Vmap: "verdict", Balance: "target"}.get(type(part), "none")
+        wanted = {Vmap: "verdict", DnatMap: "target", Balance: "target"}.get(type(part), "none")
         if value != wanted:
             raise FakeError("EINVAL", command, f"{name} holds {value}, not {wanted}")
+        if isinstance(part, InSet | Vmap | DnatMap) and definition.key != tuple(_TYPES[field] for field in part.fields):
+            raise FakeError("EINVAL", command, f"{name} is not for {part.fields}")
+        if isinstance(part, Balance) and not definition.by_number:
+            raise FakeError("EINVAL", command, f"{name} is not for numbers")
         if isinstance(part, Balance) and part.protocol != definition.protocol:
             raise FakeError("EINVAL", command, f"{name} is for {definition.protocol}")
         if isinstance(part, Remember) and not definition.timeout_s:
@@ -240,7 +250,7 @@ class _Attempt:
             problem = _wrong(container.definition, key, value, self._ref.family)
             if problem:
                 raise FakeError("EINVAL", command, problem)
-            if isinstance(value, Verdict) and value.kind == "goto":
+            if isinstance(value, Verdict) and value.chain:
                 self._chain(table, value.chain, command)
             if container.elements.setdefault(key, value) != value:
                 raise FakeError("EEXIST", command, f"{key} is {container.elements[key]}")

@@ -2,7 +2,9 @@
 
 ```
 prerouting, output  -110  filter  -> firewall-check: vmap firewall-ips -> the chain of a VIP with source ranges
-prerouting, output  -100  nat     -> services: vmap service-ips, service-nodeports -> the chain of a port -> DNAT
+prerouting, output  -100  nat     -> services: vmap service-ips -> the chain of a port -> DNAT
+                                               map single-endpoints -> DNAT
+                                               vmap service-nodeports -> the chain of a port -> DNAT
 input, forward, output 0  filter  -> service-endpoints-check: vmap no-endpoint-services -> reject or drop
 input                  0  filter  -> nodeport-endpoints-check: vmap no-endpoint-nodeports -> reject or drop
 forward, output        0  filter  -> cluster-ips-check: a known cluster IP that nothing translated -> reject,
@@ -14,16 +16,33 @@ The firewall stands *before* the translation, where the load balancer's address 
 stand *after* it, so they see only what was not translated: ports that the Service does not have, or Services without
 endpoints.  All look at new connections only, so established ones outlive every change here.
 
+**A destination with one endpoint** has no chain.  Whenever a rule or an element of a verdict map comes, the kernel
+walks every chain behind every verdict map, from each base chain: at 44,000 Services of one endpoint that was nearly all
+of a change's 50 ms.  A map that answers with targets is no part of this walk, so what most Services of a large cluster
+need costs the others nothing.  It is asked after service-ips, which has the last word while a destination moves from
+one to the other (``nft.elements``).
+
 What depends on the node or on flags is a ``proxy.surroundings.Surroundings``; a change of it means a new table.
 """
 
 from __future__ import annotations
 
-from sliceplane.nft.objects import AddChain, AddContainer, AddRule, Command, Container, Hook, Rule
+from sliceplane.nft.objects import (
+    AddChain,
+    AddContainer,
+    AddRule,
+    Command,
+    Container,
+    Hook,
+    Rule,
+    Target,
+    Value,
+)
 from sliceplane.nft.statements import (
     AddressIn,
     CtStateNew,
     CtStatusDnat,
+    DnatMap,
     Drop,
     Field,
     FromInterface,
@@ -58,6 +77,7 @@ CLUSTER_IPS = Container("cluster-ips", ("addr",))
 NODE_PORT_IPS = Container("nodeport-ips", ("addr",))
 HAIRPIN = Container("hairpin-connections", ("addr", "addr", "proto", "port"))
 SERVICE_IPS = Container("service-ips", ("addr", "proto", "port"), "verdict")
+SINGLE_ENDPOINTS = Container("single-endpoints", SERVICE_IPS.key, "target")
 SERVICE_NODE_PORTS = Container("service-nodeports", ("proto", "port"), "verdict")
 NO_ENDPOINTS = Container("no-endpoint-services", ("addr", "proto", "port"), "verdict")
 NO_ENDPOINT_NODE_PORTS = Container("no-endpoint-nodeports", ("proto", "port"), "verdict")
@@ -71,6 +91,7 @@ CONTAINERS = (
     NODE_PORT_IPS,
     SERVICE_IPS,
     SERVICE_NODE_PORTS,
+    SINGLE_ENDPOINTS,
 )
 
 _DESTINATION: tuple[Field, ...] = ("daddr", "proto", "dport")
@@ -109,6 +130,12 @@ def match_local(detector: Detector, *, local: bool) -> Statement:
     return FromInterface(detector.interface, local)
 
 
+def home(container: str, value: Value) -> str:
+    """Where an element of *container* is kept: one of service-ips that is a target, not a verdict, in a map of its own.
+    To claims both are one, since a destination leads to one place."""
+    return SINGLE_ENDPOINTS.name if isinstance(value, Target) and container == SERVICE_IPS.name else container
+
+
 def writer_chain(writer: str) -> AddChain:
     """The empty chain that says whose table it is."""
     return AddChain(f"writer-{writer}")
@@ -138,6 +165,7 @@ def _rules(family: NftFamily, around: Surroundings) -> list[tuple[str, tuple[Sta
         rules.append((_SERVICES, (to_cluster_ip, match_local(own_pods, local=False), SetMark())))
     rules += [
         (_SERVICES, (Vmap(_DESTINATION, SERVICE_IPS.name),)),
+        (_SERVICES, (DnatMap(_DESTINATION, SINGLE_ENDPOINTS.name),)),
         (_SERVICES, (*_to_node(family, around), Vmap(_PORT, SERVICE_NODE_PORTS.name))),
         (ENDPOINTS_CHECK, (Vmap(_DESTINATION, NO_ENDPOINTS.name),)),
         (NODE_PORTS_CHECK, (*_to_node(family, around), Vmap(_PORT, NO_ENDPOINT_NODE_PORTS.name))),

@@ -26,9 +26,10 @@ class Target(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class Verdict(NamedTuple):
-    """What a verdict map answers: ``goto`` a chain, or ``drop``."""
+    """What a verdict map answers: ``goto`` or ``jump`` to a chain (who comes to its end goes on behind the chain that
+    asked, or behind the rule), or ``drop``."""
 
-    kind: Literal["goto", "drop"]
+    kind: Literal["goto", "jump", "drop"]
     chain: str = ""
 
 
@@ -37,6 +38,10 @@ DROP = Verdict("drop")
 
 def goto(chain: str) -> Verdict:
     return Verdict("goto", chain)
+
+
+def jump(chain: str) -> Verdict:
+    return Verdict("jump", chain)
 
 
 class Remaining(NamedTuple):
@@ -67,6 +72,7 @@ class Container:
 
     ``numgen`` keys are the numbers that ``numgen`` draws; nft knows that type by ``typeof`` alone, and then wants to
     know of which *protocol* the ports of targets are: it refuses a rule for another one ("conflicting protocols").
+    Where the protocol is part of the key, nobody asks.
     """
 
     name: str
@@ -77,13 +83,19 @@ class Container:
     timeout_s: int = 0
 
     def definition(self, family: NftFamily) -> str:
-        if self.value == "target":
-            assert self.key == ("numgen",), f"{self.name}: targets are found by number, not by {self.key}"
+        if self.by_number:
+            assert self.value == "target", f"{self.name}: numbers are drawn for targets, not for {self.value}"
             return f"{{ typeof numgen random mod 2 : {family} daddr . {self.protocol} dport; }}"
         types = {"addr": "ipv4_addr" if family == "ip" else "ipv6_addr", "proto": "inet_proto", "port": "inet_service"}
-        suffix = " : verdict" if self.value == "verdict" else ""
+        held = {"none": "", "verdict": " : verdict", "target": f" : {types['addr']} . {types['port']}"}
+        suffix = held[self.value]
         dynamic = f" flags dynamic,timeout; timeout {self.timeout_s}s;" if self.timeout_s else ""
         return f"{{ type {' . '.join(types[part] for part in self.key)}{suffix};{dynamic} }}"
+
+    @property
+    def by_number(self) -> bool:
+        """Its keys are what ``numgen`` draws."""
+        return self.key == ("numgen",)
 
     @property
     def kind(self) -> str:
@@ -213,7 +225,8 @@ class AddElements:
     items: tuple[Item, ...]
 
     def render(self, table: TableRef) -> str:
-        return f"add element {table} {self.container} {{ {', '.join(_item(key, value) for key, value in self.items)} }}"
+        items = ", ".join(item_text(key, value) for key, value in self.items)
+        return f"add element {table} {self.container} {{ {items} }}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +237,8 @@ class DeleteElements:
     keys: tuple[Key, ...]
 
     def render(self, table: TableRef) -> str:
-        return f"delete element {table} {self.container} {{ {', '.join(_item(key, None) for key in self.keys)} }}"
+        keys = ", ".join(item_text(key, None) for key in self.keys)
+        return f"delete element {table} {self.container} {{ {keys} }}"
 
 
 Command = (
@@ -264,7 +278,8 @@ def deletion(table: TableRef) -> Transaction:
     return Transaction(table, (AddTable(), DeleteTable()))
 
 
-def _item(key: Key, value: Value) -> str:
+def item_text(key: Key, value: Value) -> str:
+    """An element as ``nft`` writes it."""
     text = str(key[0]) if len(key) == 1 else " . ".join(map(str, key))
     if value is None:
         return text
@@ -272,4 +287,4 @@ def _item(key: Key, value: Value) -> str:
         return f"{text} : {value.ip} . {value.port}"
     if isinstance(value, Remaining):
         return f"{text} expires {value.seconds}s"
-    return f"{text} : goto {value.chain}" if value.kind == "goto" else f"{text} : drop"
+    return f"{text} : {value.kind} {value.chain}" if value.chain else f"{text} : {value.kind}"

@@ -64,6 +64,17 @@ class Vmap:
 
 
 @dataclass(frozen=True, slots=True)
+class DnatMap:
+    """Looks the fields up; the destination becomes what is found there.  Without an element the rule ends."""
+
+    fields: tuple[Field, ...]
+    container: str
+
+    def render(self, family: NftFamily) -> str:
+        return f"dnat {family} to {_fields(self.fields, family)} map @{self.container}"
+
+
+@dataclass(frozen=True, slots=True)
 class Jump:
     """Goes through a chain and comes back."""
 
@@ -211,6 +222,7 @@ Statement = (
     | CtStatusDnat
     | InSet
     | Vmap
+    | DnatMap
     | Jump
     | Reject
     | ResetTcp
@@ -241,4 +253,4 @@ def chains_of(statement: Statement) -> tuple[str, ...]:
 
 def container_of(statement: Statement) -> str:
     """The set or map that a statement names; "" if none."""
-    return statement.container if isinstance(statement, InSet | Vmap | Balance | Remember) else ""
+    return statement.container if isinstance(statement, InSet | Vmap | DnatMap | Balance | Remember) else ""

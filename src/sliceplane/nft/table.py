@@ -24,17 +24,13 @@ which need the maps, and which the kernel checks against the elements already th
 but looks elements up in the newest version of a map; and kernels before 6.2 refuse to delete a chain in the
 transaction that takes the last reference away.  Therefore what a transaction takes out of use (targets beyond a
 rule's new count, a chain that nothing leads to) stays for ``RETIRE_AFTER_S`` and goes with a later transaction.
-If it is wanted again meanwhile it is used again.
+If it is wanted again meanwhile it is used again.  Elements are retired likewise (``nft.elements``).
 
 **One writer at a time.**  Nobody else shall write our table, but somebody may: a second proxy on the node by mistake,
 or for a moment while one replaces the other.  Each takes slots in an order of its own, so changes made for the table of
 one would lead Services of the other astray, and the kernel would take many of them.  Therefore a full transaction makes
 an empty chain that has its writer's name, and every change begins by flushing that chain: nothing, or, in a table that
 somebody else wrote since, a refusal.  Then this writer's next transaction is full, as after any other refusal.
-
-**Shared elements.**  Two Services may want one element: the same local endpoint, or by mistake the same cluster
-IP.  An element stays as long as anyone claims it; if the claims differ, the Service whose key sorts first wins,
-on every node.
 
 **Size.**  A transaction has no bound but memory: as root, the socket's buffer is raised as needed (210,300
 endpoints in one transaction were measured).  In a user namespace, without that right, the kernel refuses some 20,000
@@ -46,10 +42,12 @@ Owned by one ``plane.FamilyPlane``.  Times are seconds since the epoch.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sliceplane.nft.build import BalancedChain, Chain, RuleChain, ServiceObjects
+from sliceplane.nft.elements import RETIRE_AFTER_S, Edits, ElementId, Elements
 from sliceplane.nft.layout import static_commands, writer_chain
 from sliceplane.nft.objects import (
     AddChain,
@@ -60,12 +58,10 @@ from sliceplane.nft.objects import (
     Command,
     DeleteChain,
     DeleteContainer,
-    DeleteElements,
     DeleteTable,
     FlushChain,
     FlushContainer,
     Item,
-    Key,
     Memory,
     Remaining,
     Rule,
@@ -78,10 +74,6 @@ from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX, Slots, map_of, offset_of
 from sliceplane.nft.statements import Balance
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.surroundings import Surroundings
-
-RETIRE_AFTER_S = 1.0
-
-ElementId = tuple[str, Key]  # container, key
 
 
 class Held(NamedTuple):
@@ -106,18 +98,14 @@ class _Draft:
     """A transaction in the making, and what the shadow becomes if it succeeds (``None``: gone)."""
 
     made: list[Command] = field(default_factory=list)
-    deletions: dict[str, list[Key]] = field(default_factory=lambda: defaultdict(list))  # by container
-    additions: dict[str, list[Item]] = field(default_factory=lambda: defaultdict(list))
+    edits: Edits = field(default_factory=Edits)
     rules: list[Command] = field(default_factory=list)
     removed: list[Command] = field(default_factory=list)
     chains: dict[str, Held | HeldRules | None] = field(default_factory=dict)
-    elements: dict[ElementId, tuple[Value] | None] = field(default_factory=dict)
     full: bool = False
 
     def commands(self) -> tuple[Command, ...]:
-        deletions = [DeleteElements(name, tuple(self.deletions[name])) for name in sorted(self.deletions)]
-        additions = [AddElements(name, tuple(self.additions[name])) for name in sorted(self.additions)]
-        return (*self.made, *deletions, *additions, *self.rules, *self.removed)
+        return (*self.made, *self.edits.commands(), *self.rules, *self.removed)
 
 
 class TableState:
@@ -130,13 +118,11 @@ class TableState:
         self._around = around or Surroundings()
         self._services: dict[ServiceKey, ServiceObjects] = {}
         self._wanted: dict[str, Chain] = {}
-        self._claims: dict[ElementId, tuple[tuple[ServiceKey, Value], ...]] = {}
+        self._elements = Elements()
         self._held: dict[str, Held | HeldRules] = {}
-        self._elements: dict[ElementId, Value] = {}
         self._slots: dict[str, Slots] = {}  # by protocol
         self._retired: dict[str, float] = {}  # chain -> when its retired part may go
         self._marked_chains: set[str] = set()
-        self._marked_elements: set[ElementId] = set()
         self._needs_full = True
         self._draft: _Draft | None = None
 
@@ -166,10 +152,10 @@ class TableState:
         after = {(container, element): value for container, element, value in new.elements}
         for element in before:
             if element not in after:
-                self._claim(element, key, None)
+                self._elements.claim(element, key, None)
         for element, value in after.items():
             if element not in before or before[element] != value:
-                self._claim(element, key, (value,))
+                self._elements.claim(element, key, (value,))
         return True
 
     @property
@@ -189,7 +175,8 @@ class TableState:
         if not draft.full:
             commands = (FlushChain(self._writer.name), *commands)
         self._draft = draft
-        self._marked_chains, self._marked_elements = set(), set()
+        self._marked_chains = set()
+        self._elements.on_taken()
         return Transaction(self.table, commands, draft.full)
 
     def on_success(self, now: float) -> None:
@@ -198,7 +185,7 @@ class TableState:
         assert draft is not None, "no transaction is under way"
         self._draft = None
         if draft.full:
-            self._held, self._elements, self._retired = {}, {}, {}
+            self._held, self._retired = {}, {}
         for name, held in draft.chains.items():
             self._retired.pop(name, None)
             if held is None:
@@ -207,11 +194,7 @@ class TableState:
             self._held[name] = held
             if _has_retired(held):
                 self._retired[name] = now + RETIRE_AFTER_S
-        for element, value in draft.elements.items():
-            if value is None:
-                del self._elements[element]
-            else:
-                self._elements[element] = value[0]
+        self._elements.on_success(now)
 
     def on_failure(self) -> None:
         """The kernel refused the transaction, or nobody knows: from now on the shadow is worth nothing."""
@@ -233,18 +216,8 @@ class TableState:
 
     def next_deadline(self) -> float | None:
         """When retired objects may go.  (Changes are the caller's to time.)"""
-        return min(self._retired.values(), default=None)
-
-    def _claim(self, element: ElementId, key: ServiceKey, value: tuple[Value] | None) -> None:
-        others = [claim for claim in self._claims.get(element, ()) if claim[0] != key]
-        if value is not None:
-            others.append((key, value[0]))
-            others.sort(key=lambda claim: claim[0])
-        if others:
-            self._claims[element] = tuple(others)
-        else:
-            del self._claims[element]
-        self._marked_elements.add(element)
+        chains, elements = min(self._retired.values(), default=None), self._elements.next_deadline()
+        return min((at for at in (chains, elements) if at is not None), default=None)
 
     def _full(self, memory: Memory) -> _Draft:
         draft = _Draft(full=True)
@@ -258,12 +231,8 @@ class TableState:
                 clients, bound_s = wanted.own_set.name, wanted.own_set.timeout_s
                 for ip, seconds in memory.get(clients, ()):
                     if seconds > 0:
-                        draft.additions[clients].append(((ip,), Remaining(min(seconds, bound_s))))
-        for element in sorted(self._claims):
-            value = self._claims[element][0][1]
-            container, key = element
-            draft.additions[container].append((key, value))
-            draft.elements[element] = (value,)
+                        draft.edits.additions[clients].append(((ip,), Remaining(min(seconds, bound_s))))
+        self._elements.write_all(draft.edits)
         return draft
 
     def _changes(self, now: float) -> _Draft:
@@ -280,29 +249,11 @@ class TableState:
                     draft.chains[name] = held._replace(live=False)
                 else:
                     draft.chains[name] = held._replace(live=0)
-        for element in sorted(self._marked_elements):
-            self._change_element(draft, element)
+        self._elements.write_changes(draft.edits, now)
         # Last, so that a slot given back here is not handed out again by this very transaction.
         for name in sorted(name for name, at in self._retired.items() if at <= now and name not in draft.chains):
             self._remove_retired(draft, name, self._held[name])
         return draft
-
-    def _change_element(self, draft: _Draft, element: ElementId) -> None:
-        claims = self._claims.get(element)
-        exists = element in self._elements
-        container, key = element
-        if claims is None:
-            if exists:
-                draft.deletions[container].append(key)
-                draft.elements[element] = None
-            return
-        value = claims[0][1]
-        if exists:
-            if self._elements[element] == value:
-                return
-            draft.deletions[container].append(key)
-        draft.additions[container].append((key, value))
-        draft.elements[element] = (value,)
 
     def _place(self, draft: _Draft, wanted: Chain, held: Held | HeldRules | None) -> None:
         """Brings a chain to *wanted*."""
@@ -347,12 +298,12 @@ class TableState:
         container, offset = map_of(held.protocol, held.slot).name, offset_of(held.slot)
         for number, (before, after) in enumerate(zip(held.targets, placed, strict=False)):
             if before != after:
-                draft.deletions[container].append((offset + number,))
-                draft.additions[container].append(((offset + number,), after))
+                draft.edits.deletions[container].append((offset + number,))
+                draft.edits.additions[container].append(((offset + number,), after))
         new_places = enumerate(placed[len(held.targets) :], offset + len(held.targets))
         newcomers: list[Item] = [((number,), target) for number, target in new_places]
         if newcomers:
-            draft.additions[container].extend(newcomers)
+            draft.edits.additions[container].extend(newcomers)
         if count != held.live:
             if held.live:
                 draft.rules.append(FlushChain(name))
@@ -369,7 +320,8 @@ class TableState:
                 draft.removed.append(DeleteContainer(held.chain.own_set))
             return
         container, offset = map_of(held.protocol, held.slot).name, offset_of(held.slot)
-        draft.deletions[container].extend((offset + number,) for number in range(held.live, len(held.targets)))
+        retired = range(held.live, len(held.targets))
+        draft.edits.deletions[container].extend((offset + number,) for number in retired)
         if held.live:
             draft.chains[name] = held._replace(targets=held.targets[: held.live])
             return
@@ -400,23 +352,18 @@ class TableState:
             if held.live:
                 balance = Balance(held.protocol, held.live, offset, container.name)
                 rules.append(AddRule(name, Rule((balance,))))
-        for (of, key), value in self._elements.items():
-            items[of].append((key, value))
+        for name, item in self._elements.items():
+            items[name].append(item)
         elements = [AddElements(name, tuple(items[name])) for name in sorted(items)]
         return Transaction(self.table, (*made, *elements, *rules))
 
     def check(self) -> None:
         """Every invariant; what is not marked is in the kernel as it shall be.  O(state)."""
-        claims: dict[ElementId, list[tuple[ServiceKey, Value]]] = {}
-        chains: dict[str, Chain] = {}
-        for key in sorted(self._services):
-            for container, element, value in self._services[key].elements:
-                claims.setdefault((container, element), []).append((key, value))
-            chains.update({chain.name: chain for chain in self._services[key].chains})
+        chains = {chain.name: chain for found in self._services.values() for chain in found.chains}
         assert chains == self._wanted, f"chains {self._wanted} should be {chains}"
-        sorted_claims = {element: tuple(found) for element, found in claims.items()}
-        assert sorted_claims == self._claims, f"claims {self._claims} should be {sorted_claims}"
-        if self._needs_full or self._draft is not None:
+        in_kernel = not self._needs_full and self._draft is None
+        self._elements.check(self._wishes(), in_kernel=in_kernel)
+        if not in_kernel:
             return
         balanced = [held for held in self._held.values() if isinstance(held, Held)]
         for protocol, slots in self._slots.items():
@@ -433,10 +380,11 @@ class TableState:
                 assert not isinstance(wanted, RuleChain), f"{name}: {held} is not {wanted}"
                 targets = wanted.targets if wanted is not None else ()
                 assert set(held.targets[: held.live]) == set(targets), f"{name}: {held} is not {targets}"
-        for wish in self._elements.keys() | self._claims.keys():
-            if wish not in self._marked_elements:
-                found, first = self._elements[wish], self._claims[wish][0][1]
-                assert found == first, f"{wish}: {found} is not {first}"
+
+    def _wishes(self) -> Iterator[tuple[ServiceKey, ElementId, Value]]:
+        for key in sorted(self._services):
+            for container, element, value in self._services[key].elements:
+                yield key, (container, element), value
 
 
 def _has_retired(held: Held | HeldRules) -> bool:

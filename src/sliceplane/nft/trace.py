@@ -24,6 +24,7 @@ from sliceplane.nft.statements import (
     CtStateNew,
     CtStatusDnat,
     Dnat,
+    DnatMap,
     Drop,
     Field,
     FromInterface,
@@ -210,10 +211,13 @@ class _Walk:
                     yield _ONE, packet, "break"
                     return
                 assert isinstance(verdict, Verdict), f"{name} answers {verdict}"
-                if verdict.kind == "drop":
-                    yield _ONE, packet, "drop"
-                else:
-                    yield from self._goto(verdict.chain, packet)
+                match verdict.kind:
+                    case "drop":
+                        yield _ONE, packet, "drop"
+                    case "jump":
+                        yield from self._chain(verdict.chain, packet)
+                    case "goto":
+                        yield from self._goto(verdict.chain, packet)
             case Balance():
                 yield from self._balance(statement, packet)
             case _:
@@ -245,6 +249,12 @@ class _Walk:
                 return replace(packet, daddr=ip, dport=port, dnat=True), "done"
             case Dnat():
                 return packet, "break"
+            case DnatMap(fields, name):
+                target = self._table.containers[name].elements.get(packet.key(fields))
+                if target is None:
+                    return packet, "break"
+                assert isinstance(target, Target), f"{name} answers {target}"
+                return replace(packet, daddr=target.ip, dport=target.port, dnat=True), "done"
             case Masquerade():
                 return replace(packet, masquerade=True), "done"
             case Reject():

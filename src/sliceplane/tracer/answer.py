@@ -97,7 +97,7 @@ class SliceView(View, frozen=True, kw_only=True):
 
 class Answer(View, frozen=True, kw_only=True):
     """``targets`` get the connection, ``others`` are the rest of the Service's endpoints; ``chains`` are those of the
-    node's table that were decisive."""
+    node's table that were decisive, ``element`` is the element that was where no chain is needed (one endpoint)."""
 
     verdict: Verdict
     reason: str
@@ -111,6 +111,7 @@ class Answer(View, frozen=True, kw_only=True):
     others: tuple[EndpointView, ...] = ()
     slices: tuple[SliceView, ...] = ()
     chains: tuple[str, ...] = ()
+    element: str = ""
     notes: tuple[str, ...] = ()
 
     @property

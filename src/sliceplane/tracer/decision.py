@@ -1,7 +1,7 @@
 """What decided over a packet: which service port, which of its lists, and with which outcome.
 
-Which service port it was is told by the chains that the packet entered (or by the element that refused it), which list
-counted by their kind.
+Which service port it was is told by the chains that the packet entered, or by the element that translated or refused
+it; which list counted, by the kind of chain, or by the policy that the element is for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from sliceplane.nft.layout import (
     NO_ENDPOINTS,
     NODE_PORTS_CHECK,
     REJECT_CHAIN,
+    SERVICE_IPS,
+    SINGLE_ENDPOINTS,
 )
+from sliceplane.nft.objects import Target, item_text
 from sliceplane.proxy.model import PortState
 from sliceplane.proxy.slicecache import Found
 from sliceplane.tracer.answer import Policy, Verdict
@@ -63,17 +66,36 @@ class Decision:
     @cached_property
     def state(self) -> PortState | None:
         """The service port that decided; ``None``: none has to do with it."""
-        for name in self.chains:
+        for name in self._decisive:
             return self.owners[name]
-        if self.check not in _REFUSED:
+        container = SERVICE_IPS.name if self._translated else _REFUSED.get(self.check)
+        if container is None:
             return None
         packet, facts = self.inquiry.flight.packet, self.run.plane.facts
         keys = {(packet.daddr, packet.proto, packet.dport), (packet.proto, packet.dport)}
         for state in self.states:
             elements = build_service((state,), facts).elements
-            if any(container == _REFUSED[self.check] and key in keys for container, key, _ in elements):
+            if any(found == container and key in keys for found, key, _ in elements):
                 return state
-        raise AssertionError(f"{self.check} refused {packet} for no Service")
+        raise AssertionError(f"{container} decided over {packet} for no Service")
+
+    @cached_property
+    def element(self) -> str:
+        """The one that translated the packet where no chain did, as ``nft`` writes it; "": a chain did, or nothing."""
+        if self._decisive or not self._translated:
+            return ""
+        before, after = self.inquiry.flight.packet, self.run.trails[0].packet
+        key = (before.daddr, before.proto, before.dport)
+        return f"{SINGLE_ENDPOINTS.name} {{ {item_text(key, Target(after.daddr, after.dport))} }}"
+
+    @property
+    def _translated(self) -> bool:
+        return self.run.trails[0].packet.dnat  # so are all or none
+
+    @property
+    def _decisive(self) -> tuple[str, ...]:
+        """``chains`` without those that a translated packet merely passed."""
+        return tuple(name for name in self.chains if not (self._translated and name.startswith("firewall-")))
 
     @cached_property
     def used(self) -> Policy:

@@ -54,6 +54,7 @@ def _answer(decision: Decision) -> Answer:
         others=others,
         slices=endpoints.slices(decision),
         chains=(*decision.chains, *decisive),
+        element=decision.element,
         notes=_notes(decision, targets),
     )
 

@@ -38,6 +38,8 @@ def _lines(answer: Answer) -> Iterator[str]:
         yield _fact("masquerade", answer.masquerade)
     for number, chain in enumerate(answer.chains):
         yield _fact("" if number else "chains", chain)
+    if answer.element:
+        yield _fact("element", answer.element)
     for number, note in enumerate(answer.notes):
         yield _fact("" if number else "notes", note)
     if answer.targets:

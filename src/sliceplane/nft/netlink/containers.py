@@ -46,6 +46,7 @@ _INTERVAL_END = 1
 _VALUE, _DATA_VERDICT = 1, 2
 _CODE, _CHAIN = 1, 2
 DROP_CODE, JUMP_CODE, GOTO_CODE = 0, -3, -4
+_VERDICT_CODES = {"drop": DROP_CODE, "jump": JUMP_CODE, "goto": GOTO_CODE}
 
 # nft's numbers for types of data; in a concatenation six bits each
 _INTEGER, _PROTOCOL_TYPE, _PORT_TYPE = 4, 12, 13
@@ -193,16 +194,16 @@ def elements(items: Iterable[Item], family: NftFamily) -> Iterator[bytes]:
     """What ``element_lists`` wants, of elements that are to be added."""
     pack_target = _target_packer(family)
     for key, held in items:
-        if isinstance(held, Target):
+        if isinstance(held, Target) and len(key) == 1:
             yield pack_target(key, held)
         else:
-            yield _element(_packed(key, family), held)
+            yield _element(_packed(key, family), held, family)
 
 
 def keys(found: Iterable[Key], family: NftFamily) -> Iterator[bytes]:
     """What ``element_lists`` wants, of elements that are to be deleted."""
     for key in found:
-        yield _element(_packed(key, family), None)
+        yield nest(LIST_ELEMENT, nest(_KEY, value(_packed(key, family))))
 
 
 def bound(packed: bytes, *, end: bool = False, is_open: bool = False) -> bytes:
@@ -215,7 +216,7 @@ def bound(packed: bytes, *, end: bool = False, is_open: bool = False) -> bytes:
 
 
 def _target_packer(family: NftFamily) -> Callable[[Key, Target], bytes]:
-    """Makes elements of maps of targets.  They all look the same, and there may be hundreds of thousands."""
+    """Makes elements of maps of targets by number.  They all look the same, and there may be hundreds of thousands."""
     size = ADDRESS_BYTES[family]
     sample = nest(LIST_ELEMENT, nest(_KEY, value(bytes(4))), nest(_DATA, value(bytes(size + 4))))
     form = struct.Struct(f"=12sI8s{size}s4s")
@@ -229,14 +230,15 @@ def _target_packer(family: NftFamily) -> Callable[[Key, Target], bytes]:
     return packed
 
 
-def _element(packed: bytes, held: Value) -> bytes:
+def _element(packed: bytes, held: Value, family: NftFamily) -> bytes:
+    key = nest(_KEY, value(packed))
     if held is None:
-        return nest(LIST_ELEMENT, nest(_KEY, value(packed)))
+        return nest(LIST_ELEMENT, key)
     if isinstance(held, Remaining):
-        return nest(LIST_ELEMENT, long_number(_EXPIRES_MS, held.seconds * 1000), nest(_KEY, value(packed)))
-    assert not isinstance(held, Target), "they have a way of their own"
-    data = verdict(GOTO_CODE, held.chain) if held.kind == "goto" else verdict(DROP_CODE)
-    return nest(LIST_ELEMENT, nest(_KEY, value(packed)), nest(_DATA, data))
+        return nest(LIST_ELEMENT, long_number(_EXPIRES_MS, held.seconds * 1000), key)
+    if isinstance(held, Target):
+        return nest(LIST_ELEMENT, key, nest(_DATA, value(address(held.ip, family) + port(held.port))))
+    return nest(LIST_ELEMENT, key, nest(_DATA, verdict(_VERDICT_CODES[held.kind], held.chain)))
 
 
 def _packed(key: Key, family: NftFamily) -> bytes:
@@ -268,7 +270,7 @@ def _joined(kinds: Iterable[int]) -> int:
 
 
 def _userdata(container: Container, family: NftFamily) -> bytes:
-    if container.value == "target":
+    if container.by_number:
         numgen = _expression(_EXPRESSION_NUMGEN, _order(0, 1) + _order(1, 2) + _order(2, 0))  # random mod 2 offset 0
         parts = _record(0, _header_field(family, "daddr")) + _record(1, _header_field(container.protocol, "dport"))
         found = _order(_KEY_ORDER, _HOST_ORDER) + _order(_DATA_ORDER, _NO_ORDER) + _record(_KEY_TYPEOF, numgen)
@@ -277,10 +279,12 @@ def _userdata(container: Container, family: NftFamily) -> bytes:
         if container.key != ("addr",) or container.value != "none":
             raise Inexpressible(f"{container}")
         return _order(_KEY_ORDER, _NETWORK_ORDER)
-    key = _record(_KEY_TYPEOF, _expression(_EXPRESSION_CONCATENATION, b""))
+    joined = _expression(_EXPRESSION_CONCATENATION, b"")
+    key = _record(_KEY_TYPEOF, joined)
     if container.value == "none":
         return _order(_KEY_ORDER, _NO_ORDER) + key
-    return _order(_KEY_ORDER, _NO_ORDER) + _order(_DATA_ORDER, _NO_ORDER) + key + _order(_DATA_INTERVAL, 0)
+    data = _record(_DATA_TYPEOF, joined) if container.value == "target" else b""
+    return _order(_KEY_ORDER, _NO_ORDER) + _order(_DATA_ORDER, _NO_ORDER) + key + data + _order(_DATA_INTERVAL, 0)
 
 
 def _record(kind: int, body: bytes) -> bytes:

@@ -32,6 +32,7 @@ from sliceplane.nft.statements import (
     CtStateNew,
     CtStatusDnat,
     Dnat,
+    DnatMap,
     Drop,
     Field,
     FromInterface,
@@ -231,6 +232,10 @@ class Expressions:
             case Balance(protocol, count, offset, name):
                 draw = _numgen(count, offset) + _lookup(name, into=register(0))
                 return _is_protocol(protocol) + draw + _nat(family, ADDRESS_BYTES[family] // 4)
+            case DnatMap(fields, name):
+                return (
+                    _load(fields, family) + _lookup(name, into=register(0)) + _nat(family, ADDRESS_BYTES[family] // 4)
+                )
             case Dnat(protocol, ip, to_port):
                 where = _immediate(0, address(ip, family)) + _immediate(4, port(to_port)[:2])
                 return _is_protocol(protocol) + where + _nat(family, 4, _PORT_SPECIFIED)

@@ -1,0 +1,167 @@
+"""Elements of sets and maps: who wants which, what the kernel holds, and what goes and comes in between.
+
+**Shared elements.**  Two Services may want one element: the same local endpoint, or by mistake the same cluster
+IP.  An element stays as long as anyone claims it; if the claims differ, the Service whose key sorts first wins,
+on every node.
+
+**Ways in.**  A destination leads to a chain (an element of service-ips) or to a target (one of single-endpoints).  To
+claims both are one element of service-ips; ``layout.home`` says in which map its value is.  While a destination moves
+from one to the other no packet may fall between them: the kernel looks elements up in the newest version of a map, but
+evaluates the rules that were there when the packet entered the hook (``nft.table``, "Retirement").  Service-ips is
+asked first, single-endpoints next.
+
+* From the chain to the target, who asks service-ips too late finds the target next, which came with the same
+  transaction.
+* From the target to the chain, the target stays for ``RETIRE_AFTER_S`` (it is *kept*), hidden by the chain's element.
+  It is for packets that asked service-ips too early, and for those that asked just after: to them the chain, if it is
+  new, has no rules yet, and they jump back.
+
+Owned by one ``table.TableState``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sliceplane.nft.layout import SINGLE_ENDPOINTS, home
+from sliceplane.nft.objects import AddElements, Command, DeleteElements, Item, Key, Target, Value, Verdict
+from sliceplane.proxy.model import ServiceKey
+
+RETIRE_AFTER_S = 1.0
+
+ElementId = tuple[str, Key]  # container, key
+
+
+@dataclass(slots=True)
+class Edits:
+    """What goes and comes in one transaction, by the container that it is in."""
+
+    deletions: dict[str, list[Key]] = field(default_factory=lambda: defaultdict(list))
+    additions: dict[str, list[Item]] = field(default_factory=lambda: defaultdict(list))
+
+    def commands(self) -> tuple[Command, ...]:
+        """A changed value is a deletion and an addition."""
+        deletions = [DeleteElements(name, tuple(self.deletions[name])) for name in sorted(self.deletions)]
+        additions = [AddElements(name, tuple(self.additions[name])) for name in sorted(self.additions)]
+        return (*deletions, *additions)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What is held and kept if the transaction succeeds (``None``: gone)."""
+
+    full: bool = False
+    held: dict[ElementId, tuple[Value] | None] = field(default_factory=dict)
+    kept: dict[ElementId, Target | None] = field(default_factory=dict)
+
+
+class Elements:
+    """See the module.  After ``write_*`` ``on_success`` if the kernel took it."""
+
+    def __init__(self) -> None:
+        self._claims: dict[ElementId, tuple[tuple[ServiceKey, Value], ...]] = {}
+        self._held: dict[ElementId, Value] = {}
+        self._kept: dict[ElementId, tuple[Target, float]] = {}  # and when it may go
+        self._marked: set[ElementId] = set()
+        self._draft = _Draft()
+
+    def claim(self, element: ElementId, key: ServiceKey, value: tuple[Value] | None) -> None:
+        """*key* wants *element* with the value, or no more."""
+        others = [claim for claim in self._claims.get(element, ()) if claim[0] != key]
+        if value is not None:
+            others.append((key, value[0]))
+            others.sort(key=lambda claim: claim[0])
+        if others:
+            self._claims[element] = tuple(others)
+        else:
+            del self._claims[element]
+        self._marked.add(element)
+
+    def write_all(self, edits: Edits) -> None:
+        """For an empty table."""
+        self._draft = _Draft(full=True)
+        for element in sorted(self._claims):
+            container, key = element
+            value = self._claims[element][0][1]
+            edits.additions[home(container, value)].append((key, value))
+            self._draft.held[element] = (value,)
+
+    def write_changes(self, edits: Edits, now: float) -> None:
+        """What is marked, and what was kept long enough."""
+        self._draft = _Draft()
+        for element in sorted(self._marked):
+            self._change(edits, element)
+        over = [element for element, (_, at) in self._kept.items() if at <= now and element not in self._draft.kept]
+        for element in sorted(over):
+            self._drop_kept(edits, element)
+
+    def on_taken(self) -> None:
+        """What was written is on its way: what changes from now on is for the next transaction."""
+        self._marked = set()
+
+    def on_success(self, now: float) -> None:
+        draft, self._draft = self._draft, _Draft()
+        if draft.full:
+            self._held, self._kept = {}, {}
+        for element, value in draft.held.items():
+            if value is None:
+                del self._held[element]
+            else:
+                self._held[element] = value[0]
+        for element, target in draft.kept.items():
+            if target is None:
+                del self._kept[element]
+            else:
+                self._kept[element] = target, now + RETIRE_AFTER_S
+
+    def next_deadline(self) -> float | None:
+        """When something that is kept may go."""
+        return min((at for _, at in self._kept.values()), default=None)
+
+    def items(self) -> Iterator[tuple[str, Item]]:
+        """What the kernel is thought to hold, with the container that it is in."""
+        for (container, key), value in self._held.items():
+            yield home(container, value), (key, value)
+        for (_, key), (target, _) in self._kept.items():
+            yield SINGLE_ENDPOINTS.name, (key, target)
+
+    def _change(self, edits: Edits, element: ElementId) -> None:
+        container, key = element
+        claims = self._claims.get(element)
+        before = (self._held[element],) if element in self._held else None
+        after = None if claims is None else (claims[0][1],)
+        if before == after:
+            return
+        match before, after:
+            case ((Target() as target,), (Verdict(),)):
+                self._draft.kept[element] = target
+            case ((value,), _):
+                edits.deletions[home(container, value)].append(key)
+        if element in self._kept and (after is None or isinstance(after[0], Target)):
+            self._drop_kept(edits, element)
+        if after is not None:
+            edits.additions[home(container, after[0])].append((key, after[0]))
+        self._draft.held[element] = after
+
+    def _drop_kept(self, edits: Edits, element: ElementId) -> None:
+        edits.deletions[SINGLE_ENDPOINTS.name].append(element[1])
+        self._draft.kept[element] = None
+
+    def check(self, wanted: Iterator[tuple[ServiceKey, ElementId, Value]], *, in_kernel: bool) -> None:
+        """*wanted*: by Service, in their order; *in_kernel*: what is not marked is there.  O(state)."""
+        claims: dict[ElementId, list[tuple[ServiceKey, Value]]] = {}
+        for key, element, value in wanted:
+            claims.setdefault(element, []).append((key, value))
+        expected = {element: tuple(found) for element, found in claims.items()}
+        assert expected == self._claims, f"claims {self._claims} should be {expected}"
+        if not in_kernel:
+            return
+        for element in self._held.keys() | self._claims.keys():
+            if element not in self._marked:
+                found, first = self._held[element], self._claims[element][0][1]
+                assert found == first, f"{element}: {found} is not {first}"
+        for element, (target, _) in self._kept.items():
+            leads = self._held.get(element, target)
+            assert not isinstance(leads, Target), f"{element}: {target} is kept beside {leads}"

@@ -1,0 +1,122 @@
+"""Services with one endpoint: packets arrive without a chain, and none is lost on the way to several and back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.kernel.cluster import VIP, Cluster, make_slice, running, service
+from tests.kernel.listing import listed
+from tests.kernel.load import load
+from tests.kernel.netns import Host, Net
+from tests.nft.older_layout import in_the_older_layout
+
+from sliceplane.kit.ip import Family
+from sliceplane.nft.layout import ENDPOINTS_CHECK
+from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane, PlaneConfig
+from sliceplane.shell.nft_runner import NftRunner
+from sliceplane.shell.node_proxy import FAMILIES
+
+pytestmark = pytest.mark.kernel
+
+RATE = 300.0  # requests a second in each family
+STICKY = {"sessionAffinity": "ClientIP"}
+
+
+@pytest.fixture(scope="module")
+def client(net: Net, backends: list[Host]) -> Host:
+    return net.add_host("client", ip4="10.10.0.1/16", ip6="fd10::1/64")
+
+
+def table(host: Host, cluster: Cluster, family: Family) -> dict[str, Any]:
+    plane = cluster.backend.plane(family, PlaneConfig(node_name="node-1"))
+    assert isinstance(plane, FamilyPlane)
+    return listed(host, plane.table)
+
+
+def of_ports(found: dict[str, Any]) -> list[str]:
+    """Chains of service ports, and maps for them."""
+    names = [name for name in found if name.startswith(("chain service-", "container endpoints-"))]
+    return [name for name in names if name != f"chain {ENDPOINTS_CHECK}"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_packets_arrive_without_a_chain(client: Host, backends: list[Host], family: Family) -> None:
+    async with running(client) as cluster:
+        cluster.put(service(), make_slice(family, backends[:1]))
+        cluster.synced()
+        await cluster.written()
+        found = table(client, cluster, family)
+        assert of_ports(found) == []
+        assert len(found["container single-endpoints"]) == 1 + 2, "a port for TCP and one for UDP"
+        assert set(await cluster.ask(VIP[family], count=5)) == {"b1"}
+        assert set(await cluster.ask(VIP[family], 53, "udp", count=5)) == {"b1"}
+        cluster.put(make_slice(family, backends[1:2], version=2))
+        await cluster.written()
+        assert set(await cluster.ask(VIP[family], count=5)) == {"b2"}
+        assert set(await cluster.ask(VIP[family], 53, "udp", count=5)) == {"b2"}
+
+
+async def test_no_request_fails_from_one_endpoint_to_two_and_back(client: Host, backends: list[Host]) -> None:
+    """Also while the only one is another, and while affinity comes and goes."""
+    one, two, _ = backends
+    steps: list[tuple[dict[str, Any], list[Host]]] = [
+        ({}, [one]),
+        ({}, [one, two]),
+        ({}, [two]),
+        ({}, [one]),
+        (STICKY, [one]),
+        ({}, [one]),
+        ({}, [two, one]),
+    ]
+    async with running(client) as cluster:
+        cluster.put(service(), *(make_slice(family, [one]) for family in FAMILIES))
+        cluster.synced()
+        await cluster.written()
+        async with load(client, VIP["IPv4"], RATE) as first, load(client, VIP["IPv6"], RATE) as second:
+            changes = 0
+            ending = asyncio.create_task(asyncio.sleep(2.5))
+            while not ending.done():
+                spec, hosts = steps[changes % len(steps)]
+                changes += 1
+                cluster.put(service(**spec), *(make_slice(family, hosts, version=changes + 1) for family in FAMILIES))
+                await cluster.written()
+                await asyncio.sleep(0.0 if changes % 50 else 1.2)  # what is kept for a while goes, too
+            tallies = [await first.tally(), await second.tally()]
+    assert changes > len(steps)
+    for tally in tallies:
+        tally.assert_none_failed(RATE)
+        assert set(tally.answers) == {"b1", "b2"}
+
+
+async def test_a_table_of_an_older_layout_is_replaced_without_a_gap(client: Host, backends: list[Host]) -> None:
+    """That of a release in which every destination had a chain."""
+    runner = NftRunner(netns=client.netns)
+    for family in FAMILIES:
+        plane = FamilyPlane(family, PlaneConfig(node_name="node-1"))
+        plane.on_service(None, service(), 0.0)
+        plane.on_slice(None, make_slice(family, backends[:1]), 0.0)
+        plane.on_synced(0.0)
+        transaction = plane.take_transaction(0.0)
+        assert transaction is not None
+        await runner.write(in_the_older_layout(transaction))
+        found = listed(client, plane.table)
+        assert "container single-endpoints" not in found
+        assert of_ports(found)
+        assert plane.table.family == NFT_FAMILIES[family]
+    async with load(client, VIP["IPv4"], RATE) as first, load(client, VIP["IPv6"], RATE) as second:
+        await asyncio.sleep(0.2)
+        async with running(client) as cluster:
+            cluster.put(service(), *(make_slice(family, backends[1:2]) for family in FAMILIES))
+            cluster.synced()
+            await cluster.written()
+            await asyncio.sleep(0.2)
+            tallies = [await first.tally(), await second.tally()]
+            for family in FAMILIES:
+                found = table(client, cluster, family)
+                assert len(found["container single-endpoints"]) == 1 + 2
+                assert of_ports(found) == []
+    for tally in tallies:
+        tally.assert_none_failed(RATE)
+        assert set(tally.answers) == {"b1", "b2"}

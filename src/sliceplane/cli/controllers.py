@@ -57,7 +57,8 @@ LEASE_NAME = "sliceplane-controllers"
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off.")
 @rate_options
 @monitoring_options
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
+    help="The least that is logged, to stderr.")  # fmt: skip
 def command(
     *,
     kubeconfig: Path | None,

@@ -158,14 +158,9 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="MAJOR.MINOR",
             help="The Kubernetes release whose feature gates count.  [default: the newest]",
         ),
-        click.option(
-            "--log-level",
-            type=click.Choice(LOG_LEVELS),
-            default="info",
-            show_default=True,
-            help="The least that is logged, to stderr.",
-        ),
-    ]
+        click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
+            help="The least that is logged, to stderr."),
+    ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
     return command

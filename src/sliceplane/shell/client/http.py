@@ -31,7 +31,7 @@ from sliceplane.shell.client.base import ListPage, PatchType, Unreachable, Watch
 from sliceplane.shell.client.credentials import CredentialsError
 from sliceplane.shell.client.http_samples import HttpSamples
 from sliceplane.shell.client.lines import BadStream, WatchLines
-from sliceplane.shell.client.replies import error_of
+from sliceplane.shell.client.replies import error_of, why_no_answer
 from sliceplane.shell.client.retries import NO_RETRIES, Retries
 
 if TYPE_CHECKING:
@@ -373,7 +373,7 @@ class HttpClient:
         return self._session
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        return Unreachable(f"{self.server}: {str(error) or type(error).__name__}")
+        return Unreachable(f"{self.server}: {why_no_answer(error)}")
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
@@ -424,7 +424,7 @@ class _Messages:
                 raise Unreachable(f"{self._server}: the watch broke off within an event") from None
             raise
         except (TimeoutError, aiohttp.ClientError, OSError, BadStream) as error:
-            raise Unreachable(f"{self._server}: {str(error) or type(error).__name__}") from error
+            raise Unreachable(f"{self._server}: {why_no_answer(error)}") from error
 
 
 def _selection(label_selector: str, field_selector: str, resource_version: str | None) -> Params:

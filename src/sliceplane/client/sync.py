@@ -124,9 +124,14 @@ class SyncEndpointView:
         return self.view.staleness()
 
     def wait_ready(self, timeout: float | None = None, *, count: int = 1) -> None:
-        """Raises ``NotReady``."""
-        waiting = self.view.wait_ready(timeout, count=count)
-        asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
+        """Raises ``NotReady``, at once where the view is closed."""
+        view = self.view
+        waiting = view.wait_ready(timeout, count=count)
+        try:
+            asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
+        except (CancelledError, RuntimeError):  # the thread ended, meanwhile or before
+            waiting.close()
+            view._is_ready(count)
 
     def changes(self) -> Iterator[ViewChange]:
         """What changed since the last turn; the first turn gives what there is.  Ends when the view is closed."""

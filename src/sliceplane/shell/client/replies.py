@@ -65,6 +65,8 @@ def why_no_answer(error: Exception) -> str:
 
     The text of aiohttp's own names the host once more, and how TLS was set up instead of what is wrong with it.
     """
+    if type(error).__name__ == "ClientPayloadError":  # aiohttp's, which is loaded with the first request alone
+        return "the connection broke within the answer"
     certificate = getattr(error, "certificate_error", None)
     if isinstance(certificate, ssl.SSLCertVerificationError):
         return f"the server's certificate is not accepted: {certificate.verify_message}"

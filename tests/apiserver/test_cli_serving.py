@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,14 @@ def healthy(url: str, kubeconfig: Path) -> bool:
         return bool(answer.read() == b"ok")
 
 
+def ready(kubeconfig: Path) -> bool:
+    url = re.findall(r"server: (\S+)", kubeconfig.read_text())[0]
+    try:
+        return healthy(url, kubeconfig)
+    except urllib.error.HTTPError:
+        return False
+
+
 @pytest.mark.parametrize("command", ["up", "apiserver"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_ready_serve_and_stop(tmp_path: Path, command: str, number: signal.Signals) -> None:
@@ -87,10 +96,11 @@ def test_nobody_listens_to_what_it_says(tmp_path: Path, streams: str) -> None:
     shell = subprocess.Popen(["sh", "-c", f"sh -c '{command}' {streams}"], env=ENVIRONMENT)
     try:
         deadline = time.monotonic() + 20
-        while not (data / "admin.kubeconfig").exists():
+        kubeconfig = data / "admin.kubeconfig"
+        # Nobody hears that it is ready, and it answers a little earlier: that it is not.
+        while not kubeconfig.exists() or not ready(kubeconfig):
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        kubeconfig = data / "admin.kubeconfig"
         url = re.findall(r"server: (\S+)", kubeconfig.read_text())[0]
         for _ in range(3):
             assert healthy(url, kubeconfig)

@@ -184,7 +184,7 @@ class Plane:
         app = self._application(f"{_bracketed(host)}:{port}")
         self.listener = Listener(app, connections_max=config.limits.connections_max)
         _raise_file_limit()
-        await self.listener.start(sock, context)
+        self.listener.start(sock, context)
         self._cleanup.push_async_callback(
             self.listener.stop, grace_s=STOP_GRACE_SECONDS, end_watches=self.hub.close_all
         )

@@ -1,4 +1,4 @@
-"""The listening socket and its connections: uvicorn's HTTP protocol inside our own loop and life cycle.
+"""The listening socket and its connections: uvicorn's HTTP protocol inside our own life cycle, on TLS of our own.
 
 uvicorn's ``Server`` is left out on purpose: it installs signal handlers, polls every 100 ms and, on shutdown,
 waits for watches that never end.  What is used is its protocol class, with these additions:
@@ -35,6 +35,7 @@ from uvicorn.server import ServerState
 
 from sliceplane.registry.types import User
 from sliceplane.shell.apiserver.auth import user_of_certificate
+from sliceplane.shell.apiserver.tls_acceptor import TlsAcceptor
 from sliceplane.shell.start_error import StartError
 
 App = Callable[
@@ -52,8 +53,6 @@ UNREAD_BYTES_MAX = 16 * 1024 * 1024
 PIPELINED_REQUESTS_MAX = 64
 #: a stream pauses when its connection holds more than this that the socket did not take
 STREAM_UNSENT_BYTES = 32 * 1024
-TLS_HANDSHAKE_SECONDS_MAX = 10.0
-TLS_SHUTDOWN_SECONDS_MAX = 2.0
 #: at a stop: how long responses may take to leave, and then peers to say farewell
 FLUSH_SECONDS_MAX = 2.0
 FAREWELL_SECONDS_MAX = 0.25
@@ -111,13 +110,7 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base class
         super().connection_made(transport)
-        if len(self.connections) > self._listener.connections_max:
-            transport.abort()
-            return
-        certificate = transport.get_extra_info("peercert")
-        user: User | None = user_of_certificate(certificate)
-        if certificate:
-            certificate.clear()  # more than a kilobyte, which the transport would keep as long as it lives
+        user: User | None = user_of_certificate(transport.get_extra_info("peercert"))
         self.app_state["certificate_user"] = user
         self.app_state["connection"] = self
         self._enter(_Phase.HEAD)
@@ -281,22 +274,17 @@ class Listener:
         # What clients do wrong on their connections is counted and answered, not logged line by line.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self.config.load()
-        self._server: asyncio.Server | None = None
+        self._acceptor: TlsAcceptor | None = None
 
     @property
     def connections(self) -> int:
         return len(self.state.connections)
 
-    async def start(self, sock: socket.socket, context: ssl.SSLContext) -> None:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: _Connection(self),
-            sock=sock,
-            ssl=context,
-            backlog=BACKLOG,
-            ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS_MAX,
-            ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS_MAX,
+    def start(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        self._acceptor = TlsAcceptor(
+            sock, context, lambda: _Connection(self), room=lambda: self.connections_max - self.connections
         )
+        self._acceptor.start()
 
     def drain(self) -> None:
         """Go on, but have clients leave: each connection ends with its next answer.  Idempotent."""
@@ -306,9 +294,9 @@ class Listener:
 
     async def stop(self, *, grace_s: float, end_watches: Callable[[], None]) -> None:
         """Stop accepting, end the streams, let responses finish for *grace_s*, then abort."""
-        if self._server is None:
+        if self._acceptor is None:
             return
-        self._server.close()
+        self._acceptor.close()
         self.drain()
         end_watches()
         for connection in list(self.state.connections):
@@ -346,8 +334,10 @@ class Listener:
             await asyncio.sleep(0.01)
         for connection in list(self.state.connections):
             connection.transport.abort()
+        if self._acceptor is not None:
+            self._acceptor.abort_handshakes()
         await asyncio.sleep(0)
-        self._server = None
+        self._acceptor = None
 
 
 def _arriving(connection: asyncio.Protocol) -> bool:

@@ -23,6 +23,8 @@ def server_context(pki: Pki, client_ca_file: Path | None = None) -> ssl.SSLConte
     # The client's order of ciphers counts: all of them are good, and Go clients put AES-128 first, which encrypts
     # faster than OpenSSL's own first choice, AES-256.
     context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    # Nobody does it any more (TLS 1.3 has none, nor have Go's servers), and a write would have to wait for a read.
+    context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
     if client_ca_file is not None:
         _trust(context, client_ca_file)

@@ -38,10 +38,11 @@ from sliceplane.store.watcher import Interest, Watcher
 STALLED_SECONDS_MAX = 5.0
 #: streams without timeoutSeconds end after this times a random 1..2
 DEFAULT_SECONDS_MIN = 1800.0
-#: what one write carries at most, unless one event is larger.  OpenSSL's buffer of a connection grows to the largest
-#: write and stays so, and joining costs a copy: with 256 KiB, 5,000 watches that had fallen behind once took 1.6 GB
+#: what one write carries at most, unless one event is larger: joining small ones saves records and calls, and is a copy
 SEND_BYTES = 32 * 1024
-#: streams that write in one turn of the loop: what they write should fit into the processor's cache
+#: after so much of a stream that has fallen behind, others have their turn
+TURN_BYTES = 128 * 1024
+#: streams that write in one turn of the loop
 STREAMS_PER_TURN = 16
 #: what upstream's storage says, where no cache stands before it
 _TOO_OLD_IN_STORAGE = "The resourceVersion for the provided watch is too old."
@@ -50,10 +51,8 @@ _TOO_OLD_IN_STORAGE = "The resourceVersion for the provided watch is too old."
 class Turns:
     """Lets streams write a few at a time, so that others run in between.  One for all streams of a loop.
 
-    An event for thousands of watches makes as many writes, and the loop sends them to the sockets only after all
-    callbacks of its turn.  Were they all pumped in one turn, their encrypted copies would pile up to hundreds of
-    megabytes and be out of the processor's cache by the time the kernel copies them, and no request would be read
-    meanwhile.
+    An event for thousands of watches makes as many writes, each of which encrypts and sends.  Were they all made in one
+    turn of the loop, no request would be read meanwhile.
     """
 
     def __init__(self) -> None:
@@ -137,7 +136,7 @@ class Stream:
             self._turns.add(self._pump)
 
     def _pump(self) -> None:
-        """Write one portion; come again while there is more, or when the connection or the hub calls."""
+        """Write a turn's worth; come again while there is more, or when the connection or the hub calls."""
         self._scheduled = False
         watcher = self._watcher
         if self._done.done():
@@ -157,10 +156,12 @@ class Stream:
             taken = watcher.take(SEND_BYTES)
             self._traffic.events += len(taken)
             self._held.extend(item.data for item in taken)
-        if self._held:
+        written = 0
+        while self._held and written < TURN_BYTES and not self._connection.write_paused:
             portion = self._portion()
-            self._traffic.sent_bytes += len(portion)
+            written += len(portion)
             self._connection.write(portion)
+        self._traffic.sent_bytes += written
         if self._held or watcher.pending:
             self._wake()
         elif watcher.closed:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -77,3 +79,23 @@ async def test_what_was_known_is_ready_after_the_end(live: Server, writer: Write
         assert [each.pod for each in view.endpoints] == ["web-1"]
 
     await asyncio.to_thread(use)
+
+
+def test_nobody_waits_for_a_thread_that_ended(live: Server) -> None:
+    """Closed while others begin to wait: each of them comes to an end, whichever was first."""
+
+    def wait(view: SyncEndpointView) -> None:
+        with pytest.raises(NotReady):
+            view.wait_ready(5, count=9)
+        ended.append(len(list(view.changes())))
+
+    ended: list[int] = []
+    for number in range(20):
+        with SyncEndpointView("web", path=live.plane.kubeconfig) as view:
+            waiting = [threading.Thread(target=wait, args=(view,), daemon=True) for _ in range(2)]
+            for each in waiting:
+                each.start()
+            time.sleep(number % 5 * 0.001)
+        for each in waiting:
+            each.join(3)
+    assert ended == [0] * 40

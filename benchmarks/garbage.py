@@ -17,9 +17,7 @@ import gc
 import resource
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import asynccontextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -33,17 +31,10 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Resource, Services
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import User
-from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.client.inprocess import InProcessClient
 from sliceplane.shell.host import ControllerHost
-from sliceplane.shell.storage.committer import Committer
-from sliceplane.shell.storage.memory import MemoryBackend
-from sliceplane.store.hub import Hub
-from sliceplane.store.mvcc import Store
+from sliceplane.shell.plane import Plane, PlaneConfig
 
-ADMIN = User(name="benchmark", groups=("system:masters",))
 #: services and the slices of each
 MANY, ONE = (1_000, 100), (1, 100_000)
 SMALL_MANY, SMALL_ONE = (4, 5), (1, 20)
@@ -56,43 +47,25 @@ COLLECT_BUDGET_S = 60.0
 WASTE_BUDGET = 0.0
 
 
-class Counting(InProcessClient):
-    """Counts requests by verb."""
+class Counting:
+    """What the collector needs of *client*; counts requests by verb, lists and watches apart."""
 
-    requests: Counter[str]
+    def __init__(self, client: InProcessClient) -> None:
+        self.list, self.watch = client.list, client.watch
+        self.requests: Counter[str] = Counter()
+        self._client = client
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
         self.requests["get"] += 1
-        return await super().get(resource, namespace, name)
+        return await self._client.get(resource, namespace, name)
 
     async def patch(self, *arguments: Any, **named: Any) -> bytes:
         self.requests["patch"] += 1
-        return await super().patch(*arguments, **named)
+        return await self._client.patch(*arguments, **named)
 
     async def delete(self, resource: Resource, namespace: str, name: str, options: bytes = b"") -> bytes:
         self.requests["delete"] += 1
-        return await super().delete(resource, namespace, name, options)
-
-
-@asynccontextmanager
-async def server() -> AsyncIterator[tuple[Store, Counting, Counting]]:
-    """The store, a client for people and one for the collector."""
-    store = Store()
-    hub = Hub(store)
-    committer = Committer(store, hub, MemoryBackend())
-    committer.start()
-    registry = Registry(store, rng=Rng(1))
-    await committer.durable(registry.bootstrap(time.time()))
-    ticker = HubTicker(hub)
-    people, collector = (
-        Counting(registry, committer, hub, arm=ticker.arm, clock=time.time, user=ADMIN) for _ in range(2)
-    )
-    people.requests, collector.requests = Counter(), Counter()
-    yield store, people, collector
-    await people.close()
-    await collector.close()
-    ticker.close()
-    await committer.close()
+        return await self._client.delete(resource, namespace, name, options)
 
 
 def resident_bytes() -> int:
@@ -107,7 +80,7 @@ async def together(calls: list[Any]) -> list[bytes]:
     return found
 
 
-async def fill(client: Counting, services: int, each: int) -> None:
+async def fill(client: InProcessClient, services: int, each: int) -> None:
     await client.create(Namespaces, "", encode(namespace_document()))
     answers = await together(
         [client.create(Services, NAMESPACE, encode(service_document(f"s-{number:05d}"))) for number in range(services)]
@@ -129,7 +102,8 @@ async def fill(client: Counting, services: int, each: int) -> None:
 async def collect(services: int, each: int, policy: str) -> list[Result]:
     count = services * each
     size = f"{services:,} x {each:,}, {policy}"
-    async with server() as (store, people, client):
+    async with Plane(PlaneConfig(data_dir="memory:", secure_port=0)) as plane:
+        store, people, client = plane.store, plane.client("people"), Counting(plane.client("collector"))
         await fill(people, services, each)
         gc.collect()
         before = resident_bytes()

@@ -217,12 +217,10 @@ def test_limits_are_those_of_the_code() -> None:
 async def server() -> AsyncIterator[Plane]:
     """A plane with the controllers that ``up`` runs."""
     services = (ControllerService(default_controllers()),)
-    plane = Plane(PlaneConfig(data_dir="memory:", secure_port=0), services)
-    await plane.start()
-    while await fetch(plane, "/readyz") != "ok":
-        await asyncio.sleep(0.02)
-    yield plane
-    await plane.stop()
+    async with Plane(PlaneConfig(data_dir="memory:", secure_port=0), services) as plane:
+        while await fetch(plane, "/readyz") != "ok":
+            await asyncio.sleep(0.02)
+        yield plane
 
 
 async def fetch(plane: Plane, path: str) -> str:

@@ -9,11 +9,9 @@ from typing import Any
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Resource
-from sliceplane.registry.types import User
 from sliceplane.shell.client.inprocess import InProcessClient
 from sliceplane.shell.plane import Plane, PlaneConfig
 
-ADMIN = User(name="benchmark", groups=("system:masters",))
 #: writes that wait for one commit
 TOGETHER = 500
 
@@ -23,12 +21,8 @@ Wanted = tuple[Resource, str, dict[str, Any], dict[str, Any] | None]
 
 async def populate(data_dir: Path, objects: Iterable[Wanted]) -> None:
     """Write *objects*, in order as far as kinds go, through the production registry and storage."""
-    plane = Plane(PlaneConfig(data_dir=str(data_dir), secure_port=0))
-    await plane.start()
-    try:
-        client = InProcessClient(
-            plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=ADMIN
-        )
+    async with Plane(PlaneConfig(data_dir=str(data_dir), secure_port=0)) as plane:
+        client = plane.client("benchmark")
         batch: list[Wanted] = []
         for wanted in objects:
             if batch and (batch[-1][0] is not wanted[0] or len(batch) == TOGETHER):
@@ -36,8 +30,6 @@ async def populate(data_dir: Path, objects: Iterable[Wanted]) -> None:
                 batch = []
             batch.append(wanted)
         await _write(client, batch)
-    finally:
-        await plane.stop()
 
 
 async def _write(client: InProcessClient, batch: list[Wanted]) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from sliceplane.api.scheme import EndpointSlices, IPAddresses, Leases, Resource, Services
-from sliceplane.registry.types import Context, DeleteOptions, Target, User
 from sliceplane.shell.plane import Plane, PlaneConfig
 from sliceplane.store.types import Key
 
@@ -25,32 +24,19 @@ def endpoints(plane: Plane) -> list[str]:
 
 async def test_kept_while_it_runs_and_left_when_it_stops(tmp_path: Path) -> None:
     data = str(tmp_path / "data")
-    plane = Plane(PlaneConfig(secure_port=0, data_dir=data, advertise_address="192.0.2.7"))
-    await plane.start()
-    try:
+    async with Plane(PlaneConfig(secure_port=0, data_dir=data, advertise_address="192.0.2.7")) as plane:
         assert endpoints(plane) == ["192.0.2.7"]
         assert stored(plane, IPAddresses, "10.96.0.1")["spec"]["parentRef"]["name"] == "kubernetes"
         lease = stored(plane, Leases, "apiserver-endpoint-192-0-2-7", "kube-system")
         assert lease["spec"]["holderIdentity"] == "192.0.2.7"
-        outcome = plane.registry.delete(
-            Context(now=plane.clock(), user=User(name="tester", groups=("system:masters",))),
-            Target(resource=IPAddresses, name="10.96.0.1"),
-            DeleteOptions(),
-        )
-        await plane.committer.durable(outcome.revision)
+        await plane.client("tester").delete(IPAddresses, "", "10.96.0.1")
         assert stored(plane, IPAddresses, "10.96.0.1") is None
         for _ in range(100):
             await asyncio.sleep(0.05)
             if stored(plane, IPAddresses, "10.96.0.1") is not None:
                 break
         assert stored(plane, IPAddresses, "10.96.0.1") is not None, "repaired within a second or two"
-    finally:
-        await plane.stop()
-    again = Plane(PlaneConfig(secure_port=0, data_dir=data))
-    await again.start()
-    try:
+    async with Plane(PlaneConfig(secure_port=0, data_dir=data)) as again:
         assert endpoints(again) == [], "the server left before it stopped"
         assert stored(again, Leases, "apiserver-endpoint-192-0-2-7", "kube-system") is None
         assert stored(again, Services, "kubernetes", "default")["spec"]["clusterIP"] == "10.96.0.1"
-    finally:
-        await again.stop()

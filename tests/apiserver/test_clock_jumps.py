@@ -9,8 +9,6 @@ import pytest
 
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.registry.types import User
-from sliceplane.shell.client.inprocess import InProcessClient
 from sliceplane.shell.controllers import ControllerService, default_controllers
 from sliceplane.shell.plane import Plane, PlaneConfig
 from sliceplane.store.hub import BOOKMARK_PERIOD_S
@@ -37,13 +35,8 @@ async def test_a_ready_pod_reaches_its_slice_after_the_clock_was_set(tmp_path: P
     began = loop.time()
     service = ControllerService(default_controllers())
     config = PlaneConfig(secure_port=0, data_dir=str(tmp_path / "data"))
-    plane = Plane(config, (service,), clock=lambda: START + ahead + loop.time() - began)
-    await plane.start()
-    try:
-        user = User(name="test", groups=("system:masters",))
-        client = InProcessClient(
-            plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=user
-        )
+    async with Plane(config, (service,), clock=lambda: START + ahead + loop.time() - began) as plane:
+        client = plane.client("test")
         await client.create(Nodes, "", encode({"metadata": {"name": "n"}}))
         await client.create(Services, "default", encode(SERVICE))
         await asyncio.sleep(0.3)
@@ -62,5 +55,3 @@ async def test_a_ready_pod_reaches_its_slice_after_the_clock_was_set(tmp_path: P
         due = plane.hub.next_deadline()
         assert due is not None
         assert 0 < due - loop.time() <= BOOKMARK_PERIOD_S, "bookmarks go on, and no watch is over before its time"
-    finally:
-        await plane.stop()

@@ -7,8 +7,6 @@ import json
 import signal
 import ssl
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -51,14 +49,8 @@ class Client:
         self._writer.transport.abort()
 
 
-@asynccontextmanager
-async def served(**options: float) -> AsyncIterator[Plane]:
-    plane = Plane(PlaneConfig(data_dir="memory:", secure_port=0, **options))  # type: ignore[arg-type]
-    await plane.start()
-    try:
-        yield plane
-    finally:
-        await plane.stop()
+def served(**options: float) -> Plane:
+    return Plane(PlaneConfig(data_dir="memory:", secure_port=0, **options))  # type: ignore[arg-type]
 
 
 async def connect(plane: Plane) -> Client:

@@ -251,6 +251,31 @@ def test_handshakes_count_and_can_be_ended(contexts: Contexts) -> None:
     run(contexts, test, room=3)
 
 
+def test_a_handshake_that_is_over_at_once_counts_no_longer(contexts: Contexts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a client on another processor: its second message is there when OpenSSL looks for it."""
+    shake_hands = TlsTransport.shake_hands
+
+    def at_once(self: TlsTransport) -> None:
+        self._sock.setblocking(True)
+        shake_hands(self)
+        self._sock.setblocking(False)
+
+    monkeypatch.setattr(TlsTransport, "shake_hands", at_once)
+
+    async def test(found: Meeting) -> None:
+        for _ in range(3):
+            sock = await asyncio.to_thread(connect_in_thread, found)
+            protocol = await found.protocols.get()
+            sock.close()
+            await protocol.lost
+
+    run(contexts, test, room=1)
+
+
+def connect_in_thread(found: Meeting) -> ssl.SSLSocket:
+    return found.contexts.client.wrap_socket(socket.create_connection(found.address))
+
+
 def test_after_close_handshakes_go_on_and_nobody_new_comes(contexts: Contexts) -> None:
     async def test(found: Meeting) -> None:
         peer = await found.dial()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
 
@@ -12,19 +11,11 @@ from tests.apiserver.serving import Server, run_plane
 
 from sliceplane.api import codec
 from sliceplane.api.scheme import Namespaces
-from sliceplane.kit.rng import Rng
-from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import User
-from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.client import kubeconfig
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.client.http import HttpClient
 from sliceplane.shell.client.inprocess import InProcessClient
-from sliceplane.shell.plane import PlaneConfig
-from sliceplane.shell.storage.committer import Committer
-from sliceplane.shell.storage.memory import MemoryBackend
-from sliceplane.store.hub import Hub
-from sliceplane.store.mvcc import Store
+from sliceplane.shell.plane import Plane, PlaneConfig
 
 _numbers = count()
 
@@ -38,19 +29,8 @@ def plane_server() -> Iterator[Server]:
 
 @pytest_asyncio.fixture
 async def inprocess() -> AsyncIterator[InProcessClient]:
-    store = Store()
-    hub = Hub(store)
-    committer = Committer(store, hub, MemoryBackend())
-    committer.start()
-    registry = Registry(store, rng=Rng(1))
-    await committer.durable(registry.bootstrap(time.time()))
-    ticker = HubTicker(hub)
-    user = User(name="system:admin", groups=("system:masters",))
-    client = InProcessClient(registry, committer, hub, arm=ticker.arm, clock=time.time, user=user)
-    yield client
-    await client.close()
-    ticker.close()
-    await committer.close()
+    async with Plane(PlaneConfig(data_dir="memory:", secure_port=0)) as plane:
+        yield plane.client("system:admin")
 
 
 @pytest_asyncio.fixture

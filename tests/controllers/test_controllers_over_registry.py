@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -17,39 +16,23 @@ from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import User
-from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.client.inprocess import InProcessClient
 from sliceplane.shell.host import ControllerHost
-from sliceplane.shell.storage.committer import Committer
-from sliceplane.shell.storage.memory import MemoryBackend
-from sliceplane.store.hub import Hub
-from sliceplane.store.mvcc import Store
+from sliceplane.shell.plane import Plane, PlaneConfig
 
 LIMIT_S = 10.0
 
 
 @pytest_asyncio.fixture
 async def client() -> AsyncIterator[InProcessClient]:
-    store = Store()
-    hub = Hub(store)
-    committer = Committer(store, hub, MemoryBackend())
-    committer.start()
-    registry = Registry(store, rng=Rng(1))
-    await committer.durable(registry.bootstrap(time.time()))
-    ticker = HubTicker(hub)
-    user = User(name="system:admin", groups=("system:masters",))
-    client = InProcessClient(registry, committer, hub, arm=ticker.arm, clock=time.time, user=user)
-    host = ControllerHost(client, rng=Rng(2), check=True)
-    for make in (EndpointSliceController, GarbageCollector, NamespaceController):
-        host.add(make)
-    host.start()
-    yield client
-    await host.close()
-    await client.close()
-    ticker.close()
-    await committer.close()
+    async with Plane(PlaneConfig(data_dir="memory:", secure_port=0)) as plane:
+        client = plane.client("system:admin")
+        host = ControllerHost(client, rng=Rng(2), check=True)
+        for make in (EndpointSliceController, GarbageCollector, NamespaceController):
+            host.add(make)
+        host.start()
+        yield client
+        await host.close()
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:

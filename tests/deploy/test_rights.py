@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.deploy.helm import documents, rendered
-from tests.e2e.running import ROOT, Plane, running_plane
+from tests.e2e.running import ROOT, Plane, kubectl, running_plane
 from tests.kernel.netns import Net
 
 pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(900)]
@@ -70,23 +70,10 @@ SELDOM = {("patch", "events.k8s.io", "events"), ("create", "events.k8s.io", "eve
 Right = tuple[str, str, str]
 
 
-def kubectl(plane: Plane, *arguments: str, text: str | None = None) -> str:
-    done = subprocess.run(
-        [plane.kubectl, *arguments],
-        env={**os.environ, **plane.environment},
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{arguments}: {done.stderr}"
-    return done.stdout
-
-
 def installed(plane: Plane, folder: Path, component: str, *values: str) -> tuple[Path, str]:
     """The chart's ServiceAccount and roles are there; a kubeconfig with its token, and its user name."""
     wanted = [each for each in documents(rendered(*values)) if each["kind"] in RIGHTS_AND_WHO]
-    kubectl(plane, "apply", "-f", "-", text=yaml.safe_dump_all(wanted))
+    kubectl(plane, "apply", "-f", "-", document=yaml.safe_dump_all(wanted))
     account = f"sliceplane-{component}"
     token = kubectl(plane, "create", "token", account, "-n", "kube-system").strip()
     config = yaml.safe_load(Path(plane.kubeconfig).read_text())
@@ -159,7 +146,7 @@ def change_everything(plane: Plane) -> None:
     kubectl(plane, "patch", "pod", "web-0", "--subresource=status", "-p", json.dumps(STATUS))
     until(lambda: "10.9.0.1" in kubectl(plane, "get", "endpoints", "web", "-o", "yaml"))
     until(lambda: mirrored(plane, "192.0.2.7"))
-    kubectl(plane, "apply", "-f", "-", text=ENDPOINTS.replace(".7", ".8"))
+    kubectl(plane, "apply", "-f", "-", document=ENDPOINTS.replace(".7", ".8"))
     until(lambda: mirrored(plane, "192.0.2.8"))
     kubectl(plane, "delete", "endpoints", "mirrored")
     until(lambda: mirrored(plane))
@@ -172,7 +159,7 @@ def test_the_controllers_need_what_they_are_given(tmp_path: Path) -> None:
     values = ("--set=controllers.mode=work",)
     with running_plane(tmp_path, f"--audit-log-path={audit}", command="apiserver") as plane:
         kubeconfig, user = installed(plane, tmp_path, "controllers", *values)
-        kubectl(plane, "apply", "-f", "-", text="---".join((NODE, SERVICES, POD, ENDPOINTS)))
+        kubectl(plane, "apply", "-f", "-", document="---".join((NODE, SERVICES, POD, ENDPOINTS)))
         lease = ("--leader-elect-resource-name=sliceplane-controllers", "--leader-elect-resource-namespace=kube-system")
         with running("controllers", f"--kubeconfig={kubeconfig}", *lease):
             change_everything(plane)
@@ -189,7 +176,7 @@ def test_the_proxy_needs_what_it_is_given(tmp_path: Path) -> None:
     with Net("spr") as net, running_plane(tmp_path, f"--audit-log-path={audit}") as plane:
         node = net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
         kubeconfig, user = installed(plane, tmp_path, "proxy", *values)
-        kubectl(plane, "apply", "-f", "-", text="---".join((NODE, SERVICES, POD)))
+        kubectl(plane, "apply", "-f", "-", document="---".join((NODE, SERVICES, POD)))
         flags = (f"--kubeconfig={kubeconfig}", "--hostname-override=n1", f"--netns={node.netns}")
         with running("proxy", *flags):
             until(

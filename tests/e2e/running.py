@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -82,3 +83,13 @@ def running_plane(folder: Path, *flags: str, data_dir: str = "", command: str = 
     finally:
         code = stop(plane)
     assert code == 0, f"exit code {code}\n{plane.log.read_text()}"
+
+
+def kubectl(plane: Plane, *arguments: str, document: object = None) -> str:
+    """What kubectl prints, as the administrator; *document* is what it reads, as it is or as JSON.  It must succeed."""
+    text = document if document is None or isinstance(document, str) else json.dumps(document)
+    done = subprocess.run(
+        [plane.kubectl, *arguments], input=text, env=plane.environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
+    return done.stdout

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.e2e.running import Plane, running_plane
+from tests.e2e.running import Plane, kubectl, running_plane
 
 pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(120)]
 
@@ -20,15 +19,6 @@ WAIT_S = 30.0
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
     with running_plane(tmp_path_factory.mktemp("events")) as running:
         yield running
-
-
-def kubectl(plane: Plane, *arguments: str, stdin: object = None) -> str:
-    text = None if stdin is None else json.dumps(stdin)
-    done = subprocess.run(
-        [plane.kubectl, *arguments], input=text, env=plane.environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"kubectl {arguments}: {done.stderr}"
-    return done.stdout
 
 
 def until(look: Callable[[], re.Match[str] | None]) -> re.Match[str]:
@@ -48,9 +38,9 @@ def test_an_error_that_comes_back_is_one_line_with_a_count(plane: Plane) -> None
         "metadata": {"name": "ghost", "labels": {"app": "web"}},
         "spec": {"nodeName": "nowhere", "containers": [{"name": "main", "image": "web"}]},
     }
-    kubectl(plane, "create", "-f", "-", stdin=service)
+    kubectl(plane, "create", "-f", "-", document=service)
     for turn in range(3):
-        kubectl(plane, "create", "-f", "-", stdin=ghost)
+        kubectl(plane, "create", "-f", "-", document=ghost)
         status = json.dumps({"status": {"phase": "Running", "podIP": "10.1.1.1", "podIPs": [{"ip": "10.1.1.1"}]}})
         kubectl(plane, "patch", "pod", "ghost", "--subresource=status", "--type=merge", "-p", status)
         # each time the Pod is missed anew
@@ -81,7 +71,7 @@ def test_an_owner_in_another_namespace_is_told_about(plane: Plane) -> None:
     uid = kubectl(plane, "get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}")
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}
     metadata = {"name": "child", "namespace": "shop", "finalizers": ["x.io/hold"], "ownerReferences": [owner]}
-    kubectl(plane, "create", "-f", "-", stdin={"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    kubectl(plane, "create", "-f", "-", document={"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
     said = re.escape(
         f'ownerRef [v1/ConfigMap, namespace: shop, name: owner, uid: {uid}] does not exist in namespace "shop"'
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 
 import pytest
-from tests.e2e.running import Plane, running_plane
+from tests.e2e.running import Plane, kubectl, running_plane
 
 pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(120)]
 
@@ -49,15 +48,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
         yield running
 
 
-def kubectl(plane: Plane, *arguments: str, stdin: object = None) -> str:
-    text = None if stdin is None else json.dumps(stdin)
-    done = subprocess.run(
-        [plane.kubectl, *arguments], input=text, env=plane.environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"kubectl {arguments}: {done.stderr}"
-    return done.stdout
-
-
 def told(plane: Plane) -> list[tuple[str, str, str]]:
     found = json.loads(kubectl(plane, "get", "events", "--field-selector=involvedObject.name=web", "-o", "json"))
     return [
@@ -82,9 +72,9 @@ def hinted(plane: Plane) -> list[bool]:
 
 
 def test_every_reason_reaches_the_user(plane: Plane) -> None:
-    kubectl(plane, "apply", "-f", "-", stdin=DEPLOYMENT)
+    kubectl(plane, "apply", "-f", "-", document=DEPLOYMENT)
     kubectl(plane, "rollout", "status", "deployment/web")
-    kubectl(plane, "apply", "-f", "-", stdin=SERVICE)
+    kubectl(plane, "apply", "-f", "-", document=SERVICE)
     wait_for(plane, "Topology Aware Hints has been enabled", warning=False)
     assert hinted(plane) == [True] * 4
     kubectl(plane, "scale", "deployment/web", "--replicas=1")
@@ -93,10 +83,10 @@ def test_every_reason_reaches_the_user(plane: Plane) -> None:
     words = "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold"
     wait_for(plane, f"{words} (3 endpoints, 2 zones)")
     assert hinted(plane) == [False] * 3
-    kubectl(plane, "create", "-f", "-", stdin=GHOST)
+    kubectl(plane, "create", "-f", "-", document=GHOST)
     kubectl(plane, "patch", "pod", "ghost", "--subresource=status", "--type=merge", "-p", ghost_status())
     wait_for(plane, "One or more endpoints do not have a zone specified")
-    kubectl(plane, "create", "-f", "-", stdin=STRANGE_NODE)
+    kubectl(plane, "create", "-f", "-", document=STRANGE_NODE)
     kubectl(plane, "patch", "node", "strange", "--subresource=status", "--type=merge", "-p", json.dumps(READY))
     wait_for(plane, "Insufficient Node information: allocatable CPU or zone not specified on one or more nodes")
     kubectl(plane, "delete", "node", "strange")

@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from tests.kernel.netns import Host
+from tests.kernel.netns import Host, Net
+from tests.nft import machine
+from tests.nft.machine import NODE, ep
 
-from sliceplane.api import codec
 from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
@@ -78,58 +79,31 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5) as s:
 """
 
 VIP: dict[Family, str] = {"IPv4": "172.30.0.1", "IPv6": "fd30::1"}
-NODE = "node-1"
+#: a Service's address at a cloud's load balancer
+LB: dict[Family, str] = {"IPv4": "203.0.113.5", "IPv6": "2001:db8::5"}
 #: what send() of a datagram says that this very host's rules reject
 UDP_REFUSED = "!PermissionError"
 
 
 def service(name: str = "svc", number: int = 1, **spec: Any) -> Service:
-    ips = [f"172.30.0.{number}", f"fd30::{number}"]
-    ports = [
-        {"name": "http", "port": 80, "protocol": "TCP"},
-        {"name": "dns", "port": 53, "protocol": "UDP"},
-    ]
-    document = {
-        "metadata": {"namespace": "ns", "name": name},
-        "status": {"loadBalancer": {"ingress": spec.pop("ingress", [])}},
-        "spec": {"clusterIP": ips[0], "clusterIPs": ips, "ports": ports, **spec},
-    }
-    return codec.decode(codec.encode(document), Service)
+    """A Service on 172.30.0.NUMBER and fd30::NUMBER, with a TCP port and a UDP port unless *spec* has others."""
+    ports = [{"name": "http", "port": 80, "protocol": "TCP"}, {"name": "dns", "port": 53, "protocol": "UDP"}]
+    return machine.service(name, number, **{"ports": ports, **spec})
 
 
 def make_slice(family: Family, hosts: list[Host], name: str = "svc", version: int = 1, **extra: Any) -> EndpointSlice:
     """Endpoints on *hosts*; ``extra`` gives each the same further members, or ``zones``: one hint each."""
-    zones = extra.pop("zones", None)
-    endpoints = []
-    for position, host in enumerate(hosts):
-        endpoint = {"addresses": [host.ip4 if family == "IPv4" else host.ip6], **extra}
-        if zones:
-            endpoint["hints"] = {"forZones": [{"name": zones[position]}]}
-        endpoints.append(endpoint)
-    document = {
-        "metadata": {
-            "namespace": "ns",
-            "name": f"{name}-{family.lower()}",
-            "resourceVersion": str(version),
-            "labels": {"kubernetes.io/service-name": name},
-        },
-        "addressType": family,
-        "endpoints": endpoints,
-        "ports": [
-            {"name": "http", "port": 8080, "protocol": "TCP"},
-            {"name": "dns", "port": 8080, "protocol": "UDP"},
-        ],
-    }
-    return codec.decode(codec.encode(document), EndpointSlice)
+    zones = extra.pop("zones", [])
+    endpoints = [ep(host.ip(family), **extra) for host in hosts]
+    for endpoint, zone in zip(endpoints, zones, strict=bool(zones)):
+        endpoint["hints"] = {"forZones": [{"name": zone}]}
+    return slice_of(family, endpoints, name, version)
 
 
-def node(zone: str = "", *ips: str, name: str = NODE, **spec: Any) -> Node:
-    document = {
-        "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
-        "spec": spec,
-        "status": {"addresses": [{"type": "InternalIP", "address": ip} for ip in ips]},
-    }
-    return codec.decode(codec.encode(document), Node)
+def slice_of(family: Family, endpoints: list[Any], name: str = "svc", version: int = 1) -> EndpointSlice:
+    """Any endpoints (see ``ep``) for the ports of ``service``."""
+    ports = [{"name": "http", "port": 8080, "protocol": "TCP"}, {"name": "dns", "port": 8080, "protocol": "UDP"}]
+    return machine.make_slice(endpoints, name, ports=ports, version=version, kind=family)
 
 
 async def ask(
@@ -138,6 +112,14 @@ async def ask(
     """What *host* hears: "NAME SOURCE", the server's name and the address that it saw, or "!ERROR"."""
     done = await asyncio.to_thread(host.python, CLIENT, proto, address, str(port), str(count), str(patience_s))
     return [answer.replace("::ffff:", "") for answer in json.loads(done.stdout)]
+
+
+def serving(net: Net, count: int) -> list[Host]:
+    """Hosts ``b1``, ``b2``... in one network, each of which serves its name on port 8080."""
+    hosts = [net.add_host(f"b{n}", ip4=f"10.10.1.{n}/16", ip6=f"fd10::1:{n}/64") for n in range(1, count + 1)]
+    for number, host in enumerate(hosts, 1):
+        host.serve(SERVER, f"b{number}", "8080")
+    return hosts
 
 
 #: the flavours of iptables are two kernels' worth of code

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import demo.net
 
+from sliceplane.kit.ip import Family
+
 COMMAND_TIMEOUT_S = 30
 
 
@@ -30,6 +32,9 @@ class Host:
         self.ip4 = ip4.partition("/")[0]
         self.ip6 = ip6.partition("/")[0]
         self._children: list[subprocess.Popen[str]] = []
+
+    def ip(self, family: Family) -> str:
+        return self.ip4 if family == "IPv4" else self.ip6
 
     def exec(self, command: Sequence[str], *, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """Runs a command inside, to its end.  Raises ``RuntimeError`` if it fails."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from tests.kernel.cluster import VIP, backend_of, make_slice, running, service
 from tests.kernel.listing import expected, listed
 from tests.kernel.netns import Host, Net
-from tests.kernel.test_packets import FAMILIES
 
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
@@ -24,6 +22,7 @@ from sliceplane.shell import node_proxy
 from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.nft_generation import generation
 from sliceplane.shell.nft_runner import NftRunner
+from sliceplane.shell.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 
@@ -31,20 +30,8 @@ NAMES: dict[Family, NftFamily] = {"IPv4": "ip", "IPv6": "ip6"}
 
 
 @pytest.fixture(scope="module")
-def net() -> Iterator[Net]:
-    with Net("spd") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def host(net: Net) -> Host:
     return net.add_host("node", ip4="10.10.0.1/16", ip6="fd10::1/64")
-
-
-@pytest.fixture(scope="module")
-def others(net: Net) -> list[Host]:
-    """Addresses for endpoints; nobody connects."""
-    return [net.add_host(f"b{n}", ip4=f"10.10.1.{n}/16", ip6=f"fd10::1:{n}/64") for n in (1, 2, 3)]
 
 
 def whole(host: Host, family: Family) -> dict[str, Any]:
@@ -89,13 +76,13 @@ DAMAGES = (
 
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_whatever_others_break_is_mended_without_any_change(
-    host: Host, others: list[Host], family: Family, monkeypatch: pytest.MonkeyPatch
+    host: Host, backends: list[Host], family: Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of all this only a missing table was noticed within the hour, before the kernel's generation was looked at."""
     monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.05)
     monkeypatch.setattr(node_proxy, "SUSPECT_PERIOD_S", 0.1)
     async with running(host) as cluster:
-        cluster.put(service(), make_slice(family, others))
+        cluster.put(service(), make_slice(family, backends))
         cluster.synced()
         await cluster.written()
         good = whole(host, family)
@@ -116,13 +103,13 @@ def _or_nothing(host: Host, family: Family) -> dict[str, Any]:
 
 
 async def test_the_rules_of_others_are_no_reason_to_write_ours_all_the_time(
-    host: Host, others: list[Host], monkeypatch: pytest.MonkeyPatch
+    host: Host, backends: list[Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A firewall that changes its own table every moment costs us one table in ``SUSPECT_PERIOD_S``."""
     monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.02)
     monkeypatch.setattr(node_proxy, "SUSPECT_PERIOD_S", 0.2)
     async with running(host) as cluster:
-        cluster.put(service(), make_slice("IPv4", others))
+        cluster.put(service(), make_slice("IPv4", backends))
         cluster.synced()
         await cluster.written()
         before, began = cluster.proxy.counts()["IPv4"][1], time.monotonic()
@@ -166,7 +153,7 @@ exec {nft} "$@"
 
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_an_nft_that_fails_three_times_in_ten_and_hangs(
-    host: Host, others: list[Host], family: Family, tmp_path: Path
+    host: Host, backends: list[Host], family: Family, tmp_path: Path
 ) -> None:
     program = tmp_path / "nft"
     program.write_text(UNRELIABLE.format(folder=tmp_path, nft=shutil.which("nft")))
@@ -178,9 +165,9 @@ async def test_an_nft_that_fails_three_times_in_ten_and_hangs(
         cluster.synced()
         for version in range(1, 25):
             count = rng.below(4)
-            cluster.put(make_slice(family, others[:count], version=version))
+            cluster.put(make_slice(family, backends[:count], version=version))
             await asyncio.sleep(rng.uniform(0.0, 0.03))
-        cluster.put(make_slice(family, others[1:], version=99))
+        cluster.put(make_slice(family, backends[1:], version=99))
         await cluster.written()
         assert cluster.proxy.health().healthy
         (plane,) = cluster.proxy._planes
@@ -189,10 +176,10 @@ async def test_an_nft_that_fails_three_times_in_ten_and_hangs(
 
 
 @pytest.mark.parametrize("family", ["IPv4", pytest.param("IPv6", marks=pytest.mark.slow)])
-async def test_two_proxies_on_one_node(host: Host, others: list[Host], family: Family) -> None:
+async def test_two_proxies_on_one_node(host: Host, backends: list[Host], family: Family) -> None:
     """Each writes over the other, and is told so; at no time do connections to one Service lead to another's
     endpoints."""
-    own = {"first": others[0], "second": others[1]}
+    own = {"first": backends[0], "second": backends[1]}
     async with (
         running(host, families=(family,), backend=writing(host, "first")) as first,
         running(host, families=(family,), backend=writing(host, "second")) as second,
@@ -206,7 +193,7 @@ async def test_two_proxies_on_one_node(host: Host, others: list[Host], family: F
         seen = 0
         for version in range(1, 3):
             for number, (name, cluster) in enumerate(clusters.items(), 1):
-                cluster.put(service(name, 10 + number), make_slice(family, [own[name], others[2]], name, version))
+                cluster.put(service(name, 10 + number), make_slice(family, [own[name], backends[2]], name, version))
                 await cluster.written()
                 cluster.put(make_slice(family, [own[name]], name, 100 + version))
                 await cluster.written()

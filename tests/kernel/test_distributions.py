@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
-from tests.kernel.cluster import NODE, SERVER, VIP, Cluster, make_slice, node, running, service
+from tests.kernel.cluster import NODE, VIP, Cluster, make_slice, running, service, serving
 from tests.kernel.netns import Host, Net
-from tests.kernel.test_packets import FAMILIES
+from tests.nft.machine import node
 
 from sliceplane.api import codec
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
+from sliceplane.shell.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 
@@ -39,17 +39,8 @@ print(json.dumps(answers))
 
 
 @pytest.fixture(scope="module")
-def net() -> Iterator[Net]:
-    with Net("spq") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def backends(net: Net) -> list[Host]:
-    hosts = [net.add_host(f"b{n}", ip4=f"10.10.1.{n}/16", ip6=f"fd10::1:{n}/64") for n in range(1, 6)]
-    for number, host in enumerate(hosts, 1):
-        host.serve(SERVER, f"b{number}", "8080")
-    return hosts
+    return serving(net, 5)
 
 
 @pytest.fixture(scope="module")

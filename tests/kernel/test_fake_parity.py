@@ -5,11 +5,11 @@ What the fake claims of nftables is only worth something if nftables agrees.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.kernel.listing import expected, listed
 from tests.kernel.netns import Host, Net
 from tests.nft.refusals import REF, REFUSED, SETUP
 
@@ -24,7 +24,6 @@ from sliceplane.nft.objects import (
     TableRef,
     Target,
     Transaction,
-    Verdict,
     deletion,
     goto,
 )
@@ -62,54 +61,6 @@ def load(host: Host, transaction: Transaction) -> bool:
     return True
 
 
-def real_ruleset(host: Host, ref: TableRef) -> dict[str, Any]:
-    """Chains with the number of their rules; sets and maps with their elements as text."""
-    listed = json.loads(host.exec(["nft", "-j", "list", "table", ref.family, ref.name]).stdout)["nftables"]
-    result: dict[str, Any] = {}
-    for entry in listed:
-        if "chain" in entry:
-            result[f"chain {entry['chain']['name']}"] = 0
-        elif "rule" in entry:
-            result[f"chain {entry['rule']['chain']}"] += 1
-        elif "set" in entry or "map" in entry:
-            container = entry.get("set") or entry["map"]
-            result[container["name"]] = sorted(map(_element, container.get("elem", [])))
-    return result
-
-
-def _element(element: Any) -> str:
-    if isinstance(element, list):
-        key, value = element
-        return f"{_joined(key)} : {_joined(value)}"
-    return _joined(element)
-
-
-def _joined(value: Any) -> str:
-    if isinstance(value, dict) and "concat" in value:
-        return " . ".join(str(part) for part in value["concat"])
-    if isinstance(value, dict) and "goto" in value:
-        return f"goto {value['goto']['target']}"
-    if isinstance(value, dict):
-        return "drop"
-    return str(value)
-
-
-def fake_ruleset(kernel: FakeKernel, ref: TableRef) -> dict[str, Any]:
-    table = kernel.tables[ref]
-    result: dict[str, Any] = {f"chain {name}": len(chain.rules) for name, chain in table.chains.items()}
-    for name, container in table.containers.items():
-        texts = []
-        for key, value in container.elements.items():
-            text = " . ".join(map(str, key))
-            if isinstance(value, Target):
-                text += f" : {value.ip} . {value.port}"
-            elif isinstance(value, Verdict):
-                text += f" : {f'goto {value.chain}' if value.kind == 'goto' else 'drop'}"
-            texts.append(text)
-        result[name] = sorted(texts)
-    return result
-
-
 #: the fake is stricter here on purpose: kernels before 6.2 refuse it, other versions of nft do, or it is never sent
 STRICTER = (
     "chain used until this transaction",
@@ -127,9 +78,9 @@ STRICTER = (
 )
 def test_the_real_kernel_refuses_it_too(host: Host, commands: tuple[Command, ...]) -> None:
     assert load(host, Transaction(REF, SETUP))
-    before = real_ruleset(host, REF)
+    before = listed(host, REF)
     assert not load(host, Transaction(REF, commands))
-    assert real_ruleset(host, REF) == before
+    assert listed(host, REF) == before
     load(host, deletion(REF))
 
 
@@ -200,5 +151,5 @@ def test_a_history_gives_the_same_ruleset(host: Host, family: NftFamily, seed: i
             continue
         assert taken
         state.on_success(now)
-        assert real_ruleset(host, ref) == fake_ruleset(fake, ref)
+        assert listed(host, ref) == expected(fake.tables[ref], family)
     load(host, deletion(ref))

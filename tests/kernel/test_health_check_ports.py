@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 
 import pytest
 from tests.kernel.cluster import NODE, make_slice, running, service
 from tests.kernel.netns import Host, Net
-from tests.kernel.test_packets import FAMILIES
+from tests.nft.machine import DYING
 from tests.ports import free_port
 
 from sliceplane.kit.ip import Family
+from sliceplane.shell.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 
 LOOPBACK: dict[Family, str] = {"IPv4": "127.0.0.1", "IPv6": "::1"}
-DYING = {"ready": False, "serving": True, "terminating": True}
-
-
-@pytest.fixture(scope="module")
-def net() -> Iterator[Net]:
-    with Net("sph") as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +61,7 @@ async def test_a_load_balancer_hears_of_ready_endpoints_of_its_family_here(
         await cluster.written()
         await eventually(family, port, (200, 2))
         await eventually(other, port, (503, 0))
-        cluster.put(make_slice(family, endpoints, version=2, nodeName=NODE, conditions=DYING))
+        cluster.put(make_slice(family, endpoints, version=2, nodeName=NODE, **DYING))
         await cluster.written()
         await eventually(family, port, (503, 0))  # what is terminating gets no new connections
         moved = service(type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=(again := free_port()))

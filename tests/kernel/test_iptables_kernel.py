@@ -9,14 +9,13 @@ import os
 import random
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.iptables.restorer import Machine
 from tests.iptables.test_restore_plane import SORTS, unordered
-from tests.kernel.cluster import SERVER, VIP, Mode, make_slice, running, service
+from tests.kernel.cluster import VIP, Mode, make_slice, running, service
 from tests.kernel.netns import Host, Net, run
 from tests.kernel.test_proxy_command import create, page, started
 from tests.nft.machine import DYING, NODE, NODE_IP, ep, node
@@ -32,25 +31,11 @@ from sliceplane.shell import node_proxy
 from sliceplane.shell.client.http import HttpClient
 from sliceplane.shell.client.kubeconfig import load
 from sliceplane.shell.iptables_backend import Flavour, Iptables
+from sliceplane.shell.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 
-FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
 PROGRAM = {"IPv4": "iptables", "IPv6": "ip6tables"}
-
-
-@pytest.fixture(scope="module")
-def net() -> Iterator[Net]:
-    with Net("spi") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def backends(net: Net) -> list[Host]:
-    hosts = [net.add_host(f"b{n}", ip4=f"10.10.1.{n}/16", ip6=f"fd10::1:{n}/64") for n in (1, 2, 3)]
-    for number, host in enumerate(hosts, 1):
-        host.serve(SERVER, f"b{number}", "8080")
-    return hosts
 
 
 @pytest.fixture(scope="module")

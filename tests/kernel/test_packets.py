@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 from tests.kernel.cluster import (
@@ -20,40 +19,22 @@ from tests.kernel.cluster import (
     UDP_REFUSED,
     VIP,
     make_slice,
-    node,
     running,
     service,
 )
 from tests.kernel.netns import Host, Net
+from tests.nft.machine import DYING, GONE, node
 
 from sliceplane.kit.ip import Family
 from sliceplane.shell import node_proxy
+from sliceplane.shell.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 
 
 @pytest.fixture(scope="module")
-def net() -> Iterator[Net]:
-    with Net("spt") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def backends(net: Net) -> list[Host]:
-    hosts = []
-    for number in range(1, 4):
-        host = net.add_host(f"b{number}", ip4=f"10.10.1.{number}/16", ip6=f"fd10::1:{number}/64")
-        host.serve(SERVER, f"b{number}", "8080")
-        hosts.append(host)
-    return hosts
-
-
-@pytest.fixture(scope="module")
 def client(net: Net, backends: list[Host]) -> Host:
     return net.add_host("client", ip4="10.10.0.1/16", ip6="fd10::1/64")
-
-
-FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -97,12 +78,11 @@ async def test_a_service_from_first_to_last_endpoint(client: Host, backends: lis
 
 async def test_terminating_endpoints_serve_when_no_other_does(client: Host, backends: list[Host]) -> None:
     async with running(client) as cluster:
-        dying = {"ready": False, "serving": True, "terminating": True}
-        cluster.put(service(), make_slice("IPv4", backends[:1], conditions=dying))
+        cluster.put(service(), make_slice("IPv4", backends[:1], **DYING))
         cluster.synced()
         await cluster.written()
         assert set(await cluster.ask(VIP["IPv4"], count=4)) == {"b1"}
-        cluster.put(make_slice("IPv4", backends[:1], version=2, conditions={**dying, "serving": False}))
+        cluster.put(make_slice("IPv4", backends[:1], version=2, **GONE))
         await cluster.written()
         assert set(await cluster.ask(VIP["IPv4"])) == {"!ConnectionRefusedError"}
 
@@ -148,7 +128,7 @@ async def test_hairpin(net: Net, family: Family) -> None:
         cluster.synced()
         await cluster.written()
         done = await asyncio.to_thread(pod.python, CLIENT, "tcp", VIP[family], "80", "3")
-        source = router.ip4 if family == "IPv4" else router.ip6
+        source = router.ip(family)
         for answer in json.loads(done.stdout):
             assert answer.removeprefix("pod ").removeprefix("::ffff:") == source
     for host in (pod, router):

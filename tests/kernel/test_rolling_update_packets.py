@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from tests.kernel.cluster import VIP, Cluster, running, service
 from tests.kernel.load import Pods, load
 from tests.kernel.netns import Host, Net
+from tests.nft.machine import DYING, ep, make_slice
 
-from sliceplane.api import codec
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
 
@@ -21,7 +20,6 @@ RATE = 500.0  # requests a second, half of them in each family
 DRAIN_S = 0.5  # from a Pod's deletion until its server stops: a short preStop
 READY_S = 0.1  # between two Pods
 REPLICAS = 4
-TERMINATING = {"ready": False, "serving": True, "terminating": True}
 
 
 @pytest.fixture
@@ -33,20 +31,8 @@ def hosts() -> Iterator[tuple[Host, Host]]:
 
 def slice_of(family: Family, ready: list[int], terminating: list[int], version: int) -> EndpointSlice:
     address = Pods.ip4 if family == "IPv4" else Pods.ip6
-    endpoints: list[dict[str, Any]] = [{"addresses": [address(n)]} for n in ready]
-    endpoints += [{"addresses": [address(n)], "conditions": TERMINATING} for n in terminating]
-    document = {
-        "metadata": {
-            "namespace": "ns",
-            "name": f"svc-{family.lower()}",
-            "resourceVersion": str(version),
-            "labels": {"kubernetes.io/service-name": "svc"},
-        },
-        "addressType": family,
-        "endpoints": endpoints,
-        "ports": [{"name": "http", "port": 8080}],
-    }
-    return codec.decode(codec.encode(document), EndpointSlice)
+    endpoints = [*(ep(address(n)) for n in ready), *(ep(address(n), **DYING) for n in terminating)]
+    return make_slice(endpoints, version=version, kind=family)
 
 
 class Deployment:

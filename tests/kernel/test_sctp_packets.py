@@ -10,22 +10,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.kernel.cluster import VIP, running, service
+from tests.kernel.cluster import LB, VIP, running, service
 from tests.kernel.fabric import POD_NETWORKS, Fabric
 from tests.kernel.netns import Host
+from tests.nft.machine import make_slice
 
-from sliceplane.api import codec
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.surroundings import RulesConfig
+from sliceplane.shell.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 
-FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
 #: what both ends share: packets with their checksum (CRC32c, RFC 9260 6.8) and raw sockets of one family
 COMMON = """
 import json, socket, struct, sys
@@ -95,34 +94,19 @@ print(json.dumps(answers))
 """
 )
 PODS = RulesConfig(cluster_cidrs=tuple(POD_NETWORKS.values()))
-LB: dict[Family, str] = {"IPv4": "203.0.113.5", "IPv6": "2001:db8::5"}
 
 
 @pytest.fixture(scope="module")
-def fabric() -> Iterator[Fabric]:
-    with Fabric("spx") as made:
-        for name, host in made.servers.items():
-            host.serve(SERVER, name, "8080")
-        yield made
-
-
-def ip(host: Host, family: Family) -> str:
-    return host.ip4 if family == "IPv4" else host.ip6
+def fabric(fabric: Fabric) -> Fabric:
+    """With servers that speak SCTP."""
+    for name, host in fabric.servers.items():
+        host.serve(SERVER, name, "8080")
+    return fabric
 
 
 def slice_of(family: Family, hosts: list[Host], version: int = 1) -> EndpointSlice:
-    document = {
-        "metadata": {
-            "namespace": "ns",
-            "name": f"svc-{family.lower()}",
-            "resourceVersion": str(version),
-            "labels": {"kubernetes.io/service-name": "svc"},
-        },
-        "addressType": family,
-        "endpoints": [{"addresses": [ip(host, family)]} for host in hosts],
-        "ports": [{"name": "diameter", "port": 8080, "protocol": "SCTP"}],
-    }
-    return codec.decode(codec.encode(document), EndpointSlice)
+    ports = [{"name": "diameter", "port": 8080, "protocol": "SCTP"}]
+    return make_slice([host.ip(family) for host in hosts], ports=ports, version=version, kind=family)
 
 
 def diameter(family: Family, **spec: Any) -> Any:
@@ -143,11 +127,11 @@ async def test_associations_are_spread_and_come_back(fabric: Fabric, family: Fam
         cluster.synced()
         await cluster.written()
         found = Counter(await associate(fabric.ac, VIP[family]))
-        assert set(found) == {f"a1 {ip(fabric.ac, family)}", f"b1 {ip(fabric.ac, family)}"}
-        for address, port in ((LB[family], 3868), (ip(node, family), 30868)):
+        assert set(found) == {f"a1 {fabric.ac.ip(family)}", f"b1 {fabric.ac.ip(family)}"}
+        for address, port in ((LB[family], 3868), (node.ip(family), 30868)):
             found = Counter(await associate(fabric.outside, address, port))
             assert {answer.split()[0] for answer in found} == {"a1", "b1"}
-            assert ip(fabric.outside, family) not in {answer.split()[1] for answer in found}
+            assert fabric.outside.ip(family) not in {answer.split()[1] for answer in found}
 
         cluster.put(slice_of(family, [], 2))
         await cluster.written()

@@ -13,19 +13,31 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.kernel.cluster import NODE, SERVER, UDP_REFUSED, VIP, Cluster, Mode, ask, node, running, service
+from tests.kernel.cluster import (
+    LB,
+    NODE,
+    SERVER,
+    UDP_REFUSED,
+    VIP,
+    Cluster,
+    Mode,
+    ask,
+    running,
+    service,
+    slice_of,
+)
 from tests.kernel.netns import Host, Net
+from tests.nft.machine import DYING, ep, node
 
 from sliceplane.api import codec
 from sliceplane.api.core import ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.surroundings import RulesConfig
+from sliceplane.shell.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 
-FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
-LB: dict[Family, str] = {"IPv4": "203.0.113.5", "IPv6": "2001:db8::5"}
 EXTERNAL: dict[Family, str] = {"IPv4": "203.0.113.6", "IPv6": "2001:db8::6"}
 OUTSIDE_OF_NODE: dict[Family, str] = {"IPv4": "192.168.50.1", "IPv6": "fd50::1"}
 INSIDE_OF_NODE: dict[Family, str] = {"IPv4": "10.244.1.254", "IPv6": "fd44:1::fe"}
@@ -107,27 +119,10 @@ def slow_mode(request: pytest.FixtureRequest) -> Mode:
     return found
 
 
-def ip(host: Host, family: Family) -> str:
-    return host.ip4 if family == "IPv4" else host.ip6
-
-
 def slices(site: Site, family: Family, *who: Host, version: int = 1, **extra: Any) -> EndpointSlice:
     """Endpoints on *who*; the one on this node says so."""
-    endpoints = [
-        {"addresses": [ip(host, family)], **({"nodeName": NODE} if host is site.here else {}), **extra} for host in who
-    ]
-    document = {
-        "metadata": {
-            "namespace": "ns",
-            "name": f"svc-{family.lower()}",
-            "resourceVersion": str(version),
-            "labels": {"kubernetes.io/service-name": "svc"},
-        },
-        "addressType": family,
-        "endpoints": endpoints,
-        "ports": [{"name": "http", "port": 8080}, {"name": "dns", "port": 8080, "protocol": "UDP"}],
-    }
-    return codec.decode(codec.encode(document), EndpointSlice)
+    endpoints = [ep(host.ip(family), **({"nodeName": NODE} if host is site.here else {}), **extra) for host in who]
+    return slice_of(family, endpoints, version=version)
 
 
 def reachable(family: Family, **spec: Any) -> Any:
@@ -186,10 +181,10 @@ async def test_from_outside_with_policy_local(site: Site, family: Family, slow_m
         everybody = slices(site, family, site.here, *site.there)
         await start(cluster, this_node(), reachable(family, externalTrafficPolicy="Local"), everybody)
         for address, port in ((LB[family], 80), (EXTERNAL[family], 80), (OUTSIDE_OF_NODE[family], 30080)):
-            assert set(await ask(site.outside, address, port, count=8)) == {f"here {ip(site.outside, family)}"}
+            assert set(await ask(site.outside, address, port, count=8)) == {f"here {site.outside.ip(family)}"}
         answers = await ask(site.pod, LB[family], count=24)
         assert {answer.split()[0] for answer in answers} == EVERYBODY
-        assert {answer.split()[1] for answer in answers} == {ip(site.pod, family)}
+        assert {answer.split()[1] for answer in answers} == {site.pod.ip(family)}
         assert await names(site.node, LB[family], count=24) == EVERYBODY
         assert await names(site.outside, VIP[family], count=24) == EVERYBODY  # cluster IPs are none of its business
 
@@ -200,8 +195,7 @@ async def test_from_outside_with_policy_local(site: Site, family: Family, slow_m
         assert await names(site.pod, LB[family], count=16) == {"r1", "r2"}
         assert await names(site.node, EXTERNAL[family], count=16) == {"r1", "r2"}
 
-        dying = {"ready": False, "serving": True, "terminating": True}
-        cluster.put(slices(site, family, site.here, version=3, conditions=dying))
+        cluster.put(slices(site, family, site.here, version=3, **DYING))
         await cluster.written()
         assert await names(site.outside, LB[family]) == {"here"}
 
@@ -222,7 +216,7 @@ async def test_without_endpoints_everything_is_rejected(site: Site, family: Fami
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_source_ranges(site: Site, family: Family, slow_mode: Mode) -> None:
     async with running(site.node, slow_mode, rules=PODS) as cluster:
-        allowed = f"{ip(site.outside, family)}/{32 if family == 'IPv4' else 128}"
+        allowed = f"{site.outside.ip(family)}/{32 if family == 'IPv4' else 128}"
         guarded = reachable(family, loadBalancerSourceRanges=[allowed, "198.51.100.0/24", "2001:db8:1::/48"])
         await start(cluster, this_node(), guarded, slices(site, family, site.here, *site.there))
         assert await names(site.outside, LB[family], count=4) <= EVERYBODY
@@ -299,11 +293,11 @@ async def test_masquerading_of_cluster_ips(site: Site, family: Family, mode: Mod
     for rules, pods_too in ((PODS, False), (RulesConfig(masquerade_all=True), True)):
         async with running(site.node, mode, rules=rules) as cluster:
             await start(cluster, this_node(), service(), there)
-            assert ip(site.outside, family) not in await sources(site.outside, VIP[family])
-            assert (ip(site.pod, family) not in await sources(site.pod, VIP[family])) == pods_too
+            assert site.outside.ip(family) not in await sources(site.outside, VIP[family])
+            assert (site.pod.ip(family) not in await sources(site.pod, VIP[family])) == pods_too
     async with running(site.node, mode) as cluster:  # nothing tells pods' traffic from others'
         await start(cluster, this_node(), service(), there)
-        assert await sources(site.outside, VIP[family]) == {ip(site.outside, family)}
+        assert await sources(site.outside, VIP[family]) == {site.outside.ip(family)}
 
 
 async def test_an_unallocated_cluster_ip_is_dropped(site: Site, mode: Mode) -> None:

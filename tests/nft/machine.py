@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from fractions import Fraction
 from typing import Any
 
 from sliceplane.api import codec
-from sliceplane.api.core import Node, Service
+from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
 from sliceplane.nft.fake import FakeError, FakeKernel
-from sliceplane.nft.objects import TableRef
+from sliceplane.nft.objects import TableRef, Transaction
 from sliceplane.nft.plane import FamilyPlane, PlaneConfig
 from sliceplane.nft.trace import Outcome, Packet, Path, trace
 from sliceplane.proxy.surroundings import RulesConfig
@@ -61,9 +62,9 @@ def ep(address: str, **extra: Any) -> dict[str, Any]:
     return {"addresses": [address], **extra}
 
 
-def node(zone: str = "", *ips: str, **spec: Any) -> Node:
+def node(zone: str = "", *ips: str, name: str = NODE, **spec: Any) -> Node:
     document = {
-        "metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": zone}},
+        "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
         "spec": spec,
         "status": {"addresses": [{"type": "InternalIP", "address": ip} for ip in ips]},
     }
@@ -75,21 +76,17 @@ IN_ZONE_A = {"hints": {"forZones": [{"name": "a"}]}}
 GONE = {"conditions": {"ready": False, "serving": False, "terminating": True}}
 
 
-class Machine:
-    """A plane, its kernel, and the objects that it was told of."""
+class AnyMachine(ABC):
+    """A plane of any back end, its kernel, and the objects that it was told of."""
 
-    def __init__(
-        self, family: Family = "IPv4", rules: RulesConfig | None = None, own: tuple[str, ...] = (NODE_IP, "fd99::1")
-    ) -> None:
-        self.plane = FamilyPlane(family, PlaneConfig(node_name=NODE, rules=rules or RulesConfig()))
+    def __init__(self, plane: Any, own: tuple[str, ...]) -> None:
+        self.plane = plane
         self.own = frozenset(own)
-        self.kernel = FakeKernel()
-        self.ref = TableRef("ip" if family == "IPv4" else "ip6", "sliceplane")
         self.now = 0.0
         self.known: dict[tuple[type, str], Any] = {}
         self.plane.on_synced(0.0)
 
-    def put(self, *objects: Service | EndpointSlice | Node) -> None:
+    def put(self, *objects: Service | EndpointSlice | Node | ServiceCIDR) -> None:
         for new in objects:
             self._tell(self.known.get((type(new), new.metadata.key)), new)
             self.known[type(new), new.metadata.key] = new
@@ -103,6 +100,8 @@ class Machine:
             self.plane.on_service(old, new, self.now)
         elif isinstance(subject, EndpointSlice):
             self.plane.on_slice(old, new, self.now)
+        elif isinstance(subject, ServiceCIDR):
+            self.plane.on_service_cidr(subject.metadata.name, new, self.now)
         else:
             self.plane.on_node(new, self.now)
 
@@ -112,13 +111,11 @@ class Machine:
             transaction = self.plane.take_transaction(self.now)
             if transaction is None:
                 continue
-            try:
-                self.kernel.run(transaction)
-            except FakeError:
+            if self._taken(transaction):
+                self.plane.on_success(self.now)
+            else:
                 self.plane.on_failure(self.now)
                 self.now = self.plane.next_deadline() or self.now
-            else:
-                self.plane.on_success(self.now)
         self.plane.check()
 
     def send(
@@ -130,9 +127,38 @@ class Machine:
         path: Path = "local",
         *,
         iif: str = "",
-    ) -> dict[Outcome, Fraction]:
+    ) -> dict[Any, Fraction]:
+        """What becomes of a packet, and with which probability."""
         self.sync()
-        return trace(self.kernel.tables[self.ref], Packet(saddr, daddr, proto, dport, iif=iif), path, self.own)
+        return self._trace(path, saddr, daddr, proto, dport, iif=iif)
+
+    @abstractmethod
+    def _taken(self, transaction: Any) -> bool:
+        """Whether the kernel takes it."""
+
+    @abstractmethod
+    def _trace(self, path: Path, *packet: Any, iif: str) -> dict[Any, Fraction]: ...
+
+
+class Machine(AnyMachine):
+    """That of nftables."""
+
+    def __init__(
+        self, family: Family = "IPv4", rules: RulesConfig | None = None, own: tuple[str, ...] = (NODE_IP, "fd99::1")
+    ) -> None:
+        self.kernel = FakeKernel()
+        self.ref = TableRef("ip" if family == "IPv4" else "ip6", "sliceplane")
+        super().__init__(FamilyPlane(family, PlaneConfig(node_name=NODE, rules=rules or RulesConfig())), own)
+
+    def _taken(self, transaction: Transaction) -> bool:
+        try:
+            self.kernel.run(transaction)
+        except FakeError:
+            return False
+        return True
+
+    def _trace(self, path: Path, *packet: Any, iif: str) -> dict[Outcome, Fraction]:
+        return trace(self.kernel.tables[self.ref], Packet(*packet, iif=iif), path, self.own)
 
 
 def evenly(*targets: str, masquerade: bool = False) -> dict[Outcome, Fraction]:

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.e2e.running import Plane, kubectl
 from tests.peers.recorder import Recorded, requests_of
 
+SLICES = "endpointslices.discovery.k8s.io"
 MODULE = Path(__file__).with_name("kubernetes")
 DATA = Path(__file__).with_name("data")
 #: set to write the recordings anew instead of comparing with them
@@ -160,3 +162,45 @@ def eventually(check: Callable[[], Any], *, within_s: float = 30.0) -> Any:
             return last
         assert time.monotonic() < deadline, f"{said!r} after {within_s} s"
         time.sleep(0.1)
+
+
+def items(plane: Plane, *what: str) -> list[Any]:
+    """What ``kubectl get`` finds."""
+    found: list[Any] = json.loads(kubectl(plane, "get", "-o", "json", *what))["items"]
+    return found
+
+
+def create(plane: Plane, *documents: dict[str, Any]) -> None:
+    kubectl(plane, "create", "-f", "-", document=_listed(documents))
+
+
+def statuses(plane: Plane, *documents: dict[str, Any]) -> None:
+    """Write the statuses of objects that are there."""
+    kubectl(plane, "replace", "--subresource=status", "-f", "-", document=_listed(documents))
+
+
+def _listed(documents: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "List", "items": list(documents)}
+
+
+def pod(number: int, *, ready: bool = True, **spec: Any) -> dict[str, Any]:
+    """A Pod of the Services that select ``app=web``, with its status."""
+    address = f"10.1.{number // 200}.{number % 200 + 1}"
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"web-{number}", "namespace": "demo", "labels": {"app": "web"}},
+        "spec": {
+            "containers": [{"name": "web", "image": "web"}],
+            "nodeName": "node-1",
+            # nothing runs here that would end a container
+            "terminationGracePeriodSeconds": 0,
+            **spec,
+        },
+        "status": {
+            "phase": "Running",
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "conditions": [{"type": "Ready", "status": str(ready)}],
+        },
+    }

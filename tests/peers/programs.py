@@ -39,12 +39,12 @@ def _version(program: str) -> tuple[int, ...]:
     return tuple(int(part) for part in name.split(".")[:2])
 
 
-def build(module: Path, out: Path, *packages: str) -> None:
-    """The commands of *packages* of a module, as programs in the folder *out*."""
-    out.mkdir(parents=True, exist_ok=True)
+def build(module: Path, out: Path, package: str = ".") -> str:
+    """The command of a module's *package*, made into a program in the folder *out*; its path."""
     settings = {"GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false", "CGO_ENABLED": "0"}
-    command = [go(), "build", "-trimpath", "-ldflags=-s -w", "-o", f"{out}/", *packages]
+    command = [go(), "build", "-trimpath", "-ldflags=-s -w", "-o", f"{out}/", package]
     run(*command, folder=module, environment={**os.environ, **settings})
+    return str(out / (module / package).name)
 
 
 def dependency(module: Path, name: str) -> str:

@@ -52,9 +52,7 @@ SETTLE_S = 60.0
 
 @pytest.fixture(scope="module")
 def peer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    out = tmp_path_factory.mktemp("peer")
-    build(SOURCE, out, ".")
-    return str(out / "clientgo")
+    return build(SOURCE, tmp_path_factory.mktemp("peer"))
 
 
 @dataclass(frozen=True)

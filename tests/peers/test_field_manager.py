@@ -7,15 +7,14 @@ Sets of fields are compared as they are.
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.peers.programs import build
 
 from sliceplane.api import fields, scheme
 from sliceplane.api.schema import lookup
@@ -33,15 +32,7 @@ CTX = Context(now=1_800_000_000.0, user=User(name="t"))
 
 @pytest.fixture(scope="module")
 def peer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    go = shutil.which("go")
-    if go is None:
-        assert "CI" not in os.environ, "CI must have Go: the field manager cannot be built"
-        pytest.skip("no Go toolchain: the field manager cannot be built")
-    binary = tmp_path_factory.mktemp("peer") / "fieldmanager"
-    line = [go, "build", "-trimpath", "-o", str(binary), "."]
-    done = subprocess.run(line, cwd=SOURCE, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return str(binary)
+    return build(SOURCE, tmp_path_factory.mktemp("peer"))
 
 
 class Make:

@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.running import ROOT, Plane, spawn, stop
+from tests.e2e.running import ROOT, Plane, kubectl, spawn, stop
 from tests.peers import kubernetes
-from tests.peers.kubernetes import eventually
-from tests.peers.programs import build
-from tests.peers.test_kube_controller_manager import SLICES, create, items, kubectl
+from tests.peers.kubernetes import SLICES, create, eventually, items, statuses
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1200)]
 
@@ -29,13 +27,6 @@ PODS = 230
 WITH = "--controllers=endpointslice-controller,endpoints-controller"
 WITHOUT = "--controllers=endpoints-controller"
 OURS = "--controllers=endpointslice-controller"
-
-
-@pytest.fixture(scope="module")
-def manager(tmp_path_factory: pytest.TempPathFactory) -> str:
-    out = tmp_path_factory.mktemp("manager")
-    build(kubernetes.MODULE, out, "./kube-controller-manager")
-    return str(out / "kube-controller-manager")
 
 
 @pytest.fixture
@@ -57,25 +48,10 @@ def ours(plane: Plane, *flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def pod(number: int, *, ready: bool = True) -> dict[str, Any]:
-    address = f"10.1.{number // 200}.{number % 200 + 1}"
     port = 8080 if number % 5 else 9090
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"web-{number}", "namespace": "demo", "labels": {"app": "web"}},
-        "spec": {
-            "nodeName": f"node-{number % 3}",
-            "containers": [{"name": "web", "image": "web", "ports": [{"name": "http", "containerPort": port}]}],
-            "terminationGracePeriodSeconds": 0,
-            **({"hostname": f"web-{number}", "subdomain": "plain"} if number < 3 else {}),
-        },
-        "status": {
-            "phase": "Running",
-            "podIP": address,
-            "podIPs": [{"ip": address}],
-            "conditions": [{"type": "Ready", "status": str(ready)}],
-        },
-    }
+    containers = [{"name": "web", "image": "web", "ports": [{"name": "http", "containerPort": port}]}]
+    named = {"hostname": f"web-{number}", "subdomain": "plain"} if number < 3 else {}
+    return kubernetes.pod(number, ready=ready, nodeName=f"node-{number % 3}", containers=containers, **named)
 
 
 def service(name: str, **spec: Any) -> dict[str, Any]:
@@ -100,8 +76,7 @@ def populate(plane: Plane) -> None:
         for n in range(3)
     ]
     create(plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "demo"}}, *nodes)
-    listed = {"apiVersion": "v1", "kind": "List", "items": nodes}
-    kubectl(plane, "replace", "--subresource=status", "-f", "-", document=listed)
+    statuses(plane, *nodes)
     automatic = {"annotations": {"service.kubernetes.io/topology-mode": "Auto"}}
     create(
         plane,
@@ -113,11 +88,6 @@ def populate(plane: Plane) -> None:
     )
     create(plane, *(pod(number) for number in range(PODS)))
     statuses(plane, *(pod(number, ready=number % 11 != 0) for number in range(PODS)))
-
-
-def statuses(plane: Plane, *pods: dict[str, Any]) -> None:
-    listed = {"apiVersion": "v1", "kind": "List", "items": list(pods)}
-    kubectl(plane, "replace", "--subresource=status", "-f", "-", document=listed)
 
 
 def versions(plane: Plane) -> dict[str, str]:

@@ -7,16 +7,15 @@ user ``system:kube-controller-manager``, and each of its controllers a ServiceAc
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.running import Plane, spawn, stop
+from tests.e2e.running import Plane, kubectl, spawn, stop
 from tests.peers import kubernetes
-from tests.peers.kubernetes import eventually
-from tests.peers.programs import build, dependency
+from tests.peers.kubernetes import SLICES, create, eventually, items, pod, statuses
+from tests.peers.programs import dependency
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(1200)]
 
@@ -34,19 +33,11 @@ FLAGS = (
     "--leader-elect-renew-deadline=3s",
     "--leader-elect-retry-period=1s",
 )
-SLICES = "endpointslices.discovery.k8s.io"
 TOKEN = "manager-of-a-test"
 PODS = 150
 OUTERMOST = (("Namespace", "demo"), ("Node", "node-1"))
 #: printed at every start of a manager, whatever the server
 HARMLESS = ("The manifest file is empty",)
-
-
-@pytest.fixture(scope="module")
-def manager(tmp_path_factory: pytest.TempPathFactory) -> str:
-    out = tmp_path_factory.mktemp("manager")
-    build(kubernetes.MODULE, out, "./kube-controller-manager")
-    return str(out / "kube-controller-manager")
 
 
 @pytest.fixture
@@ -56,50 +47,6 @@ def plane(tmp_path: Path) -> Iterator[Plane]:
     running = spawn(tmp_path, "--token-auth-file", str(tokens), command="apiserver")
     yield running
     assert stop(running) == 0
-
-
-def kubectl(plane: Plane, *arguments: str, document: Any = None) -> str:
-    done = subprocess.run(
-        [plane.kubectl, *arguments],
-        input=None if document is None else json.dumps(document),
-        env=plane.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr}")
-    return done.stdout
-
-
-def items(plane: Plane, *what: str) -> list[Any]:
-    found: list[Any] = json.loads(kubectl(plane, "get", "-o", "json", *what))["items"]
-    return found
-
-
-def create(plane: Plane, *documents: dict[str, Any]) -> None:
-    kubectl(plane, "create", "-f", "-", document={"apiVersion": "v1", "kind": "List", "items": list(documents)})
-
-
-def pod(number: int, *, ready: bool = True) -> dict[str, Any]:
-    address = f"10.1.{number // 200}.{number % 200 + 1}"
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"web-{number}", "namespace": "demo", "labels": {"app": "web"}},
-        # nothing runs here that would end a container
-        "spec": {
-            "containers": [{"name": "web", "image": "web"}],
-            "nodeName": "node-1",
-            "terminationGracePeriodSeconds": 0,
-        },
-        "status": {
-            "phase": "Running",
-            "podIP": address,
-            "podIPs": [{"ip": address}],
-            "conditions": [{"type": "Ready", "status": str(ready)}],
-        },
-    }
 
 
 def start(manager: str, plane: Plane, folder: Path, name: str) -> Any:
@@ -147,7 +94,7 @@ def _slices(plane: Plane) -> None:
         plane, *({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}} for kind, name in OUTERMOST), service
     )
     create(plane, *(pod(number) for number in range(PODS)))
-    _statuses(plane, range(PODS))
+    statuses(plane, *(pod(number) for number in range(PODS)))
 
     def made() -> bool:
         slices = managed_by(plane, "endpointslice-controller.k8s.io", "web")
@@ -163,7 +110,7 @@ def _slices(plane: Plane) -> None:
         each["metadata"]["name"]: each["metadata"]["resourceVersion"]
         for each in managed_by(plane, "endpointslice-controller.k8s.io", "web")
     }
-    _statuses(plane, [7], ready=False)
+    statuses(plane, pod(7, ready=False))
 
     def changed() -> bool:
         slices = managed_by(plane, "endpointslice-controller.k8s.io", "web")
@@ -176,12 +123,6 @@ def _slices(plane: Plane) -> None:
         return True
 
     eventually(changed)
-
-
-def _statuses(plane: Plane, numbers: Any, *, ready: bool = True) -> None:
-    documents = [pod(number, ready=ready) for number in numbers]
-    listed = {"apiVersion": "v1", "kind": "List", "items": documents}
-    kubectl(plane, "replace", "--subresource=status", "-f", "-", document=listed)
 
 
 def _mirror(plane: Plane) -> None:

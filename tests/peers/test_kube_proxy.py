@@ -17,25 +17,13 @@ import pytest
 import yaml
 from tests.e2e.running import Plane, spawn, stop
 from tests.kernel.netns import Host, Net
+from tests.kernel.proxy_process import SERVER
 from tests.peers import kubernetes
 from tests.peers.programs import build, dependency
 
 pytestmark = [pytest.mark.peer, pytest.mark.kernel, pytest.mark.timeout(1200)]
 
 TOKEN = "kube-proxy-of-a-test"
-SERVER = """
-import http.server, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(sys.argv[1].encode())
-    def log_message(self, *arguments):
-        pass
-server = http.server.ThreadingHTTPServer(("0.0.0.0", 8080), Handler)
-print("ready", flush=True)
-server.serve_forever()
-"""
 CLIENT = """
 import urllib.request
 for _ in range(16):
@@ -45,9 +33,7 @@ for _ in range(16):
 
 @pytest.fixture(scope="module")
 def kube_proxy(tmp_path_factory: pytest.TempPathFactory) -> str:
-    out = tmp_path_factory.mktemp("kube-proxy")
-    build(kubernetes.MODULE, out, "./kube-proxy")
-    return str(out / "kube-proxy")
+    return build(kubernetes.MODULE, tmp_path_factory.mktemp("kube-proxy"), "./kube-proxy")
 
 
 def kubectl(node: Host, plane: Plane, *arguments: str, document: Any = None) -> str:

@@ -25,18 +25,12 @@ from sliceplane.kit.rng import Rng
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.proxy.endpoints import slices_of
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
-from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import User
 from sliceplane.shell import node_proxy, proxy_inputs
-from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.client.base import Unreachable
 from sliceplane.shell.client.inprocess import InProcessClient
 from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.node_proxy import NodeProxy
-from sliceplane.shell.storage.committer import Committer
-from sliceplane.shell.storage.memory import MemoryBackend
-from sliceplane.store.hub import Hub
-from sliceplane.store.mvcc import Store
+from sliceplane.shell.plane import Plane, PlaneConfig
 
 ON = Gates.parse("EndpointSliceSubsetting=true")
 _ELEMENTS = re.compile(r"^(add|delete) element ip sliceplane (endpoints-\S+) \{ (.*) \}$", re.MULTILINE)
@@ -84,22 +78,12 @@ class Kernel:
 
 @pytest_asyncio.fixture
 async def api() -> AsyncIterator[InProcessClient]:
-    store = Store()
-    hub = Hub(store)
-    committer = Committer(store, hub, MemoryBackend())
-    committer.start()
-    registry = Registry(store, rng=Rng(1))
-    await committer.durable(registry.bootstrap(time.time()))
-    ticker = HubTicker(hub)
-    user = User(name="system:admin", groups=("system:masters",))
-    client = InProcessClient(registry, committer, hub, arm=ticker.arm, clock=time.time, user=user)
-    await create(client, Namespaces, {"metadata": {"name": "ns"}}, "")
-    spec = {"clusterIP": "10.96.0.100", "ports": [{"name": "http", "port": 80}]}
-    await create(client, Services, {"metadata": {"name": "svc"}, "spec": spec})
-    yield client
-    await client.close()
-    ticker.close()
-    await committer.close()
+    async with Plane(PlaneConfig(data_dir="memory:", secure_port=0)) as plane:
+        client = plane.client("system:admin")
+        await create(client, Namespaces, {"metadata": {"name": "ns"}}, "")
+        spec = {"clusterIP": "10.96.0.100", "ports": [{"name": "http", "port": 80}]}
+        await create(client, Services, {"metadata": {"name": "svc"}, "spec": spec})
+        yield client
 
 
 async def create(client: InProcessClient, resource: Resource, document: dict[str, Any], namespace: str = "ns") -> None:

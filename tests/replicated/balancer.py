@@ -7,10 +7,11 @@ was green when it was last asked; a connection that is open stays where it is; n
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 import time
 from dataclasses import dataclass
+
+from tests.replicated.relay import Relay, pump
 
 PROBE_SECONDS = 0.1
 PROBE_SECONDS_MAX = 1.0
@@ -25,12 +26,12 @@ class Seen:
     state: str
 
 
-class Balancer:
+class Balancer(Relay):
     """``start``, then ``port`` leads to all of *ports*.  ``seen`` has every change of what they show."""
 
     def __init__(self, ports: list[int]) -> None:
+        super().__init__()
         self.ports = ports
-        self.port = 0
         self.seen: list[Seen] = []
         #: connections that found nobody ready, and those that were sent to somebody who was gone
         self.homeless = 0
@@ -38,21 +39,13 @@ class Balancer:
         self.connections = [0] * len(ports)
         self.ready = [False] * len(ports)
         self._turn = 0
-        self._tasks: set[asyncio.Task[None]] = set()
         self._context = ssl.create_default_context()
         self._context.check_hostname, self._context.verify_mode = False, ssl.CERT_NONE
 
-    async def start(self) -> None:
+    async def start(self, port: int = 0) -> int:
         for number in range(len(self.ports)):
             self._tasks.add(asyncio.create_task(self._probe(number)))
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def close(self) -> None:
-        self._server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        return await super().start(port)
 
     def states(self, server: int, since: float = 0.0) -> list[str]:
         return [each.state for each in self.seen if each.server == server and each.at >= since]
@@ -101,35 +94,19 @@ class Balancer:
                 return self._turn
         return None
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        there: asyncio.StreamWriter | None = None
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = self._next()
+        if number is None:
+            self.homeless += 1
+            return
+        self.connections[number] += 1
         try:
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                number = self._next()
-                if number is None:
-                    self.homeless += 1
-                    return
-                self.connections[number] += 1
-                try:
-                    back, there = await asyncio.open_connection("127.0.0.1", self.ports[number])
-                except OSError:
-                    self.misled += 1
-                    raise
-                # Each direction ends by itself: what a server still says after its end of file is not cut off.
-                await asyncio.gather(_pump(reader, there), _pump(back, writer))
+            back, there = await asyncio.open_connection("127.0.0.1", self.ports[number])
+        except OSError:
+            self.misled += 1
+            raise
+        try:
+            # Each direction ends by itself: what a server still says after its end of file is not cut off.
+            await asyncio.gather(pump(reader, there), pump(back, writer))
         finally:
-            for each in (writer, there):
-                if each is not None:
-                    each.transport.abort()
-
-
-async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while data := await source.read(65536):
-        sink.write(data)
-        await sink.drain()
-    with contextlib.suppress(OSError, RuntimeError):
-        sink.write_eof()
+            there.transport.abort()

@@ -28,16 +28,13 @@ def _code(plane: Plane) -> int:
     return plane.health.respond("/readyz", Query(b"")).code
 
 
-async def _running(service: ControllerService) -> Plane:
-    plane = Plane(PlaneConfig(data_dir="memory:", secure_port=0), (service,))
-    await plane.start()
-    return plane
+def _running(service: ControllerService) -> Plane:
+    return Plane(PlaneConfig(data_dir="memory:", secure_port=0), (service,))
 
 
 async def test_a_server_is_ready_when_the_first_caches_are_filled_and_stays_so_when_it_takes_over() -> None:
     service = ControllerService(default_controllers(), elect=True)
-    plane = await _running(service)
-    try:
+    async with _running(service) as plane:
         assert _code(plane) == 500, "nobody is known to lead"
         async with asyncio.timeout(10):
             while _code(plane) != 200:
@@ -50,14 +47,11 @@ async def test_a_server_is_ready_when_the_first_caches_are_filled_and_stays_so_w
         assert service._host is None, "others cannot take over while it drains"
         assert service._candidate is not None
         assert service._candidate.holder == "", "the Lease was not given back"
-    finally:
-        await plane.stop()
 
 
 async def test_the_only_server_is_ready_when_its_controllers_are_and_has_them_to_the_end() -> None:
     service = ControllerService(default_controllers())
-    plane = await _running(service)
-    try:
+    async with _running(service) as plane:
         async with asyncio.timeout(10):
             while _code(plane) != 200:
                 await asyncio.sleep(0.01)
@@ -67,5 +61,3 @@ async def test_the_only_server_is_ready_when_its_controllers_are_and_has_them_to
         service._host = host
         await plane.drain()
         assert service._host is host
-    finally:
-        await plane.stop()

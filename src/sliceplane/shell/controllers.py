@@ -30,10 +30,8 @@ from sliceplane.controllers.root_ca_publisher import RootCaPublisher
 from sliceplane.controllers.service_account import ServiceAccountController
 from sliceplane.controllers.traffic_distribution import TrafficDistributionController
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.types import User
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.client.fenced import FencedClient
-from sliceplane.shell.client.inprocess import InProcessClient
 from sliceplane.shell.election import Candidate
 from sliceplane.shell.host import ControllerHost
 from sliceplane.shell.reflect import loop_clock
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from sliceplane.shell.plane import Plane
 
 #: who the embedded controllers are
-CONTROLLERS = User(name="system:kube-controller-manager", groups=("system:masters",))
+USER_NAME = "system:kube-controller-manager"
 #: the Lease that embedded controllers of several servers share, with those of ``sliceplane controllers``
 LEASE_NAME = "sliceplane-controllers"
 #: who they are in managedFields, as in any cluster
@@ -135,7 +133,7 @@ class ControllerService:
         self._settled = False
 
     async def start(self, plane: Plane) -> None:
-        client = self._client(plane)
+        client = plane.client(USER_NAME, field_manager=FIELD_MANAGER)
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
         plane.health.add_readiness("informer-sync", self._filling)
         plane.health.add_readiness("controllers", self._complaint)
@@ -168,17 +166,6 @@ class ControllerService:
                 await host.close()
 
         self._term = asyncio.get_running_loop().create_task(candidate.run(term), name="election")
-
-    def _client(self, plane: Plane) -> InProcessClient:
-        return InProcessClient(
-            plane.registry,
-            plane.committer,
-            plane.hub,
-            arm=plane.ticker.arm,
-            clock=plane.clock,
-            user=CONTROLLERS,
-            field_manager=FIELD_MANAGER,
-        )
 
     def _made(self, plane: Plane, client: Client, rng: Rng) -> ControllerHost:
         # The host's own clock goes on steadily when somebody sets the machine's.

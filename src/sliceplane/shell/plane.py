@@ -20,15 +20,17 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import SERVED, Resource
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.api_service import INTERVAL_S
+from sliceplane.registry.authorization.types import MASTERS
 from sliceplane.registry.config import RegistryConfig, TopologyStorage
 from sliceplane.registry.registry import Registry
+from sliceplane.registry.types import User
 from sliceplane.shell import chores, interfaces, log, pki
 from sliceplane.shell.apiserver.app import ApiServer, Services
 from sliceplane.shell.apiserver.audit import AuditConfig, AuditLog
@@ -44,6 +46,7 @@ from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.apiserver.tls import server_context
 from sliceplane.shell.apiserver.token_keys import TokenConfig, TokenKeys
 from sliceplane.shell.apiserver.watch import WatchHandler
+from sliceplane.shell.client.inprocess import InProcessClient
 from sliceplane.shell.datadir import DataDir, write_private
 from sliceplane.shell.gauges import add_gauges
 from sliceplane.shell.log import get_logger
@@ -122,7 +125,7 @@ class Service(Protocol):
 
 
 class Plane:
-    """A running process.  Made, started and stopped by one task."""
+    """A running process.  Made, started and stopped by one task; ``async with`` starts and stops."""
 
     def __init__(
         self, config: PlaneConfig, services: tuple[Service, ...] = (), clock: Callable[[], float] = time.time
@@ -153,6 +156,27 @@ class Plane:
     @property
     def kubeconfig(self) -> Path:
         return self.data_dir.kubeconfig
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def client(self, name: str, *, field_manager: str = "sliceplane") -> InProcessClient:
+        """For whoever lives in this process, in this loop: a client without sockets, as the administrator *name*.
+        After ``start``."""
+        user = User(name=name, groups=(MASTERS,))
+        return InProcessClient(
+            self.registry,
+            self.committer,
+            self.hub,
+            arm=self.ticker.arm,
+            clock=self.clock,
+            user=user,
+            field_manager=field_manager,
+        )
 
     async def start(self) -> None:
         """Returns when the server answers and every service has started.  Raises ``StartError``; whatever

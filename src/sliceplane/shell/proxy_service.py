@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 from sliceplane.api.gates import Gates
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.configuration.settings import ProxySettings
-from sliceplane.registry.types import User
 from sliceplane.shell.backend import KernelError
-from sliceplane.shell.client.inprocess import InProcessClient
 from sliceplane.shell.pages import PageError
 from sliceplane.shell.proxy_modes import backend_of
 from sliceplane.shell.proxy_report import report_progress
@@ -52,10 +50,7 @@ class ProxyService:
             await prepare(self._backend, self._settings, self._netns)
         except (KernelError, SysctlError) as error:
             raise StartError(f"--proxy: {error}") from error
-        user = User(name=f"system:node-proxy:{self._node}", groups=("system:masters",))
-        client = InProcessClient(
-            plane.registry, plane.committer, plane.hub, arm=plane.ticker.arm, clock=plane.clock, user=user
-        )
+        client = plane.client(f"system:node-proxy:{self._node}")
         clock = loop_clock(plane.clock())
         proxy = make_proxy(self._node, self._backend, self._settings, netns=self._netns, gates=self._gates, clock=clock)
         try:

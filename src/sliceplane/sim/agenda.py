@@ -37,3 +37,25 @@ class Agenda:
             self.done += 1
             deed()
         self.now = moment
+
+
+class Alarm:
+    """Calls *ring* at the earliest of the moments that it was set to; *ring* sets it again, or whatever changes the
+    next moment does.  Each ring goes through *receive*, by which somebody who stands still hears of it later."""
+
+    def __init__(self, agenda: Agenda, ring: Deed, receive: Callable[[Deed], None] = lambda deed: deed()) -> None:
+        self._agenda = agenda
+        self._ring = ring
+        self._receive = receive
+        self._due: float | None = None
+
+    def set(self, due: float | None) -> None:
+        """At *due* at the latest; ``None`` sets nothing."""
+        if due is not None and (self._due is None or due < self._due):
+            self._due = due
+            self._agenda.at(due, lambda: self._receive(lambda: self._come(due)))
+
+    def _come(self, due: float) -> None:
+        if self._due == due:  # else an earlier one was set meanwhile
+            self._due = None
+            self._ring()

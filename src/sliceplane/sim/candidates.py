@@ -17,7 +17,7 @@ from sliceplane.api.scheme import Leases, Resource
 from sliceplane.controllers.base import Write
 from sliceplane.controllers.election import Election, ElectionConfig
 from sliceplane.kit.rng import Rng
-from sliceplane.sim.agenda import Agenda, Deed
+from sliceplane.sim.agenda import Agenda, Alarm, Deed
 from sliceplane.sim.network import Network
 from sliceplane.sim.process import PAST_DEADLINE_S, Process
 from sliceplane.sim.server import Server
@@ -54,7 +54,7 @@ class Candidate:
         self._spawn, self._claim = spawn, claim
         #: counts requests; answers to older ones are nobody's
         self._request = 0
-        self._armed: float | None = None
+        self._alarm = Alarm(agenda, self._turn, self._receive)
         self._stands_until = 0.0
         self._put_off: deque[Deed] = deque()
 
@@ -126,7 +126,9 @@ class Candidate:
             due = self._core.next_deadline()
             left = self._config.renew_deadline_s if due is None else max(0.0, due - now)
             self._agenda.after(left, lambda: self._receive(lambda: self._answered(number, unreachable("timeout"))))
-        self._arm()
+        due = self._core.next_deadline()
+        if due is not None:
+            self._alarm.set(max(due, now + PAST_DEADLINE_S))
 
     def _answered(self, number: int, answer: bytes | StatusError) -> None:
         if number != self._request:
@@ -136,20 +138,6 @@ class Candidate:
             self._core.on_error(answer, self._agenda.now)
         else:
             self._core.on_answer(answer, self._agenda.now)
-        self._turn()
-
-    def _arm(self) -> None:
-        due = self._core.next_deadline()
-        if due is None:
-            return
-        due = max(due, self._agenda.now + PAST_DEADLINE_S)
-        if self._armed is None or due < self._armed:
-            self._armed = due
-            self._agenda.at(due, lambda: self._receive(lambda: self._ring(due)))
-
-    def _ring(self, armed_for: float) -> None:
-        if self._armed == armed_for:
-            self._armed = None
         self._turn()
 
     def _end_term(self) -> None:

@@ -16,7 +16,7 @@ from sliceplane.api.scheme import Leases, Resource
 from sliceplane.controllers.base import Controller, Done, Job
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
-from sliceplane.sim.agenda import Agenda, Deed
+from sliceplane.sim.agenda import Agenda, Alarm, Deed
 from sliceplane.sim.faults import Faults
 from sliceplane.sim.network import Network
 from sliceplane.sim.server import Server
@@ -59,7 +59,7 @@ class Process:
         self._trace = trace
         self._jobs: set[str] = set()
         self._turn_asked = False
-        self._armed: float | None = None
+        self._alarm = Alarm(agenda, self._ask_turn, self._receive)
         self._stands_until = 0.0
         self._put_off: deque[Deed] = deque()
         self._informers = [
@@ -175,17 +175,7 @@ class Process:
         self._guarded(self._take_work)
         due = self.controller.next_deadline() if len(self._jobs) < MAX_IN_FLIGHT else None
         if due is not None:
-            self._arm(max(due, self._agenda.now + PAST_DEADLINE_S))
-
-    def _arm(self, due: float) -> None:
-        if self._armed is None or due < self._armed:
-            self._armed = due
-            self._agenda.at(due, lambda: self._receive(lambda: self._ring(due)))
-
-    def _ring(self, armed_for: float) -> None:
-        if self._armed == armed_for:
-            self._armed = None
-            self._ask_turn()
+            self._alarm.set(max(due, self._agenda.now + PAST_DEADLINE_S))
 
     def _take_work(self) -> None:
         work = self.controller.take_work(self._agenda.now, MAX_IN_FLIGHT - len(self._jobs))

@@ -29,7 +29,7 @@ from sliceplane.registry.types import (
     WriteOptions,
 )
 from sliceplane.registry.versions import shown_body
-from sliceplane.sim.agenda import Agenda
+from sliceplane.sim.agenda import Agenda, Alarm
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import EventType, Key, Record, StoreEvent
@@ -67,7 +67,7 @@ class Server:
         self.registry = Registry(self.store, rng=rng)
         self.hub = Hub(self.store)
         self.listeners: list[Callable[[StoreEvent], None]] = []
-        self._tick_at: float | None = None
+        self._alarm = Alarm(agenda, self._tick)
         self.registry.bootstrap(self._clock())
         self._publish()
 
@@ -154,7 +154,7 @@ class Server:
         watcher = self.hub.subscribe(
             interest, now=now, since=plan.since, initial=plan.initial, bookmarks=True, ends_at=now + timeout_s
         )
-        self._arm()
+        self._alarm.set(self.hub.next_deadline())
         return watcher
 
     def records(self, resource: Resource, namespace: str = "") -> tuple[Record, ...]:
@@ -173,18 +173,9 @@ class Server:
     def forget_history(self) -> None:
         self.store.compact(self.store.revision)
 
-    def _arm(self) -> None:
-        due = self.hub.next_deadline()
-        if due is not None and (self._tick_at is None or due < self._tick_at):
-            self._tick_at = due
-            self._agenda.after(max(due - self._agenda.now, 0.0), lambda: self._tick(due))
-
-    def _tick(self, armed_for: float) -> None:
-        if self._tick_at != armed_for:
-            return  # an earlier one was armed meanwhile
-        self._tick_at = None
+    def _tick(self) -> None:
         self.hub.on_tick(self._agenda.now)
-        self._arm()
+        self._alarm.set(self.hub.next_deadline())
 
     def check(self) -> None:
         self.store.check()

@@ -17,7 +17,7 @@ from sliceplane.informer.cache import Cache
 from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import Phase, Reflector, StartList, StartWatch, StopWatch
 from sliceplane.kit.rng import Rng
-from sliceplane.sim.agenda import Agenda, Deed
+from sliceplane.sim.agenda import Agenda, Alarm, Deed
 from sliceplane.sim.faults import Faults
 from sliceplane.sim.network import Network
 from sliceplane.sim.server import Server
@@ -56,7 +56,7 @@ class Informer:
         self._deliver = deliver
         self._on_synced = on_synced
         self._told = False
-        self._armed: float | None = None
+        self._alarm = Alarm(agenda, self._on_deadline, receive)
         #: counts requests; answers to older ones are nobody's
         self._request = 0
         self._stream: _Stream | None = None
@@ -89,20 +89,12 @@ class Informer:
         if self.reflector.synced and not self._told:
             self._told = True
             self._on_synced()
-        self._arm()
+        self._alarm.set(self.reflector.next_deadline())
 
-    def _arm(self) -> None:
-        due = self.reflector.next_deadline()
-        if due is not None and (self._armed is None or due < self._armed):
-            self._armed = due
-            self._agenda.at(due, lambda: self._receive(lambda: self._tick(due)))
-
-    def _tick(self, armed_for: float) -> None:
-        if self._armed != armed_for or self.reflector.phase is Phase.STOPPED:
-            return
-        self._armed = None
-        self.reflector.on_deadline(self._agenda.now)
-        self._go()
+    def _on_deadline(self) -> None:
+        if self.reflector.phase is not Phase.STOPPED:
+            self.reflector.on_deadline(self._agenda.now)
+            self._go()
 
     def _answered(self, request: int, deed: Deed) -> None:
         """Run *deed* and what follows from it, unless the request was given up."""

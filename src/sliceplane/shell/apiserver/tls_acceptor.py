@@ -86,5 +86,5 @@ class TlsAcceptor:
             plain.close()  # it was reset before it was looked at
             return
         transport = TlsTransport(sock, self._make_protocol, self._shaking.discard)
-        if not transport.closed:
-            self._shaking.add(transport)
+        self._shaking.add(transport)
+        transport.shake_hands()

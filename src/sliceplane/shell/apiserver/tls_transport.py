@@ -102,7 +102,6 @@ class TlsTransport(asyncio.Transport):
         self._paused = False
         self._reading = False
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(HANDSHAKE_SECONDS_MAX, self.abort)
-        self._shake_hands()
 
     # asyncio.Transport
 
@@ -118,10 +117,6 @@ class TlsTransport(asyncio.Transport):
                 with contextlib.suppress(OSError):
                     return self._sock.getpeername() if name == "peername" else self._sock.getsockname()
         return default
-
-    @property
-    def closed(self) -> bool:
-        return self._state is _State.CLOSED
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         assert self._protocol is not None, "there is none before the handshake is over"
@@ -191,8 +186,8 @@ class TlsTransport(asyncio.Transport):
 
     # The handshake
 
-    def _shake_hands(self) -> None:
-        """Called until it is over."""
+    def shake_hands(self) -> None:
+        """The owner begins it; then this is called until it is over, which may be at once."""
         try:
             self._sock.do_handshake()
         except ssl.SSLWantReadError:
@@ -238,7 +233,7 @@ class TlsTransport(asyncio.Transport):
             case _State.OPEN:
                 self._read()
             case _State.HANDSHAKE:
-                self._shake_hands()
+                self.shake_hands()
             case _State.FAREWELL:
                 self._discard()
 
@@ -294,7 +289,7 @@ class TlsTransport(asyncio.Transport):
 
     def _writable(self) -> None:
         if self._state is _State.HANDSHAKE:
-            self._shake_hands()
+            self.shake_hands()
             return
         self._wait_for_write(False)
         if self._read_waits_for_write:

@@ -1,0 +1,13 @@
+"""Programs that several modules of tests run."""
+
+from __future__ import annotations
+
+import pytest
+from tests.peers import kubernetes
+from tests.peers.programs import build
+
+
+@pytest.fixture(scope="session")
+def manager(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of kube-controller-manager."""
+    return build(kubernetes.MODULE, tmp_path_factory.mktemp("manager"), "./kube-controller-manager")

@@ -45,4 +45,6 @@ async def main(service: str, namespace: str, port: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4]))
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
+    asyncio.run(main(*sys.argv[1:]))

@@ -15,13 +15,29 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from sliceplane.client import EndpointView, NoEndpoint, connect
 
 #: bookmarks come every minute; three that are missing are a fault
 STALE_S = 180.0
-#: of one connection only
-HOP_BY_HOP = {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "upgrade"}
+#: of one connection only, or what our own server adds
+HOP_BY_HOP = {b"connection", b"content-length", b"host", b"keep-alive", b"transfer-encoding", b"upgrade"}
+OURS = {b"date", b"server"}
+
+
+class Relayed(StreamingResponse):
+    """An answer on its way through: *held*, its lease and its connection, last as long as it, however it ends."""
+
+    def __init__(self, answer: aiohttp.ClientResponse, held: AsyncExitStack) -> None:
+        super().__init__(answer.content.iter_any(), answer.status)
+        self.held = held
+        lower = [(name.lower(), value) for name, value in answer.raw_headers]
+        self.raw_headers = [(name, value) for name, value in lower if name not in HOP_BY_HOP | OURS]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self.held:
+            await super().__call__(scope, receive, send)
 
 
 @asynccontextmanager
@@ -30,7 +46,13 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with (
         connect() as client,
         EndpointView(client, service, namespace, port=os.environ.get("PORT")) as view,
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=2)) as session,
+        # What passes through stays as it is: compressed, or not; a redirect; without headers or cookies of ours.
+        aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=2),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("Accept-Encoding", "Content-Type", "User-Agent"),
+        ) as session,
     ):
         app.state.view, app.state.session = view, session
         app.state.picker = view.consistent_hash(load_factor=1.25)
@@ -48,34 +70,26 @@ async def health() -> dict[str, float | int]:
     return {"endpoints": len(view.usable), "staleness_s": round(view.staleness(), 1)}
 
 
-@app.api_route("/{path:path}", methods=["GET", "POST"])
-async def route(path: str, request: Request) -> StreamingResponse:
+@app.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+async def route(path: str, request: Request) -> Relayed:
     async with AsyncExitStack() as stack:
         try:
-            key = request.headers.get("x-conversation", "")
-            endpoint = stack.enter_context(app.state.picker.lease(key or os.urandom(8)))
+            key = request.headers.get("x-conversation") or os.urandom(8)
+            endpoint = stack.enter_context(app.state.picker.lease(key))
         except NoEndpoint as error:
             raise HTTPException(503, str(error)) from error
-        headers = {name: value for name, value in request.headers.items() if name not in HOP_BY_HOP}
+        passed = [(name, value) for name, value in request.headers.raw if name not in HOP_BY_HOP]
         try:
             answer = await stack.enter_async_context(
                 app.state.session.request(
                     request.method,
                     f"http://{endpoint.authority}/{path}",
                     params=request.query_params.multi_items(),
-                    headers=headers,
+                    headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in passed],
                     data=await request.body(),
+                    allow_redirects=False,
                 )
             )
         except aiohttp.ClientConnectionError as error:
             raise HTTPException(502, f"{endpoint.pod}: {error}") from error
-        held = stack.pop_all()
-
-    async def body() -> AsyncIterator[bytes]:
-        # The lease and the connection last as long as the stream.
-        async with held:
-            async for chunk in answer.content.iter_any():
-                yield chunk
-
-    passed = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP}
-    return StreamingResponse(body(), answer.status, passed)
+        return Relayed(answer, stack.pop_all())

@@ -39,25 +39,33 @@ class Channels:
             yield channel
 
     async def run(self) -> None:
-        """A task: close what is gone.  Ends with the view."""
+        """A task: close what is gone.  Ends with the view, and then closes the rest."""
         async with asyncio.TaskGroup() as closing:
             async for change in self._view:
                 for authority in change.gone:
                     channel = self._channels.pop(authority, None)
                     if channel is not None:
                         closing.create_task(channel.close(self.GRACE_S))
+            for channel in self._channels.values():
+                closing.create_task(channel.close(self.GRACE_S))
 
 
 async def main(service: str, namespace: str, port: str) -> None:
-    async with connect() as client, EndpointView(client, service, namespace, port=port) as view:
+    async with (
+        asyncio.TaskGroup() as tasks,  # ends last: channels are closed when the view is
+        connect() as client,
+        EndpointView(client, service, namespace, port=port) as view,
+    ):
         await view.wait_ready(timeout=10)
         channels = Channels(view)
-        keeper = asyncio.create_task(channels.run())
+        tasks.create_task(channels.run())
         async with channels.lease() as channel:
+            check: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
             check = channel.unary_unary("/grpc.health.v1.Health/Check")
             print(await check(b"", timeout=5))
-        keeper.cancel()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4]))
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,59 +1,80 @@
 """A transport for httpx: URLs name Services (``http://web.shop/path``), requests go to their Pods.
 
-Consistent hashing: requests with the same header ``x-session`` meet the same Pod, while Pods come and go.
+Consistent hashing: requests with the same header ``x-session`` meet the same Pod, while Pods come and go; those
+without one go anywhere.
 
-    python examples/httpx_transport.py http://web.shop/
+    python examples/httpx_transport.py http://web.shop/ http
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from contextlib import AsyncExitStack
+from types import TracebackType
 
 import httpx
 
-from sliceplane.client import Client, EndpointView, Picker, connect
+from sliceplane.client import Client, EndpointView, NoEndpoint, NotReady, Picker, connect
 
 
 class ServiceTransport(httpx.AsyncHTTPTransport):
-    """Follows a Service from its first request on."""
+    """Follows a Service from the first request to it on.  *port* is the name of the Services' port."""
 
     def __init__(self, client: Client, *, port: str | None = None) -> None:
         super().__init__()
         self._client = client
         self._port = port
-        self._stack = AsyncExitStack()
-        self._pickers: dict[str, asyncio.Task[Picker]] = {}
+        self._followed: dict[str, tuple[EndpointView, Picker]] = {}
 
-    async def _follow(self, host: str) -> Picker:
-        service, _, namespace = host.partition(".")
-        view = EndpointView(self._client, service, namespace or "default", port=self._port)
-        await self._stack.enter_async_context(view)
-        await view.wait_ready(timeout=10)
-        return view.consistent_hash()
+    def _follow(self, host: str) -> tuple[EndpointView, Picker]:
+        if host not in self._followed:
+            service, namespace = [*host.split("."), "default"][:2]
+            view = EndpointView(self._client, service, namespace, port=self._port)
+            view.start()
+            self._followed[host] = view, view.consistent_hash()
+        return self._followed[host]
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        host = request.url.host
-        if host not in self._pickers:
-            self._pickers[host] = asyncio.create_task(self._follow(host))
-        picker = await asyncio.shield(self._pickers[host])
-        endpoint = picker.pick(request.headers.get("x-session", ""))
-        # The Host header keeps the Service's name.
-        request.url = request.url.copy_with(host=endpoint.address, port=endpoint.port)
-        return await super().handle_async_request(request)
+        try:
+            view, picker = self._follow(request.url.host)
+            await view.wait_ready(request.extensions.get("timeout", {}).get("connect"))
+            # Counts as in flight until its answer begins.
+            with picker.lease(request.headers.get("x-session") or os.urandom(8)) as endpoint:
+                # Another one, for redirects are relative to the one that was made; its Host header stays the Service.
+                to_pod = httpx.Request(
+                    request.method,
+                    request.url.copy_with(host=endpoint.address, port=endpoint.port),
+                    headers=request.headers,
+                    stream=request.stream,
+                    extensions=request.extensions,
+                )
+                return await super().handle_async_request(to_pod)
+        except (NotReady, NoEndpoint, ValueError) as error:
+            raise httpx.ConnectError(str(error), request=request) from error
 
     async def aclose(self) -> None:
         await super().aclose()
-        await self._stack.aclose()
+        for view, _ in self._followed.values():
+            await view.close()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self.aclose()
 
 
-async def main(url: str) -> None:
-    async with connect() as client, httpx.AsyncClient(transport=ServiceTransport(client)) as session:
+async def main(url: str, port: str) -> None:
+    async with connect() as client, httpx.AsyncClient(transport=ServiceTransport(client, port=port)) as session:
         for number in range(10):
             response = await session.get(url, headers={"x-session": f"user-{number % 3}"})
             print(number % 3, response.status_code, response.text.strip())
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    asyncio.run(main(*sys.argv[1:]))

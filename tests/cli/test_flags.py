@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from sliceplane.cli.main import main
+from sliceplane.cli.main import COMMANDS, main
 
 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--zones", "zone-a"], "--emulate-file and --zones say how to emulate; add --emulate"),
+        (["--zones", "zone-a"], "--zones says how to emulate; add --emulate"),
+        (["--emulate-nodes", "5"], "--emulate-nodes says how to emulate; add --emulate"),
+        (["--emulate-readiness", "external"], "--emulate-readiness says how to emulate; add --emulate"),
+        (["--emulate", "--emulate-file", "{file}", "--zones", "a"], "--zones makes Nodes, and --emulate-file lists"),
+        (["--etcd-cafile", "{file}"], "--etcd-cafile says how to use etcd; add --etcd"),
+        (["--etcd-prefix", "/mine"], "--etcd-prefix says how to use etcd; add --etcd"),
         (["--netns", "x"], "--hostname-override and --netns say where to write rules; add --proxy"),
         (["--emulate", "--emulate-nodes", "0"], "0 is not in the range 1<=x<=250"),
         (["--emulate", "--zones", "Bad Zone!"], "a valid label must be an empty string or consist of"),
@@ -26,9 +33,38 @@ from sliceplane.cli.main import main
     ],
 )
 def test_usage_errors(flags: list[str], sentence: str) -> None:
-    done = CliRunner().invoke(main, ["up", *flags])
+    done = CliRunner().invoke(main, ["up", "--data-dir", "memory:", *(each.format(file=__file__) for each in flags)])
     assert done.exit_code == 2
     assert sentence in " ".join(done.output.split())
+
+
+def test_a_node_file_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "nodes.yaml"
+    path.write_bytes(b"- {name: \xff}")
+    done = CliRunner().invoke(main, ["up", "--emulate", "--emulate-file", str(path)])
+    assert done.exit_code == 2
+    assert "not YAML: byte 9 is not UTF-8" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_has_a_help_text(command: str) -> None:
+    """``--help`` shows a flag without one as a name and a type, which tells nobody what it does."""
+
+    def commands(found: click.Command) -> Iterator[click.Command]:
+        yield found
+        if isinstance(found, click.Group):
+            for each in found.commands.values():
+                yield from commands(each)
+
+    made = main.get_command(click.Context(main), command)
+    assert made is not None
+    silent = [
+        f"{each.name} {option.opts[0]}"
+        for each in commands(made)
+        for option in each.params
+        if isinstance(option, click.Option) and not option.help
+    ]
+    assert silent == []
 
 
 @pytest.mark.parametrize(

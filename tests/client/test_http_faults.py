@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.apiserver.serving import Server
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps
+from sliceplane.shell.client import kubeconfig
 from sliceplane.shell.client.base import Unreachable
 from sliceplane.shell.client.credentials import Credentials, Fixed
 from sliceplane.shell.client.http import HttpClient
@@ -259,3 +261,18 @@ async def test_a_closed_client_says_so() -> None:
         await client.close()
         with pytest.raises(Unreachable, match="closed"):
             await client.get(ConfigMaps, "ns", "a")
+
+
+async def test_a_client_closed_while_it_connects_leaves_no_socket(plane_server: Server) -> None:
+    """Cancelled in any turn of the loop; in one of them asyncio's transport does not hear of it and lives on."""
+    for turns in range(40):
+        client = HttpClient(kubeconfig.load(plane_server.plane.kubeconfig))
+        asking = asyncio.create_task(client.list(ConfigMaps))
+        for _ in range(turns):
+            # As many turns as there are: a real pause would join several.
+            await asyncio.sleep(0.001 if turns % 2 else 0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        sockets = tuple(client._sockets)
+        await client.close()
+        assert [each for each in sockets if each.fileno() >= 0] == [], f"after {turns} turns"

@@ -155,7 +155,7 @@ async def test_what_went_between_the_looks_is_no_finding() -> None:
 
 async def test_audit_logs_of_several_files(tmp_path: Path) -> None:
     for number in range(2):
-        line = b'{"stage":"ResponseComplete","stageTimestamp":"2026-01-0%dT00:00:00Z"}\n' % (number + 1)
+        line = b'{"stage":"ResponseComplete","verb":"get","stageTimestamp":"2026-01-0%dT00:00:00Z"}\n' % (number + 1)
         (tmp_path / f"{number}.log").write_bytes(line * 3)
     log = await read_log([tmp_path / "1.log", tmp_path / "0.log"])
     assert (log.lines, log.begins, log.ends) == (6, "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z")

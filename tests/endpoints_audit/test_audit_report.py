@@ -241,6 +241,13 @@ class TestClients:
         log = log_of(b"nonsense\n", b"\xff\n", b"\n", b"[]\n", event())
         assert (log.lines, log.unreadable, len(log.clients)) == (4, 3, 1)
 
+    def test_json_of_another_kind_is_no_log_without_readers(self) -> None:
+        """A wrong file (a snapshot, a log of pods) must not make the verdict "no client was seen"."""
+        log = log_of(
+            b"{}\n", b'{"kind":"Service","metadata":{"name":"web"}}\n', event(verb=""), event(stageTimestamp="")
+        )
+        assert (log.lines, log.unreadable) == (4, 4), "the command refuses a log in which nothing is an event"
+
 
 @pytest.mark.parametrize(
     ("annotation", "detail"),

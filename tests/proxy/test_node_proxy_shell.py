@@ -116,6 +116,25 @@ async def test_a_missing_node_does_not_hold_the_rules_for_ever(monkeypatch: pyte
     assert len(runner.texts) == 1
 
 
+async def test_a_name_that_no_node_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slip in --hostname-override: rules are written, without hints, and would be taken for right ones."""
+    told: list[dict[str, object]] = []
+
+    class Log:
+        def warning(self, event: str, **values: object) -> None:
+            told.append({"event": event, **values})
+
+    monkeypatch.setattr(node_proxy, "_log", Log())
+    known, unknown = (NodeProxy(name, Nftables(Runner()), families=("IPv4",)) for name in ("node-1", "nodd-1"))
+    known.on_change(Change(Nodes.key, None, codec.decode(b'{"metadata":{"name":"node-1"}}', Node)))
+    synced(known)
+    assert told == []
+    synced(unknown)
+    (said,) = told
+    assert said["node"] == "nodd-1"
+    assert str(said["event"]).startswith("there is no Node of this name")
+
+
 async def test_what_comes_while_a_transaction_runs_is_one_transaction() -> None:
     runner = Runner()
     proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))

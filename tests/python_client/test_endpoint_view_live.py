@@ -133,7 +133,9 @@ async def test_a_pick_is_never_what_was_told_to_be_gone(client: HttpClient, writ
 
 async def test_waiting_in_vain_says_why(client: HttpClient, writer: Writer) -> None:
     async with EndpointView(client, "web", writer.namespace, port="grpc") as view:
-        with pytest.raises(NotReady, match=f"after 0.1 s: {writer.namespace}/web has no endpoints"):
+        with pytest.raises(
+            NotReady, match=f"after 0.1 s: {writer.namespace}/web has no EndpointSlices: is that the Service's name"
+        ):
             await wait_after_sync(view)
         await writer.put("a", endpoint(1))
         async with asyncio.timeout(10):

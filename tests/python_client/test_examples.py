@@ -1,10 +1,15 @@
-"""The examples: all compile and use names that exist; the one for aiohttp runs while endpoints come and go."""
+"""The examples: short, typed, of names that exist; the one for aiohttp runs while endpoints come and go.
+
+That all of them run is in ``test_examples_run``.
+"""
 
 from __future__ import annotations
 
 import ast
 import asyncio
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -34,6 +39,14 @@ def test_an_example_compiles_and_names_what_exists(path: Path) -> None:
     assert taken
     assert set(taken) <= set(sliceplane.client.__all__)
     assert len(path.read_text().splitlines()) < 100, "an example is short"
+
+
+def test_they_are_typed() -> None:
+    """As their readers would check them: with the packages' own annotations, strictly."""
+    root = EXAMPLES[0].parents[1]
+    command = [sys.executable, "-m", "mypy", "--strict", *(str(path) for path in EXAMPLES)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def load(name: str) -> ModuleType:

@@ -71,8 +71,20 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="A stop begins with this time, in which /readyz fails and requests are served.",
         ),
-        click.option("--max-requests-inflight", type=click.IntRange(1), default=400, show_default=True),
-        click.option("--max-mutating-requests-inflight", type=click.IntRange(1), default=200, show_default=True),
+        click.option(
+            "--max-requests-inflight",
+            type=click.IntRange(1),
+            default=400,
+            show_default=True,
+            help="Reads that are served at once, watches not counted; more get 429.",
+        ),
+        click.option(
+            "--max-mutating-requests-inflight",
+            type=click.IntRange(1),
+            default=200,
+            show_default=True,
+            help="Writes that are served at once; more get 429.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)

@@ -28,7 +28,10 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--context", default=None, metavar="NAME", help="A context of the kubeconfig, not the current one."
         ),
         click.option(
-            "--kubeconfig", type=click.Path(dir_okay=False, path_type=Path), help="How to reach the API server."
+            "--kubeconfig",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="How to reach the API server.  [default: $KUBECONFIG, else a Pod's service account, else "
+            "~/.kube/config]",
         ),
     ):
         command = option(command)

@@ -57,7 +57,8 @@ LEASE_NAME = "sliceplane-controllers"
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off.")
 @rate_options
 @monitoring_options
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
+    help="The least that is logged, to stderr.")  # fmt: skip
 def command(
     *,
     kubeconfig: Path | None,
@@ -207,8 +208,15 @@ async def _once(connection: Connection, entries: tuple[Entry, ...], flags: dict[
 
 def summary_text(summary: OnceSummary) -> str:
     """What ``--once`` prints."""
-    read = ", ".join(f"{each.objects} {each.watched.resource.plural}" for each in summary.status.informers)
-    lines = [f"read {read}"]
+    read = ", ".join(
+        f"{each.objects} {each.watched.resource.plural}" for each in summary.status.informers if each.synced
+    )
+    lines = [f"read {read or 'nothing'}"]
+    for informer in summary.status.informers:
+        if not informer.synced:
+            # None of them were read, which is another thing than that there are none.
+            why = f": {informer.error[0]}" if informer.error is not None else ""
+            lines.append(f"NOT read {informer.watched.resource.plural}{why}")
     for each in summary.status.controllers:
         tally = each.tally
         lines.append(f"{each.name}: {tally.jobs} jobs, {tally.writes} writes, {tally.failed_jobs} failed")

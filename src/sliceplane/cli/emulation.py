@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.values import DurationType
+from sliceplane.cli.values import DurationType, given_flags
 
 if TYPE_CHECKING:
     from sliceplane.controllers.emulation.nodes import EmulatedNode, EmulationConfig
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+#: what says how to emulate, and so nothing without ``--emulate``
+_COMPANIONS = (
+    *("emulate_file", "zones", "emulate_nodes", "emulate_ready_delay"),
+    *("emulate_termination", "emulate_readiness"),
+)
 
 
 def emulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,9 +71,12 @@ def emulation_config(flags: dict[str, Any]) -> EmulationConfig | None:
     Raises ``click.UsageError`` for flags that contradict each other or a file that cannot be used.
     """
     if not flags["emulate"]:
-        if flags["emulate_file"] is not None or flags["zones"]:
-            raise click.UsageError("--emulate-file and --zones say how to emulate; add --emulate")
+        for given in given_flags(_COMPANIONS):
+            raise click.UsageError(f"{given} says how to emulate; add --emulate")
         return None
+    if flags["emulate_file"] is not None:
+        for given in given_flags(("emulate_nodes", "zones")):
+            raise click.UsageError(f"{given} makes Nodes, and --emulate-file lists them; leave one of both out")
     from sliceplane.controllers.emulation.nodes import EmulationConfig
 
     return EmulationConfig(
@@ -90,6 +98,8 @@ def _nodes(flags: dict[str, Any]) -> tuple[EmulatedNode, ...]:
         import yaml
 
         return parse_nodes(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{path}: not YAML: byte {error.start} is not UTF-8") from error
     except ValueError as error:
         raise click.UsageError(f"{path or '--zones'}: {error}") from error
     except yaml.YAMLError as error:

@@ -32,7 +32,8 @@ def command() -> None:
     metavar="FILE", help="The server's audit log, to tell who reads; may be given several times.")  # fmt: skip
 @click.option("--second-look", type=DurationType(), default="5s", show_default=True,
     help="When to look again at what may be a change on its way.")  # fmt: skip
-@click.option("--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True,
+    help="A text for people, or one JSON document.")  # fmt: skip
 def audit(
     *, kubeconfig: Path | None, context: str | None, audit_logs: tuple[Path, ...], second_look: float, output: str
 ) -> None:

@@ -10,12 +10,14 @@ from urllib.parse import urlsplit
 
 import click
 
-from sliceplane.cli.values import DurationType
+from sliceplane.cli.values import DurationType, given_flags
 
 if TYPE_CHECKING:
     from sliceplane.shell.plane import PlaneConfig
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+#: what says how to use etcd, and so nothing without ``--etcd``
+_COMPANIONS = ("etcd_cafile", "etcd_certfile", "etcd_keyfile", "etcd_prefix", "etcd_compaction_interval")
 
 
 class ServersType(click.ParamType[tuple[str, ...]]):
@@ -77,6 +79,9 @@ def etcd_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def with_etcd(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
     """*config* with what the values of ``etcd_options`` ask for."""
     if not flags["etcd_servers"]:
+        # Who forgot --etcd would have a server that keeps everything to itself, and seems to work.
+        for given in given_flags(_COMPANIONS):
+            raise click.UsageError(f"{given} says how to use etcd; add --etcd")
         return config
     if bool(flags["etcd_certfile"]) != bool(flags["etcd_keyfile"]):
         raise click.UsageError("--etcd-certfile and --etcd-keyfile go together")

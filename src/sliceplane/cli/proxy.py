@@ -47,7 +47,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--emulated-version", default="", metavar="RELEASE", help="The Kubernetes release whose feature gates count."
 )
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True)
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
+    help="The least that is logged, to stderr.")  # fmt: skip
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -95,7 +95,8 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--data-dir",
             default="",
             metavar="PATH",
-            help="Folder for everything that is kept; 'memory:' keeps nothing.  [default: the XDG data folder]",
+            help="Folder for everything that is kept; 'memory:' keeps nothing.  [default: $XDG_DATA_HOME/sliceplane, "
+            "else ~/.local/share/sliceplane]",
         ),
         click.option(
             "--service-cluster-ip-range",
@@ -157,8 +158,9 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="MAJOR.MINOR",
             help="The Kubernetes release whose feature gates count.  [default: the newest]",
         ),
-        click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True),
-    ]
+        click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
+            help="The least that is logged, to stderr."),
+    ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
     return command

@@ -52,7 +52,8 @@ def inspect(*, file: Path) -> None:
 
 @command.command("restore", short_help="Make a data directory's database of FILE.")
 @click.argument("file", type=_FILE)
-@click.option("--data-dir", default="", metavar="DIR", help="Where.  [default: $XDG_DATA_HOME/sliceplane]")
+@click.option("--data-dir", default="", metavar="DIR",
+    help="Where.  [default: $XDG_DATA_HOME/sliceplane, else ~/.local/share/sliceplane]")  # fmt: skip
 @click.option("--bump-revision", type=click.IntRange(min=0), default=1_000_000_000, show_default=True,
     help="How far beyond the snapshot's revision to go on: further than the server wrote after it.")  # fmt: skip
 def restore(*, file: Path, data_dir: str, bump_revision: int) -> None:

@@ -28,9 +28,10 @@ ARRIVES, REFUSED, NO_ANSWER = 0, 1, 2
 @click.option("--to", "target", required=True, metavar="IP:PORT|SERVICE[.NAMESPACE][:PORT]",
     help="A cluster IP, external IP, load balancer address or node port; or a Service by its name.")  # fmt: skip
 @click.option("--protocol", type=click.Choice(("tcp", "udp", "sctp"), case_sensitive=False), default=None,
-    help="[default: the Service's, else tcp]")  # fmt: skip
+    help="What the packet is of.  [default: the Service's, else tcp]")  # fmt: skip
 @click.option("--node", default="", metavar="NAME", help="Whose rules.  [default: the sender's node]")
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True,
+    help="A text for people, or one JSON document.")  # fmt: skip
 @cluster_options
 @click.option("--cluster-cidr", type=NetworksType(), default="", metavar="CIDR[,CIDR]", help="As the proxy has it.")
 @click.option("--detect-local-mode", default="ClusterCIDR", show_default=True, help="As the proxy has it.",

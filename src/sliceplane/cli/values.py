@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from sliceplane.kit.durations import parse_duration
 from sliceplane.kit.ip import parse_network_lenient, parse_strict
+
+
+def given_flags(names: Iterable[str]) -> tuple[str, ...]:
+    """The flags (``--like-this``) of those parameters that the command line has, in the order of *names*."""
+    context = click.get_current_context()
+    spelled = {each.name: each.opts[-1] if each.opts else "" for each in context.command.params}
+    return tuple(spelled[name] for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
 
 
 class SwitchType(click.types.BoolParamType):

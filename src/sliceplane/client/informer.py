@@ -117,6 +117,10 @@ class Informer(Generic[T]):
         return self._made
 
     @property
+    def started(self) -> bool:
+        return self._made is not None
+
+    @property
     def synced(self) -> bool:
         """The first list is here, and every handler has seen it."""
         return self._made is not None and self._made.synced

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from sliceplane.api.errors import StatusError
 from sliceplane.balancing import pickers, ring
@@ -22,6 +23,12 @@ from sliceplane.client.picking import Picker
 from sliceplane.client.view import EndpointView
 from sliceplane.shell.client import kubeconfig
 from sliceplane.shell.client.http import HttpClient
+
+T = TypeVar("T")
+
+
+class _Ended(Exception):
+    """The thread answers no more."""
 
 
 class SyncEndpointView:
@@ -47,6 +54,9 @@ class SyncEndpointView:
         )
         self._ready: Future[tuple[asyncio.AbstractEventLoop, EndpointView]] = Future()
         self._end = asyncio.Event()
+        #: held while a question is handed to the loop: none is after ``_ended``, when nobody would answer it
+        self._asking = threading.Lock()
+        self._ended = False
         self._thread = threading.Thread(target=self._run, name=f"endpoints of {namespace}/{service}", daemon=True)
 
     def __enter__(self) -> Self:
@@ -84,11 +94,25 @@ class SyncEndpointView:
         self._ready.set_result((asyncio.get_running_loop(), view))
         try:
             await self._end.wait()
-            await view.close()
-            # Those who wait in ``changes`` find that it is over.
-            await asyncio.sleep(0)
         finally:
+            with self._asking:
+                self._ended = True
+            await view.close()
             await client.close()
+            # Those who wait in ``changes`` find that it is over, and what was asked in time is at least begun.
+            await asyncio.sleep(0)
+
+    def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+        """What *question* gives, which runs in the thread.  Raises ``_Ended``, also if the thread ends meanwhile."""
+        with self._asking:
+            if self._ended:
+                question.close()
+                raise _Ended
+            answer = asyncio.run_coroutine_threadsafe(question, self._loop)
+        try:
+            return answer.result()
+        except CancelledError:
+            raise _Ended from None
 
     @property
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -124,9 +148,12 @@ class SyncEndpointView:
         return self.view.staleness()
 
     def wait_ready(self, timeout: float | None = None, *, count: int = 1) -> None:
-        """Raises ``NotReady``."""
-        waiting = self.view.wait_ready(timeout, count=count)
-        asyncio.run_coroutine_threadsafe(waiting, self._loop).result()
+        """Raises ``NotReady``, at once where the view is closed."""
+        view = self.view
+        try:
+            self._ask(view.wait_ready(timeout, count=count))
+        except _Ended:
+            view._is_ready(count)
 
     def changes(self) -> Iterator[ViewChange]:
         """What changed since the last turn; the first turn gives what there is.  Ends when the view is closed."""
@@ -139,17 +166,13 @@ class SyncEndpointView:
             await readings.aclose()  # type: ignore[attr-defined]  # it is a generator
 
         try:
-            while self._thread.is_alive():
-                try:
-                    change = asyncio.run_coroutine_threadsafe(following(), self._loop).result()
-                except CancelledError:  # the thread ended
-                    return
-                if change is None:
-                    return
+            while (change := self._ask(following())) is not None:
                 yield change
+        except _Ended:
+            return
         finally:
-            if self._thread.is_alive():
-                asyncio.run_coroutine_threadsafe(done(), self._loop).result()
+            with suppress(_Ended):
+                self._ask(done())
 
     def random(self) -> Picker:
         return self.view.random()

@@ -26,7 +26,11 @@ from sliceplane.client.picking import Picker
 from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S
 from sliceplane.kit.ip import Family
+from sliceplane.kit.names import check_dns_label
 from sliceplane.shell.client.base import Client
+
+_PROTOCOLS = ("TCP", "UDP", "SCTP")
+_FAMILIES = ("IPv4", "IPv6")
 
 
 class NotReady(TimeoutError):
@@ -40,6 +44,8 @@ class EndpointView:
     *node* and *zone* say where we are: hints for them are honoured as a node proxy does, all or nothing; without
     them, or with *honour_hints* false, every ready endpoint is used.  *family* limits to one address family;
     ``None`` takes both and gives IPv4 for a Pod that has both.
+
+    Raises ``ValueError`` for what no Service can be or have.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class EndpointView:
         seed: int | None = None,
         lock: AbstractContextManager[object] | None = None,
     ) -> None:
+        _check(service, namespace, port, protocol, family)
         self.service, self.namespace = service, namespace
         self._lock = lock if lock is not None else nullcontext()
         self._rng = new_rng(seed)
@@ -143,9 +150,7 @@ class EndpointView:
         waker = self._add_waker()
         try:
             async with asyncio.timeout(timeout):
-                while not self.synced or self._view.usable_count < count:
-                    if self._closed:
-                        raise NotReady(f"the view is closed: {self._why_none(count)}")
+                while not self._is_ready(count):
                     waker.clear()
                     await waker.wait()
         except NotReady:
@@ -161,6 +166,8 @@ class EndpointView:
         Applying each change keeps exactly ``endpoints``.  A loop that is slow gets one difference for all that
         happened meanwhile.  Each ``async for`` is a reader of its own.
         """
+        # Nobody would ever wake it.
+        assert self._informer.started, "the view was not started: use it in an async with block"
         with self._lock:
             reader = self._view.add_reader()
         waker = self._add_waker()
@@ -214,6 +221,13 @@ class EndpointView:
         if changed:
             self._wake()
 
+    def _is_ready(self, count: int) -> bool:
+        """Whether *count* endpoints may be used.  Raises ``NotReady`` if they never will: the view is closed."""
+        found = self.synced and self._view.usable_count >= count
+        if self._closed and not found:
+            raise NotReady(f"the view is closed: {self._why_none(count)}")
+        return found
+
     def _add_waker(self) -> asyncio.Event:
         waker = asyncio.Event()
         self._wakers.append(waker)
@@ -230,8 +244,23 @@ class EndpointView:
         if self._view.problem:
             return f"{name}: {self._view.problem}"
         endpoints, usable = self._view.endpoints, self._view.usable_count
+        if not len(self._informer):
+            return f"{name} has no EndpointSlices: is that the Service's name, and has it Pods?"
         if not endpoints:
             return f"{name} has no endpoints"
         if usable:
             return f"{name} has {usable} usable endpoints of the {count} asked for"
         return f"{name} has {len(endpoints)} endpoints, none of which is ready"
+
+
+def _check(service: str, namespace: str, port: str | int | None, protocol: str, family: str | None) -> None:
+    """What comes from a program's own settings: a slip would be a view that stays empty and never says why."""
+    for what, name in (("Service", service), ("namespace", namespace)):
+        if check_dns_label(name):
+            raise ValueError(f"{name!r} is no name of a {what}")
+    if isinstance(port, int) and not 0 < port < 65536:
+        raise ValueError(f"{port} is no number of a port")
+    if protocol not in _PROTOCOLS:
+        raise ValueError(f"protocol is {protocol!r}, it must be one of {', '.join(_PROTOCOLS)}")
+    if family not in (None, *_FAMILIES):
+        raise ValueError(f"family is {family!r}, it must be None or one of {', '.join(_FAMILIES)}")

@@ -94,9 +94,12 @@ class AuditLog:
             self.unreadable += 1
             return
         time = event.stage_timestamp or event.request_received_timestamp
-        if time:
-            self.begins = min(self.begins or time, time)
-            self.ends = max(self.ends, time)
+        if not (event.verb and event.stage and time):
+            # JSON of another kind: a log without a single request must not read as one without a reader.
+            self.unreadable += 1
+            return
+        self.begins = min(self.begins or time, time)
+        self.ends = max(self.ends, time)
         if _concerns(event):
             self._count(event, time)
 

@@ -237,6 +237,11 @@ class NodeProxy:
     def on_synced(self, resource: str) -> None:
         """The first list of *resource* (``Resource.key``) was delivered."""
         self._missing.discard(resource)
+        if resource == Nodes.key and self._node_seen is None:
+            # A slip in --hostname-override would be seen by nobody: rules are written, as for a node without a zone.
+            _log.warning(
+                "there is no Node of this name: no zone, no hints, no addresses of its own", node=self._node_name
+            )
         if not self._missing & {Nodes.key, ServiceCIDRs.key}:
             self._node.set()
         if not self._missing & {Services.key, self._endpoints_key}:

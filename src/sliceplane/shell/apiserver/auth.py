@@ -55,7 +55,9 @@ class Tokens:
                         continue
                     groups = tuple(group.strip() for group in row[3].split(",") if group.strip()) if row[3:] else ()
                     users[row[0]] = User(name=row[1], uid=row[2], groups=(*groups, AUTHENTICATED))
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
+        except UnicodeDecodeError as error:
+            raise StartError(f"token file {path}: byte {error.start} is not UTF-8") from error
+        except (OSError, csv.Error) as error:
             raise StartError(f"cannot read the token file {path}: {error}") from error
         return cls(users)
 

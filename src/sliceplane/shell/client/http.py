@@ -16,10 +16,11 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import msgspec
 
@@ -31,7 +32,7 @@ from sliceplane.shell.client.base import ListPage, PatchType, Unreachable, Watch
 from sliceplane.shell.client.credentials import CredentialsError
 from sliceplane.shell.client.http_samples import HttpSamples
 from sliceplane.shell.client.lines import BadStream, WatchLines
-from sliceplane.shell.client.replies import error_of
+from sliceplane.shell.client.replies import error_of, why_no_answer
 from sliceplane.shell.client.retries import NO_RETRIES, Retries
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ READ_BYTES = 256 * 1024
 KEEPALIVE_IDLE_S = 15
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_PROBES = 3
+#: how many turns of the loop connections get to be gone when a client is closed
+CLOSING_TURNS_MAX = 10
 
 _PATCH_TYPES: Mapping[PatchType, str] = {
     "json": "application/json-patch+json",
@@ -105,6 +108,8 @@ class HttpClient:
         self._limit = limit
         self._retries = retries
         self._read_only = read_only
+        #: those that are not let go yet
+        self._sockets: WeakSet[socket.socket] = WeakSet()
         self._samples = HttpSamples(urlsplit(connection.server).netloc)
         self._session: aiohttp.ClientSession | None = None
         #: made before the certificates changed; its watches go on
@@ -238,9 +243,18 @@ class HttpClient:
         self._session = self._retired = None
         for session in sessions:
             await session.close()
-        if sessions:
-            # Aborted connections are let go in the next turn of the loop, which may be its last.
+        # Aborted connections are let go in the next turn of the loop, which may be its last.  One whose opening was
+        # cancelled before its first callback knows nothing of that, and goes on with its handshake until it finds
+        # that nobody is there.
+        for turn in range(CLOSING_TURNS_MAX if sessions else 0):
             await asyncio.sleep(0)
+            left = [each for each in self._sockets if each.fileno() >= 0]
+            if not left:
+                return
+            if turn == 0:
+                for each in left:
+                    with suppress(OSError):
+                        each.shutdown(socket.SHUT_RDWR)
 
     # Requests
 
@@ -365,15 +379,20 @@ class HttpClient:
         if self._session is None:
             # No limit: watches hold one connection each, and requests are bounded by those who make them.
             connector = aiohttp.TCPConnector(
-                ssl=context, limit=0, keepalive_timeout=IDLE_CONNECTION_S, socket_factory=_socket
+                ssl=context, limit=0, keepalive_timeout=IDLE_CONNECTION_S, socket_factory=self._new_socket
             )
             self._session = aiohttp.ClientSession(
                 connector=connector, read_bufsize=READ_BYTES, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
             )
         return self._session
 
+    def _new_socket(self, address: tuple[Any, ...]) -> socket.socket:
+        opened = _socket(address)
+        self._sockets.add(opened)
+        return opened
+
     def _unreachable(self, error: Exception) -> Unreachable:
-        return Unreachable(f"{self.server}: {str(error) or type(error).__name__}")
+        return Unreachable(f"{self.server}: {why_no_answer(error)}")
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
@@ -424,7 +443,7 @@ class _Messages:
                 raise Unreachable(f"{self._server}: the watch broke off within an event") from None
             raise
         except (TimeoutError, aiohttp.ClientError, OSError, BadStream) as error:
-            raise Unreachable(f"{self._server}: {str(error) or type(error).__name__}") from error
+            raise Unreachable(f"{self._server}: {why_no_answer(error)}") from error
 
 
 def _selection(label_selector: str, field_selector: str, resource_version: str | None) -> Params:

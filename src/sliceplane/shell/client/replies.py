@@ -1,6 +1,12 @@
-"""Error answers to ``StatusError``: a Status body if there is one, else what the code and the text say."""
+"""Error answers to ``StatusError``: a Status body if there is one, else what the code and the text say.  And what is
+said where no answer came at all."""
 
 from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
 
 import msgspec
 
@@ -52,3 +58,24 @@ def _from_body(code: int, body: bytes) -> StatusError:
     text = body.decode(errors="replace").strip()[:TEXT_CHARACTERS_MAX]
     # Proxies and overloaded servers answer in plain text.
     return StatusError(code, _REASONS.get(code, ""), text or f"the server answered {code}")
+
+
+def why_no_answer(error: Exception) -> str:
+    """In a few words for people what kept an answer from coming: *error* is aiohttp's, the system's or ours.
+
+    The text of aiohttp's own names the host once more, and how TLS was set up instead of what is wrong with it.
+    """
+    if type(error).__name__ == "ClientPayloadError":  # aiohttp's, which is loaded with the first request alone
+        return "the connection broke within the answer"
+    certificate = getattr(error, "certificate_error", None)
+    if isinstance(certificate, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not accepted: {certificate.verify_message}"
+    cause = getattr(error, "os_error", error)
+    if isinstance(cause, ssl.SSLError):
+        reason = str(getattr(cause, "reason", "") or cause)
+        return f"no TLS there: {reason.replace('_', ' ').lower()}"
+    if isinstance(cause, socket.gaierror):
+        return f"the name is not known: {(cause.strerror or str(cause)).lower()}"
+    if isinstance(cause, OSError) and cause.errno is not None and cause.errno in errno.errorcode:
+        return os.strerror(cause.errno).lower()
+    return str(error) or ("timed out" if isinstance(error, TimeoutError) else type(error).__name__)

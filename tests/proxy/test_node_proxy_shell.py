@@ -14,6 +14,7 @@ from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, ServiceCIDRs, Services
 from sliceplane.informer.changes import Change
+from sliceplane.nft.layout import CLUSTER_IPS_CHECK
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.shell import node_proxy
@@ -24,14 +25,21 @@ from sliceplane.shell.node_proxy import FAMILIES, NodeProxy
 
 class Runner:
     def __init__(self) -> None:
+        #: but second steps of whole tables
         self.texts: list[str] = []
-        self.failures = self.disturbances = 0
+        self.failures = self.disturbances = self.second_steps = self.second_failures = 0
         #: of other hands
         self.deleted: set[TableRef] = set()
         self.open = asyncio.Event()
         self.open.set()
 
     async def run(self, text: str) -> None:
+        if f"{TABLE} {CLUSTER_IPS_CHECK}" in text and "add table" not in text:
+            self.second_steps += 1
+            if self.second_failures:
+                self.second_failures -= 1
+                raise NftError("rejected", "no")
+            return
         self.texts.append(text)
         await self.open.wait()
         if self.failures:
@@ -167,6 +175,19 @@ async def test_a_failure_is_retried_in_full() -> None:
         assert freshness.last_failure is not None
         assert freshness.failures == 0
     assert [text.startswith("add table ip sliceplane\ndelete table") for text in runner.texts] == [True, False, True]
+
+
+async def test_a_table_of_which_the_second_step_fails_is_written_anew() -> None:
+    runner = Runner()
+    runner.second_failures = 1
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+    async with running(proxy):
+        synced(proxy)
+        await settled(proxy)
+        ((_, freshness),) = proxy.health().families
+        assert freshness.last_failure is not None
+    assert [text.startswith("add table ip sliceplane\ndelete table") for text in runner.texts] == [True, True]
+    assert runner.second_steps == 2
 
 
 async def test_health_turns_red_when_rules_cannot_be_written() -> None:

@@ -72,6 +72,7 @@ ENDPOINTS_CHECK = "service-endpoints-check"
 NODE_PORTS_CHECK = "nodeport-endpoints-check"
 CLUSTER_IPS_CHECK = "cluster-ips-check"
 _MASQUERADING = "masquerading"
+_WRITER = "writer-"
 
 CLUSTER_IPS = Container("cluster-ips", ("addr",))
 NODE_PORT_IPS = Container("nodeport-ips", ("addr",))
@@ -138,7 +139,12 @@ def home(container: str, value: Value) -> str:
 
 def writer_chain(writer: str) -> AddChain:
     """The empty chain that says whose table it is."""
-    return AddChain(f"writer-{writer}")
+    return AddChain(f"{_WRITER}{writer}")
+
+
+def is_writer(chain: AddChain) -> bool:
+    """Whether it is the chain of a writer."""
+    return chain.name.startswith(_WRITER)
 
 
 def static_commands(family: NftFamily, around: Surroundings) -> tuple[Command, ...]:

@@ -25,6 +25,7 @@ but looks elements up in the newest version of a map; and kernels before 6.2 ref
 transaction that takes the last reference away.  Therefore what a transaction takes out of use (targets beyond a
 rule's new count, a chain that nothing leads to) stays for ``RETIRE_AFTER_S`` and goes with a later transaction.
 If it is wanted again meanwhile it is used again.  Elements are retired likewise (``nft.elements``).
+Who is overtaken by a whole table is the subject of ``nft.replacement``.
 
 **One writer at a time.**  Nobody else shall write our table, but somebody may: a second proxy on the node by mistake,
 or for a moment while one replaces the other.  Each takes slots in an order of its own, so changes made for the table of

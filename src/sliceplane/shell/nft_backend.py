@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Literal, Protocol
 
@@ -9,6 +10,7 @@ from sliceplane.kit.ip import Family
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import Memory, TableRef, Transaction, deletion
 from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane
+from sliceplane.nft.replacement import PAUSE_S, steps
 from sliceplane.proxy.plane import PlaneConfig
 from sliceplane.shell.backend import KernelError
 from sliceplane.shell.log import get_logger
@@ -54,8 +56,11 @@ class Nftables:
         return plane.take_transaction(now, await self._memory(plane) if plane.wants_memory else None)
 
     async def write(self, plane: FamilyPlane, transaction: Transaction) -> None:
-        by_messages = await self._runner.write(transaction)
-        self.ways["netlink" if by_messages else "nft"] += 1
+        first, *rest = steps(transaction)
+        await self._write(first)
+        for step in rest:
+            await asyncio.sleep(PAUSE_S)
+            await self._write(step)
 
     async def holds(self, plane: FamilyPlane) -> bool:
         return plane.table in await self._runner.tables()
@@ -66,6 +71,10 @@ class Nftables:
     async def remove(self, families: tuple[Family, ...]) -> None:
         tables = (TableRef(NFT_FAMILIES[family], self._table) for family in families)
         await self._runner.run("".join(deletion(table).render() for table in tables))
+
+    async def _write(self, step: Transaction) -> None:
+        by_messages = await self._runner.write(step)
+        self.ways["netlink" if by_messages else "nft"] += 1
 
     async def _memory(self, plane: FamilyPlane) -> Memory:
         """Which client is where, so that a new table leaves it there; nothing if nobody can tell."""

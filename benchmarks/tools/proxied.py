@@ -30,9 +30,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from benchmarks.tools.objects import PER_SLICE, service_document, slice_document, uid
+from benchmarks.tools.objects import PER_SLICE, node_document, node_name, service_document, slice_document, uid
 from sliceplane.api.codec import encode
-from sliceplane.api.scheme import EndpointSlices, Resource, Services
+from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, Services
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.objects import AddElements, AddRule, Transaction
 from sliceplane.shell.client.base import ListPage, WatchMessage
@@ -41,6 +41,7 @@ from sliceplane.shell.nft_runner import NftRunner
 from sliceplane.shell.node_proxy import NodeProxy
 
 SECONDS_MAX = 60.0
+NODE = node_name(0)
 #: objects in one answer to a list
 PAGE = 500
 PAUSE_S = 0.05
@@ -106,7 +107,13 @@ class Server:
         self._events: dict[str, asyncio.Queue[WatchMessage]] = {
             resource.key: asyncio.Queue() for resource in (Services, EndpointSlices)
         }
-        self._spools = {Services.key: _spool(cluster.services()), EndpointSlices.key: _spool(cluster.slices())}
+        node = node_document(0)
+        node["metadata"] |= {"uid": uid(0), "resourceVersion": "1"}
+        self._spools = {
+            Services.key: _spool(cluster.services()),
+            EndpointSlices.key: _spool(cluster.slices()),
+            Nodes.key: _spool(iter((encode(node),))),
+        }
 
     def send(self, body: bytes, resource: Resource = EndpointSlices, what: str = "MODIFIED") -> None:
         self._events[resource.key].put_nowait(WatchMessage(what, body))
@@ -286,7 +293,7 @@ async def main(groups: str, count: int) -> None:
     server, commits = Server(cluster), Commits()
     runner = Watched(commits)
     backend = Nftables(runner)
-    proxy = NodeProxy("node-00000", backend)
+    proxy = NodeProxy(NODE, backend)
     started, used = time.perf_counter(), cpu_s()
     following = asyncio.create_task(proxy.follow(server, Rng(1)))  # type: ignore[arg-type]  # it needs no writes
     try:

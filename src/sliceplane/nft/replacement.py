@@ -18,7 +18,7 @@ from sliceplane.nft.objects import AddChain, AddRule, Command, FlushChain, Rule,
 from sliceplane.nft.statements import Drop, Jump
 
 #: between the steps: no packet needs so long from one hook to the next, unless its processor is taken away
-PAUSE_S: Final = 0.02
+PAUSE_S: Final = 0.002
 
 
 def steps(transaction: Transaction) -> tuple[Transaction, ...]:

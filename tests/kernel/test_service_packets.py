@@ -166,13 +166,13 @@ async def test_from_outside_with_policy_cluster(site: Site, family: Family, slow
             (EXTERNAL[family], 80, 53),
             (OUTSIDE_OF_NODE[family], 30080, 30053),
         ):
-            answers = await ask(site.outside, address, port, count=24)
+            answers = await ask(site.outside, address, port, count=60)
             assert {answer.split()[0] for answer in answers} == EVERYBODY, answers
             assert {answer.split()[1] for answer in answers} <= OF_NODE, answers
-            assert await names(site.outside, address, udp, "udp", 24) == EVERYBODY
+            assert await names(site.outside, address, udp, "udp", 60) == EVERYBODY
         # Not one of the Node's own addresses: left alone, neither translated nor rejected.
         assert await names(site.pod, INSIDE_OF_NODE[family], 30080) == {"node"}
-        assert await names(site.node, OUTSIDE_OF_NODE[family], 30080, count=24) == EVERYBODY
+        assert await names(site.node, OUTSIDE_OF_NODE[family], 30080, count=60) == EVERYBODY
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -182,18 +182,18 @@ async def test_from_outside_with_policy_local(site: Site, family: Family, slow_m
         await start(cluster, this_node(), reachable(family, externalTrafficPolicy="Local"), everybody)
         for address, port in ((LB[family], 80), (EXTERNAL[family], 80), (OUTSIDE_OF_NODE[family], 30080)):
             assert set(await ask(site.outside, address, port, count=8)) == {f"here {site.outside.ip(family)}"}
-        answers = await ask(site.pod, LB[family], count=24)
+        answers = await ask(site.pod, LB[family], count=60)
         assert {answer.split()[0] for answer in answers} == EVERYBODY
         assert {answer.split()[1] for answer in answers} == {site.pod.ip(family)}
-        assert await names(site.node, LB[family], count=24) == EVERYBODY
-        assert await names(site.outside, VIP[family], count=24) == EVERYBODY  # cluster IPs are none of its business
+        assert await names(site.node, LB[family], count=60) == EVERYBODY
+        assert await names(site.outside, VIP[family], count=60) == EVERYBODY  # cluster IPs are none of its business
 
         cluster.put(slices(site, family, *site.there, version=2))
         await cluster.written()
         for address, port in ((LB[family], 80), (OUTSIDE_OF_NODE[family], 30080)):
             assert await names(site.outside, address, port) == {TIMEOUT}
-        assert await names(site.pod, LB[family], count=24) == {"r1", "r2"}
-        assert await names(site.node, EXTERNAL[family], count=24) == {"r1", "r2"}
+        assert await names(site.pod, LB[family], count=60) == {"r1", "r2"}
+        assert await names(site.node, EXTERNAL[family], count=60) == {"r1", "r2"}
 
         cluster.put(slices(site, family, site.here, version=3, **DYING))
         await cluster.written()

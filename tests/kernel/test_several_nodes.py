@@ -75,7 +75,7 @@ async def tell(clusters: list[Cluster], *objects: Any) -> None:
 
 
 async def heard(
-    host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 24
+    host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 60
 ) -> tuple[set[str], set[str]]:
     """Who answered, and whom they saw."""
     answers = await ask(host, address, port, proto, count)
@@ -92,10 +92,10 @@ async def test_cluster_ips_from_pods_and_nodes(fabric: Fabric, family: Family) -
     everybody = hosted(fabric, family, "a1 a2 b1 b2")
     async with two_proxies(fabric, service(), everybody, rules=(BY_CIDR, BY_CIDR)) as clusters:
         for pod in (fabric.ac, fabric.bc) if family == "IPv4" else (fabric.ac,):
-            assert await heard(pod, VIP[family], count=40) == (EVERYBODY, {pod.ip(family)})
-            assert await heard(pod, VIP[family], 53, "udp", 40) == (EVERYBODY, {pod.ip(family)})
+            assert await heard(pod, VIP[family], count=100) == (EVERYBODY, {pod.ip(family)})
+            assert await heard(pod, VIP[family], 53, "udp", 100) == (EVERYBODY, {pod.ip(family)})
         for host in fabric.nodes:
-            assert (await heard(host, VIP[family], count=40))[0] == EVERYBODY
+            assert (await heard(host, VIP[family], count=100))[0] == EVERYBODY
         await tell(clusters, hosted(fabric, family, "b1", 2))
         assert (await heard(fabric.ac, VIP[family], count=4))[0] == {"b1"}
 
@@ -229,4 +229,4 @@ async def test_an_unallocated_cluster_ip_is_dropped_wherever_it_is_asked_for(fab
         for host in (fabric.ac, fabric.nodes[1]):
             await ignored(host, nobody)
             assert (await heard(host, VIP[family], 81, count=1))[0] == {REFUSED}
-            assert (await heard(host, VIP[family], count=24))[0] == {"a1", "b1"}
+            assert (await heard(host, VIP[family], count=60))[0] == {"a1", "b1"}

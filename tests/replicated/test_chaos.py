@@ -14,12 +14,12 @@ def verdict(report: Report) -> str:
     return "\n".join([*report.lines(), *report.logs])
 
 
-async def test_forty_seconds(tmp_path: Path) -> None:
-    report = await play(tmp_path, seconds=40, seed=1)
+async def test_two_minutes(tmp_path: Path) -> None:
+    report = await play(tmp_path, seconds=120, seed=1)
     assert not report.violations, verdict(report)
-    assert report.operations["update ok"] > 50, verdict(report)
-    assert report.events > 100, verdict(report)
-    assert sum(report.faults.values()) >= 5, verdict(report)
+    assert report.operations["update ok"] > 150, verdict(report)
+    assert report.events > 300, verdict(report)
+    assert sum(report.faults.values()) >= 15, verdict(report)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from typing import Any
 import uvloop
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
-#: as the real server: what is encrypted in one turn of the loop should fit into the processor's cache
+#: as the real server, which lets requests be read in between
 STREAMS_PER_TURN = 16
 
 

@@ -11,7 +11,7 @@ again, a second later with TCP.  The second step makes the check what it shall b
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeGuard
 
 from sliceplane.nft.layout import CLUSTER_IPS_CHECK, is_writer
 from sliceplane.nft.objects import AddChain, AddRule, Command, FlushChain, Rule, Transaction
@@ -26,16 +26,19 @@ def steps(transaction: Transaction) -> tuple[Transaction, ...]:
     if not transaction.full:
         return (transaction,)
     commands = transaction.commands
-    checks = tuple(each for each in commands if isinstance(each, AddRule) and each.chain == CLUSTER_IPS_CHECK)
+    checks = tuple(each for each in commands if _is_check(each))
     # As every change does, it begins by seeing whose table it is.
     writer = tuple(FlushChain(each.name) for each in commands if isinstance(each, AddChain) and is_writer(each))
     return (
-        Transaction(transaction.table, tuple(_dropping(each) if each in checks else each for each in commands), True),
+        Transaction(transaction.table, tuple(_dropping(each) if _is_check(each) else each for each in commands), True),
         Transaction(transaction.table, (*writer, FlushChain(CLUSTER_IPS_CHECK), *checks)),
     )
 
 
-def _dropping(check: Command) -> Command:
-    assert isinstance(check, AddRule), f"{check} is no check"
+def _is_check(command: Command) -> TypeGuard[AddRule]:
+    return isinstance(command, AddRule) and command.chain == CLUSTER_IPS_CHECK
+
+
+def _dropping(check: AddRule) -> AddRule:
     statements = (Drop() if isinstance(part, Jump) else part for part in check.rule.statements)
     return AddRule(check.chain, Rule(tuple(statements)))

@@ -224,7 +224,7 @@ class _Connection(HttpToolsProtocol):
 
     def attach(self, on_resumed: Callable[[], None], on_lost: Callable[[], None]) -> None:
         self._on_resumed, self._on_lost = on_resumed, on_lost
-        # What waits for a slow client waits in the hub, where all share it; here it is an encrypted copy of its own.
+        # What waits for a slow client waits in the hub, where it is counted and has a bound.
         self.transport.set_write_buffer_limits(high=STREAM_UNSENT_BYTES)
         self.flow.resume_reading()
         if self.transport.is_closing():

@@ -1,8 +1,8 @@
 """Answers to the wire, in one place, so that every reply has what every reply must have.
 
 ``Date`` and ``Audit-Id`` are added here, gzip is done here, and HEAD, 304 and Content-Length are right by
-construction.  A large body is handed to the connection as its client takes it, or clients that read nothing would make
-the server keep it twice; what waits is counted, and there is an end to how long and how much.
+construction.  A large body is handed to the connection as its client takes it; what waits is counted, and there is an
+end to how long and how much.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
 
-.PHONY: help install dev demo test check lint bench soak fuzz peers docs lock clean
+.PHONY: help install dev demo test check lint bench soak fuzz attack peers docs lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,9 @@ FUZZ_SECONDS ?= 1800
 fuzz: dev ## hostile requests for FUZZ_SECONDS (1800), in process and over sockets
 	PYTHONPATH=src:. $(PY) -m tests.fuzz --seconds $$(( $(FUZZ_SECONDS) * 2 / 3 ))
 	PYTHONPATH=src:. $(PY) -m tests.fuzz.wire --seconds $$(( $(FUZZ_SECONDS) / 3 ))
+
+attack: dev ## what a hostile request, user, Service or clock costs: every attack of docs/security.md, bounded, on loopback
+	@PYTHONPATH=src:. $(PY) -m tests.attack
 
 peers: dev ## real Kubernetes programs, built with Go, against our server
 	$(PYTEST) -m peer --timeout=3600

@@ -1,4 +1,4 @@
-"""What every attack has in common: a plane in a process of its own, and bystanders who measure what the attack costs them.
+"""What attacks have in common: a plane in a process of its own, and bystanders who measure what an attack costs them.
 
 An attack is a coroutine function that gets a scratch folder, starts what it attacks there, and returns figures.  A
 figure has a limit; one above it is a finding.  What an attack sends is bounded in count and time and goes to loopback,
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-
 from benchmarks.tools.process import PlaneProcess, Process
+
 from sliceplane.shell.client.kubeconfig import load
 
 #: no step on the server's loop may be longer; a bystander also waits for the machine, which is small and busy

@@ -57,7 +57,7 @@ def test_every_flag_counts(tmp_path: Path) -> None:
 
 def test_an_issuer_without_a_name_is_wrong_usage() -> None:
     done = CliRunner().invoke(main, ["up", "--data-dir", "memory:", "--secure-port", "0", "--service-account-issuer="])
-    assert done.exit_code == 2
+    assert done.exit_code == 64
     assert "'--service-account-issuer': it must not be empty" in done.output
 
 

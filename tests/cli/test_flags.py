@@ -34,7 +34,7 @@ from sliceplane.cli.main import COMMANDS, main
 )
 def test_usage_errors(flags: list[str], sentence: str) -> None:
     done = CliRunner().invoke(main, ["up", "--data-dir", "memory:", *(each.format(file=__file__) for each in flags)])
-    assert done.exit_code == 2
+    assert done.exit_code == 64
     assert sentence in " ".join(done.output.split())
 
 
@@ -42,7 +42,7 @@ def test_a_node_file_that_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "nodes.yaml"
     path.write_bytes(b"- {name: \xff}")
     done = CliRunner().invoke(main, ["up", "--emulate", "--emulate-file", str(path)])
-    assert done.exit_code == 2
+    assert done.exit_code == 64
     assert "not YAML: byte 9 is not UTF-8" in " ".join(done.output.split())
 
 
@@ -80,6 +80,6 @@ def test_bad_node_files(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "nodes.yaml"
     path.write_text(text)
     done = CliRunner().invoke(main, ["up", "--emulate", "--emulate-file", str(path)])
-    assert done.exit_code == 2
+    assert done.exit_code == 64
     assert sentence in done.output
     assert str(path) in done.output.replace("\n", "")

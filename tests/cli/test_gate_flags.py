@@ -23,7 +23,7 @@ REFUSED = [
 @pytest.mark.parametrize(("flags", "message"), REFUSED)
 def test_refused(command: str, flags: list[str], message: str) -> None:
     done = CliRunner().invoke(main, [command, *flags])
-    assert done.exit_code == 2
+    assert done.exit_code == 64
     assert message in " ".join(done.output.split())
 
 

@@ -34,7 +34,7 @@ from sliceplane.cli.main import main
 )
 def test_mistakes_are_wrong_usage(flags: list[str], sentence: str) -> None:
     done = CliRunner().invoke(main, ["proxy", *flags])
-    assert done.exit_code == 2, done.output
+    assert done.exit_code == 64, done.output
     assert sentence in " ".join(done.output.split())
 
 
@@ -91,5 +91,5 @@ def test_with_a_file_the_file_decides(tmp_path: Path) -> None:
 
 def test_the_file_of_a_plane_needs_its_proxy(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["up", "--proxy-config", str(tmp_path / "none")])
-    assert done.exit_code == 2
+    assert done.exit_code == 64
     assert "--proxy-config says how to write rules; add --proxy" in " ".join(done.output.split())

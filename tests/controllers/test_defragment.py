@@ -191,7 +191,7 @@ def test_any_slices_are_merged_well(fills: list[int], most: int, at_least_one: b
 def test_a_bound_without_defragmentation_is_wrong_usage() -> None:
     for command in ("up", "controllers"):
         done = CliRunner().invoke(main, [command, "--defragment-writes-per-minute", "5"])
-        assert done.exit_code == 2
+        assert done.exit_code == 64
         assert "--defragment-writes-per-minute bounds --defragment; add it" in " ".join(done.output.split())
     with pytest.raises(ValueError, match="must be positive, not 0"):
         EndpointSliceConfig(defragment_writes_per_minute=0)

@@ -252,7 +252,7 @@ def test_flag_and_gate_that_contradict_each_other() -> None:
     for command in ("up", "controllers"):
         flags = ["--subsetting", "PreferZone", "--feature-gates", "TopologyAwareSubsetting=false"]
         done = CliRunner().invoke(main, [command, *flags])
-        assert done.exit_code == 2
+        assert done.exit_code == 64
         assert "--subsetting contradicts --feature-gates TopologyAwareSubsetting=false" in " ".join(done.output.split())
 
 

@@ -117,7 +117,7 @@ def test_bytes_for_people(count: float, text: str) -> None:
 
 
 def test_json_has_every_figure_of_the_table() -> None:
-    done = CliRunner().invoke(main, ["estimate", "--pods", "250", "--nodes", "10", "--json"])
+    done = CliRunner().invoke(main, ["estimate", "--pods", "250", "--nodes", "10", "-o", "json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.output) == [as_document(Case(pods=250, nodes=10))]
     slices = as_document(Case(pods=250, nodes=10))["scenarios"]["Service Creation/Deletion"]["EndpointSlice"]

@@ -16,7 +16,7 @@ from sliceplane.iptables.fake import FakeTables
 
 HERE = Path(__file__).parent
 OBJECTS = HERE / "objects.yaml"
-MODES = ("nftables", "iptables", "ipvs", "hns")
+MODES = ("nftables", "iptables", "ipvs", "kernelspace")
 
 
 def render(*arguments: str, stdin: str = "") -> Result:
@@ -25,7 +25,7 @@ def render(*arguments: str, stdin: str = "") -> Result:
 
 def rendered(mode: str, family: str = "IPv4", *more: str) -> str:
     node = ("--hostname-override", "node-1", "--detect-local-mode", "NodeCIDR")
-    result = render("--mode", mode, "--from", str(OBJECTS), "--ip-family", family, *node, *more)
+    result = render("--proxy-mode", mode, "--filename", str(OBJECTS), "--ip-family", family, *node, *more)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -46,7 +46,7 @@ def test_the_order_of_objects_does_not_matter(mode: str, tmp_path: Path) -> None
     turned = tmp_path / "turned.yaml"
     turned.write_text("---\n".join(reversed(documents)))
     node = ("--hostname-override", "node-1", "--detect-local-mode", "NodeCIDR")
-    assert render("--mode", mode, "--from", str(turned), *node).stdout == rendered(mode)
+    assert render("--proxy-mode", mode, "--filename", str(turned), *node).stdout == rendered(mode)
 
 
 def test_iptables_text_is_what_a_kernel_takes() -> None:
@@ -72,7 +72,7 @@ def test_ipvs_parts_belong_together(family: str, own: str, length: int) -> None:
 
 
 def test_hns_policies_name_known_endpoints() -> None:
-    document = json.loads(rendered("hns"))
+    document = json.loads(rendered("kernelspace"))
     known = {each["IpConfigurations"][0]["IpAddress"]: each["Flags"] for each in document["Endpoints"]}
     assert known["10.244.1.10"] == 0
     assert known["10.244.2.10"] == 1
@@ -86,7 +86,7 @@ def test_hns_policies_name_known_endpoints() -> None:
 def test_json_from_standard_input_as_kubectl_prints_it() -> None:
     service = {"metadata": {"name": "a", "namespace": "b"}, "spec": {"clusterIP": "10.0.0.1", "ports": [{"port": 1}]}}
     text = json.dumps({"kind": "ServiceList", "apiVersion": "v1", "items": [service]})
-    result = render("--mode", "iptables", "--from", "-", stdin=text)
+    result = render("--proxy-mode", "iptables", "--filename", "-", stdin=text)
     assert result.exit_code == 0, result.output
     assert "-d 10.0.0.1/32" in result.stdout
 
@@ -97,15 +97,25 @@ def test_json_from_standard_input_as_kubectl_prints_it() -> None:
         ("{", "standard input is neither YAML nor JSON"),
         ("just words", "standard input has something that is no object: just words"),
         ("{kind: Service, metadata: {name: [1]}}", "standard input: a Service cannot be read"),
+        ("{kind: Servce, metadata: {name: a}}", "standard input: there is no kind 'Servce'; did you mean 'Service'?"),
+        ("{kind: Deployment, metadata: {name: a}}", "in standard input, only Deployment"),
+        ("{kind: Node, metadata: {name: node-1}}", "name one with --hostname-override, of node-1"),
     ],
 )
 def test_what_cannot_be_read(text: str, message: str) -> None:
-    result = render("--from", "-", stdin=text)
+    result = render("--filename", "-", stdin=text)
     assert result.exit_code == 1
     assert message in result.stderr
 
 
+def test_a_manifest_has_kinds_that_a_proxy_has_no_use_for() -> None:
+    """ServiceAccount is no misspelt Service."""
+    text = "{kind: ServiceAccount, metadata: {name: a}}\n---\n{kind: Service, metadata: {name: a, namespace: b}}\n"
+    result = render("--filename", "-", stdin=text)
+    assert (result.exit_code, result.stderr.partition(":")[0]) == (0, "Note"), result.output
+
+
 def test_two_sources_are_one_too_many() -> None:
-    result = render("--from", str(OBJECTS), "--kubeconfig", "x")
-    assert result.exit_code == 2
+    result = render("--filename", str(OBJECTS), "--kubeconfig", "x")
+    assert result.exit_code == 64
     assert "only one of them" in result.stderr

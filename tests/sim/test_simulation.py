@@ -270,7 +270,7 @@ def test_the_command(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_flags_are_usage_errors(flags: list[str]) -> None:
-    assert CliRunner().invoke(main, ["simulate", "--steps", "1", *flags]).exit_code == 2
+    assert CliRunner().invoke(main, ["simulate", "--steps", "1", *flags]).exit_code == 64
 
 
 def test_every_controller_of_the_roster_can_be_made() -> None:

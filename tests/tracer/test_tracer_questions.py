@@ -6,7 +6,15 @@ import pytest
 from tests.tracer.traced import CLIENT, OUTSIDE, TWO, ask, node, pod, service, slice_of
 
 from sliceplane.api.core import Service
-from sliceplane.tracer.question import AddressTarget, NameTarget, Unanswerable, joined, parse_source, parse_to
+from sliceplane.tracer.question import (
+    AddressTarget,
+    NamedSource,
+    NameTarget,
+    Unanswerable,
+    joined,
+    parse_source,
+    parse_to,
+)
 
 DNS_PORTS = [
     {"name": "dns", "port": 53, "protocol": "UDP"},
@@ -42,8 +50,25 @@ def test_what_is_no_destination(text: str) -> None:
 
 def test_what_is_no_sender() -> None:
     assert parse_source("[fd00::1]") == "fd00::1"
-    with pytest.raises(Unanswerable, match="--from 'api' is not an IP address"):
-        parse_source("api")
+    with pytest.raises(Unanswerable, match="--from 'svc/api' is neither an IP address nor"):
+        parse_source("svc/api")
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("web-7d8f-x", NamedSource("shop", "web-7d8f-x")),
+        ("pod/web.1", NamedSource("shop", "web.1")),
+        ("node/node-1", NamedSource("", "node-1")),
+    ],
+)
+def test_a_sender_by_its_name(text: str, source: NamedSource) -> None:
+    assert parse_source(text, "shop") == source
+
+
+def test_a_name_alone_is_of_the_namespace_that_was_asked_for() -> None:
+    assert parse_to("api:http", "shop") == NameTarget("shop", "api", "http")
+    assert parse_to("api.prod:http", "shop") == NameTarget("prod", "api", "http")
 
 
 def test_addresses_with_ports() -> None:

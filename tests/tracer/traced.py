@@ -103,7 +103,9 @@ def ask(
     slices = [each for each in objects if isinstance(each, EndpointSlice)]
     pods = (SENDER, *(each for each in objects if isinstance(each, Pod)))
     cluster = Cluster(services, nodes, pods, (RANGE,), unread)
-    question = Question(parse_source(source), parse_to(to), protocol, at)
+    sender = parse_source(source)
+    assert isinstance(sender, str), "the story's senders have addresses"
+    question = Question(sender, parse_to(to), protocol, at)
     inquiry = Inquiry(question, cluster, ProxySettings(rules, Gates.parse(gates)))
     while wanted := inquiry.wanted():
         for key in wanted:

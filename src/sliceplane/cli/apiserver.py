@@ -9,6 +9,7 @@ import click
 
 from sliceplane.cli.access import with_access
 from sliceplane.cli.etcd import with_etcd
+from sliceplane.cli.options import Command
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from sliceplane.shell.plane import PlaneConfig
 
 
-@click.command("apiserver")
+@click.command("apiserver", cls=Command)
 @serving_options
 def command(
     *,

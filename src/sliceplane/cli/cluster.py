@@ -31,7 +31,7 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--kubeconfig",
             type=click.Path(dir_okay=False, path_type=Path),
             help="How to reach the API server.  [default: $KUBECONFIG, else a Pod's service account, else "
-            "~/.kube/config]",
+            "~/.kube/config, else the plane that 'sliceplane up' runs for this user]",
         ),
     ):
         command = option(command)
@@ -48,6 +48,22 @@ def rate_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):  # fmt: skip
         command = option(command)
     return command
+
+
+def connect(kubeconfig: Path | None, context: str | None) -> Connection:
+    """The API server of the two flags.  Where neither says, and no kubeconfig is there either, it is the plane that
+    runs from this user's data folder, and stderr says so.  Raises ``KubeconfigError``."""
+    from sliceplane.shell.client.kubeconfig import NoKubeconfig, from_file, load
+    from sliceplane.shell.datadir import running_plane
+
+    try:
+        return load(kubeconfig, context=context)
+    except NoKubeconfig as error:
+        plane = running_plane()
+        if plane is None:
+            raise NoKubeconfig(f"{error}; nor does 'sliceplane up' run from this user's data folder") from error
+        click.echo(f"Note: no kubeconfig is there; this is the plane that runs here: {plane}", err=True)
+        return from_file(plane, context=context)
 
 
 def asked(work: Callable[[], _T], *sentences: type[Exception], exit_code: int = 1) -> _T:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.cluster import cluster_options, limited_client, rate_options
+from sliceplane.cli.cluster import cluster_options, connect, limited_client, rate_options
 from sliceplane.cli.controller_choice import choose, controllers_option
 from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.monitoring import monitoring_options, serve_monitoring
+from sliceplane.cli.options import Command
 from sliceplane.cli.process import on_stop_signal, run, say, spare_collector
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
 from sliceplane.cli.shadow import TROUBLE, check_shadow_flags, run_shadow, shadow_options
@@ -32,7 +33,7 @@ DEFAULT_CONTROLLERS = ("endpointslice-controller", "endpoints-controller", "endp
 LEASE_NAME = "sliceplane-controllers"
 
 
-@click.command("controllers")
+@click.command("controllers", cls=Command)
 @cluster_options
 @controllers_option
 @shadow_options
@@ -81,9 +82,11 @@ def command(
     Prints one line, "ready leading" or "ready standby leader=ID"; with --once a summary.  Stops on SIGINT and
     SIGTERM, and gives the Lease back.
     """
-    from sliceplane.shell.client.kubeconfig import KubeconfigError, load
+    from sliceplane.shell.client.base import Unreachable
+    from sliceplane.shell.client.kubeconfig import KubeconfigError
     from sliceplane.shell.log import configure
     from sliceplane.shell.pages import PageError
+    from sliceplane.shell.preflight import CannotRead
 
     configure(log_level)
     if cleanup and chosen not in ("reverse-mirror-controller", "reverse-mirror"):
@@ -92,13 +95,13 @@ def command(
     entries = _entries(chosen, flags, cleanup=cleanup)
     election = _election(flags)
     try:
-        connection = load(kubeconfig, context=context)
+        connection = connect(kubeconfig, context)
         if flags["shadow"]:
             raise SystemExit(run_shadow(connection, _slice_config(flags), flags, once_timeout if once else None))
         if once or cleanup:
             raise SystemExit(run(_once(connection, entries, flags, once_timeout)))
         run(_serve(connection, entries, election, flags))
-    except (KubeconfigError, PageError) as error:
+    except (KubeconfigError, PageError, CannotRead, Unreachable) as error:
         click.echo(f"Error: {error}", err=True)
         raise SystemExit(TROUBLE if flags["shadow"] else 1) from error
 

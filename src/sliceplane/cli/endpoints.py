@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.cluster import asked, cluster_options
+from sliceplane.cli.cluster import asked, cluster_options, connect
+from sliceplane.cli.options import Group
 from sliceplane.cli.process import show
 from sliceplane.cli.values import DurationType
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 SAFE, NOT_SAFE, COULD_NOT_LOOK = 0, 1, 2
 
 
-@click.group("endpoints")
+@click.group("endpoints", cls=Group)
 def command() -> None:
     """Leave the Endpoints API: what still depends on it, and what is wrong with its objects."""
 
@@ -42,10 +43,9 @@ def audit(
     Reads only (get and list of Services, Endpoints and EndpointSlices), on any cluster.  The last line is the
     verdict.  Exit code 0: safe; 1: not safe, the line says why; 2: could not look.
     """
-    from sliceplane.shell.client.kubeconfig import load
 
     def look() -> Report:
-        return asyncio.run(_audit(load(kubeconfig, context=context), audit_logs, second_look))
+        return asyncio.run(_audit(connect(kubeconfig, context), audit_logs, second_look))
 
     found = asked(look, _CannotLook, exit_code=COULD_NOT_LOOK)
     show(_rendered(found, output), exit_code=COULD_NOT_LOOK)

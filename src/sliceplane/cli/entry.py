@@ -1,16 +1,18 @@
-"""What the ``sliceplane`` program calls first: an installation may be a client only.
+"""What the ``sliceplane`` program calls first: an installation may lack what a command needs.
 
-``pip install sliceplane`` brings the Python client; the commands need an extra.  Who runs the program without it is
-told which, instead of being shown a traceback.  Nothing but the standard library may be imported at module level here.
+The plain package has the Python client and every command that only asks (``trace``, ``estimate``, ...).  What runs a
+part of the plane needs an extra.  A command that lacks one says which, in a line that can be pasted, instead of showing
+a traceback.  Nothing but the standard library may be imported at module level here.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from importlib import metadata
 
-#: modules that only the extras install, and the extra to name to whoever lacks one
+#: modules that only the extras install, and the extra to name to a person who lacks one
 EXTRA_OF = {
-    "click": "server",
     "cryptography": "server",
     "httptools": "server",
     "jsonpatch": "server",
@@ -18,8 +20,11 @@ EXTRA_OF = {
     "structlog": "server",
     "uvicorn": "server",
     "uvloop": "server",
+    "grpc": "etcd",
+    "google": "etcd",
     "matplotlib": "plot",
 }
+PACKAGE = "sliceplane"
 
 
 def main() -> None:
@@ -34,6 +39,22 @@ def main() -> None:
             raise
         wanted = "proxy" if extra == "server" and sys.argv[1:2] == ["proxy"] else extra
         sys.exit(
-            f"sliceplane: {error.name} is not installed, only the Python client is. "
-            f"Run: pip install 'sliceplane[{wanted}]'"
+            f"Error: this needs {error.name}, which the plain package does not bring.  Install it with\n"
+            f"  pip install {requirement(wanted)}"
         )
+
+
+def requirement(extra: str) -> str:
+    """What to tell pip, quoted for a shell: from where this package came, if that is no package index (PEP 610)."""
+    try:
+        told = metadata.distribution(PACKAGE).read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        told = None
+    if told is None:
+        return f"'{PACKAGE}[{extra}]'"
+    origin = json.loads(told)
+    url = origin["url"]
+    vcs = origin.get("vcs_info")
+    if vcs is not None:
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    return f"'{PACKAGE}[{extra}] @ {url}'"

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+from sliceplane.cli.options import Command
 from sliceplane.cli.process import show
 
 
-@click.command("estimate")
+@click.command("estimate", cls=Command)
 @click.option("--pods", type=click.IntRange(1, 10_000_000), metavar="P", help="Endpoints of the Service.")
 @click.option("--nodes", type=click.IntRange(1, 1_000_000), metavar="N", help="Nodes, each of which watches.")
 @click.option(
@@ -18,13 +19,14 @@ from sliceplane.cli.process import show
     help="Endpoints that one EndpointSlice holds.",
 )  # fmt: skip
 @click.option("--hints", is_flag=True, help="Our objects carry a zone hint for every endpoint.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of tables.")
+@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True,
+    help="Tables for people, or one JSON document.")  # fmt: skip
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Also draw the bytes on the wire into FILE (.png, .svg or .pdf; needs matplotlib).",
 )  # fmt: skip
 def command(
-    *, pods: int | None, nodes: int | None, endpoints_per_slice: int, hints: bool, as_json: bool, plot: Path | None
+    *, pods: int | None, nodes: int | None, endpoints_per_slice: int, hints: bool, output: str, plot: Path | None
 ) -> None:
     """Estimate what creating, updating and rolling a Service costs: writes, object sizes, watch events, bytes.
 
@@ -48,7 +50,7 @@ def command(
     else:
         cases = [Case(pods=pods, nodes=nodes, per_slice=endpoints_per_slice)]
         text = report.custom(cases[0], hints=hints)
-    if as_json:
+    if output == "json":
         text = json.dumps([report.as_document(case, hints=hints) for case in cases], indent=2)
     if plot is not None:
         from sliceplane.cli.estimate_plot import draw

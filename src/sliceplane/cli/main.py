@@ -6,27 +6,57 @@ A command's module is imported when the command runs (or its help is asked for),
 
 from __future__ import annotations
 
+import difflib
 from importlib import import_module
+from typing import Final
 
 import click
 
-#: command -> (module, one line of help), in the order of the help: what runs, what looks, what reckons.  Each module
-#: has a click command named ``command``
-COMMANDS: dict[str, tuple[str, str]] = {
-    "up": ("sliceplane.cli.up", "Run the whole plane in one process."),
-    "apiserver": ("sliceplane.cli.apiserver", "Run the API server alone."),
-    "controllers": ("sliceplane.cli.controllers", "Run the controllers against any API server, or as a shadow."),
-    "proxy": ("sliceplane.cli.proxy", "Run the node proxy: the kernel's rules for Services."),
-    "trace": ("sliceplane.cli.trace", "Tell where a packet goes on a node, and why."),
-    "snapshot": ("sliceplane.cli.snapshot", "Copy a running server's state to a file; restore it."),
-    "endpoints": ("sliceplane.cli.endpoints", "Leave the Endpoints API: what still depends on it."),
-    "estimate": ("sliceplane.cli.estimate", "Estimate what a Service costs in writes, events and bytes."),
-    "simulate": ("sliceplane.cli.simulate", "Run the plane on virtual time, under faults, from seeds."),
+from sliceplane.cli.options import Group
+
+#: family -> command -> (module, one line of help), in the order of the help.  Each module has a click command named
+#: ``command``
+FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
+    "Run a part of the plane": {
+        "up": ("sliceplane.cli.up", "Run the whole plane in one process."),
+        "apiserver": ("sliceplane.cli.apiserver", "Run the API server alone."),
+        "controllers": ("sliceplane.cli.controllers", "Run the controllers against any API server, or as a shadow."),
+        "proxy": ("sliceplane.cli.proxy", "Run the node proxy: the kernel's rules for Services."),
+    },
+    "Understand a cluster": {
+        "trace": ("sliceplane.cli.trace", "Tell where a packet goes on a node, and why."),
+        "endpoints": ("sliceplane.cli.endpoints", "Leave the Endpoints API: what still depends on it."),
+    },
+    "Ask what if": {
+        "estimate": ("sliceplane.cli.estimate", "Estimate what a Service costs in writes, events and bytes."),
+        "simulate": ("sliceplane.cli.simulate", "Run the plane on virtual time, under faults, from seeds."),
+    },
+    "Look after it": {
+        "snapshot": ("sliceplane.cli.snapshot", "Copy a running server's state to a file; restore it."),
+        "completion": ("sliceplane.cli.completion", "Print what makes a shell complete commands and options."),
+        "version": ("sliceplane.cli.version", "Tell the versions of this program and of the API it serves."),
+    },
 }
+COMMANDS: Final = {name: told for family in FAMILIES.values() for name, told in family.items()}
+#: an option of ``up`` is also SLICEPLANE_UP_OPTION in the environment
+ENVIRONMENT: Final = "SLICEPLANE"
 
 
-class LazyGroup(click.Group):
+#: exit code for a command line that cannot be understood; below it are the answers of commands
+USAGE: Final = 64
+click.UsageError.exit_code = USAGE
+
+
+class LazyGroup(Group):
     """A group that knows its commands by name and loads them on use."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *(name for name in super().list_commands(ctx) if name not in COMMANDS)]
@@ -38,34 +68,24 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, COMMANDS[name][1]) for name in self.list_commands(ctx) if name in COMMANDS]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        widest = max(len(name) for name in COMMANDS)
+        for family, commands in FAMILIES.items():
+            with formatter.section(family):
+                formatter.write_dl([(name.ljust(widest), summary) for name, (_, summary) in commands.items()])
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
-        click.echo(f"sliceplane, version {version()}")
+        from sliceplane.cli.version import installed
+
+        click.echo(f"sliceplane, version {installed()}")
         ctx.exit()
 
 
-def version() -> str:
-    """Of the package that is installed; of a source tree that runs without being installed, what its project says."""
-    import tomllib
-    from importlib import metadata
-    from pathlib import Path
-
-    try:
-        return metadata.version("sliceplane")
-    except metadata.PackageNotFoundError:
-        project = Path(__file__).parents[3] / "pyproject.toml"
-    try:
-        return f"{tomllib.loads(project.read_text())['project']['version']} (a source tree, not installed)"
-    except (OSError, KeyError, ValueError):
-        return "unknown (not installed)"
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=LazyGroup, context_settings={
+    "help_option_names": ["-h", "--help"], "max_content_width": 100, "auto_envvar_prefix": ENVIRONMENT,
+}, epilog="An option of a command can be set in the environment, too: SLICEPLANE_UP_SECURE_PORT=7443 is "
+    "'sliceplane up --secure-port 7443'.")  # fmt: skip
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
     help="Show the version and exit.")  # fmt: skip
 def main() -> None:

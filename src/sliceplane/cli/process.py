@@ -20,8 +20,11 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """``asyncio.run`` on uvloop's loop, whose turns, sockets and TLS cost a fraction of asyncio's own."""
     import asyncio
 
-    import uvloop
-
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        main.close()  # or Python complains that it was never awaited, under the sentence that helps
+        raise
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 

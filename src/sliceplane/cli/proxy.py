@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.cluster import cluster_options
+from sliceplane.cli.cluster import cluster_options, connect
+from sliceplane.cli.options import Group
 from sliceplane.cli.process import on_stop_signal, say
 from sliceplane.cli.proxy_flags import flag, given_by, proxy_options, used
 from sliceplane.cli.proxy_render import command as render
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group("proxy", invoke_without_command=True)
+@click.group("proxy", cls=Group, invoke_without_command=True)
 @click.option("--config", type=_FILE, help="A KubeProxyConfiguration; flags that it has fields for are not used then.")
 @click.option("--write-config-to", type=_FILE, help="Write the configuration there, with all that it does not say.")
 @cluster_options
@@ -74,7 +75,7 @@ def command(
     if ctx.invoked_subcommand is not None:
         return
     from sliceplane.shell.backend import KernelError
-    from sliceplane.shell.client.kubeconfig import KubeconfigError, load, load_for
+    from sliceplane.shell.client.kubeconfig import KubeconfigError, load_for
     from sliceplane.shell.log import configure
     from sliceplane.shell.pages import PageError
     from sliceplane.shell.proxy_config import ConfigError, written
@@ -105,7 +106,7 @@ def command(
             tells=progress_lease,
             api_timeout_s=healthz_api_timeout,
         )
-        connection = load_for(master, kubeconfig, context=context) if master else load(kubeconfig, context=context)
+        connection = load_for(master, kubeconfig, context=context) if master else connect(kubeconfig, context)
         asyncio.run(_serve(connection, process))
     except (KernelError, KubeconfigError, PageError, ConfigError, SysctlError) as error:
         for line in str(error).splitlines():

@@ -44,8 +44,8 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "oom_score_adj": ("oomScoreAdj",),
     "feature_gates": ("featureGates",),
 }
-#: modes whose rules no kernel here can hold, and their names among renders
-_RENDERED = {"ipvs": "ipvs", "kernelspace": "hns"}
+#: modes whose rules no kernel here can hold
+_RENDERED = ("ipvs", "kernelspace")
 
 
 def _text(flag: str, metavar: str, what: str) -> Callable[..., Any]:
@@ -121,9 +121,7 @@ def given_by(flags: dict[str, Any], gates: Gates) -> dict[str, Value]:
 
     mode = flags["proxy_mode"]
     if mode in _RENDERED:
-        raise click.UsageError(
-            f"--proxy-mode {mode} is for renders only: sliceplane proxy render --mode {_RENDERED[mode]}"
-        )
+        raise click.UsageError(f"--proxy-mode {mode} is for renders only: sliceplane proxy render --proxy-mode {mode}")
     given: dict[str, Value] = {}
     for name in used(flags):
         for path in _FIELDS[name]:

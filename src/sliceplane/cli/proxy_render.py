@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.cluster import asked, cluster_options
+from sliceplane.cli.cluster import asked, cluster_options, connect
+from sliceplane.cli.options import Command
 from sliceplane.cli.process import show
 from sliceplane.cli.values import NetworksType
 
@@ -19,16 +20,17 @@ if TYPE_CHECKING:
     from sliceplane.proxy.snapshot import Objects
 
 
-@click.command("render")
+@click.command("render", cls=Command)
 @click.option(
-    "--mode",
-    type=click.Choice(("nftables", "iptables", "ipvs", "hns")),
+    "--proxy-mode",
+    type=click.Choice(("nftables", "iptables", "ipvs", "kernelspace")),
     default="nftables",
     show_default=True,
-    help="What to render: rules as text, or HCN policies of Windows as JSON.",
+    help="What to render: rules as text; kernelspace: HCN policies of Windows as JSON.",
 )
 @click.option(
-    "--from", "files", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), multiple=True, metavar="FILE",
+    "-f", "--filename", "files", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), multiple=True,
+    metavar="FILE",
     help="Objects in YAML or JSON, - for standard input; may be given several times.  [default: ask the API server]",
 )  # fmt: skip
 @cluster_options
@@ -65,7 +67,7 @@ def command(
     from sliceplane.shell.proxy_render import RenderError, objects_of, render
 
     if files and (kubeconfig is not None or context is not None):
-        raise click.UsageError("--from and --kubeconfig or --context: only one of them says where objects are")
+        raise click.UsageError("--filename and --kubeconfig or --context: only one of them says where objects are")
     node_name = (hostname_override.strip() or socket.gethostname()).lower()
     rules = RulesConfig(
         masquerade_all=flags["masquerade_all"],
@@ -81,11 +83,11 @@ def command(
 
     objects = asked(objects_of_files if files else objects_of_server, RenderError)
     if objects.node is None:
-        click.echo(f"Note: there is no Node {node_name}: the rules are those of a node without a zone", err=True)
+        click.echo(f"Note: there are no Nodes: the rules are those of a node {node_name} without a zone", err=True)
     config = PlaneConfig(node_name=node_name, rules=rules)
     family: Family
     for family in sorted(set(flags["families"])):
-        show(render(flags["mode"], family, config, objects), newline=False)
+        show(render(flags["proxy_mode"], family, config, objects), newline=False)
 
 
 def _read(path: Path) -> tuple[str, str]:
@@ -103,11 +105,10 @@ def _read(path: Path) -> tuple[str, str]:
 
 def _ask(kubeconfig: Path | None, context: str | None, node_name: str) -> Objects:
     from sliceplane.shell.client.http import HttpClient
-    from sliceplane.shell.client.kubeconfig import load
     from sliceplane.shell.proxy_render import objects_from
 
     async def ask() -> Objects:
-        client = HttpClient(load(kubeconfig, context=context))
+        client = HttpClient(connect(kubeconfig, context))
         try:
             return await objects_from(client, node_name)
         finally:

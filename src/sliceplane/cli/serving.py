@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import shlex
 from collections.abc import Callable
 from ipaddress import ip_network
 from pathlib import Path
@@ -191,6 +192,20 @@ def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Servic
         raise SystemExit(1) from error
 
 
+def next_steps(kubeconfig: Path, data_dir: str) -> tuple[str, ...]:
+    """What a person may do now; it follows the line that programs wait for."""
+    from sliceplane.shell.datadir import MEMORY
+
+    kept = (
+        "and all that was written is gone" if data_dir == MEMORY else f"what was written stays in {kubeconfig.parent}"
+    )
+    return (
+        f"  in another terminal:  export KUBECONFIG={shlex.quote(str(kubeconfig))}",
+        "  and then:             kubectl get services,endpointslices --all-namespaces",
+        f"  to stop:              Ctrl-C; {kept}",
+    )
+
+
 async def _drain(plane: Plane, asked_again: asyncio.Event) -> None:
     """Until clients had their time to leave, or a second signal."""
     if not plane.config.shutdown_delay_s:
@@ -219,6 +234,8 @@ async def _run(plane: Plane) -> None:
         if not starting.cancelled():
             await starting
             say(f"ready {plane.url} kubeconfig={plane.kubeconfig}")
+            for line in next_steps(plane.kubeconfig, plane.config.data_dir):
+                say(line)
             # What is there now stays, so the garbage collector need not look at it again.
             gc.freeze()
             spare_collector()

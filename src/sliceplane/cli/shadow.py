@@ -159,6 +159,7 @@ async def _run(
     once_timeout_s: float | None,
 ) -> int:
     from sliceplane.cli.monitoring import serve_monitoring
+    from sliceplane.shell.preflight import check_readable
     from sliceplane.shell.shadow import ShadowRun
 
     stop = asyncio.Event()
@@ -169,6 +170,8 @@ async def _run(
         run = ShadowRun(client, config, grace_s=flags["shadow_grace"])
         stack.push_async_callback(run.close)
         await serve_monitoring(stack, flags, run.pages(), (run.samples, client.samples), run.staleness_s)
+        if once_timeout_s is not None:
+            await check_readable(client, run.watches)
         run.start()
         stopping = asyncio.create_task(stop.wait())
         working = asyncio.create_task(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.options import Command
 from sliceplane.cli.process import show
 from sliceplane.cli.values import DurationType
 
@@ -55,7 +56,7 @@ def _seeds(text: str) -> range:
     return range(int(first), int(last) + 1)
 
 
-@click.command("simulate")
+@click.command("simulate", cls=Command)
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Everything follows from it.")
 @click.option("--seeds", type=_Parsed("A-B", _seeds), help="Run all of these seeds, a line each, instead of --seed.")
 @click.option(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.cluster import asked, cluster_options
+from sliceplane.cli.cluster import asked, cluster_options, connect
+from sliceplane.cli.options import Group
 from sliceplane.cli.process import say
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group("snapshot")
+@click.group("snapshot", cls=Group)
 def command() -> None:
     """Copy the whole state of a server that runs to a file, and make a data directory of such a file."""
 
@@ -34,9 +35,8 @@ def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
     may read it, for Secrets are in it.  Needs the right to get the non-resource URL /sliceplane/snapshot.
     """
     from sliceplane.shell import snapshot
-    from sliceplane.shell.client.kubeconfig import load
 
-    done = _told(lambda: asyncio.run(snapshot.save(load(kubeconfig, context=context), file)))
+    done = _told(lambda: asyncio.run(snapshot.save(connect(kubeconfig, context), file)))
     say(f"saved {done.objects:,} objects of revision {done.revision} to {file} ({done.bytes:,} bytes)")
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.cluster import asked, cluster_options
+from sliceplane.cli.cluster import asked, cluster_options, connect
+from sliceplane.cli.options import Command
 from sliceplane.cli.process import show
 from sliceplane.cli.serving import gates_of
 from sliceplane.cli.values import NetworksType, NodePortAddressesType
 
 if TYPE_CHECKING:
+    from sliceplane.shell.client.base import Client
     from sliceplane.shell.client.kubeconfig import Connection
     from sliceplane.tracer.answer import Answer
     from sliceplane.tracer.inquiry import ProxySettings
@@ -23,10 +26,13 @@ if TYPE_CHECKING:
 ARRIVES, REFUSED, NO_ANSWER = 0, 1, 2
 
 
-@click.command("trace")
-@click.option("--from", "source", required=True, metavar="IP", help="Who sends: a Pod, a Node, or anybody outside.")
+@click.command("trace", cls=Command)
+@click.option("--from", "source", required=True, metavar="IP|POD|node/NODE",
+    help="Who sends: an address, a Pod or a Node by its name.")  # fmt: skip
 @click.option("--to", "target", required=True, metavar="IP:PORT|SERVICE[.NAMESPACE][:PORT]",
     help="A cluster IP, external IP, load balancer address or node port; or a Service by its name.")  # fmt: skip
+@click.option("-n", "--namespace", default="", metavar="NAME",
+    help="Of a Pod or Service that is named without one.  [default: the kubeconfig's]")  # fmt: skip
 @click.option("--protocol", type=click.Choice(("tcp", "udp", "sctp"), case_sensitive=False), default=None,
     help="What the packet is of.  [default: the Service's, else tcp]")  # fmt: skip
 @click.option("--node", default="", metavar="NAME", help="Whose rules.  [default: the sender's node]")
@@ -51,24 +57,39 @@ def command(*, source: str, target: str, node: str, output: str, **flags: Any) -
 
     Exit code 0: it arrives; 1: it is dropped or rejected; 2: no answer, stderr says why.
     """
-    from sliceplane.shell.client.kubeconfig import load
     from sliceplane.tracer.question import Unanswerable
 
     settings = _settings(flags)
 
     def answer_of_server() -> Answer:
-        question = _question(source, target, node, flags["protocol"])
-        return asyncio.run(_trace(load(flags["kubeconfig"], context=flags["context"]), question, settings))
+        connection = connect(flags["kubeconfig"], flags["context"])
+        namespace = flags["namespace"] or connection.namespace
+        return asyncio.run(_trace(connection, _Asked(source, target, node, flags["protocol"], namespace), settings))
 
     answer = asked(answer_of_server, Unanswerable, exit_code=NO_ANSWER)
     show(_rendered(answer, output), exit_code=NO_ANSWER)
     raise SystemExit(ARRIVES if answer.arrives else REFUSED)
 
 
-def _question(source: str, target: str, node: str, protocol: Any) -> Question:
-    from sliceplane.tracer.question import Question, parse_source, parse_to
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The question in the words of the command line."""
 
-    return Question(parse_source(source), parse_to(target), protocol.upper() if protocol else None, node.lower())
+    source: str
+    target: str
+    node: str
+    protocol: Any
+    namespace: str
+
+
+async def _question(client: Client, asked: _Asked) -> Question:
+    from sliceplane.shell.tracing import address_of
+    from sliceplane.tracer.question import AddressTarget, Question, family_of, parse_source, parse_to
+
+    source, to = parse_source(asked.source, asked.namespace), parse_to(asked.target, asked.namespace)
+    if not isinstance(source, str):
+        source = await address_of(client, source, family_of(to.ip) if isinstance(to, AddressTarget) else None)
+    return Question(source, to, asked.protocol.upper() if asked.protocol else None, asked.node.lower())
 
 
 def _settings(flags: dict[str, Any]) -> ProxySettings:
@@ -93,12 +114,12 @@ def _rendered(answer: Answer, output: str) -> str:
     return json.dumps(answer.as_document(), indent=2) if output == "json" else as_text(answer)
 
 
-async def _trace(connection: Connection, question: Question, settings: ProxySettings) -> Answer:
+async def _trace(connection: Connection, asked: _Asked, settings: ProxySettings) -> Answer:
     from sliceplane.shell.client.http import HttpClient
     from sliceplane.shell.tracing import trace
 
     client = HttpClient(connection)
     try:
-        return await trace(client, question, settings)
+        return await trace(client, await _question(client, asked), settings)
     finally:
         await client.close()

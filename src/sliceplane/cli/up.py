@@ -14,6 +14,7 @@ from sliceplane.cli.controller_choice import EVERYBODY, choose, controllers_opti
 from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.emulation import emulation_config, emulation_options
 from sliceplane.cli.etcd import with_etcd
+from sliceplane.cli.options import Command
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
 from sliceplane.cli.slices import check_slice_options, slice_options
 from sliceplane.cli.values import SwitchType
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from sliceplane.shell.plane import PlaneConfig, Service
 
 
-@click.command("up")
+@click.command("up", cls=Command)
 @serving_options
 @controllers_option
 @discovery_options

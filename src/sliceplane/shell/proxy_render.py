@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable
 from typing import Any, Final, Literal
@@ -9,6 +10,7 @@ from typing import Any, Final, Literal
 from sliceplane.api import codec
 from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services
 from sliceplane.kit.ip import Family
@@ -17,7 +19,7 @@ from sliceplane.proxy.selections import common_selector
 from sliceplane.proxy.snapshot import Objects, feed, snapshot
 from sliceplane.shell.client.base import Client
 
-RenderMode = Literal["nftables", "iptables", "ipvs", "hns"]
+RenderMode = Literal["nftables", "iptables", "ipvs", "kernelspace"]
 
 _KINDS: Final[dict[str, tuple[Resource, type[Any]]]] = {
     "Service": (Services, Service),
@@ -25,6 +27,18 @@ _KINDS: Final[dict[str, tuple[Resource, type[Any]]]] = {
     "Node": (Nodes, Node),
     "ServiceCIDR": (ServiceCIDRs, ServiceCIDR),
 }
+#: kinds of Kubernetes whose names are nearly those
+_NEIGHBOURS: Final = (
+    "APIService",
+    "ServiceAccount",
+    "ServiceMonitor",
+    "ServiceEntry",
+    "ServiceExport",
+    "VirtualService",
+)
+#: read if the cluster has them and lets us: before 1.33 there was no stable API of them
+_OPTIONAL: Final = (ServiceCIDRs,)
+_NOT_TO_BE_HAD: Final = (403, 404)
 
 
 class RenderError(Exception):
@@ -54,27 +68,42 @@ def render(mode: RenderMode, family: Family, config: PlaneConfig, objects: Objec
             from sliceplane.ipvs.render import render as render_ipvs
 
             return render_ipvs(snapshot(family, config, objects)).render()
-        case "hns":
+        case "kernelspace":
             from sliceplane.hns.render import render as render_hns
 
             return json.dumps(render_hns(snapshot(family, config, objects)), indent=2) + "\n"
 
 
 def objects_of(texts: Iterable[tuple[str, str]], node_name: str) -> Objects:
-    """From the contents of files (name, text): YAML or JSON, several documents, Lists.  Other kinds are passed over;
-    of two objects with one name the later counts.  Raises ``RenderError``."""
+    """From the contents of files (name, text): YAML or JSON, several documents, Lists.  Other kinds are passed over
+    (a manifest has Deployments, too), but not one that is misspelt, nor files without anything for a proxy.
+    Of two objects with one name the later counts.  Raises ``RenderError``."""
     found: dict[tuple[str, str], Any] = {}
+    passed: dict[str, str] = {}
     for name, text in texts:
         for document in _documents(name, text):
             kind = document.get("kind")
             if kind not in _KINDS:
+                passed[_spelt(name, kind)] = name
                 continue
             try:
                 decoded = codec.decode(codec.encode(document), _KINDS[kind][1])
             except ValueError as error:
                 raise RenderError(f"{name}: a {kind} cannot be read: {error}") from error
             found[kind, decoded.metadata.key] = decoded
+    if passed and not found:
+        raise RenderError(f"there is no {', '.join(_KINDS)} in {', '.join(sorted(set(passed.values())))}, only "
+            f"{', '.join(sorted(passed))}")  # fmt: skip
     return _objects([found[key] for key in sorted(found)], node_name)
+
+
+def _spelt(name: str, kind: Any) -> str:
+    """*kind*, which a proxy has no use for.  Raises ``RenderError`` if it must be meant for one that it has."""
+    text = str(kind)
+    near = difflib.get_close_matches(text, _KINDS, n=1, cutoff=0.75)
+    if near and text not in _NEIGHBOURS:
+        raise RenderError(f"{name}: there is no kind {text!r}; did you mean {near[0]!r}?")
+    return text
 
 
 async def objects_from(client: Client, node_name: str) -> Objects:
@@ -82,12 +111,22 @@ async def objects_from(client: Client, node_name: str) -> Objects:
     selectors = {EndpointSlices.key: common_selector(Gates())}
     found: list[Any] = []
     for resource, projection in _KINDS.values():
-        page = await client.list(resource, label_selector=selectors.get(resource.key, ""))
+        try:
+            page = await client.list(resource, label_selector=selectors.get(resource.key, ""))
+        except StatusError as error:
+            if resource in _OPTIONAL and error.code in _NOT_TO_BE_HAD:
+                continue
+            raise
         found += [codec.decode(item, projection) for item in page.items]
     return _objects(found, node_name)
 
 
 def _objects(found: list[Any], node_name: str) -> Objects:
+    """Raises ``RenderError`` if there are Nodes and none of them is *node_name*: rules of no node help nobody."""
+    names = sorted(each.metadata.name for each in found if isinstance(each, Node))
+    if names and node_name not in names:
+        shown = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+        raise RenderError(f"there is no Node {node_name}: name one with --hostname-override, of {shown}")
     nodes = [each for each in found if isinstance(each, Node) and each.metadata.name == node_name]
     return Objects(
         services=tuple([each for each in found if isinstance(each, Service)]),

@@ -51,6 +51,8 @@ class ShadowRun:
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
         self._host = ControllerHost(self.client, rng=rng, clock=self._clock)
         self._host.add(lambda: ShadowController(config, self.ledger), max_in_flight=CONFIRMATIONS_MAX)
+        #: what is read
+        self.watches = ShadowController(config, self.ledger).info.watches
 
     def start(self) -> None:
         self._host.start()

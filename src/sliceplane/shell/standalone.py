@@ -25,6 +25,7 @@ from sliceplane.shell.events import EventRecorder
 from sliceplane.shell.host import ControllerHost
 from sliceplane.shell.host.host import HostStatus
 from sliceplane.shell.pages import Page
+from sliceplane.shell.preflight import check_readable
 from sliceplane.shell.reflect import loop_clock
 
 #: a controller without work for so long has none: its own writes came back long ago
@@ -134,7 +135,8 @@ class OnceSummary:
 
 
 async def reconcile_once(client: Client, entries: tuple[Entry, ...], *, timeout_s: float) -> OnceSummary:
-    """Run until every controller is at rest, or for *timeout_s*."""
+    """Run until every controller is at rest, or for *timeout_s*.  Raises ``CannotRead`` and ``Unreachable`` before."""
+    await check_readable(client, [watched for entry in entries for watched in entry.make().info.watches])
     clock = loop_clock(time.time())
     host = make_host(client, entries, Rng(int.from_bytes(os.urandom(8), "big")), clock)
     began = clock()

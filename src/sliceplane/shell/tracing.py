@@ -17,6 +17,7 @@ from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, ServiceCIDRs, Services
+from sliceplane.kit.ip import Family
 from sliceplane.proxy.endpoints import slices_of
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.selections import reads_slices
@@ -25,7 +26,7 @@ from sliceplane.tracer.answer import Answer
 from sliceplane.tracer.cluster import Cluster
 from sliceplane.tracer.explain import explain
 from sliceplane.tracer.inquiry import Inquiry, ProxySettings
-from sliceplane.tracer.question import AddressTarget, Question
+from sliceplane.tracer.question import AddressTarget, NamedSource, Question, Unanswerable, family_of
 
 PAGE_OBJECTS: Final = 500
 LISTS_MAX: Final = 3
@@ -60,6 +61,27 @@ async def trace(client: Client, question: Question, settings: ProxySettings) -> 
             for key in wanted:
                 group.create_task(read(key))
     return explain(inquiry)
+
+
+async def address_of(client: Client, source: NamedSource, family: Family | None) -> str:
+    """The address that *source* sends from: of *family*, else its first.  Raises ``Unanswerable``."""
+    try:
+        if source.namespace:
+            pod = codec.decode(await client.get(Pods, source.namespace, source.name), Pod)
+            found = [each.ip for each in (pod.status.pod_ips or ()) if each.ip] if pod.status else []
+        else:
+            node = codec.decode(await client.get(Nodes, "", source.name), Node)
+            found = [each.address for each in (node.status.addresses or ()) if each.type == "InternalIP"]
+    except StatusError as error:
+        if error.code != 404:
+            raise
+        raise Unanswerable(f"--from: there is no {source}") from error
+    fitting = [ip for ip in found if family is None or family_of(ip) == family]
+    if not fitting:
+        raise Unanswerable(
+            f"--from: {source} has no {family or 'IP'} address" + (f", only {found[0]}" if found else "")
+        )
+    return fitting[0]
 
 
 async def _slices(client: Client, key: ServiceKey, settings: ProxySettings) -> tuple[EndpointSlice, ...]:

@@ -43,6 +43,17 @@ class NameTarget:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedSource:
+    """A Pod, or with an empty *namespace* a Node, whose address the cluster knows."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"Pod {self.namespace}/{self.name}" if self.namespace else f"Node {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """*source* is canonical; without *protocol* it is the Service's, or TCP; *node* may be "" where it follows."""
 
@@ -52,16 +63,20 @@ class Question:
     node: str = ""
 
 
-def parse_source(text: str) -> str:
+def parse_source(text: str, namespace: str = NAMESPACE_DEFAULT) -> str | NamedSource:
+    """An IP address in canonical form, ``[pod/]NAME`` (a Pod of *namespace*) or ``node/NAME``."""
     ip = canonical(text.removeprefix("[").removesuffix("]"))
-    if ip is None:
-        raise Unanswerable(f"--from {text!r} is not an IP address")
-    return ip
+    if ip is not None:
+        return ip
+    kind, _, name = text.rpartition("/")
+    if kind not in ("", "pod", "node") or not _NAME.fullmatch(name):
+        raise Unanswerable(f"--from {text!r} is neither an IP address nor [pod/]NAME nor node/NAME")
+    return NamedSource("" if kind == "node" else namespace, name)
 
 
-def parse_to(text: str) -> AddressTarget | NameTarget:
+def parse_to(text: str, in_namespace: str = NAMESPACE_DEFAULT) -> AddressTarget | NameTarget:
     """``ADDRESS:PORT``, ``[ADDRESS]:PORT`` or ``SERVICE[.NAMESPACE][:PORT]``; what DNS adds to a Service's name
-    (``.svc`` and the cluster's domain) is passed over."""
+    (``.svc`` and the cluster's domain) is passed over.  A name alone is of *in_namespace*."""
     bare = canonical(text.removeprefix("[").removesuffix("]"))
     if bare is not None:
         return AddressTarget(bare, 0)
@@ -74,7 +89,7 @@ def parse_to(text: str) -> AddressTarget | NameTarget:
             raise Unanswerable(f"--to {text!r}: a port is a number from 1 to {PORT_MAX}")
         return AddressTarget(ip, int(port))
     name, _, rest = host.partition(".")
-    namespace = re.sub(r"(^|\.)svc(\..*)?$", "", rest) or NAMESPACE_DEFAULT
+    namespace = re.sub(r"(^|\.)svc(\..*)?$", "", rest) or in_namespace
     if not _NAME.fullmatch(host) or "." in namespace:
         raise Unanswerable(f"--to {text!r} is neither an address and a port nor SERVICE[.NAMESPACE][:PORT]")
     return NameTarget(namespace, name, port)

@@ -23,12 +23,22 @@ from sliceplane.shell.client.kubeconfig_files import (
     ClusterEntry,
     ExecEntry,
     KubeconfigError,
+    NoKubeconfig,
     UserEntry,
     choose,
 )
 from sliceplane.shell.client.tls import Pem, Tls
 
-__all__ = ["Connection", "KubeconfigError", "default_path", "default_paths", "from_file", "in_cluster", "load"]
+__all__ = [
+    "Connection",
+    "KubeconfigError",
+    "NoKubeconfig",
+    "default_path",
+    "default_paths",
+    "from_file",
+    "in_cluster",
+    "load",
+]
 
 IN_CLUSTER_FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 #: the extension of a cluster that login programs are told of
@@ -57,7 +67,7 @@ def load(path: str | Path | None = None, *, context: str | None = None) -> Conne
     """Read a kubeconfig.
 
     Without *path*: the files of ``KUBECONFIG``, merged; else the service account if this is a pod; else
-    ``~/.kube/config``.  Raises ``KubeconfigError``.
+    ``~/.kube/config``.  Raises ``KubeconfigError``, ``NoKubeconfig`` among them.
     """
     if path is not None:
         return from_file(Path(path), context=context)
@@ -66,14 +76,18 @@ def load(path: str | Path | None = None, *, context: str | None = None) -> Conne
     if context is None and "KUBERNETES_SERVICE_HOST" in os.environ and Path(IN_CLUSTER_FOLDER, "token").exists():
         return in_cluster()
     if not default_path().exists():
-        raise KubeconfigError(f"there is no kubeconfig {default_path()}: name one with --kubeconfig or in KUBECONFIG")
+        raise NoKubeconfig(f"there is no kubeconfig {default_path()}: name one with --kubeconfig or in KUBECONFIG")
     return from_file(default_path(), context=context)
 
 
 def default_paths() -> list[Path]:
-    """The files of ``KUBECONFIG``, else the one where everybody looks."""
+    """The files of ``KUBECONFIG``, else kubectl's own.  Raises ``NoKubeconfig`` where there is no home for it."""
     named = [part for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
-    return [Path(part).expanduser() for part in named or ["~/.kube/config"]]
+    try:
+        return [Path(part).expanduser() for part in named or ["~/.kube/config"]]
+    except RuntimeError as error:
+        why = "there is no home directory with a .kube/config: set HOME, name a file in KUBECONFIG, or use --kubeconfig"
+        raise NoKubeconfig(why) from error
 
 
 def load_for(server: str, path: str | Path | None = None, *, context: str | None = None) -> Connection:

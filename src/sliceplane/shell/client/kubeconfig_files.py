@@ -19,6 +19,10 @@ class KubeconfigError(Exception):
     """The configuration cannot be used.  The text is a sentence for a person and names the file."""
 
 
+class NoKubeconfig(KubeconfigError):
+    """No file was named, and there is none where one is looked for."""
+
+
 class ClusterEntry(msgspec.Struct, frozen=True, rename="kebab"):
     server: str = "http://localhost:8080"
     certificate_authority: str | None = None

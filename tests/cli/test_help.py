@@ -1,0 +1,99 @@
+"""The help as a person sees it: 80 columns, no word torn apart, what matters first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from sliceplane.cli.main import COMMANDS, main
+from sliceplane.cli.options import FIRST, GROUPS, heading
+
+#: options of ``up`` that a person needs at first; more under the first heading is a wall again
+FIRST_MAX = 12
+
+
+def command_lines() -> Iterator[tuple[str, ...]]:
+    for name in COMMANDS:
+        yield (name,)
+        made = main.get_command(click.Context(main), name)
+        if isinstance(made, click.Group):
+            yield from ((name, below) for below in made.commands)
+
+
+def help_of(words: tuple[str, ...]) -> str:
+    done = CliRunner().invoke(main, [*words, "--help"], terminal_width=80)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("words", [(), *command_lines()], ids=" ".join)
+def test_no_line_is_wider_than_the_terminal(words: tuple[str, ...]) -> None:
+    assert [line for line in help_of(words).splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("words", [*command_lines()], ids=" ".join)
+def test_every_option_is_told_once_and_in_one_piece(words: tuple[str, ...]) -> None:
+    command: click.Command | None = main
+    for word in words:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), word)
+    assert command is not None
+    lines = help_of(words).partition("\nOptions:\n")[2].splitlines()
+    for option in command.params:
+        if isinstance(option, click.Option):
+            told = [line for line in lines if re.match(rf"  (-[\w-]+, )*{option.opts[0]}(?![\w-])", line)]
+            assert len(told) == 1, (option.opts, told)
+
+
+def test_a_url_in_a_help_text_can_be_copied() -> None:
+    assert "https://kubernetes.default.svc.cluster.local" in help_of(("up",))
+
+
+def test_what_matters_comes_first() -> None:
+    text = help_of(("up",))
+    first = text.partition("\nOptions:\n")[2].partition("\n\n")[0]
+    options = re.findall(r"^  (?:-\w, )?--([\w-]+)", first, re.MULTILINE)
+    assert {"secure-port", "data-dir", "emulate", "proxy"} <= set(options)
+    assert len(options) <= FIRST_MAX
+    assert "etcd-cafile" not in options
+
+
+def test_each_pattern_of_a_group_stands_for_an_option() -> None:
+    names: set[str] = set()
+    for words in command_lines():
+        command: click.Command | None = main
+        for word in words:
+            assert isinstance(command, click.Group)
+            command = command.get_command(click.Context(command), word)
+        assert command is not None
+        names |= {each.name or "" for each in command.params}
+    used = {heading(name) for name in names}
+    assert used - {FIRST} == {title for title, _ in GROUPS}
+
+
+def test_a_command_that_is_misspelt() -> None:
+    done = CliRunner().invoke(main, ["trce"])
+    assert done.exit_code == 64
+    assert "No such command 'trce'. Did you mean 'trace'?" in done.output
+
+
+def test_an_option_in_the_environment() -> None:
+    done = CliRunner().invoke(main, ["up"], env={"SLICEPLANE_UP_SECURE_PORT": "not-a-port"})
+    assert done.exit_code == 64
+    assert "'--secure-port'" in done.output
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str) -> None:
+    done = CliRunner().invoke(main, ["completion", shell], prog_name="sliceplane")
+    assert done.exit_code == 0
+    assert "_SLICEPLANE_COMPLETE" in done.output
+
+
+def test_version_for_programs() -> None:
+    done = CliRunner().invoke(main, ["version", "-o", "json"])
+    assert '"kubernetes": "1.36"' in done.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 
 import click
@@ -97,3 +98,21 @@ def test_completion(shell: str) -> None:
 def test_version_for_programs() -> None:
     done = CliRunner().invoke(main, ["version", "-o", "json"])
     assert '"kubernetes": "1.36"' in done.output
+
+
+def test_examples_can_be_parsed() -> None:
+    """Each is a command line of ours whose options exist; what it needs is not there, so it is not run."""
+    seen = 0
+    for words in command_lines():
+        command: click.Command | None = main
+        for word in words:
+            assert isinstance(command, click.Group)
+            command = command.get_command(click.Context(command), word)
+        for _, line in getattr(command, "examples", ()):
+            ours = line.rpartition("| ")[2].partition(" > ")[0]
+            if not ours.startswith(f"sliceplane {' '.join(words)}"):
+                continue
+            assert command is not None
+            command.make_context(words[-1], shlex.split(ours)[1 + len(words) :])
+            seen += 1
+    assert seen >= 12

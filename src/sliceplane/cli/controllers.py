@@ -33,7 +33,10 @@ DEFAULT_CONTROLLERS = ("endpointslice-controller", "endpoints-controller", "endp
 LEASE_NAME = "sliceplane-controllers"
 
 
-@click.command("controllers", cls=Command)
+@click.command("controllers", cls=Command, examples=[
+    ("compare with what a cluster's own controller wrote", "sliceplane controllers --shadow --once"),
+    ("put EndpointSlices and Endpoints right, once", "sliceplane controllers --once --kubeconfig admin.kubeconfig"),
+])  # fmt: skip
 @cluster_options
 @controllers_option
 @shadow_options

@@ -11,7 +11,10 @@ from sliceplane.cli.options import Command
 from sliceplane.cli.process import show
 
 
-@click.command("estimate", cls=Command)
+@click.command("estimate", cls=Command, examples=[
+    ("the sample cases of the KEP", "sliceplane estimate"),
+    ("a Service of yours, and a picture", "sliceplane estimate --pods 3000 --nodes 200 --plot bytes.png"),
+])  # fmt: skip
 @click.option("--pods", type=click.IntRange(1, 10_000_000), metavar="P", help="Endpoints of the Service.")
 @click.option("--nodes", type=click.IntRange(1, 1_000_000), metavar="N", help="Nodes, each of which watches.")
 @click.option(
@@ -33,9 +36,6 @@ def command(
     With --pods and --nodes for that Service; without them for the two sample cases of KEP-0752, as the KEP has
     them.  Under the KEP's figures stand those of the objects that Sliceplane really writes.
 
-    \b
-    sliceplane estimate
-    sliceplane estimate --pods 3000 --nodes 200 --plot bytes.png
     """
     from sliceplane.estimate import kep, report
     from sliceplane.estimate.scale import Case

@@ -23,11 +23,8 @@ _COLORS: Final = {Design.ENDPOINTS: "#b3382c", Design.SLICES: "#1f6fb2", Design.
 
 def draw(case: Case, path: Path, *, hints: bool = False) -> None:
     """Write the picture; its form follows the name's ending.  Raises ``click.ClickException`` where it cannot."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import FuncFormatter
-    except ImportError as error:
-        raise click.ClickException("--plot needs matplotlib: pip install 'sliceplane[plot]'") from error
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
     counts = sorted({*(point * 10**decade for decade in _DECADES for point in _POINTS), case.pods})
     figure = Figure(figsize=(14, 4.8), layout="constrained")

@@ -93,12 +93,8 @@ def with_etcd(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
         )
     if not flags["etcd_prefix"].strip("/"):
         raise click.BadParameter("it must not be empty", param_hint="'--etcd-prefix'")
-    try:
-        from sliceplane.shell.storage.etcd.client import EtcdConfig
-    except ModuleNotFoundError as error:
-        raise click.UsageError(
-            f"--etcd needs more than is installed ({error}): pip install 'sliceplane[etcd]'"
-        ) from error
+    from sliceplane.shell.storage.etcd.client import EtcdConfig
+
     etcd = EtcdConfig(
         servers=flags["etcd_servers"],
         prefix=flags["etcd_prefix"],

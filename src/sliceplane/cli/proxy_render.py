@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from sliceplane.proxy.snapshot import Objects
 
 
-@click.command("render", cls=Command)
+@click.command("render", cls=Command, examples=[
+    ("what a node of this cluster should have", "sliceplane proxy render --hostname-override node-1"),
+    ("what a change would make of the rules",
+     "kubectl get svc,endpointslices -Ao yaml | sliceplane proxy render -f -"),
+])  # fmt: skip
 @click.option(
     "--proxy-mode",
     type=click.Choice(("nftables", "iptables", "ipvs", "kernelspace")),

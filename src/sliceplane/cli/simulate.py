@@ -56,7 +56,10 @@ def _seeds(text: str) -> range:
     return range(int(first), int(last) + 1)
 
 
-@click.command("simulate", cls=Command)
+@click.command("simulate", cls=Command, examples=[
+    ("one run under faults", "sliceplane simulate --seed 7 --faults heavy"),
+    ("look for a seed that breaks an invariant", "sliceplane simulate --seeds 1-500 --jobs 2 --until-failure"),
+])  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Everything follows from it.")
 @click.option("--seeds", type=_Parsed("A-B", _seeds), help="Run all of these seeds, a line each, instead of --seed.")
 @click.option(

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 ARRIVES, REFUSED, NO_ANSWER = 0, 1, 2
 
 
-@click.command("trace", cls=Command)
+@click.command("trace", cls=Command, examples=[
+    ("from a Pod to a Service", "sliceplane trace --from web-7d8f-x --to api.shop:http"),
+    ("from outside to a node port", "sliceplane trace --from 203.0.113.9 --to 192.168.1.11:30080 --node node-1"),
+])  # fmt: skip
 @click.option("--from", "source", required=True, metavar="IP|POD|node/NODE",
     help="Who sends: an address, a Pod or a Node by its name.")  # fmt: skip
 @click.option("--to", "target", required=True, metavar="IP:PORT|SERVICE[.NAMESPACE][:PORT]",

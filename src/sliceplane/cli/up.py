@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from sliceplane.shell.plane import PlaneConfig, Service
 
 
-@click.command("up", cls=Command)
+@click.command("up", cls=Command, examples=[
+    ("a plane that forgets, with three emulated nodes in two zones",
+     "sliceplane up --data-dir memory: --emulate --emulate-nodes 3 --zones a,b"),
+    ("a plane that stays, and the rules of this machine (root)", "sliceplane up --proxy"),
+])  # fmt: skip
 @serving_options
 @controllers_option
 @discovery_options

@@ -1,0 +1,116 @@
+"""``pip install sliceplane`` without an extra: the commands that only ask work, the others say what to install."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from tests.e2e.running import ROOT
+
+from sliceplane.cli import entry
+
+#: runs the program as if the modules of all extras were missing
+PLAIN = f"""
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {sorted(entry.EXTRA_OF)!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+from sliceplane.cli.entry import main
+main()
+"""
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", PLAIN, *words],
+        env={"PATH": f"{os.environ['PATH']}:/usr/sbin", "PYTHONPATH": str(ROOT / "src"), "HOME": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--version",),
+        ("--help",),
+        ("version",),
+        ("up", "--help"),
+        ("proxy", "--help"),
+        ("controllers", "--help"),
+        ("estimate",),
+        ("simulate", "--steps", "1"),
+        ("completion", "bash"),
+        ("proxy", "render", "-f", str(ROOT / "tests/render/objects.yaml"), "--hostname-override", "node-1"),
+    ],
+    ids=" ".join,
+)
+def test_what_works_without_an_extra(words: tuple[str, ...]) -> None:
+    done = run(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("up", "--data-dir", "memory:"), "server"),
+        (("controllers", "--once", "--kubeconfig", "KUBECONFIG"), "server"),
+        (("proxy", "--kubeconfig", "KUBECONFIG"), "proxy"),
+        (("estimate", "--pods", "3", "--nodes", "1", "--plot", "/nonexistent/x.png"), "plot"),
+    ],
+)
+def test_what_needs_an_extra_says_which(words: tuple[str, ...], extra: str, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text('{"clusters":[{"name":"a","cluster":{"server":"http://127.0.0.1:1"}}],"current-context":"a",'
+        '"contexts":[{"name":"a","context":{"cluster":"a"}}]}')  # fmt: skip
+    done = run(*(str(kubeconfig) if word == "KUBECONFIG" else word for word in words))
+    assert done.returncode == 1
+    assert f"sliceplane[{extra}]" in done.stderr
+    assert len(done.stderr.splitlines()) == 2, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("origin", "told"),
+    [
+        (None, "'sliceplane[server]'"),
+        ({"url": "file:///src", "dir_info": {}}, "'sliceplane[server] @ file:///src'"),
+        (
+            {"url": "https://example.net/s.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            "'sliceplane[server] @ git+https://example.net/s.git@abc'",
+        ),
+    ],
+)
+def test_the_line_to_paste_names_where_the_package_came_from(
+    origin: object, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            assert name == "direct_url.json"
+            return None if origin is None else json.dumps(origin)
+
+    monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
+    assert entry.requirement("server") == told
+
+
+def test_every_extra_that_is_named_exists() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(entry.EXTRA_OF.values()) | {"proxy"} == set(project["optional-dependencies"])
+
+
+def test_uvicorn_still_has_what_the_listener_extends() -> None:
+    """Before 0.45 the method has no such name: pipelined disconnects were handled no more, in silence."""
+    import inspect
+
+    from uvicorn.protocols.http import httptools_impl
+
+    assert "self._start_asgi_task(" in inspect.getsource(httptools_impl.HttpToolsProtocol.on_headers_complete)

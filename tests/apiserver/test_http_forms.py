@@ -127,6 +127,43 @@ def test_table(server: Server) -> None:
     assert server.get(f"{ES}/table", Accept=TABLE.replace("json", "vnd.kubernetes.protobuf")).code == 406
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+        "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+        "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+    ],
+)
+def test_a_review_has_no_columns(server: Server, path: str) -> None:
+    """Upstream has no table convertor for them: a Table alone is 406, and kubectl's list of wishes ends with JSON."""
+    body = {"spec": {"namespace": "default", "resourceAttributes": {"verb": "get", "resource": "pods"}}}
+    body = {} if path.endswith("selfsubjectreviews") else body
+    if path.endswith("rulesreviews"):
+        body["spec"].pop("resourceAttributes")
+    else:
+        body.get("spec", {}).pop("namespace", None)
+    refused = server.request("POST", path, body, Accept=TABLE)
+    types = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+    assert_status(refused, 406, "NotAcceptable", f"only the following media types are accepted: {types}")
+    assert server.request("POST", path, body, Accept=f"{TABLE},application/json").json["kind"].endswith("Review")
+
+
+@pytest.mark.parametrize("subresource", ["log", "exec", "attach", "portforward", "proxy"])
+def test_a_person_who_asks_for_a_container_is_told_that_there_is_none(server: Server, subresource: str) -> None:
+    reply = server.get(f"/api/v1/namespaces/default/pods/a/{subresource}")
+    why = f"there is no {subresource} of a pod here: this server keeps objects, no containers run behind it"
+    assert_status(reply, 404, "NotFound", why)
+    assert server.get("/api/v1/namespaces/default/pods/a/nonsense").json["message"].startswith("the server could not")
+
+
+def test_a_timeout_is_a_duration_as_go_reads_it(server: Server) -> None:
+    """Some 292 years is the most that Go's type holds."""
+    assert server.get(f"{CM}?timeout=9999999999h").code == 400
+    assert server.get(f"{CM}?timeout=%D9%A3s").code == 400
+    assert server.get(f"{CM}?timeout=30s").code == 200
+
+
 def test_partial_metadata(server: Server) -> None:
     server.request("POST", CM, config_map("partial", a="1"))
     one = server.get(f"{CM}/partial", Accept=PARTIAL).json

@@ -25,6 +25,8 @@ from sliceplane.kit.durations import format_duration, parse_duration
         ("+5s", 5.0),
         ("100us", 1e-4),
         ("100ns", 1e-7),
+        ("100\u00b5s", 1e-4),
+        ("100\u03bcs", 1e-4),
         ("", None),
         ("s", None),
         ("5", None),

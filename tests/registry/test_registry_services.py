@@ -176,6 +176,32 @@ def test_load_balancers(api: Any) -> None:
     api.registry.check()
 
 
+def test_a_health_check_port_is_no_node_port_of_the_same_service(api: Any) -> None:
+    """kube-proxy listens at one and the kernel translates the other: upstream refuses the pair at allocation."""
+    local = {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}
+    taken = "provided port is already allocated"
+    pair = service(**local, healthCheckNodePort=30500, ports=[{"port": 80, "nodePort": 30500}])
+    error = api.fails("create", Services, pair)
+    assert error.message == f'Service "s" is invalid: spec.healthCheckNodePort: Invalid value: 30500: {taken}'
+    api.create(Services, service(**local, healthCheckNodePort=30500))
+    moved = service(**local, healthCheckNodePort=30500, ports=[{"port": 80, "nodePort": 30500}])
+    error = api.fails("update", Services, "s", moved)
+    assert error.message == f'Service "s" is invalid: spec.ports[0].nodePort: Invalid value: 30500: {taken}'
+    api.registry.check()
+
+
+def test_a_node_port_that_is_chosen_leaves_the_requested_health_check_port_alone(api: Any) -> None:
+    """All ports of the range but two are taken, and one of them is asked for by the Service itself."""
+    for first in range(30000, 32768, 100):
+        ports = [{"name": f"p{n}", "port": n, "nodePort": n} for n in range(first, min(first + 100, 32768))]
+        api.create(
+            Services, service(f"s{first}", type="NodePort", ports=[p for p in ports if p["port"] not in (30500, 31500)])
+        )
+    wanted = service("t", type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=30500)
+    spec = spec_of(api.create(Services, wanted))
+    assert (spec["healthCheckNodePort"], spec["ports"][0]["nodePort"]) == (30500, 31500)
+
+
 def test_dry_run_holds_nothing_and_shows_placeholders(api: Any) -> None:
     spec = spec_of(api.create(Services, service(type="NodePort"), dry_run=True))
     assert (spec["clusterIP"], spec["ports"][0]["nodePort"]) == ("10.96.0.1", 32769)

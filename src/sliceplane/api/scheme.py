@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_ip_name, check_path_segment
 
@@ -438,3 +438,11 @@ def by_storage_key(storage_key: str) -> Resource:
 def stored_form(resource: Resource) -> Resource:
     """The resource in whose form objects of *resource* are stored: itself, unless it is a view of another."""
     return _BY_KEY[resource.storage] if resource.is_view else resource
+
+
+#: subresources whose objects are not of the resource's own kind: their version and kind
+FOREIGN_SUBRESOURCES: Final = {
+    "binding": ("v1", "Binding"),
+    "scale": ("autoscaling/v1", "Scale"),
+    "token": ("authentication.k8s.io/v1", "TokenRequest"),
+}

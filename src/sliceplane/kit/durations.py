@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_UNITS_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}  # Go's
-_PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)", re.ASCII)
+#: Go's; a micro is U+00B5, the sign, or U+03BC, the letter
+_UNITS_S: Final = {
+    "ns": 1e-9, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0,
+}  # fmt: skip
+_PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)", re.ASCII)
 _WHOLE: Final = re.compile(rf"(?P<sign>[-+]?)(?P<parts>(?:{_PART.pattern})+)", re.ASCII)
 #: Go counts nanoseconds in 63 bits: about 292 years
 DURATION_MAX_S: Final = (1 << 63) / 1e9

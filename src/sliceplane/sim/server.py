@@ -11,7 +11,7 @@ from functools import lru_cache
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import FOREIGN_SUBRESOURCES, Resource
 from sliceplane.api.strict import read_body
 from sliceplane.controllers.base import Watched, Write
 from sliceplane.kit.rng import Rng
@@ -184,7 +184,7 @@ class Server:
 
 
 def _decode(write: Write) -> Body:
-    if write.subresource in ("binding", "scale"):
+    if write.subresource in FOREIGN_SUBRESOURCES:
         return Body(document=decode_document(write.body))
     decoded = read_body(write.resource, write.body)
     return Body(document=decoded.document, problems=decoded.problems)

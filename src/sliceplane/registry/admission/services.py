@@ -115,7 +115,7 @@ class ServiceLedgers:
         ip_families.settle(new, old, self._families)
         self._give_addresses(key, new, dry_run)
         if needs_node_ports(new["spec"]):
-            self._give_ports(key, new, dry_run)
+            self._give_ports(key, new, old, dry_run)
         if _needs_health_port(new["spec"]):
             self._give_health_port(key, new, dry_run)
 
@@ -156,15 +156,18 @@ class ServiceLedgers:
         taken = told is not None and told.service != key
         return _TAKEN_IP if reserved or holder not in (None, key) or (taken and holder != key) else ""
 
-    def _give_ports(self, key: Key, document: Document, dry_run: bool) -> None:
+    def _give_ports(self, key: Key, document: Document, old: Document | None, dry_run: bool) -> None:
+        """The Service's own health check port is as taken as anybody's: two listeners cannot share it."""
         ports: list[Document] = document["spec"].get("ports", [])
+        health = document["spec"].get("healthCheckNodePort", 0) if _needs_health_port(document["spec"]) else 0
+        held = health if old is not None and old["spec"].get("healthCheckNodePort") == health else 0
         chosen: dict[int, int] = {}
         for index, port in enumerate(ports):
             number = port.get("nodePort", 0)
             if number:
-                self._claim_port(key, document, f"spec.ports[{index}].nodePort", number)
+                self._claim_port(key, document, f"spec.ports[{index}].nodePort", number, {held})
                 chosen.setdefault(port["port"], number)
-        taken = {port["nodePort"] for port in ports if port.get("nodePort")}
+        taken = {port["nodePort"] for port in ports if port.get("nodePort")} | {health}
         for port in ports:
             if port.get("nodePort"):
                 continue
@@ -180,18 +183,19 @@ class ServiceLedgers:
     def _give_health_port(self, key: Key, document: Document, dry_run: bool) -> None:
         spec = document["spec"]
         number = spec.get("healthCheckNodePort", 0)
-        if number:
-            self._claim_port(key, document, "spec.healthCheckNodePort", number)
-            return
         taken = {port["nodePort"] for port in spec.get("ports", ()) if port.get("nodePort")}
+        if number:
+            self._claim_port(key, document, "spec.healthCheckNodePort", number, taken)
+            return
         spec["healthCheckNodePort"] = self._new_port(taken, dry_run)
 
-    def _claim_port(self, key: Key, document: Document, path: str, number: int) -> None:
+    def _claim_port(self, key: Key, document: Document, path: str, number: int, own: set[int]) -> None:
+        """*own*: what the Service itself uses for something else."""
         problem = ""
         if number not in self._ports:
             valid = f"{self._ports.ranges[0].first}-{self._ports.ranges[0].last}"
             problem = f"provided port is not in the valid range. The range of valid ports is {valid}"
-        elif self._ports.holder(number) not in (None, key):
+        elif number in own or self._ports.holder(number) not in (None, key):
             problem = _TAKEN_PORT
         if problem:
             raise _invalid(document, [invalid_value(path, number, problem)])

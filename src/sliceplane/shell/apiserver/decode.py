@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from sliceplane.api.errors import StatusError, bad_request, show, unsupported_media_type
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import FOREIGN_SUBRESOURCES, Resource
 from sliceplane.registry.types import Body, DeleteOptions, PatchType
 from sliceplane.shell.apiserver.negotiate import JSON, PROTOBUF, YAML
 from sliceplane.shell.apiserver.params import delete_options_of_document, delete_options_of_query
@@ -21,12 +21,6 @@ _PATCH_TYPES: dict[str, PatchType] = {
     "application/merge-patch+json": "merge",
     "application/strategic-merge-patch+json": "strategic",
     "application/apply-patch+yaml": "apply",
-}
-#: objects of subresources that are not the resource's own kind: version and kind
-_SUBRESOURCE_KINDS = {
-    "binding": ("v1", "Binding"),
-    "scale": ("autoscaling/v1", "Scale"),
-    "token": ("authentication.k8s.io/v1", "TokenRequest"),
 }
 _DELETE_OPTIONS_VERSIONS = ("v1", "meta.k8s.io/v1")
 
@@ -43,7 +37,7 @@ def decode_object(request: Request, raw: bytes, resource: Resource, subresource:
     """The object that a create or update sends, with everything that a strict reader would complain of (what
     becomes of the complaints is decided by ``fieldValidation``, later).  Raises ``StatusError`` 400 or 415."""
     media = _media_type(request)
-    foreign = _SUBRESOURCE_KINDS.get(subresource)
+    foreign = FOREIGN_SUBRESOURCES.get(subresource)
     if foreign is not None:
         return Body(document=_decode_loosely(media, raw, *foreign))
     if media == PROTOBUF:

@@ -86,10 +86,11 @@ def parse_accept(header: str) -> tuple[Clause, ...]:
 
 
 @lru_cache(maxsize=1024)
-def negotiate(accept: str, *, watch: bool = False, pretty: bool = False) -> Representation:
+def negotiate(accept: str, *, watch: bool = False, pretty: bool = False, tables: bool = True) -> Representation:
     """The representation for the first clause that can be met.
 
-    *pretty* says that the request asks for it elsewhere (query, user agent).  Raises the 406
+    *pretty* says that the request asks for it elsewhere (query, user agent); *tables*, that what is asked for has
+    columns.  Raises the 406
     ``StatusError`` with one of upstream's two messages.
     """
     clauses = parse_accept(accept)
@@ -102,7 +103,7 @@ def negotiate(accept: str, *, watch: bool = False, pretty: bool = False) -> Repr
             continue
         known_type = True
         form = _form_of(clause, watch=watch)
-        if form is None or (watch and media == "yaml"):
+        if form is None or (form == "Table" and not tables) or (watch and media == "yaml"):
             continue
         indent = pretty or clause.parameter("pretty") in _TRUTHS
         version = clause.parameter("v") if form else "v1"

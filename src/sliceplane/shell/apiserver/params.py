@@ -6,7 +6,6 @@ parsed by itself (reference B4, B7, B9, B10).
 
 from __future__ import annotations
 
-import re
 from typing import Any, get_args
 
 from sliceplane.api.errors import (
@@ -21,6 +20,7 @@ from sliceplane.api.errors import (
     show,
     too_long,
 )
+from sliceplane.kit.durations import parse_duration
 from sliceplane.kit.integers import NotAnInteger, parse_int64
 from sliceplane.registry.types import (
     DeleteOptions,
@@ -37,8 +37,6 @@ META_GROUP = "meta.k8s.io"
 FIELD_MANAGER_BYTES_MAX = 128
 _VALIDATIONS = get_args(FieldValidation)
 _PROPAGATIONS = get_args(Propagation)
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
-_UNIT_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def parse_integer(text: str) -> int:
@@ -47,20 +45,6 @@ def parse_integer(text: str) -> int:
         return parse_int64(text)
     except NotAnInteger as error:
         raise bad_request(f"strconv.ParseInt: parsing {show(text)}: {error.why}") from error
-
-
-def parse_duration(text: str) -> float | None:
-    """Seconds of a Go duration such as ``1m30s``; ``None`` if it is none."""
-    sign, rest = (-1.0, text[1:]) if text[:1] == "-" else (1.0, text.removeprefix("+"))
-    if rest == "0":
-        return 0.0
-    total, position = 0.0, 0
-    for match in _DURATION.finditer(rest):
-        if match.start() != position:
-            return None
-        total += float(match[1]) * _UNIT_SECONDS[match[2]]
-        position = match.end()
-    return sign * total if rest and position == len(rest) else None
 
 
 def request_timeout_s(query: Query, default_s: float) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from sliceplane.api.errors import StatusError, bad_request, method_not_allowed, show, unknown_resource
-from sliceplane.api.scheme import SERVED, Resource, by_path
+from sliceplane.api.scheme import SERVED, Pods, Resource, by_path
 from sliceplane.registry.types import Target
 
 _METHOD_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
@@ -33,6 +33,10 @@ _SUBRESOURCE_VERBS = {
     "scale": ("get", "patch", "update"),
     "finalize": ("update",),
 }
+
+
+#: subresources of Pods that a kubelet answers
+_OF_CONTAINERS = ("attach", "exec", "log", "portforward", "proxy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +121,8 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
     if path.name and resource.namespaced and not path.namespace:
         raise unknown_resource()
     if path.subresource and (path.subresource not in resource.subresources or path.legacy_watch):
+        if resource is Pods and path.subresource in _OF_CONTAINERS:
+            raise _no_containers(path.subresource)
         raise unknown_resource()
     allowed = _verbs_at(resource, path)
     if verb not in allowed:
@@ -125,6 +131,12 @@ def resolve(path: ResourcePath, verb: str, served: Collection[Resource] = SERVED
         _check_segment(path.name)
     target = Target(resource=resource, namespace=path.namespace, name=path.name, subresource=path.subresource)
     return Route(target, verb)
+
+
+def _no_containers(subresource: str) -> StatusError:
+    """A 404 as for any subresource that is not served, with the reason: kubectl prints nothing but the message."""
+    why = f"there is no {subresource} of a pod here: this server keeps objects, no containers run behind it"
+    return StatusError(404, "NotFound", why, {})
 
 
 def _check_segment(name: str) -> None:

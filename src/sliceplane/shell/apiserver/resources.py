@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sliceplane.api.errors import too_large_resource_version
+from sliceplane.api.scheme import REVIEWS
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Context, Outcome, Target
@@ -53,6 +54,8 @@ class Durability(Protocol):
 
 #: memory older than this is told to those who take any version
 STALE_SECONDS_TOLD = 10.0
+#: subresources whose answers are no rows of anything
+_WITHOUT_COLUMNS = ("binding", "token")
 
 
 class ResourceHandlers:
@@ -66,7 +69,9 @@ class ResourceHandlers:
 
     async def respond(self, request: Request, route: Route) -> Response:
         """Raises ``StatusError``."""
-        representation = negotiate(request.header(b"accept"), pretty=request.pretty)
+        target = route.target
+        tables = target.resource not in REVIEWS and target.subresource not in _WITHOUT_COLUMNS
+        representation = negotiate(request.header(b"accept"), pretty=request.pretty, tables=tables)
         match route.verb:
             case "get":
                 return await self._get(request, route.target, representation)

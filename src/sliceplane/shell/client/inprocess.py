@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 from sliceplane.api import codec
 from sliceplane.api.errors import bad_request, too_large_resource_version
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import FOREIGN_SUBRESOURCES, Resource
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import (
@@ -254,7 +254,7 @@ class InProcessClient:
 def _decode(resource: Resource, body: bytes, subresource: str) -> Body:
     from sliceplane.api.strict import read_body
 
-    if subresource in ("binding", "scale", "token"):
+    if subresource in FOREIGN_SUBRESOURCES:
         # An object of another kind (Binding, autoscaling/v1 Scale, TokenRequest), which the registry checks.
         return Body(document=_document(body))
     decoded = read_body(resource, body)

@@ -1,0 +1,39 @@
+"""The simulator's server reads what the real one reads."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sliceplane.api.scheme import FOREIGN_SUBRESOURCES, RESOURCES, ServiceAccounts
+from sliceplane.controllers.base import Write
+from sliceplane.kit.rng import Rng
+from sliceplane.sim.agenda import Agenda
+from sliceplane.sim.server import Server, _decode
+
+
+@pytest.mark.parametrize("subresource", sorted(FOREIGN_SUBRESOURCES))
+def test_an_object_of_another_kind_at_a_subresource(subresource: str) -> None:
+    """A strict reader of the resource's own kind would complain of every member."""
+    resource = next(each for each in RESOURCES if subresource in each.subresources)
+    version, kind = FOREIGN_SUBRESOURCES[subresource]
+    body = json.dumps({"apiVersion": version, "kind": kind, "spec": {"replicas": 1, "audiences": ["x"]}}).encode()
+    decoded = _decode(Write(verb="create", resource=resource, name="a", subresource=subresource, body=body))
+    assert (decoded.document["kind"], decoded.problems) == (kind, ())
+
+
+def test_a_token_is_asked_for_and_not_a_service_account() -> None:
+    server = Server(Agenda(0.0), Rng(1))
+    body = json.dumps({"metadata": {"name": "builder"}}).encode()
+    server.perform(Write(verb="create", resource=ServiceAccounts, namespace="default", body=body))
+    asked = json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})
+    write = Write(
+        verb="create", resource=ServiceAccounts, namespace="default", name="builder", subresource="token",
+        body=asked.encode(),
+    )  # fmt: skip
+    token = json.loads(server.perform(write))["status"]["token"]
+    user = server.registry.authenticate(token, 1.0)
+    assert user is not None
+    assert user.name == "system:serviceaccount:default:builder"
+    assert server.registry.authenticate("nonsense", 1.0) is None

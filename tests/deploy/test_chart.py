@@ -37,7 +37,20 @@ VALUES = {
         '--set-json=controllers.affinity={"podAntiAffinity":{}}',
     ),
     "no rights": ("--set=rbac.create=false",),
-}
+    "iptables": (
+        "--set=controllers.enabled=false", "--set=proxy.enabled=true", "--set=proxy.apiServer.host=127.0.0.1",
+        "--set=proxy.mode=iptables", "--set=metrics.serviceMonitor.enabled=true",
+    ),
+    "all controllers": (
+        "--set=controllers.mode=work", "--set=metrics.serviceMonitor.enabled=true",
+        "--set=controllers.run[3]=traffic-distribution-controller", "--set=controllers.run[0]=endpointslice-controller",
+        "--set=controllers.run[1]=endpoints-controller", "--set=controllers.run[2]=endpointslice-mirroring-controller",
+    ),
+    "reverse mirror": (
+        "--set=controllers.mode=work", "--set=controllers.run={endpointslice-controller,reverse-mirror-controller}",
+    ),
+    "conditions alone": ("--set=controllers.mode=work", "--set=controllers.run={traffic-distribution-controller}"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)

@@ -1,4 +1,4 @@
-"""Requests to a Service with aiohttp: each to the endpoint with the fewest in flight, again if that one is gone.
+"""Requests to a Service with aiohttp: each to the endpoint with the fewest in flight, to another one if that one fails.
 
 python examples/aiohttp_client.py web shop http
 """
@@ -10,25 +10,31 @@ import sys
 
 import aiohttp
 
-from sliceplane.client import EndpointView, Picker, connect
+from sliceplane.client import Endpoint, EndpointView, NoEndpoint, Picker, connect
 
-#: an endpoint may die between the pick and the connection; another pick finds another one
+#: an endpoint may die between the pick and the answer; each further try is another endpoint's
 ATTEMPTS = 3
 
 
 async def get(session: aiohttp.ClientSession, picker: Picker, path: str) -> str:
-    """The body.  Raises ``aiohttp.ClientError``, or ``NoEndpoint`` if nobody may be used."""
-    for attempt in range(1, ATTEMPTS + 1):
-        with picker.lease() as endpoint:
-            try:
-                async with session.get(f"http://{endpoint.authority}{path}") as response:
-                    response.raise_for_status()
-                    return await response.text()
-            except aiohttp.ClientConnectionError:
-                # Nothing was answered.  Only repeat requests that may be repeated, as GET.
-                if attempt == ATTEMPTS:
-                    raise
-    raise AssertionError("the loop returns or raises")
+    """The body.  Raises ``aiohttp.ClientError`` or ``TimeoutError``, and ``NoEndpoint`` if there is none to use."""
+    tried: list[Endpoint] = []
+    why: Exception | None = None
+    while len(tried) < ATTEMPTS:
+        try:
+            with picker.lease(exclude=tried) as endpoint:
+                try:
+                    async with session.get(f"http://{endpoint.authority}{path}") as response:
+                        response.raise_for_status()
+                        return await response.text()
+                except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError) as error:
+                    # No whole answer: others shall not meet it either.  Repeat only what may be repeated, as GET.
+                    picker.failed(endpoint)
+                    tried.append(endpoint)
+                    why = error
+        except NoEndpoint as error:
+            raise why or error from None
+    raise why or AssertionError("a try ends with an answer or an error")
 
 
 async def main(service: str, namespace: str, port: str) -> None:

@@ -17,9 +17,10 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from sliceplane.client import EndpointView, NoEndpoint, connect
+from sliceplane.client import Endpoint, EndpointView, NoEndpoint, connect
 
-#: bookmarks come every minute; three that are missing are a fault
+ATTEMPTS = 3
+#: a server that answers is heard of every minute and a half, however quiet the Service is
 STALE_S = 180.0
 #: of one connection only, or what our own server adds
 HOP_BY_HOP = {b"connection", b"content-length", b"host", b"keep-alive", b"transfer-encoding", b"upgrade"}
@@ -72,24 +73,26 @@ async def health() -> dict[str, float | int]:
 
 @app.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 async def route(path: str, request: Request) -> Relayed:
-    async with AsyncExitStack() as stack:
-        try:
-            key = request.headers.get("x-conversation") or os.urandom(8)
-            endpoint = stack.enter_context(app.state.picker.lease(key))
-        except NoEndpoint as error:
-            raise HTTPException(503, str(error)) from error
-        passed = [(name, value) for name, value in request.headers.raw if name not in HOP_BY_HOP]
-        try:
-            answer = await stack.enter_async_context(
-                app.state.session.request(
-                    request.method,
-                    f"http://{endpoint.authority}/{path}",
-                    params=request.query_params.multi_items(),
-                    headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in passed],
-                    data=await request.body(),
-                    allow_redirects=False,
-                )
-            )
-        except aiohttp.ClientConnectionError as error:
-            raise HTTPException(502, f"{endpoint.pod}: {error}") from error
-        return Relayed(answer, stack.pop_all())
+    view, picker = app.state.view, app.state.picker
+    key, body = request.headers.get("x-conversation") or os.urandom(8), await request.body()
+    passed = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw
+        if name not in HOP_BY_HOP]  # fmt: skip
+    tried: list[Endpoint] = []
+    while True:
+        async with AsyncExitStack() as stack:
+            try:
+                endpoint = stack.enter_context(picker.lease(key, exclude=tried))
+                asking = app.state.session.request(
+                    request.method, f"http://{endpoint.authority}/{path}", headers=passed,
+                    params=request.query_params.multi_items(), data=body, allow_redirects=False,
+                )  # fmt: skip
+                return Relayed(await stack.enter_async_context(asking), stack.pop_all())
+            except NoEndpoint as error:
+                raise HTTPException(503, str(error)) from error
+            except aiohttp.ClientConnectionError as error:
+                picker.failed(endpoint)
+                tried.append(endpoint)
+                # Another one, if the Pod has seen nothing of the request, or may see it twice.
+                again = isinstance(error, aiohttp.ClientConnectorError) or request.method == "GET"
+                if not again or len(tried) >= min(ATTEMPTS, len(view.usable)):
+                    raise HTTPException(502, f"{endpoint.pod}: {error}") from error

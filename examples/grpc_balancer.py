@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import grpc
 
-from sliceplane.client import EndpointView, connect
+from sliceplane.client import Endpoint, EndpointView, connect
+
+T = TypeVar("T")
 
 
 class Channels:
@@ -23,6 +26,7 @@ class Channels:
 
     #: calls to a Pod that went may still come to their end
     GRACE_S = 30.0
+    ATTEMPTS = 3
 
     def __init__(self, view: EndpointView) -> None:
         self._view = view
@@ -30,13 +34,28 @@ class Channels:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     @asynccontextmanager
-    async def lease(self) -> AsyncIterator[grpc.aio.Channel]:
+    async def lease(self, exclude: Collection[Endpoint] = ()) -> AsyncIterator[tuple[grpc.aio.Channel, Endpoint]]:
         """A channel to an endpoint, which counts as busy until the block is left: make stubs from it."""
-        with self._picker.lease() as endpoint:
+        with self._picker.lease(exclude=exclude) as endpoint:
             channel = self._channels.get(endpoint.authority)
             if channel is None:
                 channel = self._channels[endpoint.authority] = grpc.aio.insecure_channel(endpoint.authority)
-            yield channel
+            yield channel, endpoint
+
+    async def call(self, ask: Callable[[grpc.aio.Channel], Awaitable[T]]) -> T:
+        """What *ask* gives, a call that may be repeated: an endpoint that cannot be reached leaves it to another."""
+        tried: list[Endpoint] = []
+        while True:
+            async with self.lease(tried) as (channel, endpoint):
+                try:
+                    return await ask(channel)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        raise
+                    self._picker.failed(endpoint)
+                    tried.append(endpoint)
+                    if len(tried) >= min(self.ATTEMPTS, len(self._view.usable)):
+                        raise
 
     async def run(self) -> None:
         """A task: close what is gone.  Ends with the view, and then closes the rest."""
@@ -59,10 +78,13 @@ async def main(service: str, namespace: str, port: str) -> None:
         await view.wait_ready(timeout=10)
         channels = Channels(view)
         tasks.create_task(channels.run())
-        async with channels.lease() as channel:
-            check: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
-            check = channel.unary_unary("/grpc.health.v1.Health/Check")
-            print(await check(b"", timeout=5))
+
+        async def check(channel: grpc.aio.Channel) -> bytes:
+            method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+            method = channel.unary_unary("/grpc.health.v1.Health/Check")
+            return await method(b"", timeout=5)
+
+        print(await channels.call(check))
 
 
 if __name__ == "__main__":

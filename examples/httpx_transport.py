@@ -15,7 +15,12 @@ from types import TracebackType
 
 import httpx
 
-from sliceplane.client import Client, EndpointView, NoEndpoint, NotReady, Picker, connect
+from sliceplane.client import Client, Endpoint, EndpointView, NoEndpoint, NotReady, Picker, connect
+
+ATTEMPTS = 3
+#: errors after which a Pod has seen nothing of the request, so that any request may go to another one
+NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
+SAFE = ("GET", "HEAD", "OPTIONS")
 
 
 class ServiceTransport(httpx.AsyncHTTPTransport):
@@ -39,19 +44,32 @@ class ServiceTransport(httpx.AsyncHTTPTransport):
         try:
             view, picker = self._follow(request.url.host)
             await view.wait_ready(request.extensions.get("timeout", {}).get("connect"))
-            # Counts as in flight until its answer begins.
-            with picker.lease(request.headers.get("x-session") or os.urandom(8)) as endpoint:
-                # Another one, for redirects are relative to the one that was made; its Host header stays the Service.
-                to_pod = httpx.Request(
-                    request.method,
-                    request.url.copy_with(host=endpoint.address, port=endpoint.port),
-                    headers=request.headers,
-                    stream=request.stream,
-                    extensions=request.extensions,
-                )
-                return await super().handle_async_request(to_pod)
+            key = request.headers.get("x-session") or os.urandom(8)
+            tried: list[Endpoint] = []
+            while True:
+                # Counts as in flight until its answer begins.
+                with picker.lease(key, exclude=tried) as endpoint:
+                    try:
+                        return await self._send(request, endpoint)
+                    except httpx.TransportError as error:
+                        picker.failed(endpoint)
+                        tried.append(endpoint)
+                        again = isinstance(error, NOT_SENT) or request.method in SAFE
+                        if not again or len(tried) >= min(ATTEMPTS, len(view.usable)):
+                            raise
         except (NotReady, NoEndpoint, ValueError) as error:
             raise httpx.ConnectError(str(error), request=request) from error
+
+    async def _send(self, request: httpx.Request, endpoint: Endpoint) -> httpx.Response:
+        # A request of its own, for redirects are relative to the one that was made; the Host header stays the Service.
+        to_pod = httpx.Request(
+            request.method,
+            request.url.copy_with(host=endpoint.address, port=endpoint.port),
+            headers=request.headers,
+            stream=request.stream,
+            extensions=request.extensions,
+        )
+        return await super().handle_async_request(to_pod)
 
     async def aclose(self) -> None:
         await super().aclose()

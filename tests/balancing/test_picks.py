@@ -57,7 +57,7 @@ class Bench:
 
 
 def picked(picker: Picker, key: bytes = b"") -> Endpoint:
-    found = picker.pick(key)
+    found = picker.pick(key, frozenset())
     assert found is not None
     return found
 
@@ -109,7 +109,7 @@ def test_terminating_ones_serve_only_while_nobody_is_ready() -> None:
     bench.set([1, 2], terminating=frozenset({1, 2}))
     assert {picked(picker).id for _ in range(5)} == {"uid-1", "uid-2"}
     bench.set([])
-    assert picker.pick(b"") is None
+    assert picker.pick(b"", frozenset()) is None
 
 
 def test_zone_first_spills_only_when_the_zone_is_busy_and_comes_back() -> None:

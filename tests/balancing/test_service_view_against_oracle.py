@@ -20,7 +20,7 @@ from sliceplane.api.discovery import Endpoint as SliceEndpoint
 from sliceplane.api.meta import ObjectMeta, ObjectReference
 from sliceplane.balancing.merge import PortChoice
 from sliceplane.balancing.model import Endpoint, Place
-from sliceplane.balancing.pickers import LeastOutstanding, Random, RoundRobin, ZoneFirst
+from sliceplane.balancing.pickers import LeastOutstanding, Picker, Random, RoundRobin, ZoneFirst
 from sliceplane.balancing.ring import ConsistentHash
 from sliceplane.balancing.view import ServiceView
 from sliceplane.informer.changes import Change
@@ -157,6 +157,19 @@ class Follower:
             self.held[each.id] = each
 
 
+def left_out_is_not_picked(view: ServiceView, picker: Picker, number: int, rng: Rng) -> None:
+    """Whatever is left out: one of the others, and only none if there is no other."""
+    pool = [each.id for each in view.endpoints]
+    out = frozenset(each for each in pool if rng.below(2))
+    found = picker.pick(b"key %d" % number, out)
+    others = {each.id for each in view.usable()} - out
+    if found is None:
+        assert not others
+    else:
+        assert found.id not in out
+        assert found.id in others or isinstance(picker, ZoneFirst)
+
+
 @given(st.lists(steps(), max_size=12), st.lists(st.booleans(), min_size=12, max_size=12), st.integers(0, 2**32))
 def test_any_history(history: list[Step], looks: list[bool], seed: int) -> None:
     view = ServiceView(PortChoice("http"), family=None, place=PLACE, honour_hints=True)
@@ -200,8 +213,9 @@ def test_any_history(history: list[Step], looks: list[bool], seed: int) -> None:
         assert {each.address for each in view.usable()} == usable
         for picker in pickers:
             for number in range(4):
-                found = picker.pick(b"key %d" % number)
+                found = picker.pick(b"key %d" % number, frozenset())
                 assert (found is None) == (not usable)
+                left_out_is_not_picked(view, picker, number, rng)
                 if found is not None:
                     assert found == expected[found.id]
                     assert found.address in usable or isinstance(picker, ZoneFirst)

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from sliceplane.api.errors import StatusError, internal, too_large_resource_version, unreachable
+from sliceplane.api.meta import Object
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.informer.reflector import Phase, StartList, StartWatch, StopWatch
+from sliceplane.informer.cache import Cache
+from sliceplane.informer.reflector import Phase, Reflector, StartList, StartWatch, StopWatch
+from sliceplane.kit.rng import Rng
 from sliceplane.testing.fake_api import FakeApi
 
 EXPIRED = StatusError(410, "Expired", "too old resource version")
@@ -133,6 +136,50 @@ def test_kopf_585_a_half_open_connection_is_noticed_and_staleness_rises_meanwhil
     assert driver.taken(StopWatch) == [1090.0]
     assert driver.view == {}
     assert driver.reflector.staleness(driver.now) <= 1
+
+
+def test_a_quiet_kind_on_a_server_without_bookmarks_is_neither_stale_nor_in_trouble(api: FakeApi, driver: Any) -> None:
+    """kube-apiserver sends no bookmark before a kind's first event.  A router's ``staleness() > 180`` flapped."""
+    filled(api, "a")
+    driver.start()
+    worst = 0.0
+    for _ in range(1200):
+        if driver.stream is not None:
+            driver.stream.go_silent()
+        driver.advance(1)
+        worst = max(worst, driver.reflector.staleness(driver.now))
+        assert driver.reflector.last_error is None
+    assert worst <= 90 + 5
+    assert driver.reflector.counters.failures == 0
+    assert len(driver.taken(StartWatch)) <= 1200 // 90 + 2
+
+
+def test_a_second_restart_after_a_minute_of_health_is_met_at_once(api: FakeApi, driver: Any) -> None:
+    """The back-off that an outage has built up is no answer to the next one."""
+    filled(api, "a")
+    driver.start()
+    for _ in range(2):
+        api.fail(unreachable("connection refused"), times=4)
+        api.cut_all()
+        driver.advance(90)
+        assert driver.reflector.last_error is None, "it is well again"
+        assert driver.reflector.phase is Phase.WATCHING
+    failed = driver.now
+    api.fail(unreachable("connection refused"), times=1)
+    api.cut_all()
+    driver.advance(1.7)
+    assert driver.reflector.phase is Phase.WATCHING, "0.8 s and as much again at most, not seven or eight"
+    assert max(driver.taken(StartWatch)) - failed <= 1.7
+
+
+def test_a_watch_that_is_never_answered_is_an_error(api: FakeApi) -> None:
+    reflector: Reflector[Object] = Reflector(Cache(ConfigMaps, Object), Rng(1))
+    reflector.start(0.0)
+    reflector.on_page([], "7", "", 0.0)
+    reflector.on_deadline(90.0)
+    assert reflector.last_error is not None
+    assert "no answer to a watch for 90 s" in str(reflector.last_error[0])
+    assert reflector.staleness(90.0) == 90.0
 
 
 def test_a_server_that_never_speaks_again_is_listed_after_the_second_silence(api: FakeApi, driver: Any) -> None:

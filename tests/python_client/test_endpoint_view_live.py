@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 
@@ -23,6 +24,19 @@ from sliceplane.client import (
 
 def names(endpoints: tuple[Endpoint, ...]) -> list[str]:
     return [each.pod for each in endpoints]
+
+
+async def test_a_zone_that_no_endpoint_is_in_is_told_of(
+    client: HttpClient, writer: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await writer.put("a", endpoint(1, zone="east"), endpoint(2, zone="west"))
+    with caplog.at_level(logging.WARNING, "sliceplane.client"):
+        async with EndpointView(client, "web", writer.namespace, port="http", zone="zone-typo") as view:
+            await view.wait_ready(10)
+        async with EndpointView(client, "web", writer.namespace, port="http", zone="east") as view:
+            await view.wait_ready(10)
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "zone=zone-typo zones=east, west" in told
 
 
 async def until(view: EndpointView, *pods: str) -> None:

@@ -224,8 +224,10 @@ async def test_grpc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         closing = asyncio.create_task(channels.run())
 
         async def ask() -> None:
-            async with channels.lease() as channel:
-                assert await channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=5) == SERVING
+            found = await channels.call(
+                lambda channel: channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=5)
+            )
+            assert found == SERVING
 
         for _ in range(20):
             await ask()

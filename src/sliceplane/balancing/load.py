@@ -7,7 +7,7 @@ care whether the endpoint still belongs to the Service: a request that outlives 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from sliceplane.balancing.model import Endpoint
 from sliceplane.balancing.pool import Pool
@@ -84,14 +84,20 @@ class Ranked:
         self._filed[identity] = count
         self._bucket(count).put(endpoint)
 
-    def least(self, rng: Rng) -> tuple[Endpoint, int] | None:
-        """One of those with the fewest requests, and how many these are."""
+    def least(self, rng: Rng, out: Set[str]) -> tuple[Endpoint, int] | None:
+        """One of those with the fewest requests that are not *out*, and how many these are.  O(1), or O(out)."""
         if not self._filed:
             return None
         if self._least not in self._buckets:
             self._least = min(self._buckets)
-        bucket = self._buckets[self._least]
-        return bucket[rng.below(len(bucket))], self._least
+        found = self._buckets[self._least].draw(rng, out)
+        if found is not None:
+            return found, self._least
+        for count in sorted(self._buckets):
+            found = self._buckets[count].draw(rng, out)
+            if found is not None:
+                return found, count
+        return None
 
     def _bucket(self, count: int) -> Pool:
         self._least = min(self._least, count)

@@ -1,12 +1,13 @@
 """Ways to choose the endpoint of the next request.  Each is O(1), whatever the size of the Service.
 
 A picker is attached to one ``ServiceView`` and told what changed there; it only ever gives an endpoint that may be used
-from here at this moment, or ``None`` if there is none.  What it draws comes from an ``Rng``: same seed, same picks.
+from here at this moment and is not *out* (a caller has tried it, or it failed lately), or ``None`` if there is none.
+What it draws comes from an ``Rng``: same seed, same picks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Protocol
 
 from sliceplane.balancing.load import Load, Ranked
@@ -30,8 +31,9 @@ class Picker(Protocol):
     def on_change(self, touched: Mapping[str, Endpoint | None], *, rescoped: bool) -> None:
         """The endpoints *touched* came, went or changed; *rescoped*: any other may have joined or left too."""
 
-    def pick(self, key: bytes) -> Endpoint | None:
-        """An endpoint that may be used; *key* says what the request is about, to those pickers that mind."""
+    def pick(self, key: bytes, out: Set[str]) -> Endpoint | None:
+        """An endpoint that may be used and whose id is not in *out*; *key* says what the request is about, to those
+        pickers that mind."""
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -61,9 +63,8 @@ class Random(_Plain):
     def __init__(self, rng: Rng) -> None:
         self._rng = rng
 
-    def pick(self, key: bytes) -> Endpoint | None:
-        pool = self._usable.pool
-        return pool[self._rng.below(len(pool))] if len(pool) else None
+    def pick(self, key: bytes, out: Set[str]) -> Endpoint | None:
+        return self._usable.pool.draw(self._rng, out)
 
 
 class RoundRobin(_Plain):
@@ -76,18 +77,21 @@ class RoundRobin(_Plain):
         self._next = rng.bits64() >> 32
         self._begun = False
 
-    def pick(self, key: bytes) -> Endpoint | None:
+    def pick(self, key: bytes, out: Set[str]) -> Endpoint | None:
         pool = self._usable.pool
         if not len(pool):
             return None
         if not self._begun:
             self._begun = True
             self._next %= len(pool)
-        if self._next >= len(pool):
-            self._next = 0
-        endpoint = pool[self._next]
-        self._next += 1
-        return endpoint
+        for _ in range(min(len(pool), len(out) + 1)):
+            if self._next >= len(pool):
+                self._next = 0
+            endpoint = pool[self._next]
+            self._next += 1
+            if endpoint.id not in out:
+                return endpoint
+        return None
 
 
 class LeastOutstanding:
@@ -118,8 +122,8 @@ class LeastOutstanding:
             if now is not None:
                 self._ranked.put(now)
 
-    def pick(self, key: bytes) -> Endpoint | None:
-        found = self._ranked.least(self._rng)
+    def pick(self, key: bytes, out: Set[str]) -> Endpoint | None:
+        found = self._ranked.least(self._rng, out)
         return None if found is None else found[0]
 
     def check(self) -> None:
@@ -169,8 +173,8 @@ class ZoneFirst:
     def _file(self, endpoint: Endpoint) -> None:
         (self._near if self._usable.is_near(endpoint) else self._far).put(endpoint)
 
-    def pick(self, key: bytes) -> Endpoint | None:
-        near, far = self._near.least(self._rng), self._far.least(self._rng)
+    def pick(self, key: bytes, out: Set[str]) -> Endpoint | None:
+        near, far = self._near.least(self._rng, out), self._far.least(self._rng, out)
         if near is None:
             return None if far is None else far[0]
         if far is None or near[1] < self._spill_at or near[1] <= far[1]:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from sliceplane.balancing.model import Endpoint
+from sliceplane.kit.rng import Rng
+
+#: tries before the endpoints are looked through
+_DRAWS = 8
 
 
 class Pool:
@@ -30,6 +36,25 @@ class Pool:
     def endpoints(self) -> tuple[Endpoint, ...]:
         """In no order that means anything, but always the same after the same history.  O(n)."""
         return tuple(self._items)
+
+    def draw(self, rng: Rng, out: Set[str]) -> Endpoint | None:
+        """Any that is not *out*, with the same chance while few are; O(1), or O(out).  ``None``: all are."""
+        items = self._items
+        if not items:
+            return None
+        at = rng.below(len(items))
+        if not out or items[at].id not in out:
+            return items[at]
+        for _ in range(_DRAWS):
+            found = items[rng.below(len(items))]
+            if found.id not in out:
+                return found
+        # Nearly all are out: the next one that is not, and there is one within len(out) steps or none at all.
+        for offset in range(min(len(items), len(out) + 1)):
+            found = items[(at + offset) % len(items)]
+            if found.id not in out:
+                return found
+        return None
 
     def put(self, endpoint: Endpoint) -> None:
         """Add, or replace what is there under this id."""

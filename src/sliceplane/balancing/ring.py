@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from sliceplane.balancing.load import Load
 from sliceplane.balancing.model import Endpoint
@@ -99,13 +99,14 @@ class ConsistentHash:
             del self._points[bisect_left(self._points, point)]
         self._known.discard(identity)
 
-    def pick(self, key: bytes) -> Endpoint | None:
-        if not self._points:
-            return None
+    def pick(self, key: bytes, out: Set[str]) -> Endpoint | None:
         pool, load = self._usable.pool, self._load
-        room = self._room(len(pool))
+        count = len(pool) - sum(identity in pool for identity in out)
+        if not count:
+            return None
+        room = self._room(count)
         for identity in self._walk(self._first(key)):
-            if load.count(identity) < room:
+            if load.count(identity) < room and identity not in out:
                 return pool.get(identity)
         raise AssertionError(f"nobody has fewer than {room} of {load.total} requests in flight")
 

@@ -9,10 +9,11 @@ Owned by one shell (``sliceplane.client``), which serialises all calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import TypeVar
 
 from sliceplane.api.discovery import EndpointSlice
+from sliceplane.balancing.ejection import Ejections
 from sliceplane.balancing.load import Load
 from sliceplane.balancing.merge import EndpointMerge, PortChoice
 from sliceplane.balancing.model import Endpoint, Pending, Place, ViewChange
@@ -31,6 +32,7 @@ class ServiceView:
         self._merge = EndpointMerge(port, family)
         self._usable = Usable(place, honour_hints=honour_hints)
         self.load = Load()
+        self.ejections = Ejections()
         self._pickers: list[Picker] = []
         self._readers: list[Pending] = []
         self._snapshot: tuple[Endpoint, ...] | None = ()
@@ -45,6 +47,9 @@ class ServiceView:
         if not touched:
             return False
         rescoped = self._usable.apply(touched, self._merge.visible)
+        for identity in touched:
+            if identity not in self._merge.visible:
+                self.ejections.on_removed(identity)
         for picker in self._pickers:
             picker.on_change(touched, rescoped=rescoped)
         for reader in self._readers:
@@ -105,9 +110,16 @@ class ServiceView:
         self._pickers = [known for known in self._pickers if known is not picker]
         picker.detach(self.load)
 
+    def pick(self, picker: Picker, key: bytes, tried: Set[str], now: float) -> Endpoint | None:
+        """One that was not *tried* and did not fail lately; else one that was not tried; ``None``: there is none."""
+        ejected = self.ejections.out(self._usable.pool, now)
+        found = picker.pick(key, ejected | tried if ejected else tried)
+        return picker.pick(key, tried) if found is None and ejected else found
+
     def check(self) -> None:
         """Assert every invariant.  O(endpoints)."""
         self._merge.check()
+        self.ejections.check()
         self._usable.check(self._merge.visible)
         self.load.check()
         for picker in self._pickers:

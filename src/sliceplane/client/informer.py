@@ -143,7 +143,7 @@ class Informer(Generic[T]):
 
     @property
     def last_error(self) -> StatusError | None:
-        """The last failure of a list or a watch; kept after things went well again."""
+        """Why the last list or watch failed; ``None`` once things go well again."""
         found = self._running.reflector.last_error
         return None if found is None else found[0]
 

@@ -8,6 +8,7 @@ must not empty a Service.  ``staleness`` says how old they are.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -22,6 +23,7 @@ from sliceplane.balancing.model import Endpoint, Place, ViewChange
 from sliceplane.balancing.usable import Scope
 from sliceplane.balancing.view import ServiceView
 from sliceplane.client.informer import Informer, new_rng
+from sliceplane.client.logs import StandardLog
 from sliceplane.client.picking import Picker
 from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S
@@ -81,6 +83,7 @@ class EndpointView:
             seed=self._rng.bits64(),
         )
         self._informer.add_handler(self._on_changes, on_synced=self._wake)
+        self._zone = zone
         self._closed = False
         self._wakers: list[asyncio.Event] = []
 
@@ -137,7 +140,7 @@ class EndpointView:
 
     @property
     def last_error(self) -> StatusError | None:
-        """The last failure of a list or a watch; kept after things went well again."""
+        """Why the last list or watch failed; ``None`` once things go well again."""
         return self._informer.last_error
 
     async def wait_synced(self, timeout: float | None = None) -> None:
@@ -211,13 +214,23 @@ class EndpointView:
         return self._picker(pickers.ZoneFirst(self._rng.fork(), spill_at=spill_at))
 
     def _picker(self, core: pickers.Picker) -> Picker:
-        return Picker(self._view, core, self._lock, self._why_none)
+        return Picker(self._view, core, self._lock, self._why_none, time.monotonic)
 
     # Inside
 
     def _on_changes(self, changes: tuple[Change[EndpointSlice], ...]) -> None:
         with self._lock:
             changed = self._view.on_changes(changes)
+            zones = {each.zone for each in self._view.endpoints if each.zone} if self._zone else set()
+        if zones:
+            if self._zone not in zones:
+                StandardLog().warning(
+                    "no endpoint is in the zone of this view",
+                    service=f"{self.namespace}/{self.service}",
+                    zone=self._zone,
+                    zones=", ".join(sorted(zones)[:8]),
+                )
+            self._zone = ""  # one look is enough to find a name that is misspelt
         if changed:
             self._wake()
 

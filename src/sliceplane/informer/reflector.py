@@ -20,8 +20,12 @@ What the machine promises, and how:
   servers close the stream instead of answering 410.
 - **Going backwards is noticed.**  A version lower than the last one means that the server was restored from a
   backup; events in between never happened, so a new list is due.
-- **Silence is an error.**  Bookmarks are due every minute; a stream without a byte for ``idle_timeout_s`` has a dead
-  peer.  After a second silent watch in a row the version is doubted as well.
+- **Silence is looked into.**  A stream without a byte for ``idle_timeout_s`` may have a dead peer, or be of a kind that
+  nothing happens to (kube-apiserver sends no bookmarks before its first event).  So it is opened anew, without a word:
+  with a dead peer that fails, which is an error.  After a second silent watch in a row the version is doubted as well:
+  a server that is behind it is silent, too.
+- **An accepted watch is news.**  A server that opens a watch at our version would send at once what came after it; so
+  a stream that stays quiet for ``SETTLED_S`` says that the cache was current when it was opened.
 - **No tight loop.**  Each failure backs off, and a watch without news that ends within ``SHORT_WATCH_S`` is a failure.
 
 Lists ask for the most recent state (no resourceVersion) rather than for "any cached state" (``"0"``, as client-go
@@ -55,9 +59,13 @@ WATCH_TIMEOUT_MIN_S = 300
 WATCH_TIMEOUT_MAX_S = 600
 IDLE_TIMEOUT_S = 90.0
 SHORT_WATCH_S = 1.0
-#: client-go's: 0.8 s doubled up to 30 s, jitter up to as much again, from the start after two quiet minutes
+#: how late an event may be that a server knew of when it opened a watch
+SETTLED_S = 5.0
+#: client-go's: 0.8 s doubled up to 30 s, jitter up to as much again, from the start after two quiet minutes; or after a
+#: watch that was open for half a minute, which is no server in trouble
 BACKOFF = Backoff(base_s=0.8, cap_s=30.0, jitter=1.0)
 BACKOFF_RESET_S = 120.0
+HEALTHY_WATCH_S = 30.0
 #: a server that asks for more patience than this is asked again anyway
 RETRY_AFTER_MAX_S = 300
 #: so many watches in a row without an event, a bookmark or an honest reason make the version suspect
@@ -127,7 +135,7 @@ class Reflector(Generic[T]):
         self.phase = Phase.NEW
         #: the cache has been filled by a complete list
         self.synced = False
-        #: why the last list or watch failed, and when; kept for people after things went well again
+        #: why the last list or watch failed, and when; ``None`` once things go well again
         self.last_error: tuple[StatusError, float] | None = None
         self._rng = rng
         self._idle_timeout_s = idle_timeout_s
@@ -145,6 +153,7 @@ class Reflector(Generic[T]):
         self._expired_pages = 0
         # The watch in progress, and those before it.
         self._watch_began = 0.0
+        self._watch_opened_at: float | None = None
         self._watch_moved = False
         self._watch_heard = False
         self._barren = 0
@@ -171,10 +180,10 @@ class Reflector(Generic[T]):
     def staleness(self, now: float) -> float:
         """Seconds since the cache was last known to be what the server held; ``math.inf`` before the first list.
 
-        A quiet and healthy watch stays below the bookmark period (a minute), or twice that when it is renewed; more
-        means that the server has not been heard of.
+        A quiet and healthy watch stays below ``idle_timeout_s`` and a little; more means that the server has not been
+        heard of.
         """
-        return max(now - self._current_at, 0.0)
+        return max(now - max(self._current_at, self._quiet_since(now)), 0.0)
 
     @property
     def resource_version(self) -> str:
@@ -230,8 +239,9 @@ class Reflector(Generic[T]):
     def on_watch_opened(self, now: float) -> None:
         """The server accepted ``StartWatch``."""
         assert self.phase is Phase.WATCHING, f"a watch opened when {self.phase}"
-        self._watch_began = now
+        self._watch_began = self._watch_opened_at = now
         self._deadline = now + self._idle_timeout_s
+        self.last_error = None
 
     def on_watch_event(self, kind: str, body: bytes, now: float) -> None:
         """One message of the stream, ``kind`` as sent: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
@@ -252,6 +262,7 @@ class Reflector(Generic[T]):
     def on_watch_ended(self, now: float, error: StatusError | None = None) -> None:
         """The stream ended, or never opened.  *error* ``None``: it ended cleanly."""
         assert self.phase is Phase.WATCHING, f"a watch ended when {self.phase}"
+        self._leave_watch(now)
         if error is None and not self._watch_moved and now - self._watch_began < SHORT_WATCH_S:
             error = internal("a watch ended within a second and without news")
         if error is None:
@@ -321,6 +332,7 @@ class Reflector(Generic[T]):
         self._expired_pages = self._barren = self._silent = 0
         self._version, self._list_version, self._list_token = self._list_version, "", ""
         self.synced = True
+        self.last_error = None
         self._current_at = max(self._current_at, self._list_began)
         self._begin_watch(now)
 
@@ -330,6 +342,7 @@ class Reflector(Generic[T]):
         assert self._version, "a watch needs a version to start from"
         self.phase = Phase.WATCHING
         self._watch_began = now
+        self._watch_opened_at = None
         self._watch_moved = self._watch_heard = False
         self._deadline = now + self._idle_timeout_s
         self.counters.watches += 1
@@ -370,20 +383,37 @@ class Reflector(Generic[T]):
         self._current_at = max(self._current_at, now)
         return True
 
+    def _quiet_since(self, now: float) -> float:
+        """When the cache was current because a watch was opened that has been quiet since; ``-math.inf``: no such."""
+        opened = self._watch_opened_at
+        settled = self.phase is Phase.WATCHING and opened is not None and now - opened >= SETTLED_S
+        return opened if settled and opened is not None else -math.inf
+
+    def _leave_watch(self, now: float) -> None:
+        """What a watch that is over has shown, however it ended."""
+        self._current_at = max(self._current_at, self._quiet_since(now))
+        if self._watch_opened_at is not None and now - self._watch_opened_at >= HEALTHY_WATCH_S:
+            self._attempt = 0
+
     def _on_silence(self, now: float) -> None:
         self.counters.silent += 1
-        # A server that is far behind our version is silent too, without being dead; hence the list at the second time.
-        self._silent += 1
-        error = internal(f"nothing heard for {self._idle_timeout_s:g} s, not even a bookmark")
-        if self._silent >= 2:
-            self._relist(error, now)
+        if self._watch_opened_at is None:
+            self._relist(internal(f"no answer to a watch for {self._idle_timeout_s:g} s"), now)
             return
+        self._leave_watch(now)
+        self._silent += 1
         self._actions.append(StopWatch())
-        self._note(error, now)
-        self._begin_watch(now)
+        if self._silent >= 2:
+            self._version = ""
+            self._silent = 0
+            self._begin_list(now)
+        else:
+            self._begin_watch(now)
 
     def _relist(self, error: StatusError, now: float, *, open_: bool = True) -> None:
         """The version is no good: list again, after a back-off."""
+        if self.phase is Phase.WATCHING:
+            self._leave_watch(now)
         if open_:
             self._actions.append(StopWatch())
         self._version = ""

@@ -240,12 +240,15 @@ def test_who_speaks_plain_http_is_told(contexts: Contexts) -> None:
 
 def test_handshakes_count_and_can_be_ended(contexts: Contexts) -> None:
     async def test(found: Meeting) -> None:
-        waiting = [await found.dial() for _ in range(3)]
+        first, *waiting = [await found.dial() for _ in range(3)]
         await asyncio.sleep(0.01)
-        assert await (await found.dial()).closed(), "there was room for three"
+        waiting.append(await found.dial())
+        assert await first.closed(), "there is room for three, and who came first makes some"
+        assert (len(found.newcomers), found.newcomers.dropped) == (3, 1)
         found.acceptor.abort_handshakes()
         for peer in waiting:
             assert await peer.closed()
+        assert (len(found.newcomers), found.newcomers.bytes) == (0, 0)
         await found.connect()
 
     run(contexts, test, room=3)

@@ -292,7 +292,9 @@ def test_after_close_handshakes_go_on_and_nobody_new_comes(contexts: Contexts) -
     run(contexts, test)
 
 
-def test_without_descriptors_accepting_rests(contexts: Contexts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_descriptors_accepting_rests(
+    contexts: Contexts, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(tls_acceptor, "_REST_SECONDS", 0.05)
 
     class Exhausted(socket.socket):
@@ -311,10 +313,14 @@ def test_without_descriptors_accepting_rests(contexts: Contexts, monkeypatch: py
     async def test(found: Meeting) -> None:
         began = asyncio.get_running_loop().time()
         await found.connect()
-        assert listening.refused == 2
+        assert listening.refused == found.acceptor.failures == 2
         assert asyncio.get_running_loop().time() - began > 0.09
 
     run(contexts, test, listening=listening)
+    told = capfd.readouterr().err.splitlines()
+    assert len(told) == 1, "one line a minute, whatever comes"
+    for words in ("connections are refused", "too many open files", "LimitNOFILE="):
+        assert words in told[0]
 
 
 @pytest.mark.parametrize("sent", [0, 1, 500_000])

@@ -92,6 +92,10 @@ class Peer:
                 await self._send_out()
                 return
 
+    @property
+    def session(self) -> ssl.SSLSession | None:
+        return self._tls.session
+
     async def send_raw(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self._sock, data)
 

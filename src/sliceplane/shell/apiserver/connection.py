@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from sliceplane.shell.apiserver.auth import Certificate
-from sliceplane.shell.apiserver.newcomers import OPEN_BYTES
+from sliceplane.shell.apiserver.newcomers import FIELD_BYTES, OPEN_BYTES
 from sliceplane.shell.apiserver.tls import certificate_of
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class HttpConnection(HttpToolsProtocol):
         """A newcomer pays for what it has sent and not finished, and for what it does not take."""
         if self._head_limits is UNKNOWN_HEAD:
             body = len(self.cycle.body) if self.cycle is not None else 0
-            heads = self._framing_bytes + self._head_bytes + self._pipelined_bytes
+            heads = self._framing_bytes + self._head_bytes + self._pipelined_bytes + FIELD_BYTES * self._fields
             unsent = self.transport.get_write_buffer_size()
             self._listener.newcomers.charge(self.transport, OPEN_BYTES + heads + body + unsent)
 

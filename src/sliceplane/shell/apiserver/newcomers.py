@@ -25,6 +25,8 @@ HANDSHAKE_BYTES: Final = 48 * 1024
 HANDSHAKE_MESSAGE_BYTES: Final = 152 * 1024
 #: of a connection that is open and idle; what it has sent of a head, or not taken of an answer, comes on top
 OPEN_BYTES: Final = 20 * 1024
+#: of each header, besides its bytes
+FIELD_BYTES: Final = 160
 
 
 class Newcomer(Protocol):

@@ -61,6 +61,9 @@ _RECORDS_PER_TURN: Final = 16
 #: in the words of Go's servers, for whoever forgot the "s" of https
 _PLAIN_HTTP: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
+#: a fatal alert (RFC 8446 6), for a ClientHello that is none
+_DECODE_ERROR: Final = b"\x15\x03\x01\x00\x02\x02\x32"
+
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
@@ -226,11 +229,12 @@ class TlsTransport(asyncio.Transport):
         """The first bytes are there: who claims to send more than a ClientHello is not waited for."""
         try:
             head = self._sock.recv(GREETING_HEAD_BYTES, socket.MSG_PEEK)
-            if not _plausible(head):
-                self._end(None)
-                return
             self._sock.getpeername()
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            if not _plausible(head):
+                self._sock.send(_DECODE_ERROR)
+                self._wait_for_close()
+                return
             self._sock = self._context.wrap_socket(self._sock, server_side=True, do_handshake_on_connect=False)
         except OSError as error:
             self._end(error)  # it was reset before it was looked at

@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from tests.apiserver.serving import Server, run_plane
 
-from sliceplane.shell import chores
+from sliceplane.shell import chores, pki
+from sliceplane.shell.apiserver.tls import ServerTls
 from sliceplane.shell.plane import PlaneConfig
 
 NAMESPACES = "/api/v1/namespaces"
@@ -224,6 +225,27 @@ def test_who_was_signed_by_an_authority_that_was_taken_away_is_cut_off(case: Cas
     admin.close()
 
 
+def test_a_handshake_that_began_when_an_authority_was_trusted_does_not_end_well(
+    case: Case, authority: Authority
+) -> None:
+    """Its certificate would be verified by what was trusted then."""
+    context = case.server.context(certificate=False)
+    context.load_cert_chain(*authority.client("alice", timedelta(hours=1)))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with socket.create_connection((case.server.host, case.server.port), timeout=10) as raw:
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        raw.sendall(outgoing.read())
+        incoming.write(raw.recv(65536))
+        _swap(case, Authority.make(case.ca_file.parent, "others"))
+        with contextlib.suppress(ssl.SSLWantReadError):
+            tls.do_handshake()
+        with contextlib.suppress(ConnectionError):
+            raw.sendall(outgoing.read())
+            assert raw.recv(1) == b"", "it was cut off"
+
+
 def test_an_authority_that_joins_cuts_nobody_off(case: Case, authority: Authority) -> None:
     connection = connect(case, authority.client("alice", timedelta(hours=1)))
     assert code(connection) == 200
@@ -265,15 +287,15 @@ def test_a_file_of_authorities_that_is_damaged_leaves_what_was_trusted(
 
 def test_an_authority_of_our_own_that_was_taken_away_is_trusted_no_more(case: Case) -> None:
     """To delete ``pki/ca.crt`` is how a data folder's credentials are revoked."""
-    pki = case.server.plane.pki
+    made = case.server.plane.pki
     files = tuple((case.ca_file.parent / name) for name in ("admin.crt", "admin.key"))
-    for copy, original in zip(files, (pki.admin_file, pki.admin_key_file), strict=True):
+    for copy, original in zip(files, (made.admin_file, made.admin_key_file), strict=True):
         copy.write_bytes(original.read_bytes())
     old = case.server.context()
     kept = http.client.HTTPSConnection(case.server.host, case.server.port, context=old, timeout=10)
     assert code(kept) == 200
     before = case.server.plane.kubeconfig.read_bytes()
-    pki.ca_file.unlink()
+    made.ca_file.unlink()
     deadline = time.monotonic() + 5
     while case.server.plane.kubeconfig.read_bytes() == before:
         assert time.monotonic() < deadline, "there is no new authority"
@@ -284,3 +306,21 @@ def test_an_authority_of_our_own_that_was_taken_away_is_trusted_no_more(case: Ca
     assert Server(case.server.plane).get(NAMESPACES).code == 200
     with pytest.raises((OSError, http.client.HTTPException)):
         code_once(case, (files[0], files[1]))
+
+
+def test_an_authority_of_our_own_that_came_to_its_end_stays_trusted(tmp_path: Path) -> None:
+    """It is replaced a year early, while kubeconfigs that it signed are in use; only who takes it away revokes them."""
+    now = time.time()
+    found, _ = pki.ensure(tmp_path / "pki", (), now)
+    former = found.ca_file.read_text()
+    tls = ServerTls(found)
+    found, made = pki.ensure(tmp_path / "pki", (), now + 3300 * 86_400)
+    assert made
+    assert found.ca_file.read_text() != former
+    assert tls.renew(former) is False
+    assert len(tls.context.get_ca_certs()) == 2
+    assert tls.follow() is None
+    found.ca_file.unlink()
+    pki.ensure(tmp_path / "pki", (), now)
+    assert tls.renew("") is True
+    assert len(tls.context.get_ca_certs()) == 2, "the former one, and the newest"

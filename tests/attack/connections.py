@@ -216,8 +216,8 @@ async def no_descriptors(folder: Path) -> Sequence[Figure]:
 
 async def half_open(folder: Path) -> Sequence[Figure]:
     """ClientHellos that claim to be 128 KiB long, and ones that are merely not finished."""
-    claims = b"\x16\x03\x01\x40\x00\x01\x01\xf0\x00\x03\x03" + b"a" * 16_000
-    modest = b"\x16\x03\x01\x10\x00\x01\x00\x3f\x00\x03\x03" + b"a" * 1_000
+    claims = b"\x16\x03\x01\x10\x00\x01\x01\xf0\x00\x03\x03" + b"a" * 4090
+    modest = b"\x16\x03\x01\x10\x00\x01\x00\x3f\x00\x03\x03" + b"a" * 4090
     async with besieged(folder) as (plane, seen, before):
         with holder(plane, 1_500, claims, 1) as first, holder(plane, 1_500, modest, 2) as second:
             for client in (first, second):

@@ -104,6 +104,8 @@ class Listener:
             return
         self._acceptor.context = context
         if distrusting:
+            # Handshakes under way are those of the context before.
+            self._acceptor.abort_handshakes()
             for connection in list(self.state.connections):
                 _ours(connection).distrust_certificate()
 

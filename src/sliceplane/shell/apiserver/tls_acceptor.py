@@ -111,7 +111,9 @@ class TlsAcceptor:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._sock.fileno())
         self._rest = loop.call_later(_REST_SECONDS, self._resume)
-        self._newcomers.drop_oldest()
+        for _ in range(_ACCEPTS_PER_TURN):
+            if not self._newcomers.drop_oldest():
+                break
         self._tell((error.strerror or str(error)).lower())
 
     def _take(self, plain: socket.socket) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from sliceplane.registry.authorization.types import AUTHENTICATED, Attributes
 from sliceplane.registry.types import User
 from sliceplane.shell.apiserver.auth import (
     ANONYMOUS,
+    Certificate,
     Tokens,
     authenticate,
     authorize,
@@ -23,6 +25,7 @@ from sliceplane.store.types import Key
 
 ADMIN = User(name="root", groups=("system:masters", AUTHENTICATED))
 ALICE = User(name="alice", groups=("devs", AUTHENTICATED))
+NOW = 1_800_000_000.0
 TOKENS = Tokens({"s3cret": ALICE})
 POLICY = PolicyIndex()
 for resource, document in objects():
@@ -41,20 +44,44 @@ def test_certificate_subject_becomes_user_and_groups() -> None:
 
 @pytest.mark.parametrize("header", [b"Bearer s3cret", b"bearer s3cret", b"Bearer  s3cret "])
 def test_good_token(header: bytes) -> None:
-    assert authenticate(None, header, TOKENS.find) == ALICE
+    assert authenticate(None, header, TOKENS.find, now=NOW) == ALICE
 
 
 @pytest.mark.parametrize("header", [b"", b"Basic czM=", b"Bearer", b"Bearer "])
 def test_no_token_is_anonymous(header: bytes) -> None:
-    assert authenticate(None, header, TOKENS.find) == ANONYMOUS
+    assert authenticate(None, header, TOKENS.find, now=NOW) == ANONYMOUS
 
 
 def test_bad_token_is_401_and_certificates_win() -> None:
     with pytest.raises(StatusError) as caught:
-        authenticate(None, b"Bearer nope", TOKENS.find)
+        authenticate(None, b"Bearer nope", TOKENS.find, now=NOW)
     assert caught.value.code == 401
     assert caught.value.status()["message"] == "Unauthorized"
-    assert authenticate(ADMIN, b"Bearer nope", TOKENS.find) == ADMIN
+    assert authenticate(Certificate(ADMIN, NOW, NOW), b"Bearer nope", TOKENS.find, now=NOW) == ADMIN
+
+
+@pytest.mark.parametrize("now", [NOW - 2, NOW + 2])
+def test_a_certificate_counts_in_its_time_only(now: float) -> None:
+    """Also with anonymous users: who shows something that is not good is not nobody in particular (as upstream)."""
+    certificate = Certificate(ADMIN, NOW - 1, NOW + 1)
+    with pytest.raises(StatusError) as caught:
+        authenticate(certificate, b"", TOKENS.find, now=now)
+    assert caught.value.code == 401
+    assert authenticate(certificate, b"Bearer s3cret", TOKENS.find, now=now) == ALICE
+
+
+def test_a_chain_counts_as_long_as_every_certificate_in_it() -> None:
+    def shown(name: str, begins: str, ends: str) -> dict[str, Any]:
+        return {"subject": ((("commonName", name),),), "notBefore": begins, "notAfter": ends}
+
+    chain = [
+        shown("alice", "Jan  1 00:00:00 2026 GMT", "Jan  1 00:00:00 2030 GMT"),
+        shown("between", "Jan  2 00:00:00 2026 GMT", "Jan  1 00:00:10 2027 GMT"),
+        shown("authority", "Jan  1 00:00:00 2020 GMT", "Jan  1 00:00:00 2040 GMT"),
+    ]
+    found = Certificate.of(chain)
+    assert found == Certificate(User(name="alice", groups=(AUTHENTICATED,)), 1767312000, 1798761610)
+    assert Certificate.of([]) is None
 
 
 def test_token_file(tmp_path: Path) -> None:

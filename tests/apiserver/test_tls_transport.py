@@ -240,12 +240,15 @@ def test_who_speaks_plain_http_is_told(contexts: Contexts) -> None:
 
 def test_handshakes_count_and_can_be_ended(contexts: Contexts) -> None:
     async def test(found: Meeting) -> None:
-        waiting = [await found.dial() for _ in range(3)]
+        first, *waiting = [await found.dial() for _ in range(3)]
         await asyncio.sleep(0.01)
-        assert await (await found.dial()).closed(), "there was room for three"
+        waiting.append(await found.dial())
+        assert await first.closed(), "there is room for three, and who came first makes some"
+        assert (len(found.newcomers), found.newcomers.dropped) == (3, 1)
         found.acceptor.abort_handshakes()
         for peer in waiting:
             assert await peer.closed()
+        assert (len(found.newcomers), found.newcomers.bytes) == (0, 0)
         await found.connect()
 
     run(contexts, test, room=3)
@@ -289,7 +292,9 @@ def test_after_close_handshakes_go_on_and_nobody_new_comes(contexts: Contexts) -
     run(contexts, test)
 
 
-def test_without_descriptors_accepting_rests(contexts: Contexts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_descriptors_accepting_rests(
+    contexts: Contexts, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(tls_acceptor, "_REST_SECONDS", 0.05)
 
     class Exhausted(socket.socket):
@@ -308,10 +313,14 @@ def test_without_descriptors_accepting_rests(contexts: Contexts, monkeypatch: py
     async def test(found: Meeting) -> None:
         began = asyncio.get_running_loop().time()
         await found.connect()
-        assert listening.refused == 2
+        assert listening.refused == found.acceptor.failures == 2
         assert asyncio.get_running_loop().time() - began > 0.09
 
     run(contexts, test, listening=listening)
+    told = capfd.readouterr().err.splitlines()
+    assert len(told) == 1, "one line a minute, whatever comes"
+    for words in ("connections are refused", "too many open files", "LimitNOFILE="):
+        assert words in told[0]
 
 
 @pytest.mark.parametrize("sent", [0, 1, 500_000])

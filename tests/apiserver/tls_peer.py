@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sliceplane.shell.apiserver.newcomers import BYTES_MAX, Newcomers
 from sliceplane.shell.apiserver.tls import server_context
 from sliceplane.shell.apiserver.tls_acceptor import TlsAcceptor
 from sliceplane.shell.apiserver.tls_transport import TlsTransport
@@ -91,6 +92,10 @@ class Peer:
                 await self._send_out()
                 return
 
+    @property
+    def session(self) -> ssl.SSLSession | None:
+        return self._tls.session
+
     async def send_raw(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self._sock, data)
 
@@ -166,6 +171,7 @@ class Meeting:
     acceptor: TlsAcceptor
     address: tuple[str, int]
     protocols: asyncio.Queue[Noting]
+    newcomers: Newcomers
     peers: list[Peer] = field(default_factory=list)
 
     async def dial(self, *, receive_buffer: int = 0, context: ssl.SSLContext | None = None) -> Peer:
@@ -190,7 +196,7 @@ class Meeting:
 
 @contextlib.asynccontextmanager
 async def meeting(
-    contexts: Contexts, *, room: int = 100, listening: socket.socket | None = None
+    contexts: Contexts, *, room: int = 100, listening: socket.socket | None = None, newcomer_bytes: int = BYTES_MAX
 ) -> AsyncIterator[Meeting]:
     sock = listening if listening is not None else socket.create_server(("127.0.0.1", 0))
     protocols: asyncio.Queue[Noting] = asyncio.Queue()
@@ -201,10 +207,11 @@ async def meeting(
         protocols.put_nowait(made[-1])
         return made[-1]
 
-    acceptor = TlsAcceptor(sock, contexts.server, make, room=lambda: room)
+    newcomers = Newcomers(newcomer_bytes)
+    acceptor = TlsAcceptor(sock, contexts.server, make, room=lambda: room, newcomers=newcomers)
     address = sock.getsockname()
     acceptor.start()
-    found = Meeting(contexts, acceptor, address, protocols)
+    found = Meeting(contexts, acceptor, address, protocols, newcomers)
     try:
         yield found
     finally:

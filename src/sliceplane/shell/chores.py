@@ -6,16 +6,16 @@ None of them may end by itself: what could not be done is told once and due agai
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sliceplane.api.errors import StatusError
 from sliceplane.shell import pki
-from sliceplane.shell.apiserver.tls import load_server_certificate
+from sliceplane.shell.apiserver.tls import ServerTls
 from sliceplane.shell.datadir import write_private
 from sliceplane.shell.free_memory import FreeMemory, trim
 from sliceplane.shell.log import get_logger
+from sliceplane.shell.start_error import StartError
 
 if TYPE_CHECKING:
     from sliceplane.shell.plane import Plane
@@ -28,6 +28,8 @@ TEND_SECONDS = 1.0
 CERTIFICATE_CHECK_SECONDS = 600.0
 #: what listens on every interface is to be reached by new addresses soon
 ADDRESS_CHECK_SECONDS = 10.0
+#: who takes an authority out of a file wants that what it signed counts no more
+AUTHORITY_CHECK_SECONDS = 5.0
 
 _log = get_logger("plane")
 
@@ -70,19 +72,41 @@ async def keep_up(plane: Plane, step: Callable[[float], int], period_s: float) -
                 _log.error("what the server keeps itself is not kept", step=step.__name__, error=told, exc_info=cause)
 
 
-async def keep_certificates_fresh(plane: Plane, context: ssl.SSLContext) -> None:
+async def keep_certificates_fresh(plane: Plane, tls: ServerTls) -> None:
     """Renew certificates that expire while the process runs, or that lack a new address of this machine; open
-    connections are not touched."""
+    connections are not touched, unless they rest on an authority that somebody took away."""
     while True:
         await asyncio.sleep(ADDRESS_CHECK_SECONDS if plane.on_every_interface else CERTIFICATE_CHECK_SECONDS)
         try:
+            authority = plane.pki.ca_file
+            before = authority.read_text(encoding="ascii") if authority.exists() else ""
             plane.pki, made = pki.ensure(plane.data_dir.pki, plane.certificate_names(), plane.clock())
             if made:
-                load_server_certificate(context, plane.pki)
+                distrusting = tls.renew(before)
+                plane.listener.use(tls.context, distrusting=distrusting)
                 write_private(plane.data_dir.kubeconfig, pki.kubeconfig(plane.pki, plane.url))
                 _log.info("certificates renewed")
         except Exception as error:  # tried again at the next check; the old ones last a month yet
             _log.error("cannot renew certificates", exc_info=error)
+
+
+async def follow_authorities(plane: Plane, tls: ServerTls) -> None:
+    """What is trusted is what the files hold now: an authority that is taken out of one is a revocation of all that it
+    signed."""
+    told = ""
+    while True:
+        await asyncio.sleep(AUTHORITY_CHECK_SECONDS)
+        try:
+            gone = tls.follow()
+        except StartError as error:
+            if str(error) != told:
+                told = str(error)
+                _log.error("what was trusted before still is", error=told)
+            continue
+        told = ""
+        if gone is not None:
+            plane.listener.use(tls.context, distrusting=gone)
+            _log.info("the authorities of client certificates are others", some_are_gone=gone)
 
 
 def _newest_revision(records: tuple[Record, ...]) -> int:

@@ -22,6 +22,7 @@ _SUFFIXES = ("", "-wal")
 def add_gauges(plane: Plane, app: ApiServer) -> None:
     """Called once, while the plane starts; its listener does not exist yet."""
     _add_requests(plane, app)
+    _add_connections(plane)
     _add_storage(plane)
     _add_watches(plane)
     _add_process(plane)
@@ -40,6 +41,40 @@ def _add_requests(plane: Plane, app: ApiServer) -> None:
     gauge = plane.metrics.gauge
     gauge("apiserver_unsent_response_bytes", "Of large responses, not taken yet.", lambda: app.in_flight.unsent_bytes)
     gauge("apiserver_connections", "Open client connections.", lambda: plane.listener.connections)
+
+
+def _add_connections(plane: Plane) -> None:
+    gauge, counter = plane.metrics.gauge, plane.metrics.counter
+    gauge(
+        "sliceplane_unauthenticated_connections",
+        "Open connections, handshakes included, on which nobody has authenticated.",
+        lambda: len(plane.listener.newcomers),
+    )
+    gauge(
+        "sliceplane_unauthenticated_bytes",
+        "What connections on which nobody has authenticated are charged with, together.",
+        lambda: plane.listener.newcomers.bytes,
+    )
+    counter(
+        "sliceplane_dropped_unauthenticated_connections",
+        "Connections on which nobody has authenticated, closed to make room.",
+        lambda: plane.listener.newcomers.dropped,
+    )
+    counter(
+        "sliceplane_refused_connections",
+        "Connections closed at once: too many, or too few file descriptors.",
+        lambda: plane.listener.refused_connections,
+    )
+    counter(
+        "sliceplane_accept_failures",
+        "How often the system refused to accept a connection, as without file descriptors.",
+        lambda: plane.listener.accept_failures,
+    )
+    counter(
+        "sliceplane_refused_heads",
+        "Requests refused with 431: too many headers, or too large a head.",
+        lambda: plane.listener.refused_heads,
+    )
 
 
 def _add_storage(plane: Plane) -> None:

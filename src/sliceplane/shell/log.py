@@ -122,8 +122,16 @@ class Logger:
         self._component = component
 
     def _write(self, level: str, event: str, values: dict[str, Any]) -> None:
-        if self.writes(level):
-            getattr(_root(), level)(event, component=self._component, **values)
+        if not self.writes(level):
+            return
+        try:
+            write = getattr(_root(), level)
+        except (OSError, ImportError) as error:
+            # Not a descriptor left to read the library with, which is worth saying above all.
+            told = " ".join(f"{name}={str(value)!r}" for name, value in values.items())
+            _stderr.write(f'level={level} component={self._component} event="{event}" {told} plain="{error}"\n')
+            return
+        write(event, component=self._component, **values)
 
     def writes(self, level: str) -> bool:
         """Whether lines of *level* are written: ask before collecting what is costly."""

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import os
 import resource
-import ssl
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -43,7 +42,7 @@ from sliceplane.shell.apiserver.listener import Listener, bind
 from sliceplane.shell.apiserver.metrics import FSYNC_SECONDS_BUCKETS, Metrics
 from sliceplane.shell.apiserver.resources import ResourceHandlers
 from sliceplane.shell.apiserver.ticker import HubTicker
-from sliceplane.shell.apiserver.tls import server_context
+from sliceplane.shell.apiserver.tls import ServerTls
 from sliceplane.shell.apiserver.token_keys import TokenConfig, TokenKeys
 from sliceplane.shell.apiserver.watch import WatchHandler
 from sliceplane.shell.client.inprocess import InProcessClient
@@ -198,7 +197,7 @@ class Plane:
         self.url = f"https://{_bracketed(host)}:{port}"
         await self._open_storage()
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
-        context = self._prepare_access()
+        tls = self._prepare_access()
         self.tokens = TokenKeys(config.tokens, self.pki.token_key_file, self._tokens().find)
         if self._shared is not None:
             await self._shared.check_identity(self.pki, config.tokens)
@@ -208,12 +207,14 @@ class Plane:
         app = self._application(f"{_bracketed(host)}:{port}")
         self.listener = Listener(app, connections_max=config.limits.connections_max)
         _raise_file_limit()
-        self.listener.start(sock, context)
+        self.listener.start(sock, tls.context)
         self._cleanup.push_async_callback(
             self.listener.stop, grace_s=STOP_GRACE_SECONDS, end_watches=self.hub.close_all
         )
         self._cleanup.push_async_callback(self._leave)
-        self._spawn(chores.keep_certificates_fresh(self, context), "certificates")
+        self._spawn(chores.keep_certificates_fresh(self, tls), "certificates")
+        if config.client_ca_file is not None:
+            self._spawn(chores.follow_authorities(self, tls), "authorities")
         self._spawn(chores.tell_committer_the_time(self), "retention")
         self._spawn(chores.forget_events(self), "expiry")
         self._spawn(chores.keep_up(self, self.registry.tend, chores.TEND_SECONDS), "addresses")
@@ -309,12 +310,12 @@ class Plane:
             gates=config.gates,
         )
 
-    def _prepare_access(self) -> ssl.SSLContext:
+    def _prepare_access(self) -> ServerTls:
         """Certificates, tokens and the kubeconfig, all on disk before the server answers."""
         self.pki = self._certificates()
-        context = server_context(self.pki, self.config.client_ca_file)
+        tls = ServerTls(self.pki, self.config.client_ca_file)
         write_private(self.data_dir.kubeconfig, pki.kubeconfig(self.pki, self.url))
-        return context
+        return tls
 
     def _certificates(self) -> pki.Pki:
         """What a start needs; says so if kubeconfigs that were handed out before are worth nothing now."""

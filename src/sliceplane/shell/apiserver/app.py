@@ -42,6 +42,7 @@ from sliceplane.shell.apiserver.response import (
     text_response,
 )
 from sliceplane.shell.apiserver.sending import send_response
+from sliceplane.shell.apiserver.tracebacks import without_frames
 from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
 from sliceplane.shell.apiserver.watch import WatchHandler
 from sliceplane.shell.log import get_logger
@@ -147,7 +148,7 @@ class ApiServer:
         try:
             return await self._answer(request, exchange, send)
         except StatusError as error:
-            exchange.error = error
+            exchange.error = without_frames(error)
             return _status_response(request, error)
         except TooMany:
             return too_many_requests()
@@ -182,12 +183,18 @@ class ApiServer:
             exchange.key = self._key_of(request, verb, path, wanted.name)
         authorization = request.headers.get(b"authorization", b"")
         request.user = user = authenticate(
-            request.certificate_user, authorization, services.find_user, anonymous=services.anonymous
+            request.certificate,
+            authorization,
+            services.find_user,
+            now=services.clock(),
+            anonymous=services.anonymous,
         )
+        if user is not ANONYMOUS:
+            request.connection.authenticated()
         self._admit(request, user, wanted, path, exchange)
         if path is None:
             if request.path == snapshot.PATH and request.method == "GET":
-                await self._snapshot(request, exchange, send)
+                await self._snapshot(exchange, send)
                 return None
             return await self._answer_other(request)
         if verb == "watch":
@@ -243,15 +250,13 @@ class ApiServer:
                 metrics.on_stream(key, -1)
             return None
 
-    async def _snapshot(self, request: Request, exchange: _Exchange, send: Send) -> None:
+    async def _snapshot(self, exchange: _Exchange, send: Send) -> None:
         services = self._services
         with self.in_flight.admit("read"):
             exchange.streaming = True
             if exchange.audit is not None:
                 exchange.audit.started()
-            await snapshot.send_snapshot(
-                request, send, services.store, now=services.clock(), audit_id=exchange.audit_id
-            )
+            await snapshot.send_snapshot(send, services.store, now=services.clock(), audit_id=exchange.audit_id)
 
     async def _answer_other(self, request: Request) -> Response:
         root, _, rest = request.path[1:].partition("/")
@@ -351,6 +356,9 @@ def _status_response(request: Request, error: StatusError) -> Response:
     headers = [NO_CACHE]
     if error.code == 403:
         headers.append(NOSNIFF)
+    if error.code == 401 and request.certificate is not None:
+        # A client may have a newer certificate by now, and can show it in another handshake only.
+        headers.append((b"connection", b"close"))
     if error.allowed_methods:
         headers.append((b"allow", ", ".join(error.allowed_methods).encode()))
     if error.retry_after_s is not None:

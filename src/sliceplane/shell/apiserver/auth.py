@@ -1,8 +1,9 @@
 """Who asks, and may they: the two questions that come before every other (reference B17).
 
 Authentication: a client certificate of our authority (CN = user, O = groups), else a bearer token (of the static token
-file, or of a service account), else nobody in particular (``system:anonymous``).  A bad token is a 401 even where
-anonymous users may read.
+file, or of a service account), else nobody in particular (``system:anonymous``).  A bad token, and a certificate that
+is over, is a 401 even where anonymous users may read.  A connection may live longer than its certificate, and TLS may
+resume a session without looking at one, so its time is looked at for each request.
 
 Authorisation is the registry's decision (``registry.authorization``); here a refusal becomes the 403 that names what
 was wanted.
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Callable, Mapping
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,24 +86,51 @@ def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
     return User(name=name, groups=(*groups, AUTHENTICATED)) if name else None
 
 
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A client certificate that TLS has verified: whom it names, and from when to when it counts (Unix time).
+
+    That is the time in which every certificate of its chain is valid.
+    """
+
+    user: User
+    begins: float
+    ends: float
+
+    @classmethod
+    def of(cls, chain: Iterable[Mapping[str, Any]]) -> Certificate | None:
+        """From dictionaries as ``getpeercert()`` gives them, the client's own first; ``None`` if it names nobody."""
+        certificates = tuple(chain)
+        user = user_of_certificate(certificates[0] if certificates else None)
+        if user is None:
+            return None
+        begins = max(ssl.cert_time_to_seconds(each["notBefore"]) for each in certificates)
+        ends = min(ssl.cert_time_to_seconds(each["notAfter"]) for each in certificates)
+        return cls(user, begins, ends)
+
+    def counts(self, now: float) -> bool:
+        return self.begins <= now <= self.ends
+
+
 def authenticate(
-    certificate_user: User | None,
+    certificate: Certificate | None,
     authorization: bytes,
     find_user: Callable[[str], User | None],
     *,
+    now: float,
     anonymous: bool = True,
 ) -> User:
     """The user of a request.
 
-    Raises the 401 ``StatusError`` for a bearer token that *find_user* does not know, and for no credentials at all
-    where nobody may be *anonymous*.
+    Raises the 401 ``StatusError`` for a bearer token that *find_user* does not know, for a *certificate* that does not
+    count *now*, without a token, and for no credentials at all where nobody may be *anonymous*.
     """
-    if certificate_user is not None:
-        return certificate_user
+    if certificate is not None and certificate.counts(now):
+        return certificate.user
     scheme, _, token = authorization.decode("latin-1").partition(" ")
     token = token.strip()
     if scheme.lower() != "bearer" or not token:
-        if not anonymous:
+        if not anonymous or certificate is not None:
             raise unauthorized()
         return ANONYMOUS
     user = find_user(token)

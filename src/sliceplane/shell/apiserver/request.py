@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import math
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from sliceplane.api.errors import too_large_body
 from sliceplane.registry.types import User
+from sliceplane.shell.apiserver.auth import Certificate
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
 
@@ -34,6 +36,9 @@ class Connection(Protocol):
 
     def abort(self) -> None:
         """Cut the connection without ceremony."""
+
+    def authenticated(self) -> None:
+        """A request on it has shown who sends it: larger heads are taken.  Idempotent."""
 
 
 class Query:
@@ -74,7 +79,7 @@ class Request:
     __slots__ = (
         "_receive",
         "_scope",
-        "certificate_user",
+        "certificate",
         "connection",
         "created",
         "headers",
@@ -88,11 +93,9 @@ class Request:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query = Query(scope["query_string"])
-        headers: dict[bytes, bytes] = {}
-        for name, value in scope["headers"]:
-            headers[name] = headers[name] + b", " + value if name in headers else value
-        self.headers = headers
-        self.certificate_user: User | None = scope["state"]["certificate_user"]
+        self.headers = _joined(scope["headers"])
+        #: verified when the connection was made
+        self.certificate: Certificate | None = scope["state"]["certificate"]
         self.connection: Connection = scope["state"]["connection"]
         #: set once authentication has succeeded
         self.user: User | None = None
@@ -135,6 +138,13 @@ class Request:
     def wants_gzip(self) -> bool:
         return "gzip" in self.header(b"accept-encoding")
 
+    def credentials_end_in(self, now: float) -> float:
+        """How many seconds longer the client certificate counts by which the request was authenticated; infinite for
+        any other request: upstream lets a watch outlive its token."""
+        if self.certificate is None or not self.certificate.counts(now):
+            return math.inf
+        return self.certificate.ends - now
+
     async def body(self) -> bytes:
         """The whole body.  Raises the 413 ``StatusError`` beyond ``BODY_BYTES_MAX``, and
         ``ConnectionError`` if the client went away."""
@@ -153,3 +163,14 @@ class Request:
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _joined(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Header by header; values of one name become one, in their order (RFC 9110 5.3).  As long as *fields* are."""
+    headers = dict(fields)
+    if len(headers) == len(fields):
+        return headers
+    values: dict[bytes, list[bytes]] = {}
+    for name, value in fields:
+        values.setdefault(name, []).append(value)
+    return {name: b", ".join(found) for name, found in values.items()}

@@ -6,9 +6,10 @@ and the kernel, and OpenSSL gives its buffers back when a connection is idle.
 
 A connection goes through these states, never back:
 
-    HANDSHAKE --> OPEN --close--> FLUSHING --all was sent--> FAREWELL --the peer closed--> CLOSED
-         '----------'------------------'----- abort, failure, reset, time is up --'------------^
+    GREETING --> HANDSHAKE --> OPEN --close--> FLUSHING --all was sent--> FAREWELL --the peer closed--> CLOSED
+        '------------'----------'------------------'----- abort, failure, reset, time is up --'------------^
 
+- GREETING: nothing has come.  There is no TLS yet: OpenSSL's buffers are made for who begins to speak.
 - HANDSHAKE: there is no protocol yet, and nobody is told if it fails.
 - OPEN: readable and writable, each with its own wait.  Small writes of one turn of the loop leave as one record.
 - FLUSHING: what was written leaves; nothing is read, no write is taken.
@@ -31,10 +32,24 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from sliceplane.shell.apiserver.newcomers import (
+    GREETING_BYTES,
+    HANDSHAKE_BYTES,
+    HANDSHAKE_MESSAGE_BYTES,
+    OPEN_BYTES,
+    Newcomers,
+)
+
+#: from the connection to the end of the handshake
 HANDSHAKE_SECONDS_MAX: Final = 10.0
 FAREWELL_SECONDS_MAX: Final = 2.0
 #: from ``close`` until all has left
 FLUSH_SECONDS_MAX: Final = 10.0
+#: the head of the first record and of the message in it (RFC 8446 4 and 5.1): what a greeting is judged by
+GREETING_HEAD_BYTES: Final = 9
+#: OpenSSL makes room for as much as a ClientHello claims to be, up to 128 KiB; real ones are below 4 KiB
+HELLO_BYTES_MAX: Final = 16 * 1024
+_HANDSHAKE_RECORD: Final = 22
 #: the largest record of TLS; one read gives at most this
 RECORD_BYTES: Final = 16 * 1024
 #: what OpenSSL gets at once: it takes all or has to be asked again, and until then none of it counts as sent
@@ -46,10 +61,14 @@ _RECORDS_PER_TURN: Final = 16
 #: in the words of Go's servers, for whoever forgot the "s" of https
 _PLAIN_HTTP: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
+#: a fatal alert (RFC 8446 6), for a ClientHello that is none
+_DECODE_ERROR: Final = b"\x15\x03\x01\x00\x02\x02\x32"
+
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
 class _State(enum.Enum):
+    GREETING = enum.auto()
     HANDSHAKE = enum.auto()
     OPEN = enum.auto()
     FLUSHING = enum.auto()
@@ -63,11 +82,14 @@ class TlsTransport(asyncio.Transport):
 
     __slots__ = (
         "_backlog",
+        "_context",
+        "_fd",
         "_flush_scheduled",
         "_high",
         "_loop",
         "_low",
         "_make_protocol",
+        "_newcomers",
         "_on_shaken",
         "_paused",
         "_protocol",
@@ -82,15 +104,27 @@ class TlsTransport(asyncio.Transport):
     )
 
     def __init__(
-        self, sock: ssl.SSLSocket, make_protocol: ProtocolFactory, on_shaken: Callable[[TlsTransport], None]
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        make_protocol: ProtocolFactory,
+        on_shaken: Callable[[TlsTransport], None],
+        newcomers: Newcomers,
     ) -> None:
-        """*sock* does not block and has not shaken hands.  *on_shaken* is called when it has, or will not."""
+        """*sock* does not block, and is read from when ``GREETING_HEAD_BYTES`` have come (``SO_RCVLOWAT``).
+
+        *on_shaken* is called when hands were shaken, or will not be.  The owner then calls ``start``, once.
+        """
         self._loop = asyncio.get_running_loop()
-        self._sock = sock
+        #: a plain one until TLS begins
+        self._sock: Any = sock
+        self._fd = sock.fileno()
+        self._context = context
+        self._newcomers = newcomers
         self._make_protocol = make_protocol
         self._on_shaken = on_shaken
         self._protocol: asyncio.Protocol | None = None
-        self._state = _State.HANDSHAKE
+        self._state = _State.GREETING
         #: what was written and is not sent; the first may be with OpenSSL already, and then must stay as it is
         self._backlog: deque[bytes | memoryview] = deque()
         self._unsent = 0
@@ -110,7 +144,7 @@ class TlsTransport(asyncio.Transport):
             case "socket" | "ssl_object":
                 return self._sock
             case "sslcontext":
-                return self._sock.context
+                return self._context
             case "peercert":
                 return self._sock.getpeercert()
             case "peername" | "sockname":
@@ -178,7 +212,7 @@ class TlsTransport(asyncio.Transport):
             self._stop_reading()
             if not self._waits_for_write:
                 self._flush()
-        elif self._state is _State.HANDSHAKE:
+        elif self._state in (_State.GREETING, _State.HANDSHAKE):
             self.abort()
 
     def abort(self) -> None:
@@ -186,8 +220,32 @@ class TlsTransport(asyncio.Transport):
 
     # The handshake
 
+    def start(self) -> None:
+        self._newcomers.enter(self, GREETING_BYTES)
+        if self._state is _State.GREETING:
+            self._read_from_now()
+
+    def _begin(self) -> None:
+        """The first bytes are there: who claims to send more than a ClientHello is not waited for."""
+        try:
+            head = self._sock.recv(GREETING_HEAD_BYTES, socket.MSG_PEEK)
+            self._sock.getpeername()
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            if not _plausible(head):
+                self._sock.send(_DECODE_ERROR)
+                self._wait_for_close()
+                return
+            self._sock = self._context.wrap_socket(self._sock, server_side=True, do_handshake_on_connect=False)
+        except OSError as error:
+            self._end(error)  # it was reset before it was looked at
+            return
+        self._state = _State.HANDSHAKE
+        self._newcomers.charge(self, HANDSHAKE_BYTES)
+        if self._state is _State.HANDSHAKE:
+            self.shake_hands()
+
     def shake_hands(self) -> None:
-        """The owner begins it; then this is called until it is over, which may be at once."""
+        """Called until it is over, which may be at once."""
         try:
             self._sock.do_handshake()
         except ssl.SSLWantReadError:
@@ -209,6 +267,7 @@ class TlsTransport(asyncio.Transport):
 
     def _open(self) -> None:
         self._cancel_timer()
+        self._newcomers.charge(self, OPEN_BYTES)
         self._state = _State.OPEN
         self._on_shaken(self)
         self._protocol = self._make_protocol()
@@ -221,19 +280,24 @@ class TlsTransport(asyncio.Transport):
     def _read_from_now(self) -> None:
         if not self._reading:
             self._reading = True
-            self._loop.add_reader(self._sock.fileno(), self._readable)
+            self._loop.add_reader(self._fd, self._readable)
 
     def _stop_reading(self) -> None:
         if self._reading:
             self._reading = False
-            self._loop.remove_reader(self._sock.fileno())
+            self._loop.remove_reader(self._fd)
 
     def _readable(self) -> None:
         match self._state:
             case _State.OPEN:
                 self._read()
+            case _State.GREETING:
+                self._begin()
             case _State.HANDSHAKE:
                 self.shake_hands()
+                if self._state is _State.HANDSHAKE:
+                    # More than the ClientHello has come, and it was not all: it may be part of something large.
+                    self._newcomers.charge(self, HANDSHAKE_MESSAGE_BYTES)
             case _State.FAREWELL:
                 self._discard()
 
@@ -283,9 +347,9 @@ class TlsTransport(asyncio.Transport):
         if wanted is not self._waits_for_write:
             self._waits_for_write = wanted
             if wanted:
-                self._loop.add_writer(self._sock.fileno(), self._writable)
+                self._loop.add_writer(self._fd, self._writable)
             else:
-                self._loop.remove_writer(self._sock.fileno())
+                self._loop.remove_writer(self._fd)
 
     def _writable(self) -> None:
         if self._state is _State.HANDSHAKE:
@@ -399,7 +463,21 @@ class TlsTransport(asyncio.Transport):
         self._backlog.clear()
         self._unsent = 0
         self._sock.close()
-        if self._protocol is None:
+        self._newcomers.leave(self)
+        # Protocol and transport know each other: whoever is called last lets go, or only the collector frees them.
+        protocol, self._protocol = self._protocol, None
+        if protocol is None:
             self._on_shaken(self)
         else:
-            self._loop.call_soon(self._protocol.connection_lost, error)
+            self._loop.call_soon(protocol.connection_lost, error)
+
+
+def _plausible(head: bytes) -> bool:
+    """Whether OpenSSL shall see what begins like this.  What is no handshake at all it refuses at once, and well."""
+    if len(head) < GREETING_HEAD_BYTES:
+        return False
+    if head[0] != _HANDSHAKE_RECORD:
+        return True
+    # A message whose own head is spread over records hides how large it claims to be.
+    whole = int.from_bytes(head[3:5], "big") >= GREETING_HEAD_BYTES - 5
+    return whole and int.from_bytes(head[6:9], "big") <= HELLO_BYTES_MAX

@@ -220,7 +220,7 @@ class WatchHandler:
         plan = self._registry.watch_plan(context, replace(target, name=""), options)
         encoder = encoder_for(target.resource, representation, included, self._resources.clock)
         late = await self._future_error(target, plan)
-        watcher = None if late else self._subscribe(plan, encoder)
+        watcher = None if late else self._subscribe(plan, encoder, request)
         try:
             await send(_head(request, target, representation, on_head(), self._resources.clock()))
             if watcher is None:
@@ -244,9 +244,10 @@ class WatchHandler:
             return error
         return None
 
-    def _subscribe(self, plan: WatchPlan, encoder: AnyEncoder) -> Watcher:
+    def _subscribe(self, plan: WatchPlan, encoder: AnyEncoder, request: Request) -> Watcher:
         asked_s = plan.timeout_s or 0
         seconds = asked_s if asked_s > 0 else DEFAULT_SECONDS_MIN * random.uniform(1, 2)
+        seconds = min(seconds, request.credentials_end_in(self._resources.clock()))
         now = asyncio.get_running_loop().time()
         interest = Interest(
             resource=plan.resource.storage_key,

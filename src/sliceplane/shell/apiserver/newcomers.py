@@ -1,0 +1,83 @@
+"""Connections that have not shown yet who is behind them, and what all of them together may cost.
+
+Anybody who reaches the port can open connections, and stop at any point: before the first byte, in the middle of a
+handshake, of a head, of taking an answer.  Each such *newcomer* is charged with the most that its phase can make the
+process hold, and all of them together have a bound.  Above it the oldest are dropped: who means well shakes hands and
+authenticates within moments, so the oldest are those that are least likely to.  The same is done when a connection is
+to be accepted and there is no room for it.
+
+A connection leaves when it has authenticated, or is closed.  Anonymous users stay newcomers for good.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+#: what all newcomers together may be charged with
+BYTES_MAX: Final = 256 * 1024 * 1024
+
+# Measured with OpenSSL 3.0 and CPython 3.11, rounded up.
+#: accepted, and nothing has come
+GREETING_BYTES: Final = 4 * 1024
+#: OpenSSL has its buffers and the ClientHello, of which it gets no more than ``tls_transport.HELLO_BYTES_MAX``
+HANDSHAKE_BYTES: Final = 48 * 1024
+#: a later message of a handshake is under way: OpenSSL makes room for as much as it claims to be, up to 100 KiB
+HANDSHAKE_MESSAGE_BYTES: Final = 152 * 1024
+#: of a connection that is open and idle; what it has sent of a head, or not taken of an answer, comes on top
+OPEN_BYTES: Final = 20 * 1024
+#: of each header, besides its bytes
+FIELD_BYTES: Final = 160
+
+
+class Newcomer(Protocol):
+    def abort(self) -> None:
+        """Close at once, and leave."""
+
+
+class Newcomers:
+    """Owns who they are, in the order of their coming, and their charges.  Used from the loop's thread."""
+
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._charges: dict[Newcomer, int] = {}
+        self.bytes = 0
+        #: closed to make room, since the process began
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._charges)
+
+    def enter(self, newcomer: Newcomer, size: int) -> None:
+        assert newcomer not in self._charges, "it has come already"
+        self._charges[newcomer] = size
+        self._settle(size)
+
+    def charge(self, newcomer: Newcomer, size: int) -> None:
+        """It costs *size* now; may drop it, or others.  No matter for a connection that has left."""
+        before = self._charges.get(newcomer)
+        if before is not None and before != size:
+            self._charges[newcomer] = size
+            self._settle(size - before)
+
+    def leave(self, newcomer: Newcomer) -> None:
+        """Idempotent."""
+        self.bytes -= self._charges.pop(newcomer, 0)
+
+    def drop_oldest(self) -> bool:
+        """Close the one that came first; false if there is none."""
+        oldest = next(iter(self._charges), None)
+        if oldest is None:
+            return False
+        self.dropped += 1
+        oldest.abort()
+        self.leave(oldest)
+        return True
+
+    def _settle(self, change: int) -> None:
+        self.bytes += change
+        while self.bytes > self._bytes_max and self.drop_oldest():
+            pass
+
+    def check(self) -> None:
+        assert self.bytes == sum(self._charges.values()), f"{self.bytes} is not the sum of the charges"
+        assert self.bytes <= self._bytes_max, f"{self.bytes} of {self._bytes_max} bytes"

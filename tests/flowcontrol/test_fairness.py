@@ -1,16 +1,16 @@
-"""What priority and fairness promise, with the levels that every server has: who gets how much, and who waits how long."""
+"""What priority and fairness promise, with the levels that every server has: who gets how much, who waits how long."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.effort import effort
 
 from sliceplane.flowcontrol.control import FlowControl
 from sliceplane.flowcontrol.defaults import LEVELS
 from sliceplane.flowcontrol.seats import AHEAD_SECONDS_MAX, Ticket
 from sliceplane.flowcontrol.types import Asked, Flow
-from tests.effort import effort
 
 EVERYBODY = "system:authenticated"
 ACCOUNTS = ("system:serviceaccounts", EVERYBODY)
@@ -158,7 +158,7 @@ def test_nobody_is_passed_for_ever(hogs: list[tuple[int, float]], backlog: int) 
     or of those who came in the second after it."""
     flows = FlowControl(reads=1, writes=1)
     seats = flows.seats["read"]
-    low = [level for level in LEVELS if level.name == "workload-low"][0]
+    low = next(level for level in LEVELS if level.name == "workload-low")
     now = 0.0
     running = fill(flows, account(flows, 0), 1)
     while running[-1].state == "seated":

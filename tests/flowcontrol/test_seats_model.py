@@ -7,10 +7,10 @@ from math import ceil
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.effort import machine
 
 from sliceplane.flowcontrol.seats import AHEAD_SECONDS_MAX, COST_SECONDS_MIN, Seats, Tally, Ticket
 from sliceplane.flowcontrol.types import Flow, Level, Schema, Subject
-from tests.effort import machine
 
 LEVELS = (
     Level(name="lends", shares=4, lendable_percent=75, queues=2, hand_size=1, queue_length=3),

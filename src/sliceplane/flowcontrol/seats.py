@@ -7,8 +7,8 @@ borders between levels every ten seconds; here a seat is lent at the moment when
 
 Within a level each flow has a line of its own (upstream: a hand of queues that it may share with others), and the line
 with the earliest *tag* goes first (Zhang, "VirtualClock", 1990).  A tag is the time at which a request came, or later
-if its flow has used up more: each seat moves the flow's tag by the time that the seat was held.  So a flow that asks for
-little passes those that ask for much, and since whoever comes later has a later tag, nobody is passed for ever.
+if its flow has used up more: each seat moves the flow's tag by the time that the seat was held.  So a flow that asks
+for little passes those that ask for much, and since whoever comes later has a later tag, nobody is passed for ever.
 
 A flow may wait in ``places_of_one_flow`` places, and in no more than are left free for the others.
 """

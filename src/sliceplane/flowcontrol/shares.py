@@ -3,7 +3,7 @@
 A user may hold as much as is left for all others, and no more: so whoever comes later finds room, one user alone gets
 half, two get a third each, and nobody has to be told who else there is.  (Choudhury and Hahne, "Dynamic queue length
 thresholds for shared-memory packet switches", 1998, share the memory of a switch so.)  The last tenth is for what
-keeps the cluster alive.
+keeps the cluster alive, and for who is exempt; these may take all that is left.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ class Shares:
         self.refused = 0
 
     def take(self, user: str, level: Level, amount: int = 1) -> bool:
-        """Whether *user* got *amount* more.  Who is exempt always gets it."""
+        """Whether *user* got *amount* more.  The first of all gets it, however much it is."""
         held = self._held.get(user, 0)
-        if not level.exempt and not self._may(held, amount, vital=level.name in VITAL):
+        if self.total and not self._may(held, amount, level):
             self.refused += 1
             return False
         self._held[user] = held + amount
         self.total += amount
         return True
 
-    def _may(self, held: int, amount: int, *, vital: bool) -> bool:
+    def _may(self, held: int, amount: int, level: Level) -> bool:
+        if level.exempt:
+            return amount <= self.most - self.total
         if self._most_each is not None and held + amount > self._most_each:
             return False
-        most = self.most if vital else self.most - self.most // 10
+        most = self.most if level.name in VITAL else self.most - self.most // 10
         return held + amount <= most - self.total
 
     def give(self, user: str, amount: int = 1) -> None:

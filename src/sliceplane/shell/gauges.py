@@ -38,7 +38,6 @@ def _add_requests(plane: Plane, app: ApiServer) -> None:
         ),
     )
     gauge = plane.metrics.gauge
-    gauge("apiserver_unsent_response_bytes", "Of large responses, not taken yet.", lambda: app.in_flight.unsent.total)
     plane.metrics.source(app.in_flight.families)
     gauge("apiserver_connections", "Open client connections.", lambda: plane.listener.connections)
 

@@ -71,7 +71,7 @@ async def test_a_request_that_ends_in_line_or_just_as_it_gets_a_seat_leaves_noth
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-    for each in (in_line, just_seated, *taken):
+    for each in (*taken, just_seated, in_line):
         each.close()
     in_flight.flows.check()
     assert in_flight.flows.seats["read"].in_use == 0

@@ -169,6 +169,17 @@ def test_watches_of_one_account_leave_room_for_another(tmp_path: Path) -> None:
         settle(server, "watches", 0)
 
 
+def test_large_answers_that_one_account_does_not_take_leave_room_for_another(tmp_path: Path) -> None:
+    with serving(tmp_path, Limits(unsent_bytes_max=30_000_000)) as server:
+        for number in range(8):
+            body = {"metadata": {"name": f"large-{number}"}, "data": {"a": "x" * 900_000}}
+            assert server.request("POST", CONFIG_MAPS, body).code == 201
+        with sent(server, 2, f"GET {CONFIG_MAPS} HTTP/1.1\r\n"):
+            settle(server, "unsent-bytes", 2 * len(ask(server, "jane", "GET", CONFIG_MAPS).body))
+            assert ask(server, "hog", "GET", CONFIG_MAPS).code == 429
+            assert ask(server, "jane", "GET", CONFIG_MAPS).code == 200
+
+
 def test_figures_are_upstreams(server: Server) -> None:
     prefix = "apiserver_flowcontrol_"
     admin = {"priority_level": "exempt", "flow_schema": "exempt"}

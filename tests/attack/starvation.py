@@ -17,6 +17,8 @@ from benchmarks.tools.process import PlaneProcess
 from tests.attack.harness import Attack, Figure, admin_context, alive, anonymous_context, bystander
 
 UNFINISHED_BODIES = 200
+LARGE_BODIES = 60
+LARGE_BODY_BYTES = 3 * 1024 * 1024
 FUTURE_READS = 400
 ADMIN_LISTS = 112
 ATTACK_SECONDS = 5.0
@@ -125,6 +127,31 @@ async def unfinished_bodies(folder: Path) -> Sequence[Figure]:
         return (*outcome.figures("another account's writes"), *seen.figures(), alive(plane))
 
 
+async def large_bodies(folder: Path) -> Sequence[Figure]:
+    head = f"POST {_REVIEWS} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {LARGE_BODY_BYTES}\r\n"
+    almost = b" " * (LARGE_BODY_BYTES - 1)
+    async with attacked(folder) as plane:
+        before = plane.rss_mib()
+        writing = asyncio.create_task(_jane_writes(plane, asyncio.get_running_loop().time() + ATTACK_SECONDS))
+        opened = []
+        try:
+            for _ in range(LARGE_BODIES):
+                # Who is refused is cut off while it still sends.
+                with contextlib.suppress(OSError):
+                    opened.append(await _send(plane, head, almost))
+            outcome = await writing
+            grown = plane.rss_mib() - before
+        finally:
+            writing.cancel()
+            for _, writer in opened:
+                writer.transport.abort()
+        return (
+            Figure("growth of the server's memory", round(grown), "MiB", 150),
+            *outcome.figures("another account's writes"),
+            alive(plane),
+        )
+
+
 async def future_reads(folder: Path) -> Sequence[Figure]:
     head = f"GET {_CONFIG_MAPS}?resourceVersion={_FAR} HTTP/1.1\r\n"
     async with attacked(folder) as plane:
@@ -162,6 +189,11 @@ ATTACKS = (
         "unfinished-bodies",
         "an account that may ask what it may: 200 bodies that never end, while another account writes",
         unfinished_bodies,
+    ),
+    Attack(
+        "large-unfinished-bodies",
+        "an account that may ask what it may: 60 bodies of 3 MiB that lack their last byte, while another one writes",
+        large_bodies,
     ),
     Attack(
         "future-reads",

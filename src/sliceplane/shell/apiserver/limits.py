@@ -86,21 +86,26 @@ class InFlight:
             shares.give(user.name, amount)
 
     async def stand_in_line(self, kind: Kind, ticket: Ticket) -> None:
-        """Return when *ticket* has a seat.  Raises ``TooMany`` after ``LINE_SECONDS_MAX``."""
+        """Return when *ticket* has a seat.  Raises ``TooMany`` after ``LINE_SECONDS_MAX``; who does not wait any more
+        is in no line."""
+        seats = self.flows.seats[kind]
         woken = self._sleeping[ticket] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(LINE_SECONDS_MAX):
                 await woken
         except TimeoutError:
             if ticket.state == "waiting":
-                self.flows.seats[kind].leave(ticket, time.monotonic(), reason="time-out")
+                seats.leave(ticket, time.monotonic(), reason="time-out")
                 raise TooMany from None
         finally:
             del self._sleeping[ticket]
+            if ticket.state == "waiting":
+                seats.leave(ticket, time.monotonic(), reason="cancelled")
 
     def leave(self, kind: Kind, ticket: Ticket) -> None:
         for seated in self.flows.seats[kind].leave(ticket, time.monotonic()):
             woken = self._sleeping[seated]
+            # It may just have been cancelled: then its task gives the seat back.
             if not woken.done():
                 woken.set_result(None)
 

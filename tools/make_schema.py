@@ -51,6 +51,10 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "autoscaling": ("io.k8s.api.autoscaling.v1", ("Scale",)),
     "coordination.k8s.io": ("io.k8s.api.coordination.v1", ("Lease",)),
     "discovery.k8s.io": ("io.k8s.api.discovery.v1", ("EndpointSlice",)),
+    "flowcontrol.apiserver.k8s.io": (
+        "io.k8s.api.flowcontrol.v1",
+        ("FlowSchema", "PriorityLevelConfiguration"),
+    ),
     "events.k8s.io": ("io.k8s.api.events.v1", ("Event",)),
     "meta.k8s.io": (META, ("DeleteOptions", "Status")),
     "networking.k8s.io": ("io.k8s.api.networking.v1", ("IPAddress", "ServiceCIDR")),

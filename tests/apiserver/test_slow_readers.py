@@ -45,7 +45,9 @@ def asking(server: Server) -> Iterator[ssl.SSLSocket]:
 
 def unsent(server: Server) -> float:
     lines = server.get("/metrics").body.decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith("apiserver_unsent_response_bytes "))
+    return next(
+        float(line.split()[1]) for line in lines if line.startswith('sliceplane_shared_held{what="unsent-bytes"}')
+    )
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:

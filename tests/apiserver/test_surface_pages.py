@@ -115,8 +115,8 @@ def test_aggregated_discovery_in_protobuf(server: Server, path: str) -> None:
     assert (again.code, again.body) == (304, b"")
 
 
-def flow(server: Server, path: str, **sent: str) -> tuple[str | None, str | None]:
-    headers = server.request("GET", path, certificate="Authorization" not in sent, **sent).headers
+def flow(server: Server, path: str, *, certificate: bool = True, **sent: str) -> tuple[str | None, str | None]:
+    headers = server.request("GET", path, certificate=certificate and not sent, **sent).headers
     return headers.get("X-Kubernetes-Pf-Flowschema-Uid"), headers.get("X-Kubernetes-Pf-Prioritylevel-Uid")
 
 
@@ -124,7 +124,8 @@ def test_every_reply_names_its_flow_but_a_401(server: Server) -> None:
     exempt = flow(server, "/api/v1/nodes")
     assert None not in exempt
     assert flow(server, "/api/v1/nope") == flow(server, "/api/v1/nodes?watch=1&timeoutSeconds=1") == exempt
-    probe = flow(server, "/readyz")
+    assert flow(server, "/readyz") == exempt
+    probe = flow(server, "/readyz", certificate=False)
     assert probe != exempt
     assert probe[1] == exempt[1]
     assert flow(server, "/api/v1/nodes", Authorization="Bearer nonsense") == (None, None)

@@ -14,6 +14,7 @@ from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_ip_
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 STATUS_VERBS = ("get", "patch", "update")
+READ_VERBS = ("get", "list", "watch")
 
 GenerationRule = Literal["none", "spec", "content"]
 DeleteReply = Literal["status", "object"]
@@ -348,6 +349,27 @@ ClusterRoleBindings = Resource(
     check_name=check_path_segment,
     create_on_update=True,
 )
+#: how requests are served; the server's own and nobody else's to write (``registry.flow_objects``)
+FlowSchemas = Resource(
+    group="flowcontrol.apiserver.k8s.io",
+    version="v1",
+    kind="FlowSchema",
+    plural="flowschemas",
+    singular="flowschema",
+    namespaced=False,
+    verbs=READ_VERBS,
+    generation="spec",
+)
+PriorityLevelConfigurations = Resource(
+    group="flowcontrol.apiserver.k8s.io",
+    version="v1",
+    kind="PriorityLevelConfiguration",
+    plural="prioritylevelconfigurations",
+    singular="prioritylevelconfiguration",
+    namespaced=False,
+    verbs=READ_VERBS,
+    generation="spec",
+)
 
 
 def _review(group: str, kind: str, *, namespaced: bool = False) -> Resource:
@@ -393,6 +415,8 @@ RESOURCES: tuple[Resource, ...] = (
     RoleBindings,
     Roles,
     EventsV1,
+    FlowSchemas,
+    PriorityLevelConfigurations,
     IPAddresses,
     ServiceCIDRs,
 )

@@ -76,14 +76,14 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.IntRange(1),
             default=400,
             show_default=True,
-            help="Reads that are served at once, watches not counted; more get 429.",
+            help="Reads that are worked on at a time, shared among priority levels; others wait, then get 429.",
         ),
         click.option(
             "--max-mutating-requests-inflight",
             type=click.IntRange(1),
             default=200,
             show_default=True,
-            help="Writes that are served at once; more get 429.",
+            help="Writes that are worked on at a time, likewise.",
         ),
     ]
     for option in reversed(options):

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from importlib.util import find_spec
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -14,6 +15,14 @@ T = TypeVar("T")
 
 #: net new containers after which the garbage collector looks at the young ones
 GC_YOUNG_OBJECTS = 50_000
+
+
+def require(*modules: str) -> None:
+    """Raises ``ModuleNotFoundError`` for one that is not installed, which ``cli.entry`` turns into words: at once, not
+    when it is first used, in the middle of work."""
+    for name in modules:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

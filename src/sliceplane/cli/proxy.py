@@ -14,7 +14,7 @@ import click
 
 from sliceplane.cli.cluster import cluster_options, connect
 from sliceplane.cli.options import Group
-from sliceplane.cli.process import on_stop_signal, say
+from sliceplane.cli.process import on_stop_signal, require, say
 from sliceplane.cli.proxy_flags import flag, given_by, proxy_options, used
 from sliceplane.cli.proxy_render import command as render
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
@@ -83,6 +83,7 @@ def command(
     from sliceplane.shell.proxy_setup import mode_of, prepare
     from sliceplane.shell.sysctls import SysctlError
 
+    require("structlog", "prometheus_client")
     configure(log_level)
     if hostname_override and not hostname_override.strip():
         raise click.UsageError("--hostname-override: must not be empty")

@@ -53,8 +53,10 @@ ORPHANS_MAX: Final = 500
 _RETRY: Final = Backoff(base_s=0.5, cap_s=60.0)
 
 Policy = Literal["Background", "Foreground", "Orphan"]
-#: Events have no owners worth following, and there are many of them
-DEFAULT_RESOURCES: Final = tuple(each for each in RESOURCES if each.storage_key != Events.key)
+#: Events have no owners worth following, and there are many of them; what nobody can delete is not collected
+DEFAULT_RESOURCES: Final = tuple(
+    each for each in RESOURCES if each.storage_key != Events.key and "delete" in each.verbs
+)
 
 
 class _Token(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a new cluster has before anyone asks for it: four namespaces, roles, and the API server's own Service.
+"""What a new cluster has before anyone asks for it: namespaces, roles, flow schemas, and the API server's own Service.
 
 Whatever exists is left as it is; only the endpoints of ``default/kubernetes`` follow the servers (``api_service``).
 """
@@ -12,6 +12,7 @@ from sliceplane.registry.admission.namespaces import BOOTSTRAP_NAMESPACES
 from sliceplane.registry.authorization.bootstrap import ensure_policy
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.create import create
+from sliceplane.registry.flow_objects import ensure_flow_objects
 from sliceplane.registry.types import BY_THE_SERVER, Body, Context, Target, User
 
 SYSTEM_USER = User(name="system:apiserver", groups=("system:masters",))
@@ -24,6 +25,7 @@ def bootstrap(core: Core, now: float) -> int:
         _ensure(core, ctx, Namespaces, {"metadata": {"name": name}})
         core.store.end_step()
     ensure_policy(core, ctx)
+    ensure_flow_objects(core, ctx)
     service_addresses.tend(core, ctx, quiet=True)
     api_service.reconcile(core, ctx)
     return core.store.staged_revision

@@ -29,17 +29,17 @@ def add_gauges(plane: Plane, app: ApiServer) -> None:
 
 
 def _add_requests(plane: Plane, app: ApiServer) -> None:
-    current = app.in_flight.current
+    seats = app.in_flight.flows.seats
     plane.metrics.gauges(
         "apiserver_current_inflight_requests",
-        "Requests being answered, watches left out.",
+        "Requests that have a seat.",
         lambda: (
-            ({"request_kind": "mutating"}, current["write"]),
-            ({"request_kind": "readOnly"}, current["read"]),
+            ({"request_kind": "mutating"}, seats["write"].in_use),
+            ({"request_kind": "readOnly"}, seats["read"].in_use),
         ),
     )
     gauge = plane.metrics.gauge
-    gauge("apiserver_unsent_response_bytes", "Of large responses, not taken yet.", lambda: app.in_flight.unsent_bytes)
+    plane.metrics.source(app.in_flight.families)
     gauge("apiserver_connections", "Open client connections.", lambda: plane.listener.connections)
 
 

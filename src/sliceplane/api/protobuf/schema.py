@@ -26,6 +26,7 @@ _GROUPS: Final = {
     "coordination.k8s.io": "coordination",
     "discovery.k8s.io": "discovery",
     "events.k8s.io": "events",
+    "flowcontrol.apiserver.k8s.io": "flowcontrol",
     "networking.k8s.io": "networking",
     "rbac.authorization.k8s.io": "rbac",
 }

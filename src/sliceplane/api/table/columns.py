@@ -39,11 +39,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Printer:
-    """How one kind is shown.  ``conditions`` gives a row's conditions, where it has any."""
+    """How one kind is shown.  ``conditions`` gives a row's conditions, where it has any; ``order`` the key that a list
+    is sorted by, where that is not how it came."""
 
     columns: tuple[Column, ...]
     cells: Cells
     conditions: Callable[[Document], list[Document]] | None = None
+    order: Callable[[Document], tuple[int, str]] | None = None
 
 
 NAME: Final = Column(name="Name", format="name", description="Name of the object, unique for its kind and namespace.")

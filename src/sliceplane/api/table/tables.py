@@ -10,7 +10,7 @@ from typing import Final, Literal, cast
 from sliceplane.api.errors import bad_request, show
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.api.table import access, apps, cluster, events, network, pods
+from sliceplane.api.table import access, apps, cluster, events, flowcontrol, network, pods
 from sliceplane.api.table.columns import NAME, Cell, Column, Printer, name_of, text
 from sliceplane.api.table.partial import partial_object
 
@@ -33,6 +33,7 @@ _PRINTERS: Final[dict[str, Printer]] = {
     **events.PRINTERS,
     **apps.PRINTERS,
     **access.PRINTERS,
+    **flowcontrol.PRINTERS,
 }
 
 
@@ -69,13 +70,16 @@ def build(
     list_meta: Document | None = None,
     version: str = "v1",
 ) -> Document:
-    """A Table of *documents*, in their order, with all columns.
+    """A Table of *documents*, in their order unless their kind has one of its own, with all columns.
 
     *list_meta* (resourceVersion, continue, remainingItemCount) is the list's; for a single object leave it
     out, then the table has that object's resourceVersion.  *documents* are shared with the table where
     *include_object* asks for them.
     """
     documents = list(documents)
+    order = _printer(resource.key).order
+    if order is not None:
+        documents.sort(key=order)
     if list_meta is None:
         assert len(documents) == 1, f"a table of {len(documents)} objects needs list metadata"
         list_meta = _object_version(documents[0])

@@ -3,6 +3,9 @@
 The order is upstream's: who is it (401), may they (403, also for what does not exist), is there room (429), does
 it exist (404, 405), and only then what they want.  Every error leaves here as a Status; an unexpected one is
 logged with the request's audit id and told to the client as nothing but an internal error.
+
+Room is asked for when the client has nothing more to do: a request has no seat while its body arrives, while it waits
+for a version of the client's choice, and while its answer is taken (``limits``).
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, internal, method_not_allowed
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.api.selectors.fields import selected_name
+from sliceplane.flowcontrol.types import Asked, Flow
 from sliceplane.registry.authentication import impersonation
 from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.types import User
@@ -191,20 +195,23 @@ class ApiServer:
         )
         if user is not ANONYMOUS:
             request.connection.authenticated()
-        self._admit(request, user, wanted, path, exchange)
-        if path is None:
-            if request.path == snapshot.PATH and request.method == "GET":
-                await self._snapshot(exchange, send)
+        user, flow = self._admit(request, user, wanted, path, exchange)
+        reading = path is None or verb in (*_READ_VERBS, "watch")
+        request.place = place = self.in_flight.place(flow, user, "read" if reading else "write")
+        try:
+            if verb == "watch" or (request.path == snapshot.PATH and request.method == "GET"):
+                with self.in_flight.hold(self.in_flight.watches, flow, user):
+                    await self._stream(request, path, exchange, send)
                 return None
-            return await self._answer_other(request)
-        if verb == "watch":
-            return await self._watch(request, path, exchange, send)
-        reading = verb in _READ_VERBS
-        with self.in_flight.admit("read" if reading else "write"):
-            route = resolve(path, verb, self._services.discovery.served)
+            if path is None:
+                await place.sit()
+                return await self._answer_other(request)
+            route = resolve(path, verb, services.discovery.served)
             limit_s = READ_SECONDS_MAX if reading else WRITE_SECONDS_MAX
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
-                return await self._services.resources.respond(request, route)
+                return await services.resources.respond(request, route)
+        finally:
+            place.close()
 
     def _key_of(self, request: Request, verb: str, path: ResourcePath, name: str) -> RequestKey:
         served = self._services.discovery.served
@@ -213,50 +220,49 @@ class ApiServer:
 
     def _admit(
         self, request: Request, user: User, wanted: Attributes, path: ResourcePath | None, exchange: _Exchange
-    ) -> None:
+    ) -> tuple[User, Flow]:
         """*user* may do what is *wanted*, or the user whom they act as, who is the request's user from here on.
+
+        Returns that user and the flow of the request.
 
         Raises the 400 or 403 ``StatusError``; the audit log learns of the question before and of the decision after.
         """
         audit = exchange.audit
         if audit is not None:
             audit.received(user, wanted, path)
-        asked = impersonation.wanted(request.headers_of(b"impersonate-"))
-        if asked is not None:
-            request.user = user = self._services.impersonate(user, asked)
+        other = impersonation.wanted(request.headers_of(b"impersonate-"))
+        if other is not None:
+            request.user = user = self._services.impersonate(user, other)
             if audit is not None:
                 audit.impersonated(user)
+        asked = Asked(wanted.verb, wanted.group, wanted.combined_resource, wanted.namespace, wanted.path)
+        request.flow = flow = self.in_flight.flows.classify(user.name, user.groups, asked)
         decision = self._services.decide(user, wanted)
         if audit is not None:
             audit.decided(decision)
         authorize(user, wanted, decision)
+        return user, flow
 
-    async def _watch(self, request: Request, path: ResourcePath, exchange: _Exchange, send: Send) -> Response | None:
-        route = resolve(path, "watch", self._services.discovery.served)
-        metrics, key = self._services.metrics, exchange.key
-        with self.in_flight.admit("watch"):
+    async def _stream(self, request: Request, path: ResourcePath | None, exchange: _Exchange, send: Send) -> None:
+        """A watch, or (without a *path*) the snapshot: its client decides how long it takes, so it has no seat."""
+        services, key = self._services, exchange.key
 
-            def on_head() -> str:
-                exchange.streaming = True
-                if exchange.audit is not None:
-                    exchange.audit.started()
-                return exchange.audit_id
-
-            traffic = metrics.traffic(key.group, key.version, key.resource)
-            metrics.on_stream(key, +1)
-            try:
-                await self._services.watches.respond(request, route, send, on_head, traffic)
-            finally:
-                metrics.on_stream(key, -1)
-            return None
-
-    async def _snapshot(self, exchange: _Exchange, send: Send) -> None:
-        services = self._services
-        with self.in_flight.admit("read"):
+        def on_head() -> str:
             exchange.streaming = True
             if exchange.audit is not None:
                 exchange.audit.started()
-            await snapshot.send_snapshot(send, services.store, now=services.clock(), audit_id=exchange.audit_id)
+            return exchange.audit_id
+
+        if path is None:
+            await snapshot.send_snapshot(send, services.store, now=services.clock(), audit_id=on_head())
+            return
+        route = resolve(path, "watch", services.discovery.served)
+        traffic = services.metrics.traffic(key.group, key.version, key.resource)
+        services.metrics.on_stream(key, +1)
+        try:
+            await services.watches.respond(request, route, send, on_head, traffic)
+        finally:
+            services.metrics.on_stream(key, -1)
 
     async def _answer_other(self, request: Request) -> Response:
         root, _, rest = request.path[1:].partition("/")

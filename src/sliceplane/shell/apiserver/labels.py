@@ -6,12 +6,11 @@ become a time series of its own.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection
 from functools import lru_cache
 
 from sliceplane.api.scheme import Resource, by_path
-from sliceplane.registry.types import User
+from sliceplane.flowcontrol.identity import uid_of
 from sliceplane.shell.apiserver.metrics import RequestKey
 from sliceplane.shell.apiserver.paths import ResourcePath
 from sliceplane.shell.apiserver.response import Header
@@ -68,46 +67,10 @@ def resource_key(
     return RequestKey(shown, "All" if dry_run else "", path.group, path.version, path.plural, subresource, scope)
 
 
-# Flows.  Nothing is queued by them here, but clients and proxies show and log these headers (reference B1), and who
-# reads them wants to see requests of one sort under one name.
-
-_PROBES = ("/healthz", "/livez", "/readyz")
-_FLOWS = (
-    ("system:masters", "exempt", "exempt"),
-    ("system:nodes", "system-nodes", "system"),
-    ("system:serviceaccounts:kube-system", "kube-system-service-accounts", "workload-high"),
-    ("system:serviceaccounts", "service-accounts", "workload-low"),
-)
-_MANAGERS = {
-    "system:kube-controller-manager": "kube-controller-manager",
-    "system:kube-scheduler": "kube-scheduler",
-}
-
-
-def flow_headers(user: User, path: str) -> tuple[Header, ...]:
+@lru_cache(maxsize=64)
+def flow_headers(schema: str, level: str) -> tuple[Header, ...]:
     """The headers that name the flow schema and the priority level of a request, by uid."""
-    return _headers(*("probes", "exempt")) if path in _PROBES else _flow_of(user.name, user.groups)
-
-
-@lru_cache(maxsize=1024)
-def _flow_of(name: str, groups: tuple[str, ...]) -> tuple[Header, ...]:
-    if "system:masters" not in groups and name in _MANAGERS:
-        return _headers(_MANAGERS[name], "workload-high")
-    for group, schema, level in _FLOWS:
-        if group in groups:
-            return _headers(schema, level)
-    return _headers("global-default", "global-default")
-
-
-@lru_cache(maxsize=32)
-def _headers(schema: str, level: str) -> tuple[Header, ...]:
     return (
-        (b"x-kubernetes-pf-flowschema-uid", _uid("flowschema", schema)),
-        (b"x-kubernetes-pf-prioritylevel-uid", _uid("prioritylevel", level)),
+        (b"x-kubernetes-pf-flowschema-uid", uid_of("flowschema", schema).encode()),
+        (b"x-kubernetes-pf-prioritylevel-uid", uid_of("prioritylevel", level).encode()),
     )
-
-
-def _uid(kind: str, name: str) -> bytes:
-    """There are no objects to take a uid from: one made of the name, in the form of a version 4 UUID."""
-    digits = hashlib.sha256(f"{kind}/{name}".encode()).hexdigest()
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:32]}".encode()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from sliceplane.api.errors import too_large_body
+from sliceplane.flowcontrol.types import Flow
 from sliceplane.registry.types import User
 from sliceplane.shell.apiserver.auth import Certificate
 
@@ -39,6 +41,19 @@ class Connection(Protocol):
 
     def authenticated(self) -> None:
         """A request on it has shown who sends it: larger heads are taken.  Idempotent."""
+
+
+class Place(Protocol):
+    """What a request holds of the server (``limits``)."""
+
+    def hold_body(self, size: int) -> None:
+        """So much of the body has come by now.  Raises ``TooMany``."""
+
+    def awaiting_future(self) -> AbstractContextManager[None]:
+        """Waiting for a version of the future.  Raises ``TooMany`` instead of entering."""
+
+    async def sit(self) -> None:
+        """Return when the request may be worked on.  Raises ``TooMany``."""
 
 
 class Query:
@@ -82,9 +97,11 @@ class Request:
         "certificate",
         "connection",
         "created",
+        "flow",
         "headers",
         "method",
         "path",
+        "place",
         "query",
         "user",
     )
@@ -99,6 +116,10 @@ class Request:
         self.connection: Connection = scope["state"]["connection"]
         #: set once authentication has succeeded
         self.user: User | None = None
+        #: set once it is clear whose request this is
+        self.flow: Flow | None = None
+        #: set before a handler is called
+        self.place: Place
         #: the object that was created, as JSON
         self.created = b""
         self._scope = scope
@@ -146,12 +167,13 @@ class Request:
         return self.certificate.ends - now
 
     async def body(self) -> bytes:
-        """The whole body.  Raises the 413 ``StatusError`` beyond ``BODY_BYTES_MAX``, and
-        ``ConnectionError`` if the client went away."""
+        """The whole body; when it is there the request takes its seat, and not before.  Raises the 413 ``StatusError``
+        beyond ``BODY_BYTES_MAX``, ``TooMany``, and ``ConnectionError`` if the client went away."""
         declared = self.headers.get(b"content-length", b"")
         if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
             raise too_large_body(BODY_BYTES_MAX)
         chunks, size = [], 0
+        self.place.hold_body(0)
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -160,8 +182,10 @@ class Request:
             size += len(chunk)
             if size > BODY_BYTES_MAX:
                 raise too_large_body(BODY_BYTES_MAX)
+            self.place.hold_body(size)
             chunks.append(chunk)
             if not message.get("more_body", False):
+                await self.place.sit()
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 

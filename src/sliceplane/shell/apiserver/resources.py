@@ -5,7 +5,6 @@ Nothing here decides anything about objects; the registry does, synchronously, b
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -16,6 +15,7 @@ from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Context, Outcome, Target
 from sliceplane.shell.apiserver.decode import decode_delete_options, decode_object, patch_type
+from sliceplane.shell.apiserver.horizon import Horizon
 from sliceplane.shell.apiserver.negotiate import Representation, negotiate
 from sliceplane.shell.apiserver.params import (
     list_options,
@@ -64,6 +64,7 @@ class ResourceHandlers:
     def __init__(self, registry: Registry, store: Store, committer: Durability, clock: Callable[[], float]) -> None:
         self._registry = registry
         self._store = store
+        self._horizon = Horizon(store)
         self._committer = committer
         self.clock = clock
 
@@ -95,7 +96,7 @@ class ResourceHandlers:
 
     async def _get(self, request: Request, target: Target, representation: Representation) -> Response:
         version = request.query.optional("resourceVersion")
-        await self.wait_for(target, version)
+        await self._begin_read(request, target, version)
         record = self._registry.get(self.context(request), target, version)
         return self._object(request, target, representation, Outcome(code=200, body=record.body), self.age_told())
 
@@ -104,9 +105,9 @@ class ResourceHandlers:
         included = included_objects(request, representation)
         if options.resource_version_match == "Exact" or options.continue_token:
             # Another server may have told of a version that this one has not seen yet.
-            await self._committer.current()
+            await self._begin_read(request, target, None)
         else:
-            await self.wait_for(target, options.resource_version)
+            await self._begin_read(request, target, options.resource_version)
         context = self.context(request)
         outcome = self._registry.list(context, target, options)
         body = render_list(outcome, target.resource, representation, now=context.now, include_object=included)
@@ -184,10 +185,19 @@ class ResourceHandlers:
         body = render_object(outcome.body, target.resource, representation, now=self.clock(), include_object=included)
         return _response(outcome.code, body, target, representation, (*outcome.warnings, *warnings))
 
-    async def wait_for(self, target: Target, resource_version: str | None) -> None:
+    async def _begin_read(self, request: Request, target: Target, resource_version: str | None) -> None:
+        """Return when the read may be worked on.  It has its seat while the server asks storage, but not while it waits
+        for a version of the client's choice."""
+        if resource_version:
+            await self.wait_for(request, target, resource_version)
+        await request.place.sit()
+        if not resource_version:
+            await self.wait_for(request, target, None)
+
+    async def wait_for(self, request: Request, target: Target, resource_version: str | None) -> None:
         """Wait until memory is as new as a read asks for: as storage is now, if it names no version; a little for a
-        version from the future.  Raises the 504 ``StatusError``; what is no number and what nobody waits for is left to
-        the registry to complain of."""
+        version from the future.  Raises the 504 ``StatusError``, and ``TooMany`` if the user waits for too many; what
+        is no number and what nobody waits for is left to the registry to complain of."""
         if not resource_version:
             await self._committer.current()
             return
@@ -197,15 +207,11 @@ class ResourceHandlers:
             wanted = parse_uint64(resource_version or "")
         except NotAnInteger:
             return
-        store = self._store
-        if wanted <= store.revision:
+        if wanted <= self._store.revision:
             return
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + FUTURE_VERSION_SECONDS_MAX
-        while store.revision < wanted:
-            if loop.time() >= deadline:
-                raise too_large_resource_version(wanted, store.revision)
-            await asyncio.sleep(0.05)
+        with request.place.awaiting_future():
+            if not await self._horizon.reached(wanted, FUTURE_VERSION_SECONDS_MAX):
+                raise too_large_resource_version(wanted, self._store.revision)
 
 
 _revision_of = attrgetter("revision")

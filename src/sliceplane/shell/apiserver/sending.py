@@ -27,11 +27,11 @@ async def send_response(
 
     The code that was sent: 429 instead of a large response, if there are too many of them waiting to be taken.
     """
-    if len(response.body) <= PORTION_BYTES:
+    if len(response.body) <= PORTION_BYTES or request.flow is None or request.user is None:
         await _send(request, send, response, now, audit_id)
         return response.code
     try:
-        with in_flight.hold(len(response.body)):
+        with in_flight.hold(in_flight.unsent, request.flow, request.user, len(response.body)):
             await _send(request, send, response, now, audit_id)
     except TooMany:
         response = too_many_requests()
@@ -42,8 +42,8 @@ async def send_response(
 async def _send(request: Request, send: Send, response: Response, now: float, audit_id: str) -> None:
     body = response.body
     headers = common_headers(now, audit_id)
-    if request.user is not None:
-        headers.extend(flow_headers(request.user, request.path))
+    if request.flow is not None:
+        headers.extend(flow_headers(request.flow.schema.name, request.flow.level.name))
     headers.extend(response.headers)
     if response.content_type and response.code != 304:
         headers.append((b"content-type", response.content_type))

@@ -219,7 +219,7 @@ class WatchHandler:
         context = self._resources.context(request)
         plan = self._registry.watch_plan(context, replace(target, name=""), options)
         encoder = encoder_for(target.resource, representation, included, self._resources.clock)
-        late = await self._future_error(target, plan)
+        late = await self._future_error(request, target, plan)
         watcher = None if late else self._subscribe(plan, encoder, request)
         try:
             await send(_head(request, target, representation, on_head(), self._resources.clock()))
@@ -233,13 +233,13 @@ class WatchHandler:
             if watcher is not None:
                 self._hub.unsubscribe(watcher)
 
-    async def _future_error(self, target: Target, plan: WatchPlan) -> StatusError | None:
+    async def _future_error(self, request: Request, target: Target, plan: WatchPlan) -> StatusError | None:
         """A state at a version from the future is waited for a little; then it is an ERROR event (reference B4).  A
         state of no named version is the newest that there is anywhere."""
         if plan.wait_for is None and not plan.newest:
             return None
         try:
-            await self._resources.wait_for(target, str(plan.wait_for or ""))
+            await self._resources.wait_for(request, target, str(plan.wait_for or ""))
         except StatusError as error:
             return error
         return None
@@ -270,8 +270,8 @@ def _head(
     request: Request, target: Target, representation: Representation, audit_id: str, now: float
 ) -> dict[str, Any]:
     headers = common_headers(now, audit_id)
-    if request.user is not None:
-        headers.extend(flow_headers(request.user, request.path))
+    if request.flow is not None:
+        headers.extend(flow_headers(request.flow.schema.name, request.flow.level.name))
     headers.append(NO_CACHE)
     headers.append((b"content-type", representation.watch_content_type))
     headers.extend(warning_headers(deprecation(target.resource.group, target.resource.version, target.resource.plural)))

@@ -1,0 +1,92 @@
+"""Flow schemas and priority levels as values: what ``flowcontrol.apiserver.k8s.io`` objects say.  Frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+#: stands for every verb, group, resource, namespace, path or name
+ANY = "*"
+
+Kind = Literal["read", "write"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A priority level.  ``shares`` are in proportion to those of the other levels; ``queues`` 0: nothing waits, what
+    finds no seat is refused.  ``exempt``: no limit at all, and no shares."""
+
+    name: str
+    shares: int = 0
+    lendable_percent: int = 0
+    exempt: bool = False
+    queues: int = 0
+    hand_size: int = 0
+    queue_length: int = 0
+
+    @property
+    def places(self) -> int:
+        """How many requests may wait for a seat."""
+        return self.queues * self.queue_length
+
+    @property
+    def places_of_one_flow(self) -> int:
+        return self.hand_size * self.queue_length
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A user or group by its name, or the ServiceAccount *name* of *namespace*."""
+
+    kind: Literal["User", "Group", "ServiceAccount"]
+    name: str
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceRule:
+    verbs: tuple[str, ...] = (ANY,)
+    groups: tuple[str, ...] = (ANY,)
+    #: ``pods`` or ``pods/status``
+    resources: tuple[str, ...] = (ANY,)
+    namespaces: tuple[str, ...] = (ANY,)
+    #: matches what names no namespace
+    cluster_scope: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathRule:
+    verbs: tuple[str, ...] = (ANY,)
+    #: whole paths, or those below one that ends in ``/*``
+    paths: tuple[str, ...] = (ANY,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schema:
+    """A flow schema: which requests are its own, and how they are told apart into flows."""
+
+    name: str
+    level: str
+    precedence: int
+    distinguisher: Literal["", "ByUser", "ByNamespace"] = ""
+    subjects: tuple[Subject, ...]
+    resource_rules: tuple[ResourceRule, ...] = (ResourceRule(),)
+    path_rules: tuple[PathRule, ...] = (PathRule(),)
+
+
+class Asked(NamedTuple):
+    """What a request asks for; ``resource`` is "" if it is for a page, which ``path`` names."""
+
+    verb: str
+    group: str = ""
+    resource: str = ""
+    namespace: str = ""
+    path: str = ""
+
+
+class Flow(NamedTuple):
+    """Requests of one schema that stand in line together."""
+
+    schema: Schema
+    level: Level
+    distinguisher: str

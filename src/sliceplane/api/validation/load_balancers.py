@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.validation.addresses import ip_problem, version_of
 from sliceplane.kit.names import check_dns_subdomain, check_qualified_name
@@ -92,7 +92,7 @@ def validate_service_status(new: Document, old: Document) -> list[FieldError]:  
     if ingress and new["spec"].get("type") != "LoadBalancer":
         return [forbidden_field(path, "may only be used when `spec.type` is 'LoadBalancer'")]
     errors: list[FieldError] = []
-    for index, each in enumerate(ingress):
+    for index, each in while_few(errors, enumerate(ingress)):
         errors += _ingress(f"{path}[{index}]", each)
     return errors
 

@@ -6,6 +6,7 @@ are answers; they must not grow faster than what was asked either, which is why 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -20,12 +21,13 @@ from sliceplane.api import protobuf, strict
 from sliceplane.api.errors import StatusError
 from sliceplane.api.protobuf import supports
 from sliceplane.api.table import build
-from sliceplane.registry.types import Body
+from sliceplane.registry.types import Body, WriteOptions
 
 #: an answer may say again what was sent and what is there, in a few ways, and this much of its own
 ANSWER_BYTES_MAX: Final = 1 << 20
 _SMALL_PATCH: Final = {"metadata": {"annotations": {"touched": "yes"}}}
 _INSERTS_MAX: Final = 1000
+_OPTIONS: Final = WriteOptions()
 
 
 class Step(NamedTuple):
@@ -118,15 +120,8 @@ def _table(session: Session) -> None:
 
 
 def _quiet(run: Callable[[], object]) -> None:
-    try:
+    with contextlib.suppress(StatusError, strict.MalformedBody):
         run()
-    except (StatusError, strict.MalformedBody):
-        pass
-
-
-from sliceplane.registry.types import WriteOptions  # noqa: E402
-
-_OPTIONS = WriteOptions()
 
 
 def _on(name: str, write: Callable[[Session, Any], object]) -> Callable[[LongField, Variant], Step]:
@@ -174,7 +169,9 @@ def _strategic_order(session: Session, other: Any) -> None:
     place = patch
     for each in session.long.path[:-1]:
         place = place[each.name]
-        place = place[0] if isinstance(place, list) else next(iter(place.values())) if each.type.kind == "map" else place
+        place = (
+            place[0] if isinstance(place, list) else next(iter(place.values())) if each.type.kind == "map" else place
+        )
     if isinstance(other, list):
         place[f"$setElementOrder/{field.name}"] = other
     session.call("patch", session.name, patch, "strategic", **_where(session))

@@ -3,7 +3,8 @@
 ``fields_of`` walks the schema, so that a field that is added is found by itself.  ``document`` makes an object, good as
 far as its names tell how to make one, with the field of n entries.  How the entries relate is a ``Variant``:
 
-- ``distinct``: all good, all different; ``equal``: all the same; ``alike``: the same to those who merge by keys, but not equal;
+- ``distinct``: all good, all different; ``equal``: all the same; ``alike``: the same to those who merge by keys, but
+  not equal;
 - ``invalid``: none would be accepted, so that n complaints arise;
 - ``long``: different, and everything above them has a name as long as they are together, which whoever puts the name
   in front of each pays for n times.
@@ -18,23 +19,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from sliceplane.api.scheme import OPTIONAL_RESOURCES, RESOURCES, Resource
 from sliceplane.api.schema.model import Field, Struct, Type, lookup, struct
+from sliceplane.api.scheme import OPTIONAL_RESOURCES, RESOURCES, Resource
 
 Variant = Literal["distinct", "equal", "alike", "invalid", "long"]
 VARIANTS: Final[tuple[Variant, ...]] = get_args(Variant)
 
 _CORPUS: Final = Path(__file__).parent.parent / "fuzz" / "corpus" / "objects.jsonl"
 _OBJECTS: Final = [json.loads(line) for line in _CORPUS.read_text().splitlines()]
+#: kinds that the corpus lacks
+_MORE: Final = [
+    {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "limits"},
+     "spec": {"limits": [{"type": "Container", "max": {"cpu": "1"}}]}},
+    {"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "more"},
+     "spec": {"cidrs": ["10.9.0.0/24"]}},
+    {"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress", "metadata": {"name": "10.9.0.7"},
+     "spec": {"parentRef": {"resource": "services", "namespace": "default", "name": "web"}}},
+]  # fmt: skip
 _TIME: Final = "2026-01-01T00:00:00Z"
 _MANAGED: Final = "managedFields"
 #: texts that a name asks for
 _WORDS: Final = {
-    "kind": "User", "apiVersion": "v1", "protocol": "TCP", "operator": "Exists", "effect": "NoSchedule", "status": "True",
+    "kind": "User", "apiVersion": "v1", "protocol": "TCP", "operator": "Exists", "effect": "NoSchedule",
+    "status": "True",
     "apiGroup": "rbac.authorization.k8s.io", "whenUnsatisfiable": "DoNotSchedule", "ipMode": "VIP", "image": "i",
     "operation": "Update", "fieldsType": "FieldsV1", "type": "Container",
 }  # fmt: skip
-_ADDRESSES: Final = frozenset(("addresses", "externalIPs", "ip", "ips", "clusterIPs", "hostIPs", "podIPs", "nameservers"))
+_ADDRESSES: Final = frozenset(
+    ("addresses", "externalIPs", "ip", "ips", "clusterIPs", "hostIPs", "podIPs", "nameservers")
+)
 _RANGES: Final = frozenset(("cidrs", "podCIDRs", "loadBalancerSourceRanges"))
 
 
@@ -73,9 +86,7 @@ def each_definition_once() -> list[LongField]:
     return list(found.values())
 
 
-def _walk(
-    owner: Struct, above: tuple[Field, ...], seen: frozenset[str]
-) -> Iterator[tuple[tuple[Field, ...], str]]:
+def _walk(owner: Struct, above: tuple[Field, ...], seen: frozenset[str]) -> Iterator[tuple[tuple[Field, ...], str]]:
     for field in owner.fields.values():
         kind, path = field.type, (*above, field)
         if kind.kind in ("list", "map"):
@@ -89,7 +100,7 @@ def _walk(
 def base(resource: Resource) -> Any:
     """A good object of the kind."""
     wanted = (resource.api_version, resource.kind)
-    found = next((each for each in _OBJECTS if (each["apiVersion"], each["kind"]) == wanted), None)
+    found = next((each for each in (*_OBJECTS, *_MORE) if (each["apiVersion"], each["kind"]) == wanted), None)
     assert found is not None, f"{_CORPUS} has no {wanted}: add one"
     return copy.deepcopy(found)
 
@@ -180,7 +191,11 @@ def _object(owner: Struct, field: Field, number: int, variant: Variant) -> Any:
     names = [
         name for name, each in owner.fields.items() if each.required or name in keys or name in ("name", "key", "ip")
     ]
-    names = names or [name for name, each in owner.fields.items() if each.type.kind == "string"][:1] or list(owner.fields)[:1]
+    names = (
+        names
+        or [name for name, each in owner.fields.items() if each.type.kind == "string"][:1]
+        or list(owner.fields)[:1]
+    )
     for name in names:
         same = variant == "equal" or (variant == "alike" and name != names[-1])
         wanted = owner.fields[name]

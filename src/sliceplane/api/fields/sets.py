@@ -107,10 +107,9 @@ def _gather(into: FieldSet, more: FieldSet) -> None:
             mine = into[element] = {}
         elif element == SELF:
             continue
-        elif not mine or not theirs:
+        elif bool(mine) != bool(theirs):
             # One of the two is a leaf, and stays a member with what the other has below it.
-            if mine or theirs:
-                mine[SELF] = {}
+            mine[SELF] = {}
         _gather(mine, theirs)
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 
-from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, not_supported, required, while_few
+from sliceplane.api.errors import (
+    FieldError,
+    duplicate,
+    forbidden_field,
+    invalid_value,
+    not_supported,
+    required,
+    while_few,
+)
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_label_value, check_qualified_name
 

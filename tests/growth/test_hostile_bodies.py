@@ -25,6 +25,7 @@ from sliceplane.api.scheme import (
     Services,
 )
 from sliceplane.api.table import build
+from sliceplane.controllers.emulation.rollout import resolve
 
 _CONTAINER: Final = {"name": "c", "image": "i"}
 
@@ -301,3 +302,9 @@ def test_a_patch_of_any_depth_gets_a_400(opening: bytes, kind: Any) -> None:
     error = api.fails("patch", ConfigMaps, "c", raw, kind, field_manager="m")
     assert error.code == 400
     assert "exceeded max depth" in error.message
+
+
+def test_a_surge_of_hundreds_of_digits_is_a_number() -> None:
+    many = 10**400
+    assert resolve(f"{many}%", "25%", 10, up=True) == many // 10
+    assert [resolve("25%", "", 10, up=up) for up in (True, False)] == [3, 2]

@@ -51,12 +51,12 @@ def apply_strategic(document: Document, patch: Document, resource_key: str) -> D
 class _Work:
     """How many elements of lists may still be looked at.  Owned by one patch.
 
-    A patch that speaks of each element once looks at each list once, and lists have fewer elements than their text has
-    characters.  One that merges into the same element again and again would look at the lists in it as often.
+    A patch that speaks of each element once looks at each list once, and an element is more than two characters.  One
+    that merges into the same element again and again would look at the lists in it as often.
     """
 
     def __init__(self, characters: int) -> None:
-        self._left = characters + _WORK_MIN
+        self._left = characters // 2 + _WORK_MIN
 
     def spend(self, elements: int) -> None:
         self._left -= elements

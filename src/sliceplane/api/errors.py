@@ -8,10 +8,19 @@ and ``invalid`` folds a list into a 422.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, TypeVar
 
 Cause = dict[str, str]
+T = TypeVar("T")
+
+#: complaints about one object.  Upstream has no bound: 3 MiB of bad labels would be answered with 300 MB.
+ERRORS_MAX: Final = 1000
+#: of the texts of complaints, together; a single one may be longer, as it shows what was sent
+ERRORS_CHARACTERS_MAX: Final = 1 << 20
+#: what follows the last complaint that is told
+AND_MORE: Final = "too many errors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +33,14 @@ class FieldError:
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}"
+
+
+def while_few(errors: Sized, items: Iterable[T]) -> Iterator[T]:
+    """*items* for as long as there are fewer than ``ERRORS_MAX`` *errors*, which the caller adds to."""
+    for item in items:
+        if len(errors) >= ERRORS_MAX:
+            return
+        yield item
 
 
 def show(value: Any) -> str:
@@ -165,12 +182,25 @@ def invalid(kind: str, group: str, name: str, errors: list[FieldError]) -> Statu
     """422 from field errors, in their order.  *kind* is the KIND, not the plural."""
     assert errors, "invalid() needs at least one error"
     qualified = f"{kind}.{group}" if group else kind
+    told = _few_enough(errors)
     # A complaint that two rules make is one text, but stays two causes [quirk].
-    texts = list(dict.fromkeys(str(error) for error in errors))
+    texts = list(dict.fromkeys(str(error) for error in told))
+    if len(told) < len(errors) or len(told) >= ERRORS_MAX:
+        texts.append(AND_MORE)
     listed = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
-    causes = [{"reason": error.type, "message": error.message, "field": error.field} for error in errors]
+    causes = [{"reason": error.type, "message": error.message, "field": error.field} for error in told]
     details = _details(name, group, kind, causes)
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {listed}', details)
+
+
+def _few_enough(errors: list[FieldError]) -> list[FieldError]:
+    """The first of *errors*, one at least, that are short enough together to be told."""
+    left = ERRORS_CHARACTERS_MAX
+    for index, error in enumerate(errors[:ERRORS_MAX]):
+        left -= len(error.field) + len(error.message)
+        if left < 0:
+            return errors[: max(index, 1)]
+    return errors[:ERRORS_MAX]
 
 
 def expired(message: str, metadata: dict[str, Any] | None = None) -> StatusError:

@@ -28,7 +28,7 @@ import msgspec
 from sliceplane.api.errors import StatusError, bad_request
 from sliceplane.api.meta import Document
 from sliceplane.api.schema import PROBLEMS_MAX, accepts, check_types, drop_nulls, lookup, lookup_kind, unknown_fields
-from sliceplane.api.schema.check import Members, json_name, unknown_in
+from sliceplane.api.schema.check import Members, duplicates_in, json_name, unknown_in
 from sliceplane.api.schema.depth import DEPTH_MAX, deeper_than
 from sliceplane.api.schema.json_errors import describe_syntax_error
 from sliceplane.api.schema.yaml_documents import YamlError, parse_yaml
@@ -69,7 +69,7 @@ def decode_json(raw: bytes) -> Decoded:
     """
     document, repeated = _parse_json(raw)
     _check_depth(raw, document)
-    return Decoded(document=document, problems=_duplicates(_parse_members(raw)) if repeated else ())
+    return Decoded(document=document, problems=duplicates_in(_parse_members(raw)) if repeated else ())
 
 
 def decode_value(raw: bytes) -> Any:
@@ -225,27 +225,6 @@ def _check_depth(raw: bytes, value: Any) -> None:
 def _parse_members(raw: bytes) -> Any:
     """The body with every member it has.  *raw* is known to be good and shallow."""
     return json.loads(raw, object_pairs_hook=Members)
-
-
-def _duplicates(tree: Any) -> tuple[str, ...]:
-    """Repeated members at any depth, in the order of the text, each once, at most ``PROBLEMS_MAX``."""
-    found: dict[str, None] = {}
-
-    def walk(node: Any, path: str) -> None:
-        if isinstance(node, Members):
-            seen: set[str] = set()
-            for name, member in node.pairs:
-                where = f"{path}.{name}" if path else name
-                if name in seen:
-                    found[f'duplicate field "{where}"'] = None
-                seen.add(name)
-                walk(member, where)
-        elif isinstance(node, list):
-            for index, member in enumerate(node):
-                walk(member, f"{path}[{index}]")
-
-    walk(tree, "")
-    return tuple(found)[:PROBLEMS_MAX]
 
 
 def _shown(raw: bytes) -> str:

@@ -11,7 +11,7 @@ import re
 from typing import Any, Final
 
 from sliceplane.api import codec, fields, strict
-from sliceplane.api.errors import Cause, StatusError, bad_request, conflict
+from sliceplane.api.errors import AND_MORE, ERRORS_CHARACTERS_MAX, ERRORS_MAX, Cause, StatusError, bad_request, conflict
 from sliceplane.api.meta import Document
 from sliceplane.api.schema import Struct, drop_nulls, lookup
 from sliceplane.api.scheme import Resource
@@ -201,16 +201,26 @@ def conflict_error(conflicts: tuple[fields.Conflict, ...], shown_version: str = 
     def show(who: fields.Identity) -> str:
         return str(who._replace(api_version=shown_version) if shown_version else who)
 
-    causes: list[Cause] = [
-        {"reason": "FieldManagerConflict", "message": f"conflict with {show(one.who)}", "field": fields.show(one.path)}
-        for one in conflicts
-    ]
+    causes: list[Cause] = []
+    left = ERRORS_CHARACTERS_MAX
+    for one in conflicts[:ERRORS_MAX]:
+        cause = {
+            "reason": "FieldManagerConflict",
+            "message": f"conflict with {show(one.who)}",
+            "field": fields.show(one.path),
+        }
+        causes.append(cause)
+        left -= len(cause["field"])
+        if left < 0:
+            break
     if len(conflicts) == 1:
         text = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
     else:
         grouped: dict[str, list[str]] = {}
-        for one, cause in zip(conflicts, causes, strict=True):
+        for one, cause in zip(conflicts, causes, strict=False):
             grouped.setdefault(show(one.who), []).append(f"- {cause['field']}")
         lines = [line for who, paths in grouped.items() for line in (f"conflicts with {who}:", *paths)]
+        if len(causes) < len(conflicts):
+            lines.append(AND_MORE)
         text = f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
     return StatusError(409, "Conflict", text, {"causes": causes})

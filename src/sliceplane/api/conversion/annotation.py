@@ -87,13 +87,13 @@ def realign(new: Document, old: Document) -> Document:
     if topologies is None or before == after or _annotation(new) != _annotation(old):
         return new
     places: dict[bytes, list[int]] = {}
-    for index, endpoint in enumerate(before):
-        places.setdefault(_identity(endpoint), []).append(index)
+    for index in reversed(range(len(before))):
+        places.setdefault(_identity(before[index]), []).append(index)
     moved: Topologies = {}
     for index, endpoint in enumerate(after):
         found = places.get(_identity(endpoint))
         if found:
-            topology = topologies.get(found.pop(0))
+            topology = topologies.get(found.pop())
             if topology:
                 moved[index] = topology
     return _with_annotation(new, _text(moved) if moved else "")
@@ -103,10 +103,14 @@ def encode(topologies: Topologies, room_bytes: int) -> str:
     """The annotation's text, of at most *room_bytes* in UTF-8; "" if nothing fits."""
     kept = {index: dict(topology) for index, topology in sorted(topologies.items())}
     size = 1 + sum(_entry_size(index) + sum(map(_pair_size, topology.items())) for index, topology in kept.items())
+    where: dict[str, list[int]] = {}
+    for index, topology in kept.items():
+        for key in topology:
+            where.setdefault(key, []).append(index)
     for key in _drop_order(kept):
         if size <= room_bytes:
             break
-        for index in [index for index, topology in kept.items() if key in topology]:
+        for index in where[key]:
             size -= _pair_size((key, kept[index].pop(key)))
             if not kept[index]:
                 del kept[index]

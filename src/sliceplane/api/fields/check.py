@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from sliceplane.api.errors import ERRORS_MAX
 from sliceplane.api.fields import elements
 from sliceplane.api.fields.shape import KeyedShape, SetShape, Unkeyed, element_of, field_shape
 from sliceplane.api.patch.go_text import go_text
 from sliceplane.api.schema.model import Field, Struct, Type
 from sliceplane.api.schema.model import struct as definition
+from sliceplane.api.schema.places import ROOT, Complaints, Place, spelled
 
 _NUMBERS = ("int32", "int64")
 #: any scalar will do
@@ -23,7 +25,7 @@ _UNTYPED = ("intOrString", "quantity")
 def check(schema: Struct, document: object) -> str:
     """What is wrong with *document*, or "".  ``.spec.ports: duplicate entries for key [port=80]``."""
     walk = _Walk()
-    walk.value(Type("struct", name=schema.name), document, "")
+    walk.value(Type("struct", name=schema.name), document, ROOT)
     if len(walk.errors) < 2:
         return "".join(walk.errors)
     return "\n  ".join(("errors:", *walk.errors))
@@ -33,72 +35,73 @@ class _Walk:
     """State of one walk: the complaints."""
 
     def __init__(self) -> None:
-        self.errors: list[str] = []
+        self.errors = Complaints(ERRORS_MAX, once=False)
 
-    def complain(self, path: str, what: str) -> None:
-        self.errors.append(f"{path}: {what}" if path else what)
+    def complain(self, place: Place, what: str) -> None:
+        if not self.errors.full:
+            self.errors.add(f"{spelled(place)}: {what}" if place else what)
 
-    def value(self, kind: Type, value: Any, path: str, field: Field | None = None) -> None:
+    def value(self, kind: Type, value: Any, place: Place, field: Field | None = None) -> None:
         if value is None or kind.kind == "any":
             return
         match kind.kind:
             case "struct":
-                self._struct(kind, value, path)
+                self._struct(kind, value, place)
             case "map":
                 if not isinstance(value, dict):
-                    self.complain(path, f"expected map, got {_pointed(value)}")
+                    self.complain(place, f"expected map, got {_pointed(value)}")
                     return
                 for name, member in value.items():
-                    self.value(kind.element, member, f"{path}.{name}")
+                    self.value(kind.element, member, (place, f".{name}"))
             case "list":
-                self._list(kind, value, path, field)
+                self._list(kind, value, place, field)
             case _:
-                self._scalar(kind.kind, value, path)
+                self._scalar(kind.kind, value, place)
 
-    def _struct(self, kind: Type, value: Any, path: str) -> None:
+    def _struct(self, kind: Type, value: Any, place: Place) -> None:
         if not isinstance(value, dict):
-            self.complain(path, f"expected map, got {_pointed(value)}")
+            self.complain(place, f"expected map, got {_pointed(value)}")
             return
         fields = definition(kind.name).fields
         for name, member in value.items():
             field = fields.get(name)
             if field is None:
-                self.complain(f"{path}.{name}", "field not declared in schema")
+                self.complain((place, f".{name}"), "field not declared in schema")
                 return
-            self.value(field.type, member, f"{path}.{name}", field)
+            self.value(field.type, member, (place, f".{name}"), field)
 
-    def _list(self, kind: Type, value: Any, path: str, field: Field | None) -> None:
+    def _list(self, kind: Type, value: Any, place: Place, field: Field | None) -> None:
         if not isinstance(value, list):
-            self.complain(path, f"expected list, got {_pointed(value)}")
+            self.complain(place, f"expected list, got {_pointed(value)}")
             return
         shape = field_shape(field) if field is not None else None
         seen: set[str] = set()
         for index, item in enumerate(value):
-            step = f"[{index}]"
+            step: str | int = index
             if isinstance(shape, KeyedShape | SetShape):
                 try:
                     element = element_of(shape, item)
                 except Unkeyed as error:
-                    self.complain(path, f"element {index}: {error}")
+                    self.complain(place, f"element {index}: {error}")
                     return
                 step = elements.show(element)
                 if element in seen:
-                    self.complain(path, f"duplicate entries for key {step}")
+                    self.complain(place, f"duplicate entries for key {step}")
                 seen.add(element)
-            self.value(kind.element, item, f"{path}{step}")
+            self.value(kind.element, item, (place, step))
 
-    def _scalar(self, kind: str, value: Any, path: str) -> None:
+    def _scalar(self, kind: str, value: Any, place: Place) -> None:
         if kind in _NUMBERS:
             if isinstance(value, bool) or not isinstance(value, int | float):
-                self.complain(path, f"expected numeric (int or float), got {_go_type(value)}")
+                self.complain(place, f"expected numeric (int or float), got {_go_type(value)}")
         elif kind == "bool":
             if not isinstance(value, bool):
-                self.complain(path, f"expected boolean, got {_pointed(value)}")
+                self.complain(place, f"expected boolean, got {_pointed(value)}")
         elif kind in _UNTYPED:
             if isinstance(value, dict | list):
-                self.complain(path, f"expected any scalar, got {_pointed(value)}")
+                self.complain(place, f"expected any scalar, got {_pointed(value)}")
         elif not isinstance(value, str):
-            self.complain(path, f"expected string, got &value.valueUnstructured{{Value:{_go_syntax(value)}}}")
+            self.complain(place, f"expected string, got &value.valueUnstructured{{Value:{_go_syntax(value)}}}")
 
 
 def _pointed(value: Any) -> str:

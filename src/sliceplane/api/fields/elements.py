@@ -16,12 +16,13 @@ which is why what is derived from one is remembered.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
 from sliceplane.api.errors import show as show_value
+from sliceplane.api.schema.depth import DEPTH_MAX, deeper_than
+from sliceplane.kit.remembered import remembered
 
 #: spellings remembered; the names of some thousand labels and ports
 _REMEMBERED: Final = 8192
@@ -49,7 +50,7 @@ def value(scalar: Any) -> str:
     return f"v:{_encode(scalar).decode()}"
 
 
-@lru_cache(_REMEMBERED)
+@remembered(_REMEMBERED)
 def canonical(text: str) -> str | None:
     """The one spelling of an element; ``None`` for an unknown sort, to be passed over.  Raises ``MalformedElement``."""
     if len(text) < 2:
@@ -63,8 +64,10 @@ def canonical(text: str) -> str | None:
         return None
     try:
         found = _decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedElement(str(error)) from error
+    if deeper_than(found, DEPTH_MAX):
+        raise MalformedElement("exceeded max depth")
     if sort == "k":
         if not isinstance(found, dict):
             raise MalformedElement(f"not an object: {body}")
@@ -81,7 +84,7 @@ def _value_order(scalar: Any) -> tuple[int, Any]:
     return rank, scalar if rank < 3 else repr(scalar)
 
 
-@lru_cache(_REMEMBERED)
+@remembered(_REMEMBERED)
 def order(text: str) -> tuple[int, Any]:
     """Where an element stands among its siblings: itself, fields, keys, values, positions; each in its own order."""
     sort, body = text[:2], text[2:]
@@ -97,7 +100,7 @@ def order(text: str) -> tuple[int, Any]:
     return 0, ""
 
 
-@lru_cache(_REMEMBERED)
+@remembered(_REMEMBERED)
 def show(text: str) -> str:
     """The element as messages show it."""
     sort, body = text[:2], text[2:]

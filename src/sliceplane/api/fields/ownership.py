@@ -137,6 +137,7 @@ def _capped(managers: Managers) -> Managers:
     if excess <= 0:
         return managers
     after = dict(managers)
+    merged: dict[Identity, list[FieldSet]] = {}
     updaters.sort(key=lambda who: (after[who].time, who))
     oldest: dict[str, Identity] = {}
     for who in updaters:
@@ -149,10 +150,13 @@ def _capped(managers: Managers) -> Managers:
         bucket = Identity(ANCIENT_CHANGES, "Update", entry.api_version, "")
         if bucket not in after:
             after[bucket] = after.pop(first)
-        after[bucket] = replace(entry, fields=sets.union(entry.fields, after[bucket].fields))
+        merged.setdefault(bucket, [after[bucket].fields]).append(entry.fields)
+        after[bucket] = entry  # its time; all the fields at the end, at once
         if who != bucket:
             del after[who]
             excess -= 1
+    for bucket, parts in merged.items():
+        after[bucket] = replace(after[bucket], fields=sets.union_of(parts))
     return after
 
 
@@ -206,9 +210,7 @@ def _pruned(shape: StructShape, merged: Document, managers: Managers, last: Fiel
     never in *last*, though it is inside something that was.
     """
     named = with_named_fields(shape, last)
-    owned: FieldSet = {}
-    for entry in managers.values():
-        owned = sets.union(owned, entry.fields)
+    owned = sets.union_of(entry.fields for entry in managers.values())
     present = with_named_fields(shape, set_of(shape, merged))
     bare = remove(shape, merged, named)
     remaining = with_named_fields(shape, set_of(shape, bare))

@@ -2,7 +2,8 @@
 
 - ``replace`` of a member that is missing adds it; ``test`` for null passes if the member is missing.
 - There are limits: ``OPERATIONS_MAX`` operations, ``COPIED_BYTES_MAX`` for everything that ``copy`` operations
-  duplicate (each of them can double a document), and the depth of the result.
+  duplicate (each of them can double a document), ``SHIFTED_MAX`` for the elements that move because others come and go
+  before them, and the depth of the result.
 - A patch that does not apply is one generic 422, whatever is wrong with it.
 """
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 OPERATIONS_MAX: Final = 10_000
 COPIED_BYTES_MAX: Final = 3 * 1024 * 1024
+#: elements of lists that make room for others or close a gap, in all operations together
+SHIFTED_MAX: Final = 1 << 28
 
 
 def apply_json(document: Document, operations: list[Any]) -> Document:
@@ -39,13 +42,20 @@ def apply_json(document: Document, operations: list[Any]) -> Document:
             f"{OPERATIONS_MAX}, got {len(operations)}",
         )
     result: Any = copy_of(document)
-    copied_bytes = 0
+    copied_bytes = shifted = 0
+    # A list has fewer elements than its text has characters: small documents need no account.
+    size = len(msgspec.json.encode(document)) + len(msgspec.json.encode(operations))
+    may_shift = len(operations) * size > SHIFTED_MAX
     try:
         for operation in operations:
             if isinstance(operation, dict) and operation.get("op") == "copy":
                 copied_bytes += _size_of(result, operation.get("from"))
                 if copied_bytes > COPIED_BYTES_MAX:
                     raise _unprocessable()
+            if may_shift and isinstance(operation, dict):
+                shifted += sum(_behind(result, operation.get(member)) for member in ("from", "path"))
+                if shifted > SHIFTED_MAX:
+                    raise _shifts_too_much()
             result = _patch_class()([operation]).apply(result, in_place=True)
     except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException, TypeError, RecursionError):
         # TypeError: members of an operation of a wrong type, which the library finds out in many places.
@@ -57,6 +67,24 @@ def apply_json(document: Document, operations: list[Any]) -> Document:
 
 def _unprocessable() -> StatusError:
     return StatusError(422, "Invalid", "the server rejected our request due to an error in our request", {})
+
+
+def _shifts_too_much() -> StatusError:
+    message = f"Request entity too large: the JSON patch moves more than {SHIFTED_MAX} elements of lists"
+    return StatusError(413, "RequestEntityTooLarge", message)
+
+
+def _behind(document: Any, pointer: Any) -> int:
+    """How many elements of a list stand at *pointer* or after it; a bad pointer is left for the operation to refuse."""
+    import jsonpointer
+
+    if not isinstance(pointer, str):
+        return 0
+    try:
+        parent, position = jsonpointer.JsonPointer(pointer).to_last(document)
+    except jsonpointer.JsonPointerException:
+        return 0
+    return len(parent) - position if isinstance(parent, list) and isinstance(position, int) else 0
 
 
 def _size_of(document: Any, pointer: Any) -> int:

@@ -34,6 +34,8 @@ PATCH: Final = "$patch"
 RETAIN_KEYS: Final = "$retainKeys"
 SET_ELEMENT_ORDER: Final = "$setElementOrder/"
 DELETE_FROM_LIST: Final = "$deleteFromPrimitiveList/"
+#: elements that any patch may look at
+_WORK_MIN: Final = 10_000
 
 
 def apply_strategic(document: Document, patch: Document, resource_key: str) -> Document:
@@ -42,7 +44,28 @@ def apply_strategic(document: Document, patch: Document, resource_key: str) -> D
     Raises ``StatusError``: 400 for a directive of a wrong form, 500 where Kubernetes gives one (an unknown ``$patch``,
     an element without its merge key, elements that are not in the order they come with).
     """
-    return _merge_object(copy_of(document), patch, Type("struct", name=lookup(resource_key).name))
+    work = _Work(len(msgspec.json.encode(document)) + len(msgspec.json.encode(patch)))
+    return _merge_object(copy_of(document), patch, Type("struct", name=lookup(resource_key).name), work)
+
+
+class _Work:
+    """How many elements of lists may still be looked at.  Owned by one patch.
+
+    A patch that speaks of each element once looks at each list once, and an element is more than two characters.  One
+    that merges into the same element again and again would look at the lists in it as often.
+    """
+
+    def __init__(self, characters: int) -> None:
+        self._left = characters // 2 + _WORK_MIN
+
+    def spend(self, elements: int) -> None:
+        self._left -= elements
+        if self._left < 0:
+            raise StatusError(
+                413,
+                "RequestEntityTooLarge",
+                "Request entity too large: the strategic merge patch merges into the same elements too often",
+            )
 
 
 def _is_directive(name: str) -> bool:
@@ -63,7 +86,7 @@ def _field_of(kind: Type | None, name: str) -> Field | None:
     return Field(name=name, type=kind.element) if kind.kind == "map" else None
 
 
-def _merge_object(target: Document, patch: Document, kind: Type | None) -> Document:
+def _merge_object(target: Document, patch: Document, kind: Type | None, work: _Work) -> Document:
     """Changes *target*, which is ours, and returns it or what replaces it."""
     directive = patch.get(PATCH, "merge")
     if directive == "replace":
@@ -76,19 +99,19 @@ def _merge_object(target: Document, patch: Document, kind: Type | None) -> Docum
     # Deletions come first: the same patch may delete from a list and add to it.
     for name, listed in patch.items():
         if name.startswith(DELETE_FROM_LIST):
-            _delete_from_list(target, name.removeprefix(DELETE_FROM_LIST), listed)
+            _delete_from_list(target, name.removeprefix(DELETE_FROM_LIST), listed, work)
     for name, value in patch.items():
         if not _is_directive(name):
-            _merge_member(target, name, value, patch, kind)
+            _merge_member(target, name, value, patch, kind, work=work)
     for name, wanted in patch.items():
         # A list that the patch orders without changing it.
         field_name = name.removeprefix(SET_ELEMENT_ORDER)
         if name.startswith(SET_ELEMENT_ORDER) and field_name not in patch:
-            _order_only(target, field_name, wanted, _field_of(kind, field_name))
+            _order_only(target, field_name, wanted, _field_of(kind, field_name), work)
     return target
 
 
-def _merge_member(target: Document, name: str, value: Any, patch: Document, kind: Type | None) -> None:
+def _merge_member(target: Document, name: str, value: Any, patch: Document, kind: Type | None, *, work: _Work) -> None:
     if value is None:
         target.pop(name, None)
         return
@@ -96,12 +119,12 @@ def _merge_member(target: Document, name: str, value: Any, patch: Document, kind
     old = target.get(name)
     if isinstance(value, dict):
         if isinstance(old, dict):
-            target[name] = _merge_object(old, value, field.type if field else None)
+            target[name] = _merge_object(old, value, field.type if field else None, work)
         else:
             target[name] = _plain(value)
     elif isinstance(value, list) and field is not None and "merge" in field.strategies:
         order = patch.get(SET_ELEMENT_ORDER + name)
-        target[name] = _merge_list(old if isinstance(old, list) else [], value, field, order)
+        target[name] = _merge_list(old if isinstance(old, list) else [], value, field, order, work)
     else:
         target[name] = _plain(value)
 
@@ -120,11 +143,12 @@ def _retain_keys(target: Document, patch: Document) -> None:
         del target[name]
 
 
-def _delete_from_list(target: Document, name: str, listed: Any) -> None:
+def _delete_from_list(target: Document, name: str, listed: Any, work: _Work) -> None:
     if not isinstance(listed, list) or any(isinstance(item, dict | list) for item in listed):
         raise bad_request("invalid patch format of primitive list")
     old = target.get(name)
     if isinstance(old, list):
+        work.spend(len(old))
         unwanted = {_key(item) for item in listed}
         target[name] = [item for item in old if _key(item) not in unwanted]
 
@@ -147,8 +171,9 @@ def _key_of(item: Any, merge_key: str) -> Hashable:
     return _key(item[merge_key])
 
 
-def _merge_list(old: list[Any], patch: list[Any], field: Field, order: Any) -> list[Any]:
+def _merge_list(old: list[Any], patch: list[Any], field: Field, order: Any, work: _Work) -> list[Any]:
     """*old*, which is ours, with *patch* merged into it; *order* is the ``$setElementOrder`` or ``None``."""
+    work.spend(len(old) + len(patch))
     merge_key = field.merge_key
     removed: set[Hashable] = set()
     additions: list[Any] = []
@@ -176,14 +201,14 @@ def _merge_list(old: list[Any], patch: list[Any], field: Field, order: Any) -> l
             places[key] = [len(merged)]
             merged.append((key, _plain(item)))
         elif merge_key:
-            place = _closest(merged, places[key], item, field)
-            merged[place] = (key, _merge_object(merged[place][1], item, field.type.element))
+            place = _closest(merged, places[key], item, field, work)
+            merged[place] = (key, _merge_object(merged[place][1], item, field.type.element, work))
     spoken_of = [_key_of(item, merge_key) for item in additions]
     wanted = spoken_of if order is None else _element_order(order, field, spoken_of, additions)
     return _in_order(merged, wanted, server_order)
 
 
-def _closest(merged: list[tuple[Hashable, Any]], places: list[int], item: Document, field: Field) -> int:
+def _closest(merged: list[tuple[Hashable, Any]], places: list[int], item: Document, field: Field, work: _Work) -> int:
     """Which of the old elements with the merge key of *item* is meant.
 
     The merge key need not be unique: a Service may have port 53 for TCP and for UDP.  Kubernetes always takes the
@@ -191,15 +216,17 @@ def _closest(merged: list[tuple[Hashable, Any]], places: list[int], item: Docume
     not turn the TCP port into a second one.
     """
     for place in places:
+        work.spend(1)
         if all(item[key] == merged[place][1].get(key) for key in field.map_keys if key in item):
             return place
     return places[0]
 
 
-def _order_only(target: Document, name: str, order: Any, field: Field | None) -> None:
+def _order_only(target: Document, name: str, order: Any, field: Field | None, work: _Work) -> None:
     old = target.get(name)
     if field is None or "merge" not in field.strategies or not isinstance(old, list):
         return
+    work.spend(len(old))
     keys = [_key_of(item, field.merge_key) for item in old]
     target[name] = _in_order(list(zip(keys, old, strict=True)), _element_order(order, field, [], []), keys)
 

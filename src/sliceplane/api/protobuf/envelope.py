@@ -118,13 +118,15 @@ def _open(raw: bytes) -> tuple[str, str, bytes]:
         raise Malformed(f"provided data does not appear to be a protobuf message, expected prefix [{numbers}]")
     if len(raw) == len(MAGIC):
         raise Malformed("empty body")
-    type_meta = body = b""
+    type_metas: list[bytes] = []
+    body = b""
     for number, start, stop in _fields(raw, len(MAGIC), len(raw), "Unknown", 4):
         if number == 1:
-            type_meta += raw[start:stop]  # a message that comes twice is merged, which is what joining does
+            type_metas.append(raw[start:stop])
         elif number == 2:
             body = raw[start:stop]
     api_version = kind = ""
+    type_meta = b"".join(type_metas)  # a message that comes twice is merged, which is what joining does
     for number, start, stop in _fields(type_meta, 0, len(type_meta), "TypeMeta", 2):
         if number == 1:
             api_version = decode_text(type_meta[start:stop])

@@ -97,9 +97,8 @@ def message_names() -> tuple[str, ...]:
     return tuple(_blocks())
 
 
-@cache
 def find_kind(api_version: str, kind: str) -> Message | None:
-    """The message of a kind, or ``None``.
+    """The message of a kind, or ``None``.  Strangers name kinds: nothing is remembered of those that do not exist.
 
     The kinds of meta.k8s.io (Status, DeleteOptions, ...) exist in every group and version that we know.
     """

@@ -28,6 +28,7 @@ from sliceplane.api.protobuf.wire import (
     skip,
     varint,
 )
+from sliceplane.api.schema.depth import DEPTH_MAX, deeper_than
 from sliceplane.kit import times
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,6 +36,8 @@ _DAY_S: Final = 86400
 #: 0001-01-01, Go's zero time
 _ZERO_S: Final = -62135596800
 _QUANTITY: Final = re.compile("([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)")
+#: a document with such a set must not be deeper than one that came as JSON
+_FIELDS_DEPTH_MAX: Final = DEPTH_MAX - 8
 _INT32: Final = range(-(1 << 31), 1 << 31)
 
 
@@ -198,9 +201,12 @@ def _read_fields(data: bytes) -> Any:
     if not raw:
         return None
     try:
-        return msgspec.json.decode(raw)
+        found = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise Malformed("proto: FieldsV1 is not JSON") from None
+    if deeper_than(found, _FIELDS_DEPTH_MAX):
+        raise Malformed("proto: FieldsV1: exceeded max depth")
+    return found
 
 
 def _write_strings(value: Any) -> bytes:

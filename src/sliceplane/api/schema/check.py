@@ -21,6 +21,7 @@ from typing import Any, Final
 from sliceplane.api.errors import StatusError, bad_request
 from sliceplane.api.schema.go_types import go_type
 from sliceplane.api.schema.model import Field, Struct, Type, struct
+from sliceplane.api.schema.places import ROOT, Complaints, Place, spelled
 from sliceplane.api.schema.scalars import check_base64, check_micro_time, check_quantity, check_time
 from sliceplane.kit.times import since_epoch
 
@@ -240,38 +241,45 @@ def unknown_in(schema: Struct, document: object) -> tuple[str, ...]:
     *document* is of dictionaries, or of ``Members`` to have repeated members found as well.
     """
     walk = _StrictWalk()
-    walk.value(document, Type("struct", name=schema.name), "")
+    walk.value(document, Type("struct", name=schema.name), ROOT)
+    return tuple(walk.problems)
+
+
+def duplicates_in(tree: Any) -> tuple[str, ...]:
+    """Members of a tree of ``Members`` that are there twice, at any depth and whatever they mean, told likewise."""
+    walk = _StrictWalk()
+    walk.anything(tree, ROOT)
     return tuple(walk.problems)
 
 
 class _StrictWalk:
-    """State of one walk.  A dictionary keeps the complaints in order and each once."""
+    """State of one walk: the complaints."""
 
     def __init__(self) -> None:
-        self.problems: dict[str, None] = {}
+        self.problems = Complaints(PROBLEMS_MAX, once=True)
 
-    def report(self, what: str, path: str) -> None:
-        if len(self.problems) < PROBLEMS_MAX:
-            self.problems[f'{what} field "{path}"'] = None
+    def report(self, what: str, place: Place) -> None:
+        if not self.problems.full:
+            self.problems.add(f'{what} field "{spelled(place).removeprefix(".")}"')
 
-    def value(self, value: Any, wanted: Type, path: str) -> None:
+    def value(self, value: Any, wanted: Type, place: Place) -> None:
         """Parts of a wrong type are passed over: plain decoding complains of those."""
         match wanted.kind:
             case "struct":
                 if isinstance(value, dict | Members):
-                    self._struct(value, struct(wanted.name), path)
+                    self._struct(value, struct(wanted.name), place)
             case "map":
                 if isinstance(value, dict | Members):
-                    self._map(value, wanted.element, path)
+                    self._map(value, wanted.element, place)
             case "list":
                 if isinstance(value, list):
                     for index, item in enumerate(value):
-                        self.value(item, wanted.element, f"{path}[{index}]")
+                        self.value(item, wanted.element, (place, index))
 
-    def _struct(self, value: dict[str, Any] | Members, schema: Struct, path: str) -> None:
+    def _struct(self, value: dict[str, Any] | Members, schema: Struct, place: Place) -> None:
         seen: set[str] = set()
         for name, member in _members(value):
-            where = f"{path}.{name}" if path else name
+            where: Place = (place, f".{name}")
             field = schema.fields.get(name)
             if field is None:
                 self.report("unknown", where)
@@ -281,14 +289,25 @@ class _StrictWalk:
             seen.add(name)
             self.value(member, field.type, where)
 
-    def _map(self, value: dict[str, Any] | Members, wanted: Type, path: str) -> None:
+    def _map(self, value: dict[str, Any] | Members, wanted: Type | None, place: Place) -> None:
         seen: set[str] = set()
         for name, member in _members(value):
-            where = f"{path}.{name}"
+            where: Place = (place, f".{name}")
             if name in seen:
                 self.report("duplicate", where)
             seen.add(name)
-            self.value(member, wanted, where)
+            if wanted is None:
+                self.anything(member, where)
+            else:
+                self.value(member, wanted, where)
+
+    def anything(self, value: Any, place: Place) -> None:
+        """What has no schema."""
+        if isinstance(value, Members):
+            self._map(value, None, place)
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                self.anything(item, (place, index))
 
 
 def _members(value: dict[str, Any] | Members) -> Iterable[tuple[str, Any]]:

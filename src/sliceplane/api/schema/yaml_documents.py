@@ -19,14 +19,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 #: parse events in a document: a bound for the time that a body of 3 MiB can take (about half a second)
 EVENTS_MAX: Final = 250_000
 #: repeated keys that are reported
 REPEATED_MAX: Final = 100
-#: values that aliases may bring in, counted each time they are expanded
+#: values that aliases may bring in, counted each time they are expanded; a long text counts as several
 ALIASED_NODES_MAX: Final = 100_000
+_CHARACTERS_OF_A_VALUE: Final = 64
+#: ``%TAG`` and the like before a document, each of which libyaml compares with all before it
+DIRECTIVES_MAX: Final = 100
+_DIRECTIVE: Final = re.compile("(?:^|[\r\n\x85\u2028\u2029])%")
+_DOCUMENT_START: Final = re.compile("[\r\n\x85\u2028\u2029]---")
 
 _NULLS: Final = frozenset(("", "~", "null", "Null", "NULL"))
 _BOOLEANS: Final = {
@@ -79,6 +85,11 @@ class _Measure:
 _SCALAR: Final = _Measure(nodes=1, height=0)
 
 
+def _weight(text: str) -> int:
+    """What a long text counts as, beyond the one value that it is."""
+    return len(text) // _CHARACTERS_OF_A_VALUE
+
+
 def parse_yaml(raw: bytes, *, depth_max: int) -> ParsedYaml:
     """The first document of *raw*.  Raises ``YamlError``."""
     import yaml  # 15 ms of start-up that only YAML bodies should cost
@@ -86,6 +97,7 @@ def parse_yaml(raw: bytes, *, depth_max: int) -> ParsedYaml:
     builder = _Builder(depth_max)
     try:
         text = raw.decode("utf-8")
+        _check_directives(text)
         # The pure Python parser has the same events, for platforms whose PyYAML comes without libyaml.
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             if builder.on_event(event):
@@ -103,6 +115,13 @@ def parse_yaml(raw: bytes, *, depth_max: int) -> ParsedYaml:
     return ParsedYaml(builder.root, problems)
 
 
+def _check_directives(text: str) -> None:
+    start = _DOCUMENT_START.search(text)
+    end = len(text) if start is None else start.start()
+    if next(islice(_DIRECTIVE.finditer(text, 0, end), DIRECTIVES_MAX, None), None) is not None:
+        raise YamlError("yaml: document has too many directives")
+
+
 class _Builder:
     """Events in, one value out.  Owned by one ``parse_yaml`` call."""
 
@@ -111,6 +130,8 @@ class _Builder:
         self.repeated: list[str] = []
         self._depth_max = depth_max
         self._open: list[_Open] = []
+        #: how many open collections each anchor is of
+        self._opening: dict[str, int] = {}
         self._anchors: dict[str, Any] = {}
         self._measures: dict[int, _Measure] = {}
         self._aliased = 0
@@ -144,6 +165,8 @@ class _Builder:
         if parent is not None and isinstance(parent.value, dict) and parent.key is None:
             raise YamlError(f"yaml: line {line}: invalid map key")
         self._open.append(_Open(value, line, event.anchor))
+        if event.anchor:
+            self._opening[event.anchor] = self._opening.get(event.anchor, 0) + 1
 
     def _end(self) -> None:
         done = self._open.pop()
@@ -154,17 +177,22 @@ class _Builder:
                     value.setdefault(key, member)
         if done.anchor:
             self._anchors[done.anchor] = value
+            self._opening[done.anchor] -= 1
         # Every collection is measured when it ends, from the measures of its children, so that no chain of aliases
         # is ever walked out.
         children = [self._measure(child) for child in (value.values() if isinstance(value, dict) else value)]
+        names = sum(map(_weight, value)) if isinstance(value, dict) else 0
         self._measures[id(value)] = _Measure(
-            nodes=1 + sum(child.nodes for child in children),
+            nodes=1 + names + sum(child.nodes for child in children),
             height=1 + max((child.height for child in children), default=0),
         )
         self._put(value, done.line)
 
     def _measure(self, value: Any) -> _Measure:
-        return self._measures[id(value)] if isinstance(value, dict | list) else _SCALAR
+        if isinstance(value, dict | list):
+            return self._measures[id(value)]
+        extra = _weight(value) if isinstance(value, str) else 0
+        return _Measure(nodes=1 + extra, height=0) if extra else _SCALAR
 
     def _scalar(self, event: Any) -> None:
         line = event.start_mark.line + 1
@@ -183,7 +211,7 @@ class _Builder:
 
     def _alias(self, event: Any) -> None:
         line = event.start_mark.line + 1
-        if any(opened.anchor == event.anchor for opened in self._open):
+        if self._opening.get(event.anchor):
             raise YamlError(f"yaml: anchor '{event.anchor}' value contains itself")
         if event.anchor not in self._anchors:
             raise YamlError(f"yaml: unknown anchor '{event.anchor}' referenced")

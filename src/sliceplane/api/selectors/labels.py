@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from sliceplane.api.errors import bad_request, show
+from sliceplane.api.errors import bad_request, show, while_few
 from sliceplane.api.meta import LabelSelector
 from sliceplane.kit.names import check_label_value, check_qualified_name
 
@@ -23,6 +23,8 @@ Match = Callable[[Labels | None], bool]
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
+#: no key is good that is longer than a prefix, a slash and a name
+_KEY_SHOWN_MAX: Final = 317
 
 
 class Operator(Enum):
@@ -196,6 +198,9 @@ def key_problem(key: str, path: str) -> str:
 def requirement_problems(requirement: Requirement) -> list[str]:
     """Complaints about a requirement's key and values, in the order in which they are reported."""
     found = [key_problem(requirement.key, "key")]
+    if len(requirement.key) > _KEY_SHOWN_MAX:
+        # Each complaint about a value shows the key.
+        return found
     operator, values = requirement.operator, requirement.values
     if operator in (Operator.IN, Operator.NOT_IN) and not values:
         found.append("values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty")
@@ -210,7 +215,7 @@ def requirement_problems(requirement: Requirement) -> list[str]:
             for index, value in enumerate(values)
             if parse_int64(value) is None
         )
-    for index, value in enumerate(values):
+    for index, value in while_few(found, enumerate(values)):
         problems = check_label_value(value)
         if problems:
             found.append(f"values[{index}][{requirement.key}]: Invalid value: {show(value)}: {'; '.join(problems)}")

@@ -78,16 +78,17 @@ class _Reader:
         self._depth = 0
 
     def alternatives(self) -> ShardSelector:
-        found = self._term()
+        first = self._term()
+        ranges = list(first.ranges)
         while self._peek() == "||":
             self._at += 1
             other = self._term()
-            if other.field != found.field:
+            if other.field != first.field:
                 raise _Problem(
-                    f"all shard ranges must use the same field, got {show(found.field)} and {show(other.field)}"
+                    f"all shard ranges must use the same field, got {show(first.field)} and {show(other.field)}"
                 )
-            found = ShardSelector(found.field, found.ranges + other.ranges)
-        return found
+            ranges += other.ranges
+        return ShardSelector(first.field, tuple(ranges))
 
     def expect_end(self) -> None:
         if self._at < len(self._tokens):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Literal
 
 from sliceplane.api.meta import Document
@@ -101,13 +102,18 @@ def labels_text(labels: Document) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items())) or NONE
 
 
+def true_conditions(document: Document) -> frozenset[str]:
+    """The types of the conditions that are true; of several with one type, the first counts, as in ``condition``."""
+    first = {text(each, "type"): each for each in reversed(objects(document, "status", "conditions")) if "type" in each}
+    return frozenset(kind for kind, each in first.items() if each.get("status") == "True")
+
+
 def condition(document: Document, kind: str) -> Document:
     """The condition of that type among ``status.conditions``; empty if there is none."""
     return next((c for c in objects(document, "status", "conditions") if c.get("type") == kind), {})
 
 
-def first_few(items: Iterable[str], empty: str, most: int = 3) -> str:
-    """The first *most* items, and how many more there are."""
-    every = list(items)
-    shown = ",".join(every[:most])
-    return f"{shown} + {len(every) - most} more..." if len(every) > most else shown or empty
+def first_few(items: Iterable[str], empty: str, *, count: int, most: int = 3) -> str:
+    """The first *most* of *count* items, and how many more there are.  No more of them are made."""
+    shown = ",".join(islice(items, most))
+    return f"{shown} + {count - most} more..." if count > most else shown or empty

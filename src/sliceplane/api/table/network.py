@@ -63,8 +63,12 @@ def _port(port: Document) -> str:
 
 def _endpoints(endpoints: Document, now: float) -> tuple[Cell, ...]:
     subsets = objects(endpoints, "subsets")
-    shown = first_few(_host_ports(subsets), "") if subsets else NONE
+    shown = first_few(_host_ports(subsets), "", count=sum(map(_pairs, subsets))) if subsets else NONE
     return name_of(endpoints), shown, age(endpoints, now)
+
+
+def _pairs(subset: Document) -> int:
+    return len(objects(subset, "addresses")) * max(1, len(objects(subset, "ports")))
 
 
 def _host_ports(subsets: list[Document]) -> Iterator[str]:
@@ -81,15 +85,15 @@ def _host_ports(subsets: list[Document]) -> Iterator[str]:
 
 
 def _endpoint_slice(endpoint_slice: Document, now: float) -> tuple[Cell, ...]:
-    ports = (_slice_port(port) for port in objects(endpoint_slice, "ports"))
-    addresses = (
+    ports = objects(endpoint_slice, "ports")
+    addresses = [
         address for endpoint in objects(endpoint_slice, "endpoints") for address in texts(endpoint, "addresses")
-    )
+    ]
     return (
         name_of(endpoint_slice),
         text(endpoint_slice, "addressType"),
-        first_few(ports, UNSET),
-        first_few(addresses, UNSET),
+        first_few(map(_slice_port, ports), UNSET, count=len(ports)),
+        first_few(addresses, UNSET, count=len(addresses)),
         age(endpoint_slice, now),
     )
 

@@ -23,6 +23,7 @@ from sliceplane.api.table.columns import (
     number,
     objects,
     text,
+    true_conditions,
 )
 
 _COLUMNS: Final = (
@@ -56,7 +57,8 @@ class _Tally:
 def _cells(pod: Document, now: float) -> tuple[Cell, ...]:
     tally = _tally(pod)
     gates = objects(pod, "spec", "readinessGates")
-    true_gates = sum(condition(pod, text(gate, "conditionType")).get("status") == "True" for gate in gates)
+    true = true_conditions(pod) if gates else ()
+    true_gates = sum(text(gate, "conditionType") in true for gate in gates)
     ips = objects(pod, "status", "podIPs")
     return (
         name_of(pod),

@@ -8,11 +8,11 @@ address owes that nobody looks further.
 from __future__ import annotations
 
 import ipaddress
-from functools import lru_cache
 
 from sliceplane.api.errors import FieldError, invalid_value, required
 from sliceplane.kit.ip import parse_lenient, parse_strict
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
+from sliceplane.kit.remembered import remembered
 
 _NOT_AN_IP = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 _LOOPBACK = "may not be in the loopback range (127.0.0.0/8, ::1/128)"
@@ -22,7 +22,7 @@ _MULTICAST_LOCAL_V4 = ipaddress.IPv4Network("224.0.0.0/24")
 _MULTICAST_LOCAL_V6 = ipaddress.IPv6Network("ff02::/16")
 
 
-@lru_cache(65536)
+@remembered(65536)
 def plain_version(text: str) -> int:
     """4 or 6 for an address in canonical form that any endpoint may have: there is nothing to say of it by any of the
     functions below; 0 for all else."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, too_long
+from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, too_long, while_few
 from sliceplane.api.meta import Document
 
 DATA_MAX_BYTES = 1024 * 1024
@@ -21,12 +21,12 @@ def validate(document: Document) -> list[FieldError]:
     text: dict[str, str] = document.get("data", {})
     binary: dict[str, str] = document.get("binaryData", {})
     size = 0
-    for key, value in text.items():
+    for key, value in while_few(errors, text.items()):
         errors += validate_key(f"data[{key}]", key)
         if key in binary:
             errors.append(duplicate(f"data[{key}]", key))
         size += len(value.encode())
-    for key, value in binary.items():
+    for key, value in while_few(errors, binary.items()):
         errors += validate_key(f"binaryData[{key}]", key)
         size += len(value) * 3 // 4
     if size > DATA_MAX_BYTES:

@@ -6,14 +6,14 @@ Ratcheting: an update that leaves ``endpoints`` alone is not asked about them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 
-from sliceplane.api.errors import FieldError, duplicate, invalid_value, not_supported, required, too_many
+from sliceplane.api.errors import FieldError, duplicate, invalid_value, not_supported, required, too_many, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.validation.addresses import check_fqdn, ip_problem, plain_version, special_problem, version_of
 from sliceplane.api.validation.metadata import IMMUTABLE, validate_labels
 from sliceplane.api.validation.ports import check_protocol
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_label_value, check_qualified_name
+from sliceplane.kit.remembered import remembered
 
 ADDRESS_TYPES = ("FQDN", "IPv4", "IPv6")
 PORTS_MAX = 20000
@@ -52,7 +52,7 @@ def _ports(document: Document) -> list[FieldError]:
         return [too_many("ports", len(ports), PORTS_MAX)]
     errors: list[FieldError] = []
     names: set[str] = set()
-    for index, port in enumerate(ports):
+    for index, port in while_few(errors, enumerate(ports)):
         path, name = f"ports[{index}]", port.get("name", "")
         if name:
             errors += [invalid_value(f"{path}.name", name, problem) for problem in check_dns_label(name)]
@@ -72,7 +72,7 @@ def _endpoints(document: Document) -> list[FieldError]:
         return [too_many("endpoints", len(endpoints), ENDPOINTS_MAX)]
     errors: list[FieldError] = []
     address_type = document.get("addressType", "")
-    for index, endpoint in enumerate(endpoints):
+    for index, endpoint in while_few(errors, enumerate(endpoints)):
         if not _is_plain(endpoint, address_type):
             errors += _endpoint(f"endpoints[{index}]", endpoint, address_type)
     return errors
@@ -91,7 +91,7 @@ def _is_plain(endpoint: Document, address_type: str) -> bool:
     )
 
 
-@lru_cache(8192)
+@remembered(8192)
 def _is_node_name(name: str) -> bool:
     return not check_dns_subdomain(name)
 
@@ -118,7 +118,7 @@ def _addresses(path: str, addresses: list[str], address_type: str) -> list[Field
     errors: list[FieldError] = []
     if len(addresses) > ADDRESSES_MAX:
         errors.append(too_many(path, len(addresses), ADDRESSES_MAX))
-    for index, address in enumerate(addresses):
+    for index, address in while_few(errors, enumerate(addresses)):
         where = f"{path}[{index}]"
         if address_type == "FQDN":
             errors += check_fqdn(where, address)

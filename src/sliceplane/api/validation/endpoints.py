@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-from sliceplane.api.errors import FieldError, invalid_value, required
+from sliceplane.api.errors import FieldError, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.validation.addresses import check_endpoint_ip
 from sliceplane.api.validation.ports import check_number, check_protocol
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
+from sliceplane.kit.remembered import remembered
 
 
 def validate(document: Document) -> list[FieldError]:
     errors: list[FieldError] = []
-    for index, subset in enumerate(document.get("subsets", ())):
+    for index, subset in while_few(errors, enumerate(document.get("subsets", ()))):
         errors += _subset(f"subsets[{index}]", subset)
     return errors
 
@@ -29,16 +28,16 @@ def _subset(path: str, subset: Document) -> list[FieldError]:
     if not ready and not not_ready:
         errors.append(required(path, "must specify `addresses` or `notReadyAddresses`"))
     for member, addresses in (("addresses", ready), ("notReadyAddresses", not_ready)):
-        for index, address in enumerate(addresses):
+        for index, address in while_few(errors, enumerate(addresses)):
             if not _is_fine(address.get("ip", ""), address.get("hostname", ""), address.get("nodeName")):
                 errors += _address(f"{path}.{member}[{index}]", address)
     ports: list[Document] = subset.get("ports", [])
-    for index, port in enumerate(ports):
+    for index, port in while_few(errors, enumerate(ports)):
         errors += _port(f"{path}.ports[{index}]", port, named=len(ports) > 1)
     return errors
 
 
-@lru_cache(65536)
+@remembered(65536)
 def _is_fine(ip: str, hostname: str, node: str | None) -> bool:
     """``_address`` has nothing to say.  Of a thousand addresses one changes, and all come with each write."""
     return not _address("", {"ip": ip, "hostname": hostname, "nodeName": node})

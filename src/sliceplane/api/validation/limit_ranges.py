@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, required
+from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.quota import amount
 from sliceplane.kit.names import check_qualified_name
@@ -29,7 +29,7 @@ _MEMBERS: Final = ("max", "min", "default", "defaultRequest", "maxLimitRequestRa
 def validate(document: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     seen: set[str] = set()
-    for index, item in enumerate(document.get("spec", {}).get("limits", ())):
+    for index, item in while_few(errors, enumerate(document.get("spec", {}).get("limits", ()))):
         path, kind = f"spec.limits[{index}]", item.get("type", "")
         errors += _type(f"{path}.type", kind)
         if kind in seen:
@@ -58,13 +58,13 @@ def _item(path: str, kind: str, item: Document) -> list[FieldError]:
             if item.get(member):
                 errors.append(forbidden_field(f"{path}.{member}", _NO_DEFAULT))
             continue
-        for name in item.get(member, {}):
+        for name in while_few(errors, item.get(member, {})):
             errors += _resource(f"{path}.{member}[{name}]", name)
             names[name] = None
     if kind == "PersistentVolumeClaim" and not any("storage" in item.get(member, {}) for member in ("min", "max")):
         detail = "either minimum or maximum storage value is required, but neither was provided"
         errors.append(required(f"{path}.limits", detail))
-    for name in sorted(names):
+    for name in while_few(errors, sorted(names)):
         errors += _amounts(path, item, name)
     return errors
 

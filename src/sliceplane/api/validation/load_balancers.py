@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.validation.addresses import ip_problem, version_of
 from sliceplane.kit.names import check_dns_subdomain, check_qualified_name
@@ -13,6 +13,8 @@ from sliceplane.kit.names import check_dns_subdomain, check_qualified_name
 IP_MODES: Final = ("Proxy", "VIP")
 ANNOTATION_SOURCE_RANGES: Final = "service.beta.kubernetes.io/load-balancer-source-ranges"
 _KUBELET_PORT: Final = 10250
+#: Python reads no number of more than some thousand
+_PREFIX_DIGITS_MAX: Final = 100
 _ONLY_LOAD_BALANCER: Final = "may only be used when `type` is 'LoadBalancer'"
 _NOT_A_CIDR: Final = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 _NOT_A_LIST: Final = "must be a list of IP ranges. For example, 10.240.0.0/24,10.250.0.0/24"
@@ -74,7 +76,7 @@ def cidr_problem(text: str) -> str:
     if not slash or not version or not (prefix.isascii() and prefix.isdigit()):
         return _NOT_A_CIDR
     mapped = version == 4 and ":" in address
-    if int(prefix) > (32 if version == 4 and not mapped else 128):
+    if len(prefix) > _PREFIX_DIGITS_MAX or int(prefix) > (32 if version == 4 and not mapped else 128):
         return _NOT_A_CIDR
     if mapped:
         return "must not have an IPv4-mapped IPv6 address"
@@ -92,7 +94,7 @@ def validate_service_status(new: Document, old: Document) -> list[FieldError]:  
     if ingress and new["spec"].get("type") != "LoadBalancer":
         return [forbidden_field(path, "may only be used when `spec.type` is 'LoadBalancer'")]
     errors: list[FieldError] = []
-    for index, each in enumerate(ingress):
+    for index, each in while_few(errors, enumerate(ingress)):
         errors += _ingress(f"{path}[{index}]", each)
     return errors
 

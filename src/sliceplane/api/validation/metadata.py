@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, too_long
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, too_long, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.names import check_label_value, check_qualified_name
+from sliceplane.kit.remembered import remembered
 
 ANNOTATIONS_MAX_BYTES = 256 * 1024
 MANAGER_MAX_BYTES = 128
@@ -18,8 +17,8 @@ _OWNER_ORDER = ("apiVersion", "kind", "name", "uid", "controller", "blockOwnerDe
 IMMUTABLE = "field is immutable"
 
 # The same few keys and values come with every write.
-_key_problems = lru_cache(4096)(check_qualified_name)
-_value_problems = lru_cache(4096)(check_label_value)
+_key_problems = remembered(4096)(check_qualified_name)
+_value_problems = remembered(4096)(check_label_value)
 
 
 def validate(resource: Resource, head: Document) -> list[FieldError]:
@@ -47,9 +46,9 @@ def validate_update(resource: Resource, new: Document, old: Document) -> list[Fi
     """The metadata of an update.  Upstream runs the first rules twice, which clients see as doubled causes [quirk]."""
     errors: list[FieldError] = []
     if old.get("deletionTimestamp"):
-        added = [name for name in new.get("finalizers", ()) if name not in old.get("finalizers", ())]
+        added = set(new.get("finalizers", ())).difference(old.get("finalizers", ()))
         if added:
-            listed = ", ".join(f'"{name}"' for name in sorted(set(added)))
+            listed = ", ".join(f'"{name}"' for name in sorted(added))
             errors.append(
                 forbidden_field(
                     "metadata.finalizers",
@@ -78,7 +77,7 @@ def validate_maps(head: Document, path: str = "metadata") -> list[FieldError]:
     errors = validate_labels(head.get("labels", {}), f"{path}.labels")
     annotations: dict[str, str] = head.get("annotations", {})
     where, size = f"{path}.annotations", 0
-    for key, value in annotations.items():
+    for key, value in while_few(errors, annotations.items()):
         # The case of annotation keys is free, unlike that of label prefixes.
         errors += [invalid_value(where, key, problem) for problem in _key_problems(key.lower())]
         size += len(key.encode()) + len(value.encode())
@@ -89,7 +88,7 @@ def validate_maps(head: Document, path: str = "metadata") -> list[FieldError]:
 
 def validate_labels(labels: dict[str, str], path: str) -> list[FieldError]:
     errors: list[FieldError] = []
-    for key, value in labels.items():
+    for key, value in while_few(errors, labels.items()):
         errors += [invalid_value(path, key, problem) for problem in _key_problems(key)]
         errors += [invalid_value(path, value, problem) for problem in _value_problems(value)]
     return errors
@@ -98,7 +97,7 @@ def validate_labels(labels: dict[str, str], path: str) -> list[FieldError]:
 def _validate_managers(head: Document) -> list[FieldError]:
     """What clients can send in entries that are understood otherwise."""
     errors: list[FieldError] = []
-    for index, entry in enumerate(head.get("managedFields", ())):
+    for index, entry in while_few(errors, enumerate(head.get("managedFields", ()))):
         path = f"metadata.managedFields[{index}]"
         if len(entry["manager"].encode()) > MANAGER_MAX_BYTES:
             errors.append(too_long(f"{path}.manager", MANAGER_MAX_BYTES))
@@ -123,7 +122,7 @@ def _validate_owners(head: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     controller, further = "", 0
     owners: list[Document] = head.get("ownerReferences", [])
-    for owner in owners:
+    for owner in while_few(errors, owners):
         api_version, kind = owner.get("apiVersion", ""), owner.get("kind", "")
         group, _, version = api_version.rpartition("/")
         if not version:
@@ -164,7 +163,7 @@ def _validate_finalizers(head: Document) -> list[FieldError]:
     path = "metadata.finalizers"
     errors: list[FieldError] = []
     finalizers: list[str] = head.get("finalizers", [])
-    for index, name in enumerate(finalizers):
+    for index, name in while_few(errors, enumerate(finalizers)):
         errors += validate_finalizer(f"{path}[{index}]", name)
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         errors.append(invalid_value(path, finalizers, "finalizer orphan and foregroundDeletion cannot be both set"))

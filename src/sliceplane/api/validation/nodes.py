@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 
-from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, not_supported, required
+from sliceplane.api.errors import (
+    FieldError,
+    duplicate,
+    forbidden_field,
+    invalid_value,
+    not_supported,
+    required,
+    while_few,
+)
 from sliceplane.api.meta import Document
 from sliceplane.kit.names import check_label_value, check_qualified_name
 
@@ -15,11 +23,11 @@ _CIDR = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 def validate(document: Document) -> list[FieldError]:
     spec: Document = document.get("spec", {})
     errors: list[FieldError] = []
-    for index, text in enumerate(spec.get("podCIDRs", ())):
+    for index, text in while_few(errors, enumerate(spec.get("podCIDRs", ()))):
         if not _is_cidr(text):
             errors.append(invalid_value(f"spec.podCIDRs[{index}]", text, _CIDR))
     seen: set[tuple[str, str]] = set()
-    for index, taint in enumerate(spec.get("taints", ())):
+    for index, taint in while_few(errors, enumerate(spec.get("taints", ()))):
         path = f"spec.taints[{index}]"
         key, effect = taint.get("key", ""), taint.get("effect", "")
         errors += [invalid_value(f"{path}.key", key, problem) for problem in check_qualified_name(key)]

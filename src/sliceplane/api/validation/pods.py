@@ -12,6 +12,7 @@ from sliceplane.api.errors import (
     invalid_value,
     not_supported,
     required,
+    while_few,
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.validation.addresses import ip_problem
@@ -40,9 +41,10 @@ def validate_update(new: Document, old: Document) -> list[FieldError]:
     for member in _CONTAINER_LISTS:
         if len(spec.get(member, ())) != len(before.get(member, ())):
             return [forbidden_field(f"spec.{member}", "pod updates may not add or remove containers")]
-    tolerations: list[Document] = spec.get("tolerations", [])
     errors: list[FieldError] = []
-    if any(toleration not in tolerations for toleration in before.get("tolerations", ())):
+    # Their members are scalars.
+    tolerations = {frozenset(toleration.items()) for toleration in spec.get("tolerations", ())}
+    if any(frozenset(toleration.items()) not in tolerations for toleration in before.get("tolerations", ())):
         detail = "existing toleration can not be modified except its tolerationSeconds"
         errors.append(forbidden_field("spec.tolerations", detail))
     changed = _changed_members(_without_changeable(spec, before), before)
@@ -55,7 +57,7 @@ def validate_update(new: Document, old: Document) -> list[FieldError]:
 def validate_status(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
     status: Document = new.get("status", {})
     errors: list[FieldError] = []
-    for index, entry in enumerate(status.get("podIPs", ())):
+    for index, entry in while_few(errors, enumerate(status.get("podIPs", ()))):
         problem = ip_problem(entry.get("ip", ""))
         if problem:
             errors.append(invalid_value(f"status.podIPs[{index}]", entry.get("ip", ""), problem))
@@ -66,11 +68,11 @@ def validate_pod_spec(spec: Document, path: str) -> list[FieldError]:
     errors: list[FieldError] = []
     names: set[str] = set()
     containers: list[Document] = spec.get("containers", [])
-    for index, container in enumerate(spec.get("initContainers", ())):
+    for index, container in while_few(errors, enumerate(spec.get("initContainers", ()))):
         errors += _container(f"{path}.initContainers[{index}]", container, names)
     if not containers:
         errors.append(required(f"{path}.containers"))
-    for index, container in enumerate(containers):
+    for index, container in while_few(errors, enumerate(containers)):
         errors += _container(f"{path}.containers[{index}]", container, names)
     policy = spec.get("restartPolicy", "")
     if policy not in RESTART_POLICIES:
@@ -88,7 +90,7 @@ def validate_pod_spec(spec: Document, path: str) -> list[FieldError]:
         value = spec.get(member, "")
         if value:
             errors += [invalid_value(f"{path}.{member}", value, problem) for problem in check(value)]
-    for index, gate in enumerate(spec.get("readinessGates", ())):
+    for index, gate in while_few(errors, enumerate(spec.get("readinessGates", ()))):
         kind = gate.get("conditionType", "")
         where = f"{path}.readinessGates[{index}].conditionType"
         errors += [invalid_value(where, kind, problem) for problem in check_qualified_name(kind)]
@@ -119,7 +121,7 @@ def _container(path: str, container: Document, names: set[str]) -> list[FieldErr
 def _container_ports(path: str, ports: list[Document]) -> list[FieldError]:
     errors: list[FieldError] = []
     names: set[str] = set()
-    for index, port in enumerate(ports):
+    for index, port in while_few(errors, enumerate(ports)):
         where, name, number = f"{path}[{index}]", port.get("name", ""), port.get("containerPort", 0)
         if name:
             errors += [invalid_value(f"{where}.name", name, problem) for problem in iana_name_problems(name)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.quota import COUNT_PREFIX, COUNTABLE, amount
 from sliceplane.kit.names import check_qualified_name
@@ -25,7 +25,7 @@ _NO_SCOPES: Final = "quotas with scopes are not served: a quota counts all objec
 def validate(document: Document) -> list[FieldError]:
     spec: Document = document.get("spec", {})
     errors: list[FieldError] = []
-    for name, quantity in spec.get("hard", {}).items():
+    for name, quantity in while_few(errors, spec.get("hard", {}).items()):
         path = f"spec.hard[{name}]"
         errors += _name(path, name)
         value = amount(quantity)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sliceplane.api.errors import FieldError, invalid_value, not_supported, required
+from sliceplane.api.errors import FieldError, invalid_value, not_supported, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP
 from sliceplane.kit.names import check_dns_subdomain, check_path_segment
@@ -52,7 +52,7 @@ def _same_role(new: Document, old: Document) -> list[FieldError]:
 
 def _rules(document: Document, *, namespaced: bool) -> list[FieldError]:
     errors: list[FieldError] = []
-    for index, rule in enumerate(document.get("rules", ())):
+    for index, rule in while_few(errors, enumerate(document.get("rules", ()))):
         errors += _rule(f"rules[{index}]", rule, namespaced=namespaced)
     return errors
 
@@ -90,7 +90,7 @@ def _binding(document: Document, *, namespaced: bool) -> list[FieldError]:
         errors.append(required("roleRef.name"))
     else:
         errors += [invalid_value("roleRef.name", name, problem) for problem in check_path_segment(name)]
-    for index, subject in enumerate(document.get("subjects", ())):
+    for index, subject in while_few(errors, enumerate(document.get("subjects", ()))):
         errors += _subject(f"subjects[{index}]", subject, namespaced=namespaced)
     return errors
 

@@ -7,7 +7,7 @@ import binascii
 import json
 from typing import Final
 
-from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, too_long
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, too_long, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.validation.config_maps import validate_key
 from sliceplane.api.validation.metadata import IMMUTABLE
@@ -32,7 +32,7 @@ def validate(document: Document) -> list[FieldError]:
     data: dict[str, str] = document.get("data", {})
     errors: list[FieldError] = []
     size = 0
-    for key, value in data.items():
+    for key, value in while_few(errors, data.items()):
         errors += validate_key(f"data[{key}]", key)
         size += len(value) * 3 // 4
     if size > DATA_MAX_BYTES:

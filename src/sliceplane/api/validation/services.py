@@ -13,6 +13,7 @@ from sliceplane.api.errors import (
     invalid_value,
     not_supported,
     required,
+    while_few,
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.validation.addresses import check_endpoint_ip, ip_problem, version_of
@@ -44,7 +45,7 @@ def validate_service(document: Document) -> list[FieldError]:
     errors += validate_labels(spec.get("selector", {}), "spec.selector")
     errors += _affinity(spec)
     errors += cluster_ips(spec)
-    for index, address in enumerate(spec.get("externalIPs", ())):
+    for index, address in while_few(errors, enumerate(spec.get("externalIPs", ()))):
         errors += check_endpoint_ip(f"spec.externalIPs[{index}]", address)
     errors += _type(spec)
     errors += _distinct_ports(spec)
@@ -80,7 +81,7 @@ def _each_port(spec: Document) -> list[FieldError]:
     ports: list[Document] = spec.get("ports", [])
     errors: list[FieldError] = []
     names: set[str] = set()
-    for index, port in enumerate(ports):
+    for index, port in while_few(errors, enumerate(ports)):
         path, name = f"spec.ports[{index}]", port.get("name", "")
         if not name:
             if len(ports) > 1:
@@ -134,11 +135,13 @@ def cluster_ips(spec: Document) -> list[FieldError]:
         errors.append(invalid_value(path, addresses, "first value must match `clusterIP`"))
     elif addresses and not primary:
         errors.append(invalid_value(path, addresses, "must be empty when `clusterIP` is not specified"))
-    for index, wanted in enumerate(families):
+    seen: set[str] = set()
+    for index, wanted in while_few(errors, enumerate(families)):
         if wanted not in FAMILIES:
             errors.append(not_supported(f"spec.ipFamilies[{index}]", wanted, FAMILIES))
-        if wanted in families[:index]:
+        if wanted in seen:
             errors.append(duplicate(f"spec.ipFamilies[{index}]", wanted))
+        seen.add(wanted)
     policy = spec.get("ipFamilyPolicy")
     if policy is not None and policy not in FAMILY_POLICIES:
         errors.append(not_supported("spec.ipFamilyPolicy", policy, FAMILY_POLICIES))
@@ -161,7 +164,7 @@ def cluster_ips(spec: Document) -> list[FieldError]:
 
 def _bad_addresses(path: str, addresses: list[str]) -> list[FieldError]:
     errors: list[FieldError] = []
-    for index, address in enumerate(addresses):
+    for index, address in while_few(errors, enumerate(addresses)):
         if index == 0 and address == "None":
             if len(addresses) > 1:
                 errors.append(invalid_value(path, addresses, "'None' must be the first and only value"))
@@ -192,13 +195,13 @@ def _distinct_ports(spec: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     ports: list[Document] = spec.get("ports", [])
     node_ports: set[tuple[str, int]] = set()
-    for index, port in enumerate(ports):
+    for index, port in while_few(errors, enumerate(ports)):
         key = (port.get("protocol", ""), port.get("nodePort", 0))
         if key[1] and key in node_ports:
             errors.append(duplicate(f"spec.ports[{index}].nodePort", key[1]))
         node_ports.add(key)
     numbers: set[tuple[str, int]] = set()
-    for index, port in enumerate(ports):
+    for index, port in while_few(errors, enumerate(ports)):
         key = (port.get("protocol", ""), port.get("port", 0))
         if key in numbers:
             # Go's own struct is the value shown, with what does not count in the comparison left empty [quirk].

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sliceplane.api.errors import FieldError, invalid_value
+from sliceplane.api.errors import FieldError, invalid_value, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.validation.metadata import validate_finalizer
 
@@ -26,7 +26,7 @@ def validate_lease_update(new: Document, old: Document) -> list[FieldError]:  # 
 
 def validate_namespace(document: Document) -> list[FieldError]:
     errors: list[FieldError] = []
-    for name in document.get("spec", {}).get("finalizers", ()):
+    for name in while_few(errors, document.get("spec", {}).get("finalizers", ())):
         errors += validate_finalizer("spec.finalizers", name)
     return errors
 

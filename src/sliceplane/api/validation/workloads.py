@@ -102,7 +102,12 @@ def _strategy(strategy: Document) -> list[FieldError]:
     errors = _int_or_percent(f"{path}.maxUnavailable", unavailable) + _int_or_percent(f"{path}.maxSurge", surge)
     if not errors and _is_zero(unavailable) and _is_zero(surge):
         errors.append(invalid_value(f"{path}.maxUnavailable", unavailable, "may not be 0 when `maxSurge` is 0"))
-    if isinstance(unavailable, str) and not errors and int(unavailable[:-1]) > 100:
+    if (
+        isinstance(unavailable, str)
+        and not errors
+        and len(unavailable.lstrip("0")) > 3
+        and unavailable.lstrip("0") != "100%"
+    ):
         errors.append(invalid_value(f"{path}.maxUnavailable", unavailable, "must not be greater than 100%"))
     return errors
 

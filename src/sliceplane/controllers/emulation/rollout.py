@@ -6,7 +6,6 @@ may be missing (percentages round down); both zero would never move, so one may 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from sliceplane.api.apps import DeploymentStrategy
@@ -27,10 +26,10 @@ def resolve(value: int | str | None, default: str, total: int, *, up: bool) -> i
     if isinstance(text, int):
         return max(text, 0)
     try:
-        share = int(text.removesuffix("%")) * total / 100
+        hundredths = int(text.removesuffix("%")) * total  # of any size: a quotient of it need not be a float
     except ValueError:
         return 0
-    return max(math.ceil(share) if up else math.floor(share), 0)
+    return max(-(-hundredths // 100) if up else hundredths // 100, 0)
 
 
 def limits(strategy: DeploymentStrategy, replicas: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Final
 
-from sliceplane.api.errors import StatusError, forbidden
+from sliceplane.api.errors import AND_MORE, ERRORS_MAX, StatusError, forbidden, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.quota import amount
 from sliceplane.api.scheme import LimitRanges, Pods
@@ -18,6 +18,8 @@ from sliceplane.registry.documents import document_of
 from sliceplane.store.mvcc import Store
 
 _ANNOTATION: Final = "kubernetes.io/limit-ranger"
+#: what defaults may add to a Pod: many containers times many defaults are more than both
+ADDED_CHARACTERS_MAX: Final = 1 << 20
 _CONTAINERS: Final = (("containers", "container"), ("initContainers", "init container"))
 
 Amounts = dict[str, str]
@@ -37,7 +39,9 @@ def admit_pod(store: Store, document: Document) -> None:
 
 
 def _refused(document: Document, problems: list[str]) -> StatusError:
-    distinct = list(dict.fromkeys(problems))
+    distinct = list(dict.fromkeys(problems))[:ERRORS_MAX]
+    if len(problems) >= ERRORS_MAX:
+        distinct.append(AND_MORE)
     why = distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]"
     return forbidden(Pods.plural, Pods.group, document["metadata"].get("name", ""), why)
 
@@ -54,12 +58,17 @@ def _apply_defaults(document: Document, ranges: list[Document]) -> None:
                 requests |= item.get("defaultRequest", {})
                 limits |= item.get("default", {})
     told: list[str] = []
+    left = ADDED_CHARACTERS_MAX
     for member, noun in _CONTAINERS:
         for container in document["spec"].get(member, ()):
             resources = container.setdefault("resources", {})
             for kind, defaults, word in (("limits", limits, "limit"), ("requests", requests, "request")):
                 missing = sorted(defaults.keys() - resources.get(kind, {}).keys())
                 if missing:
+                    left -= sum(len(name) + len(defaults[name]) for name in missing)
+                    if left < 0:
+                        why = f"the defaults of its LimitRanges are more than {ADDED_CHARACTERS_MAX} characters for it"
+                        raise _refused(document, [why])
                     resources[kind] = {**resources.get(kind, {}), **{name: defaults[name] for name in missing}}
                     told.append(f"{', '.join(missing)} {word} for {noun} {container['name']}")
     if told:
@@ -80,7 +89,7 @@ def _problems(spec: Document, item: Document) -> list[str]:
         return []
     found: list[str] = []
     for member, _ in _CONTAINERS:
-        for container in spec.get(member, ()):
+        for container in while_few(found, spec.get(member, ())):
             resources = container.get("resources", {})
             found += _compare(item, kind, resources.get("requests", {}), resources.get("limits", {}))
     return found
@@ -88,11 +97,11 @@ def _problems(spec: Document, item: Document) -> list[str]:
 
 def _compare(item: Document, kind: str, requests: Amounts, limits: Amounts) -> list[str]:
     found: list[str] = []
-    for name, bound in item.get("min", {}).items():
+    for name, bound in while_few(found, item.get("min", {}).items()):
         found += _at_least(name, kind, bound, requests.get(name), limits.get(name))
-    for name, bound in item.get("max", {}).items():
+    for name, bound in while_few(found, item.get("max", {}).items()):
         found += _at_most(name, kind, bound, requests.get(name), limits.get(name))
-    for name, bound in item.get("maxLimitRequestRatio", {}).items():
+    for name, bound in while_few(found, item.get("maxLimitRequestRatio", {}).items()):
         found += _ratio(name, kind, bound, requests.get(name), limits.get(name))
     return found
 

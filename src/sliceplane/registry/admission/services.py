@@ -168,17 +168,17 @@ class ServiceLedgers:
                 self._claim_port(key, document, f"spec.ports[{index}].nodePort", number, {held})
                 chosen.setdefault(port["port"], number)
         taken = {port["nodePort"] for port in ports if port.get("nodePort")} | {health}
+        used = {(port.get("nodePort"), port.get("protocol")) for port in ports}
         for port in ports:
             if port.get("nodePort"):
                 continue
             # One port number over two protocols gets one node port.
             number = chosen.get(port["port"], 0)
-            if not number or any(
-                other.get("nodePort") == number and other.get("protocol") == port.get("protocol") for other in ports
-            ):
+            if not number or (number, port.get("protocol")) in used:
                 number = self._new_port(taken, dry_run)
             chosen[port["port"]] = port["nodePort"] = number
             taken.add(number)
+            used.add((number, port.get("protocol")))
 
     def _give_health_port(self, key: Key, document: Document, dry_run: bool) -> None:
         spec = document["spec"]

@@ -1,0 +1,43 @@
+"""What is remembered of texts is bounded in bytes, whoever chooses the texts."""
+
+from __future__ import annotations
+
+import contextlib
+import tracemalloc
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.protobuf import decode, supports
+from sliceplane.api.validation.metadata import validate_maps
+from sliceplane.kit.remembered import TEXT_MAX, remembered
+
+
+def test_answers_for_long_texts_are_made_anew() -> None:
+    asked: list[str] = []
+
+    @remembered(2)
+    def size(text: str, other: str | None = None) -> int:
+        asked.append(text)
+        return len(text) + len(other or "")
+
+    long = "x" * (TEXT_MAX + 1)
+    assert [size("a"), size("a"), size(long), size(long), size("a", long), size("a", None)] == [1, 1, 513, 513, 514, 1]
+    assert asked == ["a", long, long, "a", "a"]
+
+
+def test_long_keys_and_names_of_kinds_leave_nothing_behind() -> None:
+    def attack(number: int) -> None:
+        text = f"{number}" + "x" * 100_000
+        validate_maps({"labels": {text: text}, "annotations": {text: "a"}})
+        supports("v1", text)
+        with contextlib.suppress(StatusError):
+            decode(b"k8s\0\x12\x00", api_version="v1", kind=text)
+
+    attack(0)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(1, 60):
+            attack(number)
+        assert tracemalloc.get_traced_memory()[0] - before < 500_000
+    finally:
+        tracemalloc.stop()

@@ -19,11 +19,12 @@ from sliceplane.api.errors import StatusError, internal, method_not_allowed
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.api.selectors.fields import selected_name
 from sliceplane.registry.authentication import impersonation
+from sliceplane.registry.authorization.refusal import require_allowed
 from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.types import User
 from sliceplane.shell.apiserver import openapi, snapshot, version
 from sliceplane.shell.apiserver.audit import AuditEntry, AuditLog
-from sliceplane.shell.apiserver.auth import ANONYMOUS, authenticate, authorize
+from sliceplane.shell.apiserver.auth import ANONYMOUS, authenticate
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
 from sliceplane.shell.apiserver.issuer import IssuerPages
@@ -222,7 +223,7 @@ class ApiServer:
         decision = self._services.decide(user, wanted)
         if audit is not None:
             audit.decided(decision)
-        authorize(user, wanted, decision)
+        require_allowed(user, wanted, decision)
 
     async def _watch(self, request: Request, path: ResourcePath, exchange: _Exchange, send: Send) -> Response | None:
         route = resolve(path, "watch", self._services.discovery.served)

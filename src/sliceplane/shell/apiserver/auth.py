@@ -4,8 +4,7 @@ Authentication: a client certificate of our authority (CN = user, O = groups), e
 file, or of a service account), else nobody in particular (``system:anonymous``).  A bad token is a 401 even where
 anonymous users may read.
 
-Authorisation is the registry's decision (``registry.authorization``); here a refusal becomes the 403 that names what
-was wanted.
+Authorisation is the registry's decision (``registry.authorization``).
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sliceplane.api.errors import unauthorized
-from sliceplane.registry.authorization.refusal import refusal
-from sliceplane.registry.authorization.types import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED, Attributes, Decision
+from sliceplane.registry.authorization.types import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED
 from sliceplane.registry.types import User
 from sliceplane.shell.log import get_logger
 from sliceplane.shell.start_error import StartError
@@ -107,9 +105,3 @@ def authenticate(
     if user is None:
         raise unauthorized()
     return user
-
-
-def authorize(user: User, wanted: Attributes, decision: Decision) -> None:
-    """Raises the 403 ``StatusError`` if it was decided that *user* may not do what is *wanted*."""
-    if not decision.allowed:
-        raise refusal(user, wanted)

@@ -97,7 +97,7 @@ class PolicyIndex:
     """
 
     def __init__(self, standing: Standing | None = None) -> None:
-        self._standing = standing or Standing()
+        self._standing = Standing() if standing is None else standing
         self._roles: dict[Key, RoleRules] = {}
         self._bindings: dict[Key, _Binding] = {}
         #: the bindings that lead to a role, which need not exist

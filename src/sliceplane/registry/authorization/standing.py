@@ -12,11 +12,14 @@ A change costs what it touches; right or wrong is not decided here, so that doub
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from sliceplane.registry.types import User
 from sliceplane.store.types import Key
+
+#: an identity, or an object
+Support = str | Key
 
 
 def identities(user: User) -> tuple[str, ...]:
@@ -29,8 +32,8 @@ class Standing:
 
     def __init__(self) -> None:
         #: what each number rests on
-        self._rests: dict[int, tuple[tuple[str | Key, ...], float | None]] = {}
-        self._by_support: dict[str | Key, dict[int, None]] = {}
+        self._rests: dict[int, tuple[tuple[Support, ...], float | None]] = {}
+        self._by_support: dict[Support, dict[int, None]] = {}
         self._doubted: dict[int, None] = {}
         #: (when, number); also of some that have left or rest on something else by now
         self._ends: list[tuple[float, int]] = []
@@ -38,11 +41,14 @@ class Standing:
     def __len__(self) -> int:
         return len(self._rests)
 
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._rests)
+
     @property
     def doubted(self) -> int:
         return len(self._doubted)
 
-    def admit(self, number: int, supports: Iterable[str | Key], until: float | None) -> None:
+    def admit(self, number: int, supports: Iterable[Support], until: float | None) -> None:
         """*number* rests on *supports* (identities and keys of objects), and on nothing after *until*."""
         self.leave(number)
         each = tuple(dict.fromkeys(supports))
@@ -65,7 +71,7 @@ class Standing:
             if not numbers:
                 del self._by_support[support]
 
-    def doubt(self, supports: Iterable[str | Key]) -> None:
+    def doubt(self, supports: Iterable[Support]) -> None:
         """These are no longer what they were."""
         if self._rests:
             for support in supports:
@@ -86,7 +92,7 @@ class Standing:
         return taken
 
     def check(self) -> None:
-        expected: dict[str | Key, dict[int, None]] = {}
+        expected: dict[Support, dict[int, None]] = {}
         for number, (supports, until) in self._rests.items():
             for support in supports:
                 expected.setdefault(support, {})[number] = None

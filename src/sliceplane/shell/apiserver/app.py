@@ -18,13 +18,14 @@ from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, internal, method_not_allowed
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.api.selectors.fields import selected_name
+from sliceplane.registry.attendance import Claim
 from sliceplane.registry.authentication import impersonation
 from sliceplane.registry.authorization.refusal import require_allowed
 from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.types import User
 from sliceplane.shell.apiserver import openapi, snapshot, version
 from sliceplane.shell.apiserver.audit import AuditEntry, AuditLog
-from sliceplane.shell.apiserver.auth import ANONYMOUS, authenticate
+from sliceplane.shell.apiserver.auth import ANONYMOUS, authenticate, bearer_token
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
 from sliceplane.shell.apiserver.issuer import IssuerPages
@@ -216,6 +217,8 @@ class ApiServer:
         if audit is not None:
             audit.received(user, wanted, path)
         asked = impersonation.wanted(request.headers_of(b"impersonate-"))
+        token = "" if request.certificate_user else bearer_token(request.headers.get(b"authorization", b""))
+        claim = Claim(user=user, token=token, acting=asked, wanted=wanted)
         if asked is not None:
             request.user = user = self._services.impersonate(user, asked)
             if audit is not None:
@@ -224,6 +227,7 @@ class ApiServer:
         if audit is not None:
             audit.decided(decision)
         require_allowed(user, wanted, decision)
+        request.claim = claim
 
     async def _watch(self, request: Request, path: ResourcePath, exchange: _Exchange, send: Send) -> Response | None:
         route = resolve(path, "watch", self._services.discovery.served)

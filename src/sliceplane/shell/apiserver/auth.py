@@ -81,6 +81,12 @@ def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
     return User(name=name, groups=(*groups, AUTHENTICATED)) if name else None
 
 
+def bearer_token(authorization: bytes) -> str:
+    """Of an ``Authorization`` header; "" if it has none."""
+    scheme, _, token = authorization.decode("latin-1").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
 def authenticate(
     certificate_user: User | None,
     authorization: bytes,
@@ -95,9 +101,8 @@ def authenticate(
     """
     if certificate_user is not None:
         return certificate_user
-    scheme, _, token = authorization.decode("latin-1").partition(" ")
-    token = token.strip()
-    if scheme.lower() != "bearer" or not token:
+    token = bearer_token(authorization)
+    if not token:
         if not anonymous:
             raise unauthorized()
         return ANONYMOUS

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from sliceplane.api.errors import too_large_body
+from sliceplane.registry.attendance import Claim
 from sliceplane.registry.types import User
 
 BODY_BYTES_MAX = 3 * 1024 * 1024
@@ -75,6 +76,7 @@ class Request:
         "_receive",
         "_scope",
         "certificate_user",
+        "claim",
         "connection",
         "created",
         "headers",
@@ -96,6 +98,8 @@ class Request:
         self.connection: Connection = scope["state"]["connection"]
         #: set once authentication has succeeded
         self.user: User | None = None
+        #: what lets the request in, set once it is
+        self.claim: Claim | None = None
         #: the object that was created, as JSON
         self.created = b""
         self._scope = scope

@@ -125,7 +125,7 @@ class PolicyIndex:
             before = self._roles.get(key)
             if before is None or before.rules != rules:
                 self._roles[key] = RoleRules(rules)
-                if before is not None and not set(before.rules) <= set(rules):
+                if before is not None and self._standing and not set(before.rules) <= set(rules):
                     self._doubt_led_by(key)
             return
         role, subjects = role_key(document, key.namespace), _subjects(document, key.namespace)
@@ -176,13 +176,18 @@ class PolicyIndex:
         # A rule in a namespace says nothing of URLs.
         namespace = wanted.namespace if wanted.resource else ""
         spoken = Rule.spoken_resources(wanted)
+        roles = self._roles
+        absent: dict[Key, None] = {}
         for scope, identity, place in self._places_of(user, namespace):
             for name, role in place.roles:
-                rules = self._roles.get(role)
-                if rules is not None and rules.allow(wanted, spoken):
+                rules = roles.get(role)
+                if rules is None:
+                    absent[role] = None
+                elif not rules.resources.isdisjoint(spoken) and rules.allow(wanted, spoken):
                     return Decision(True, self._bindings[_binding_key(scope, name)].reason(identity))
-        absent = self.absent_roles(user, namespace)
-        return Decision(False, f"RBAC: {_aggregate(absent, singular=True)}") if absent else REFUSED
+        if not absent:
+            return REFUSED
+        return Decision(False, f"RBAC: {_aggregate(tuple(islice(absent, ABSENT_ROLES_MAX)), singular=True)}")
 
     def rules_for(self, user: User, namespace: str) -> tuple[Rule, ...]:
         """All rules that count for *user* in *namespace* ("": cluster scope alone), each once."""

@@ -15,6 +15,7 @@ from sliceplane.api.meta import Document
 from sliceplane.registry.authorization.types import Attributes
 
 ALL = "*"
+_NO_RESOURCE = frozenset(("",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,9 @@ class Rule:
 
     @staticmethod
     def spoken_resources(wanted: Attributes) -> frozenset[str]:
-        """How a rule may spell the resource of *wanted*."""
+        """How a rule may spell the resource of *wanted*; "" for a URL."""
+        if not wanted.resource:
+            return _NO_RESOURCE
         combined = wanted.combined_resource
         return frozenset((ALL, combined, subresource_of_all(combined) or combined))
 
@@ -96,7 +99,7 @@ def document_of_rule(rule: Rule) -> Document:
 class RoleRules:
     """The rules of one role, and which of them speak of a resource: a decision looks at those alone.  Frozen."""
 
-    __slots__ = ("_by_resource", "_on_urls", "rules")
+    __slots__ = ("_by_resource", "_on_urls", "resources", "rules")
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules
@@ -106,6 +109,8 @@ class RoleRules:
             for resource in rule.resources:
                 by_resource.setdefault(resource, []).append(rule)
         self._by_resource = by_resource
+        #: as they are spelled; "" for URLs, which have none
+        self.resources = by_resource.keys() | ({""} if self._on_urls else set())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RoleRules) and self.rules == other.rules

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from tests.registry.conftest import Api
 
-from sliceplane.api.errors import StatusError
+from sliceplane.api.errors import StatusError, quote
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
 from sliceplane.registry.authorization import escalation
+from sliceplane.registry.authorization.refusal import refusal
 from sliceplane.registry.authorization.types import AUTHENTICATED, Attributes
 from sliceplane.registry.types import Body, Context, User, WriteOptions
 
@@ -392,6 +393,14 @@ def test_names_in_a_refusal_show_what_cannot_be_seen(eve: Eve) -> None:
     assert 'Resources:["p\\u200bods\\a"]' in message
     assert 'Resources:["a\\"b"]' in message
     assert 'Resources:["s\u0435crets"]' in message
+
+
+def test_a_refusal_of_a_request_holds_no_markup_and_nothing_that_cannot_be_seen() -> None:
+    user = User(name='<b>\u200b"')
+    message = refusal(user, Attributes(verb="get", path="/a&b<c>")).message
+    assert message == 'forbidden: User "&lt;b&gt;\\u200b\\"" cannot get path "/a&amp;b&lt;c&gt;"'
+    spelled = "".join(map(chr, (7, 8, 9, 10, 11, 12, 13, 0, 0x7F, 0xA0, 0x1F600, 0xE0001)))
+    assert quote(spelled) == '"\\a\\b\\t\\n\\v\\f\\r\\x00\\x7f\\u00a0\U0001f600\\U000e0001"'
 
 
 def test_a_refusal_is_bounded_and_says_so(eve: Eve) -> None:

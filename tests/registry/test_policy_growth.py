@@ -12,7 +12,9 @@ import pytest
 from tests.registry.conftest import Api
 
 from sliceplane.api import codec
+from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoles, RoleBindings, Roles
+from sliceplane.registry.authorization.aggregation import GATHERED_CHARACTERS_MAX
 from sliceplane.registry.authorization.index import PolicyIndex
 from sliceplane.registry.authorization.rules import RoleRules, Rule
 from sliceplane.registry.authorization.types import AUTHENTICATED, Attributes
@@ -139,4 +141,38 @@ def test_a_role_among_thousands_is_gathered_without_reading_the_others(monkeypat
     assert walked() == 0
     view = api.get(ClusterRoles, "view")["rules"]
     assert [rule["resources"][0] for rule in view if rule["resources"][0].startswith("r4")][-1] == "r420"
+    api.registry.check()
+
+
+def written(api: Api, document: dict[str, Any]) -> bool:
+    try:
+        api.create(ClusterRoles, document)
+    except StatusError:
+        return False
+    return True
+
+
+def test_what_view_gathers_is_bounded_and_refused_where_it_is_written() -> None:
+    """Each write of one would write view, edit and admin anew, with all of it."""
+    api = Api()
+
+    def large(number: int) -> dict[str, Any]:
+        names = [f"{number}-{each:06}" for each in range(20_000)]
+        rule = {"verbs": ["get"], "apiGroups": [""], "resources": ["configmaps"], "resourceNames": names}
+        return {"metadata": {"name": f"c{number}", "labels": {TO_VIEW: "true"}}, "rules": [rule]}
+
+    made = next(number for number in range(8) if not written(api, large(number)))
+    error = api.fails("create", ClusterRoles, large(made))
+    assert error.code == 403
+    assert error.message == (
+        f'clusterroles.rbac.authorization.k8s.io "c{made}" is forbidden: ClusterRole "view" would gather more '
+        f"than {GATHERED_CHARACTERS_MAX} characters of rules"
+    )
+    assert made > 2
+    unlabelled = {**large(made), "metadata": {"name": "alone"}}
+    api.create(ClusterRoles, unlabelled)
+    label = {"metadata": {"labels": {TO_VIEW: "true"}}}
+    assert api.fails("patch", ClusterRoles, "alone", label, namespace="").code == 403
+    api.delete(ClusterRoles, "c0", namespace="")
+    api.patch(ClusterRoles, "alone", label, namespace="")
     api.registry.check()

@@ -356,6 +356,9 @@ def test_rules_reviews(access: Access) -> None:
     assert (review["spec"], status["incomplete"]) == ({}, False)
     assert {**PODS_READER} in status["resourceRules"]
     assert status["nonResourceRules"][0]["verbs"] == ["get"]
+    access.create(MASTER, RoleBindings, binding("lost", {"kind": "User", "name": "bob"}, role="gone"))
+    review = access.create(BOB, SelfSubjectRulesReviews, {"spec": {"namespace": "default"}}, "")
+    assert review["status"]["evaluationError"] == 'role.rbac.authorization.k8s.io "gone" not found'
     with pytest.raises(StatusError, match="no namespace on request"):
         access.create(BOB, SelfSubjectRulesReviews, {"spec": {}}, "")
 

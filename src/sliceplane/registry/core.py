@@ -214,10 +214,14 @@ class Core:
                 followers.changed(key, record.labels)
 
     def fill(self, role: Document) -> None:
-        """Give a ClusterRole that gathers others the rules of those, whatever it came with; others are left alone."""
+        """Give a ClusterRole that gathers others the rules of those, whatever it came with; others are left alone.
+
+        Raises the 403 ``StatusError`` for one that is too much for those that gather it.
+        """
         rules = self.aggregation.rules_for(role, self.policy)
         if rules is not None:
             _with_rules(role, rules)
+        self.aggregation.admit(role, self.policy)
 
     def claim_addresses(self, resource: Resource, document: Document, now: float) -> None:
         """Stage the IPAddresses that a Service lacks.  Required order: after admission, before ``put`` of it."""

@@ -5,6 +5,8 @@ that changed, so that there is no moment at which ``edit`` lacks what ``system:a
 without controllers has them too.  An aggregated role may be gathered by another (``view`` by ``edit`` by ``admin``);
 ``Followers`` walks up.
 
+What one role may gather is bounded (``Aggregation.admit``); a write that would go beyond is refused.
+
 The order of the rules is upstream's: selectors in order, for each the roles by name, each rule once.  Which roles a
 selector gathers is known by name and changes with labels, so that no write looks at all roles; a write costs what the
 roles that gather it hold, as those are written anew.
@@ -17,14 +19,17 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from sliceplane.api.errors import forbidden, quote
 from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.scheme import ClusterRoles
 from sliceplane.api.selectors import LabelRequirements, from_label_selector
 from sliceplane.registry.authorization.index import PolicyIndex
-from sliceplane.registry.authorization.rules import Rule
+from sliceplane.registry.authorization.rules import Rule, rules_of, size_of
 from sliceplane.store.types import Key
 
 _Labels = Mapping[str, str]
+#: what the roles that one role gathers may hold; upstream's storage refuses objects of 1.5 MiB
+GATHERED_CHARACTERS_MAX = 1024 * 1024
 
 
 class Aggregation:
@@ -88,6 +93,24 @@ class Aggregation:
     def rules_of(self, key: Key, policy: PolicyIndex) -> tuple[Rule, ...]:
         """What the aggregated role *key* gathers."""
         return _rules(self._found[key], policy)
+
+    def admit(self, document: Document, policy: PolicyIndex) -> None:
+        """A ClusterRole is about to be stored: what gathers it must stay small enough to be written each time.
+
+        Raises the 403 ``StatusError``; never for one that shrinks.
+        """
+        head = document["metadata"]
+        own = Key(ClusterRoles.storage_key, "", head["name"])
+        size = size_of(rules_of(document))
+        for key in self.gathering(own, head.get("labels", {})):
+            names = {name for _, found in self._found[key] for name in found}
+            if own.name in names and size <= size_of(policy.role(own) or ()):
+                continue
+            others = (policy.role(Key(ClusterRoles.storage_key, "", name)) for name in names - {own.name})
+            if size + sum(size_of(rules) for rules in others if rules) > GATHERED_CHARACTERS_MAX:
+                most = f"more than {GATHERED_CHARACTERS_MAX} characters of rules"
+                why = f"ClusterRole {quote(key.name)} would gather {most}"
+                raise forbidden(ClusterRoles.plural, ClusterRoles.group, own.name, why)
 
     def rules_for(self, document: Document, policy: PolicyIndex) -> tuple[Rule, ...] | None:
         """What a role that is about to be stored gathers; ``None`` if it is none that gathers."""

@@ -20,7 +20,7 @@ from itertools import islice
 
 from sliceplane.api.errors import not_found, quote
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, RoleBindings, Roles
+from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
 from sliceplane.registry.authorization.rules import RoleRules, Rule, rules_of
 from sliceplane.registry.authorization.standing import Standing, identities
 from sliceplane.registry.authorization.types import MASTERS, REFUSED, Attributes, Decision
@@ -187,7 +187,7 @@ class PolicyIndex:
                     return Decision(True, self._bindings[_binding_key(scope, name)].reason(identity))
         if not absent:
             return REFUSED
-        return Decision(False, f"RBAC: {_aggregate(tuple(islice(absent, ABSENT_ROLES_MAX)), singular=True)}")
+        return Decision(False, f"RBAC: {absence(tuple(islice(absent, ABSENT_ROLES_MAX)))}")
 
     def rules_for(self, user: User, namespace: str) -> tuple[Rule, ...]:
         """All rules that count for *user* in *namespace* ("": cluster scope alone), each once."""
@@ -230,18 +230,22 @@ class PolicyIndex:
             assert mine == theirs, f"{member} is {mine}, stored objects say {theirs}"
 
 
+def absence(absent: tuple[Key, ...]) -> str:
+    """What a decision says of the roles that were looked for in vain; "" if there are none."""
+    return _aggregate([not_found(_of(key).singular, RBAC_GROUP, key.name).message for key in absent])
+
+
 def resolution_errors(absent: tuple[Key, ...]) -> str:
-    """What a refusal adds about the roles that were looked for in vain."""
-    return _aggregate(absent, singular=False)
+    """What the refusal of a grant says of them: upstream looks into storage there, which has the kind in the plural."""
+    return _aggregate([not_found(_of(key).plural, RBAC_GROUP, key.name).message for key in absent])
 
 
-def _aggregate(absent: tuple[Key, ...], *, singular: bool) -> str:
-    """Upstream's authorizer looks into caches that name the kind in the singular, its check of grants into storage."""
-    told = []
-    for key in absent:
-        of = Roles if key.resource == Roles.storage_key else ClusterRoles
-        told.append(not_found(of.singular if singular else of.plural, RBAC_GROUP, key.name).message)
-    return told[0] if len(told) == 1 else f"[{', '.join(told)}]"
+def _of(role: Key) -> Resource:
+    return Roles if role.resource == Roles.storage_key else ClusterRoles
+
+
+def _aggregate(errors: list[str]) -> str:
+    return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]" if errors else ""
 
 
 def _binding_key(scope: str, name: str) -> Key:

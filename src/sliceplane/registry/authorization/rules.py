@@ -84,6 +84,12 @@ def rules_of(document: Document) -> tuple[Rule, ...]:
     )
 
 
+def size_of(rules: Iterable[Rule]) -> int:
+    """About the characters that *rules* take in an object."""
+    sides = (side for rule in rules for side in (rule.verbs, rule.groups, rule.resources, rule.names, rule.urls))
+    return sum(16 + 3 * len(side) + sum(map(len, side)) for side in sides if side)
+
+
 def document_of_rule(rule: Rule) -> Document:
     """The PolicyRule, without empty members."""
     members = {

@@ -10,6 +10,7 @@ import pytest
 from sliceplane.api.errors import StatusError
 from sliceplane.registry.authorization.index import PolicyIndex
 from sliceplane.registry.authorization.policy import objects
+from sliceplane.registry.authorization.refusal import require_allowed
 from sliceplane.registry.authorization.types import AUTHENTICATED, Attributes
 from sliceplane.registry.types import User
 from sliceplane.shell.apiserver.auth import (
@@ -17,7 +18,6 @@ from sliceplane.shell.apiserver.auth import (
     Certificate,
     Tokens,
     authenticate,
-    authorize,
     user_of_certificate,
 )
 from sliceplane.shell.start_error import StartError
@@ -133,25 +133,25 @@ REFUSALS = [
 @pytest.mark.parametrize(("wanted", "message"), REFUSALS)
 def test_refusals_name_what_was_wanted(wanted: Attributes, message: str) -> None:
     with pytest.raises(StatusError) as caught:
-        authorize(ALICE, wanted, POLICY.decide(ALICE, wanted))
+        require_allowed(ALICE, wanted, POLICY.decide(ALICE, wanted))
     assert (caught.value.code, caught.value.reason, caught.value.message) == (403, "Forbidden", message)
-    authorize(ADMIN, wanted, POLICY.decide(ADMIN, wanted))
+    require_allowed(ADMIN, wanted, POLICY.decide(ADMIN, wanted))
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/version", "/version/"])
 def test_public_paths(path: str) -> None:
     wanted = Attributes(verb="get", path=path)
-    authorize(ANONYMOUS, wanted, POLICY.decide(ANONYMOUS, wanted))
+    require_allowed(ANONYMOUS, wanted, POLICY.decide(ANONYMOUS, wanted))
 
 
 @pytest.mark.parametrize("path", ["/api", "/apis/apps", "/openapi/v3", "/healthzz", "/livez/ping", "/", "/metrics"])
 def test_anonymous_may_nothing_else(path: str) -> None:
     wanted = Attributes(verb="get", path=path)
     with pytest.raises(StatusError):
-        authorize(ANONYMOUS, wanted, POLICY.decide(ANONYMOUS, wanted))
+        require_allowed(ANONYMOUS, wanted, POLICY.decide(ANONYMOUS, wanted))
 
 
 @pytest.mark.parametrize("path", ["/api", "/api/", "/apis/apps/v1", "/openapi/v3/apis/apps/v1", "/livez"])
 def test_authenticated_users_may_discover(path: str) -> None:
     wanted = Attributes(verb="get", path=path)
-    authorize(ALICE, wanted, POLICY.decide(ALICE, wanted))
+    require_allowed(ALICE, wanted, POLICY.decide(ALICE, wanted))

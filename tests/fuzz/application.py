@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, RESOURCES, SERVED
 from sliceplane.kit.rng import Rng
+from sliceplane.registry.authentication.types import NoTokens
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import User
 from sliceplane.shell.apiserver import app as app_module
@@ -26,6 +27,7 @@ from sliceplane.shell.apiserver.health import HealthChecks
 from sliceplane.shell.apiserver.limits import Limits
 from sliceplane.shell.apiserver.metrics import Metrics
 from sliceplane.shell.apiserver.resources import ResourceHandlers
+from sliceplane.shell.apiserver.revocation import Revocation
 from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.apiserver.watch import WatchHandler
 from sliceplane.shell.storage.committer import Committer
@@ -102,6 +104,16 @@ class OpenWatch:
     task: asyncio.Task[None]
 
 
+class _OneToken(NoTokens):
+    """Who shows "secret" is somebody without rights."""
+
+    def __init__(self) -> None:
+        self._tokens = Tokens({"secret": User(name="nobody", groups=("system:authenticated",))})
+
+    def read(self, token: str) -> User | None:
+        return self._tokens.find(token)
+
+
 class Application:
     """An async context manager.  What the server logs as its own fault is in ``faults``."""
 
@@ -111,18 +123,19 @@ class Application:
         self.committer = Committer(
             self.store, self.hub, MemoryBackend(), report=self._fault, on_aborted=self._on_aborted
         )
-        self.registry = Registry(self.store, rng=Rng(seed))
+        self.registry = Registry(self.store, rng=Rng(seed), tokens=_OneToken())
         self.faults: list[str] = []
         self.watches: list[OpenWatch] = []
         handlers = ResourceHandlers(self.registry, self.store, self.committer, lambda: NOW)
         self._ticker = HubTicker(self.hub)
+        self._revocation = Revocation(self.registry, lambda: NOW)
         services = Services(
             resources=handlers,
-            watches=WatchHandler(handlers, self.registry, self.hub, self._ticker),
+            watches=WatchHandler(handlers, self.registry, self.hub, self._ticker, self._revocation),
             discovery=Discovery("127.0.0.1:6443", (*SERVED, *OPTIONAL_RESOURCES)),
             health=HealthChecks(),
             metrics=Metrics(),
-            find_user=Tokens({"secret": User(name="nobody", groups=("system:authenticated",))}).find,
+            find_user=lambda token: self.registry.authenticate(token, NOW),
             impersonate=self.registry.impersonate,
             decide=self.registry.decide,
             store=self.store,

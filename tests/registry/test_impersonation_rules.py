@@ -95,6 +95,19 @@ def test_uid_and_extra(granted: Api) -> None:
 
 
 REFUSALS = [
+    # No account can be called so: it is a name of a user.
+    (
+        Impersonation("system:serviceaccount:DEFAULT:robot"),
+        f'users "system:serviceaccount:DEFAULT:robot" {CANNOT} "users" in API group "" at the cluster scope',
+    ),
+    (
+        Impersonation("system:serviceaccount:default:robot:x"),
+        f'users "system:serviceaccount:default:robot:x" {CANNOT} "users" in API group "" at the cluster scope',
+    ),
+    (
+        Impersonation("j\u0430ne"),
+        f'users "j\u0430ne" {CANNOT} "users" in API group "" at the cluster scope',
+    ),
     (Impersonation("root"), f'users "root" {CANNOT} "users" in API group "" at the cluster scope'),
     (
         Impersonation("jane", groups=("devs", "system:masters")),

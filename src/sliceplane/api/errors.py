@@ -48,6 +48,29 @@ def show(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
+def quote(text: str) -> str:
+    """As Go's ``%q``: what cannot be seen, or looks like nothing, is spelled out."""
+    if text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'
+    return '"' + "".join(map(_quoted, text)) + '"'
+
+
+_GO_ESCAPES = {
+    '"': '\\"', "\\": "\\\\", "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"
+}  # fmt: skip
+
+
+def _quoted(character: str) -> str:
+    if character in _GO_ESCAPES:
+        return _GO_ESCAPES[character]
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
 def required(path: str, detail: str = "") -> FieldError:
     return FieldError("FieldValueRequired", path, f"Required value: {detail}" if detail else "Required value")
 

@@ -24,9 +24,11 @@ from sliceplane.registry.admission.address_book import (
 from sliceplane.registry.admission.quotas import QuotaIndex
 from sliceplane.registry.admission.services import ServiceLedgers
 from sliceplane.registry.authentication.types import NoTokens, TokenService
-from sliceplane.registry.authorization.aggregation import Aggregation, Followers, fill
+from sliceplane.registry.authorization.aggregation import Aggregation, Followers
 from sliceplane.registry.authorization.index import RESOURCES as POLICY_RESOURCES
 from sliceplane.registry.authorization.index import PolicyIndex
+from sliceplane.registry.authorization.rules import Rule, document_of_rule
+from sliceplane.registry.authorization.standing import Standing
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.documents import canonical, document_of, make_record
 from sliceplane.registry.expiry import Expiry
@@ -51,7 +53,8 @@ class Core:
         self.tokens = tokens or NoTokens()
         self.addresses = AddressBook(config.service_cidrs)
         self.services = ServiceLedgers(config, rng, self.addresses)
-        self.policy = PolicyIndex()
+        self.standing = Standing()
+        self.policy = PolicyIndex(self.standing)
         self.aggregation = Aggregation()
         self.quotas = QuotaIndex(store)
         self.expiry = Expiry()
@@ -85,7 +88,9 @@ class Core:
 
         The cost is that of *keys*.  All Services let go before any takes, as a number may have passed between them.
         """
-        changed = sorted(key for key in keys if key.resource in _FOLLOWED)
+        touched = tuple(keys)
+        self.standing.doubt(touched)
+        changed = sorted(key for key in touched if key.resource in _FOLLOWED)
         services = [key for key in changed if key.resource == Services.storage_key]
         for key in services:
             self.addresses.suspects.update(self.services.addresses(key))
@@ -120,6 +125,7 @@ class Core:
 
     def _index(self, key: Key, document: Document | None) -> None:
         """The indexes that a version of one key replaces; ``None``: the object is gone."""
+        self.standing.doubt((key,))
         indexes: list[Expiry | QuotaIndex] = []
         if key.resource == Events.storage_key:
             indexes.append(self.expiry)
@@ -146,6 +152,7 @@ class Core:
         self.services.check(stored)
         self._check_addresses()
         self.policy.check(self._policy_objects())
+        self.standing.check()
         self.aggregation.check(each for each in self._policy_objects() if each[0].resource == ClusterRoles.storage_key)
 
     def _check_addresses(self) -> None:
@@ -201,12 +208,20 @@ class Core:
         for key in followers:
             record = self.store.latest(key)
             assert record is not None, f"{key} gathers and does not exist"
-            document = document_of(record)
-            before = document.get("rules")
-            fill(self.store, document)
-            if document.get("rules") != before:
-                self._put(ClusterRoles, document)
+            rules = self.aggregation.rules_of(key, self.policy)
+            if rules != self.policy.role(key):
+                self._put(ClusterRoles, _with_rules(document_of(record), rules))
                 followers.changed(key, record.labels)
+
+    def fill(self, role: Document) -> None:
+        """Give a ClusterRole that gathers others the rules of those, whatever it came with; others are left alone.
+
+        Raises the 403 ``StatusError`` for one that is too much for those that gather it.
+        """
+        rules = self.aggregation.rules_for(role, self.policy)
+        if rules is not None:
+            _with_rules(role, rules)
+        self.aggregation.admit(role, self.policy)
 
     def claim_addresses(self, resource: Resource, document: Document, now: float) -> None:
         """Stage the IPAddresses that a Service lacks.  Required order: after admission, before ``put`` of it."""
@@ -270,6 +285,15 @@ class Core:
             self.addresses.suspects.add(name)
         else:
             self.remove(record)
+
+
+def _with_rules(role: Document, rules: tuple[Rule, ...]) -> Document:
+    """*role*, changed."""
+    if rules:
+        role["rules"] = [document_of_rule(rule) for rule in rules]
+    else:
+        role.pop("rules", None)
+    return role
 
 
 def key_of(target: Target) -> Key:

@@ -1,7 +1,7 @@
 """POST: a new object, from its body to a staged record (reference B6).
 
-Required order: decode and default; the namespace exists and takes content; identity; validation; nobody grants more
-than they have; the name is free; Services get their addresses; quotas allow it; stage.  Nothing is held before the
+Required order: decode and default; the namespace exists and takes content; nobody grants more than they have; identity;
+validation; the name is free; Services get their addresses; quotas allow it; stage.  Nothing is held before the
 last check passed, so an error leaves no trace.
 """
 
@@ -15,7 +15,6 @@ from sliceplane.api.validation.warnings import warnings_of
 from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, versions
 from sliceplane.registry.admission import pods
 from sliceplane.registry.admission.namespaces import admit_create
-from sliceplane.registry.authorization.aggregation import fill
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.decoding import decode_body, must_be_unset_on_create
@@ -54,17 +53,17 @@ def create_document(
             metadata.force_namespace_label(head)
         managed_fields.on_create(ctx, target, document, options)
     admit_create(core.store, resource, head)
+    check_write(core.policy, ctx.user, target, document, None)
     generated = _settle_name(core, resource, head)
     if resource is Namespaces:
         metadata.force_namespace_label(head)
     # Before the strategy, which tells the class of service from what a Pod asks for.
     pods.admit_create(core.store, resource, document)
     strategy.prepare_create(core.config.gates, target, document)
-    if resource is ClusterRoles:
-        fill(core.store, document)
     errors = validation.validate_create(resource, document)
     validation.refuse(resource, head, gated_fields.narrow(core.config.gates, target, errors, document, None))
-    check_write(core.policy, ctx.user, resource, document, None)
+    if resource is ClusterRoles:
+        core.fill(document)
     if given_version:
         raise must_be_unset_on_create()
     existing = core.store.latest(key_of(Target(resource=resource, namespace=_namespace(head), name=head["name"])))

@@ -21,6 +21,7 @@ from sliceplane.registry import delete_collection as deleting_collection
 from sliceplane.registry import patch as patching
 from sliceplane.registry import scale as scaling
 from sliceplane.registry import update as updating
+from sliceplane.registry.attendance import Attendance
 from sliceplane.registry.authentication import bearer, impersonation, token_request
 from sliceplane.registry.authentication.types import TokenService
 from sliceplane.registry.authorization import reviews
@@ -52,6 +53,8 @@ class Registry:
         self, store: Store, *, rng: Rng, config: RegistryConfig | None = None, tokens: TokenService | None = None
     ) -> None:
         self._core = Core(store, rng, config or RegistryConfig(), tokens)
+        #: open watches, and whether they are allowed still
+        self.attendance = Attendance(self._core)
 
     # Reading.  Here and below, a target of an older version is turned around at once: see ``versions``.
 
@@ -184,3 +187,9 @@ class Registry:
     def check(self) -> None:
         """Assert that Services hold exactly what the newest records say.  O(Services)."""
         self._core.check()
+        self.attendance.check()
+
+    @property
+    def comparisons_given_up(self) -> int:
+        """Writes of roles and bindings that were refused as their rules could not be compared in time."""
+        return self._core.policy.given_up

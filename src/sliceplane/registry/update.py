@@ -13,7 +13,6 @@ from sliceplane.api.scheme import ClusterRoles, Namespaces, Pods, Resource
 from sliceplane.api.validation.warnings import warnings_of
 from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, versions
 from sliceplane.registry.admission import pods
-from sliceplane.registry.authorization.aggregation import fill
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.authorization.refusal import require
 from sliceplane.registry.authorization.types import Attributes
@@ -95,13 +94,13 @@ def replace(
         core.services.carry_over(resource, new, old)
         pods.carry_over(resource, new, old)
     metadata.prepare_update(resource, new, old)
-    if resource is ClusterRoles:
-        fill(core.store, new)
+    check_write(core.policy, ctx.user, target, new, old)
     errors = validation.validate_update(resource, new, old, target.subresource)
     if target.subresource != "status":
         errors = gated_fields.narrow(core.config.gates, target, errors, new, old)
     validation.refuse(resource, new["metadata"], errors)
-    check_write(core.policy, ctx.user, resource, new, old)
+    if resource is ClusterRoles:
+        core.fill(new)
     if not target.subresource:
         warnings = (*warnings, *warnings_of(resource, new, old))
     if target.subresource != "status":

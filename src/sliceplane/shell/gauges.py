@@ -121,6 +121,16 @@ def _add_watches(plane: Plane) -> None:
     metrics.counter(
         "sliceplane_hub_overflowed_watches", "Watches ended since they were too slow.", lambda: hub.overflowed
     )
+    metrics.counter(
+        "sliceplane_revoked_watches",
+        "Watches ended since their token, account or rights were gone.",
+        lambda: plane.revocation.revoked,
+    )
+    metrics.counter(
+        "sliceplane_rbac_comparisons_given_up",
+        "Writes of roles and bindings refused as their rules were too many to compare.",
+        lambda: plane.registry.comparisons_given_up,
+    )
     metrics.counter("sliceplane_hub_faults", "Events that could not be shown.", lambda: hub.faults)
 
 

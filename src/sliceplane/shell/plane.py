@@ -41,6 +41,7 @@ from sliceplane.shell.apiserver.limits import Limits
 from sliceplane.shell.apiserver.listener import Listener, bind
 from sliceplane.shell.apiserver.metrics import FSYNC_SECONDS_BUCKETS, Metrics
 from sliceplane.shell.apiserver.resources import ResourceHandlers
+from sliceplane.shell.apiserver.revocation import Revocation
 from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.apiserver.tls import ServerTls
 from sliceplane.shell.apiserver.token_keys import TokenConfig, TokenKeys
@@ -150,6 +151,7 @@ class Plane:
         self.tokens: TokenKeys
         #: whoever subscribes at the hub arms it
         self.ticker: HubTicker
+        self.revocation: Revocation
         self.listener: Listener
 
     @property
@@ -364,9 +366,11 @@ class Plane:
         resources = ResourceHandlers(self.registry, self.store, self.committer, self.clock)
         self.ticker = HubTicker(self.hub)
         self._cleanup.callback(self.ticker.close)
+        self.revocation = Revocation(self.registry, self.clock)
+        self._cleanup.callback(self.revocation.close)
         services = Services(
             resources=resources,
-            watches=WatchHandler(resources, self.registry, self.hub, self.ticker),
+            watches=WatchHandler(resources, self.registry, self.hub, self.ticker, self.revocation),
             discovery=Discovery(address, self.config.served),
             health=self.health,
             metrics=self.metrics,

@@ -1,11 +1,12 @@
-"""Roles and bindings: rules that can mean something, subjects of known kinds, a role that stays (reference B17)."""
+"""Roles and bindings: rules that can mean something, subjects of known kinds, a role that stays."""
 
 from __future__ import annotations
 
-from sliceplane.api.errors import FieldError, invalid_value, not_supported, required, while_few
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP
-from sliceplane.kit.names import check_dns_subdomain, check_path_segment
+from sliceplane.api.validation.metadata import validate_labels
+from sliceplane.kit.names import check_dns_subdomain, check_label_value, check_path_segment, check_qualified_name
 
 
 def validate_role(document: Document) -> list[FieldError]:
@@ -22,6 +23,8 @@ def validate_cluster_role(document: Document) -> list[FieldError]:
     if aggregation is not None and not aggregation.get("clusterRoleSelectors"):
         detail = "at least one clusterRoleSelector required if aggregationRule is non-nil"
         errors.append(required("aggregationRule.clusterRoleSelectors", detail))
+    for index, selector in enumerate((aggregation or {}).get("clusterRoleSelectors", ())):
+        errors += _selector(f"aggregationRule.clusterRoleSelectors[{index}]", selector)
     return errors
 
 
@@ -74,6 +77,31 @@ def _rule(path: str, rule: Document, *, namespaced: bool) -> list[FieldError]:
         errors.append(required(f"{path}.apiGroups", "resource rules must supply at least one api group"))
     if not rule.get("resources"):
         errors.append(required(f"{path}.resources", "resource rules must supply at least one resource"))
+    return errors
+
+
+def _selector(path: str, selector: Document) -> list[FieldError]:
+    errors = validate_labels(selector.get("matchLabels", {}), f"{path}.matchLabels")
+    for index, expression in enumerate(selector.get("matchExpressions", ())):
+        errors += _requirement(f"{path}.matchExpressions[{index}]", expression)
+    return errors
+
+
+def _requirement(path: str, expression: Document) -> list[FieldError]:
+    operator, key, values = expression.get("operator", ""), expression.get("key", ""), expression.get("values", ())
+    errors: list[FieldError] = []
+    if operator in ("In", "NotIn"):
+        if not values:
+            errors.append(required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
+    elif operator in ("Exists", "DoesNotExist"):
+        if values:
+            detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            errors.append(forbidden_field(f"{path}.values", detail))
+    else:
+        errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
+    errors += [invalid_value(f"{path}.key", key, problem) for problem in check_qualified_name(key)]
+    for index, value in enumerate(values):
+        errors += [invalid_value(f"{path}.values[{index}]", value, problem) for problem in check_label_value(value)]
     return errors
 
 

@@ -7,6 +7,8 @@ bound to.  So an account that was deleted is nobody from the next request on.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from sliceplane.api.scheme import Nodes, Pods, Resource, Secrets, ServiceAccounts
@@ -71,11 +73,10 @@ def authenticate(core: Core, token: str, wanted: tuple[str, ...], now: float) ->
     in_time = claims.nbf - LEEWAY_S <= now <= claims.exp + LEEWAY_S
     if claims.iss != core.tokens.issuer or not in_time or not shared:
         return None
-    user = _account_user(core, claims, now)
-    return Authenticated(user, shared) if user is not None else None
+    return _of_account(core, claims, shared, now)
 
 
-def _account_user(core: Core, claims: _Claims, now: float) -> User | None:
+def _of_account(core: Core, claims: _Claims, audiences: tuple[str, ...], now: float) -> Authenticated | None:
     private = claims.private
     namespace, account = private.namespace, private.serviceaccount
     if claims.sub != f"{USER_PREFIX}{namespace}:{account.name}":
@@ -87,10 +88,17 @@ def _account_user(core: Core, claims: _Claims, now: float) -> User | None:
         # Bound to a Pod: its node is told, not asked for.
         (Nodes, None if private.pod else private.node),
     ]
+    supports, until = [], claims.exp
     for resource, reference in bound:
-        if reference is not None and not _alive(core, resource, namespace, reference, now):
-            return None
-    return account_user(namespace, account.name, account.uid, _extra(claims))
+        if reference is not None:
+            key = Key(resource.storage_key, namespace if resource.namespaced else "", reference.name)
+            ends = _end_of(core, key, reference.uid)
+            if ends is None or ends < now - LEEWAY_S:
+                return None
+            supports.append(key)
+            until = min(until, ends)
+    user = account_user(namespace, account.name, account.uid, _extra(claims))
+    return Authenticated(user, audiences, tuple(supports), until + LEEWAY_S)
 
 
 def account_user(namespace: str, name: str, uid: str = "", extra: tuple[tuple[str, tuple[str, ...]], ...] = ()) -> User:
@@ -106,13 +114,13 @@ def account_groups(namespace: str) -> tuple[str, ...]:
     return (ALL_ACCOUNTS, f"{ALL_ACCOUNTS}:{namespace}")
 
 
-def _alive(core: Core, resource: Resource, namespace: str, reference: _Reference, now: float) -> bool:
-    """The object exists with the uid of *reference*, and was not given up longer ago than the leeway."""
-    record = core.store.latest(Key(resource.storage_key, namespace if resource.namespaced else "", reference.name))
-    if record is None or record.uid != reference.uid:
-        return False
+def _end_of(core: Core, key: Key, uid: str) -> float | None:
+    """Until when the object of that *uid* is there, as far as it says; ``None``: it is not."""
+    record = core.store.latest(key)
+    if record is None or record.uid != uid:
+        return None
     ends = document_of(record)["metadata"].get("deletionTimestamp")
-    return ends is None or parse_time(ends) >= now - LEEWAY_S
+    return math.inf if ends is None else parse_time(ends)
 
 
 def _extra(claims: _Claims) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sliceplane.api.errors import bad_request
+from sliceplane.kit.names import check_dns_label, check_dns_subdomain
 from sliceplane.registry.authentication.bearer import USER_PREFIX, account_groups
 from sliceplane.registry.authorization.index import PolicyIndex
 from sliceplane.registry.authorization.refusal import require
@@ -104,8 +105,11 @@ def _attributes(asked: Impersonation) -> Iterator[Attributes]:
 
 
 def _account(name: str) -> tuple[str, str] | None:
-    """Namespace and name of the service account that is called *name*; ``None`` for everybody else."""
+    """Namespace and name of the service account that is called *name*; ``None`` for everybody else, and for a name that
+    only looks like one: no account can be called so."""
     if not name.startswith(USER_PREFIX):
         return None
     namespace, colon, account = name.removeprefix(USER_PREFIX).partition(":")
-    return (namespace, account) if colon and namespace and account and ":" not in account else None
+    if not colon or check_dns_label(namespace) or check_dns_subdomain(account):
+        return None
+    return namespace, account

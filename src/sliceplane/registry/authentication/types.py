@@ -7,6 +7,7 @@ from typing import Protocol
 
 from sliceplane.api.meta import Document
 from sliceplane.registry.types import User
+from sliceplane.store.types import Key
 
 
 class TokenService(Protocol):
@@ -41,7 +42,12 @@ class NoTokens:
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """Who showed a token, and which of the audiences that were asked for it is good for."""
+    """Who showed a token, and which of the audiences that were asked for it is good for.
+
+    ``supports`` are the objects without which it is worth nothing, ``until`` is when that is so in any case.
+    """
 
     user: User
     audiences: tuple[str, ...]
+    supports: tuple[Key, ...] = ()
+    until: float | None = None

@@ -1,64 +1,135 @@
 """ClusterRoles whose rules are those of others (``aggregationRule``), kept up to date in the stored objects.
 
-Upstream has a controller for it; here the rules are staged right after the role that changed, so that there is no
-moment at which ``edit`` lacks what ``system:aggregate-to-edit`` grants, and a server without controllers has them too.
-An aggregated role may be gathered by another (``view`` by ``edit`` by ``admin``); ``Followers`` walks up.
+Upstream has a controller for it (pkg/controller/clusterroleaggregation); here the rules are staged right after the role
+that changed, so that there is no moment at which ``edit`` lacks what ``system:aggregate-to-edit`` grants, and a server
+without controllers has them too.  An aggregated role may be gathered by another (``view`` by ``edit`` by ``admin``);
+``Followers`` walks up.
 
-The order of the rules is upstream's: selectors in order, for each the roles by name, each rule once.
+What one role may gather is bounded (``Aggregation.admit``); a write that would go beyond is refused.
+
+The order of the rules is upstream's: selectors in order, for each the roles by name, each rule once.  Which roles a
+selector gathers is known by name and changes with labels, so that no write looks at all roles; a write costs what the
+roles that gather it hold, as those are written anew.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from sliceplane.api.errors import forbidden, quote
 from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.scheme import ClusterRoles
 from sliceplane.api.selectors import LabelRequirements, from_label_selector
-from sliceplane.registry.documents import document_of
-from sliceplane.store.mvcc import Store
+from sliceplane.registry.authorization.index import PolicyIndex
+from sliceplane.registry.authorization.rules import Rule, rules_of, size_of
 from sliceplane.store.types import Key
+
+_Labels = Mapping[str, str]
+#: what the roles that one role gathers may hold; upstream's storage refuses objects of 1.5 MiB
+GATHERED_CHARACTERS_MAX = 1024 * 1024
 
 
 class Aggregation:
-    """Which roles gather others.  Owned by ``registry.core.Core``, which tells it of every write."""
+    """Which roles gather which.  Owned by ``registry.core.Core``, which tells it of every write."""
 
     def __init__(self) -> None:
-        self._selectors: dict[Key, tuple[LabelRequirements, ...]] = {}
+        #: of every ClusterRole
+        self._labels: dict[str, _Labels] = {}
+        #: of those that gather: each selector, and the names that it finds, sorted, its own left out
+        self._found: dict[Key, list[tuple[LabelRequirements, list[str]]]] = {}
 
     def reset(self) -> None:
-        self._selectors.clear()
+        self._labels.clear()
+        self._found.clear()
 
     def on_stored(self, key: Key, document: Document) -> None:
         """A new version of a ClusterRole."""
+        self._relabel(key, document["metadata"].get("labels", {}))
         selectors = _selectors(document)
-        if selectors:
-            self._selectors[key] = selectors
-        else:
-            self._selectors.pop(key, None)
+        if not selectors:
+            self._found.pop(key, None)
+        elif selectors != tuple(selector for selector, _ in self._found.get(key, ())):
+            self._found[key] = self._find(key.name, selectors)
 
     def on_removed(self, key: Key) -> None:
-        self._selectors.pop(key, None)
+        self._relabel(key, None)
+        self._found.pop(key, None)
 
-    def gathering(self, changed: Key, *labels: Mapping[str, str]) -> tuple[Key, ...]:
+    def _relabel(self, key: Key, labels: _Labels | None) -> None:
+        before = self._labels.pop(key.name, None)
+        if labels is not None:
+            self._labels[key.name] = labels
+        if labels == before:
+            return
+        for gatherer, found in self._found.items():
+            for selector, names in found if gatherer != key else ():
+                was = before is not None and selector.matches(before)
+                now = labels is not None and selector.matches(labels)
+                if now and not was:
+                    insort(names, key.name)
+                elif was and not now:
+                    del names[bisect_left(names, key.name)]
+
+    def _find(self, own: str, selectors: Iterable[LabelRequirements]) -> list[tuple[LabelRequirements, list[str]]]:
+        return [
+            (
+                selector,
+                sorted(name for name, labels in self._labels.items() if name != own and selector.matches(labels)),
+            )
+            for selector in selectors
+        ]
+
+    def gathering(self, changed: Key, *labels: _Labels) -> tuple[Key, ...]:
         """The aggregated roles, other than *changed* itself, that gather a role with one of these *labels*."""
         return tuple(
             key
-            for key, selectors in sorted(self._selectors.items(), key=lambda item: item[0].name)
-            if key != changed and any(selector.matches(each) for selector in selectors for each in labels)
+            for key, found in sorted(self._found.items(), key=lambda item: item[0].name)
+            if key != changed and any(selector.matches(each) for selector, _ in found for each in labels)
         )
 
+    def rules_of(self, key: Key, policy: PolicyIndex) -> tuple[Rule, ...]:
+        """What the aggregated role *key* gathers."""
+        return _rules(self._found[key], policy)
+
+    def admit(self, document: Document, policy: PolicyIndex) -> None:
+        """A ClusterRole is about to be stored: what gathers it must stay small enough to be written each time.
+
+        Raises the 403 ``StatusError``; never for one that shrinks.
+        """
+        head = document["metadata"]
+        own = Key(ClusterRoles.storage_key, "", head["name"])
+        size = size_of(rules_of(document))
+        for key in self.gathering(own, head.get("labels", {})):
+            names = {name for _, found in self._found[key] for name in found}
+            if own.name in names and size <= size_of(policy.role(own) or ()):
+                continue
+            others = (policy.role(Key(ClusterRoles.storage_key, "", name)) for name in names - {own.name})
+            if size + sum(size_of(rules) for rules in others if rules) > GATHERED_CHARACTERS_MAX:
+                most = f"more than {GATHERED_CHARACTERS_MAX} characters of rules"
+                why = f"ClusterRole {quote(key.name)} would gather {most}"
+                raise forbidden(ClusterRoles.plural, ClusterRoles.group, own.name, why)
+
+    def rules_for(self, document: Document, policy: PolicyIndex) -> tuple[Rule, ...] | None:
+        """What a role that is about to be stored gathers; ``None`` if it is none that gathers."""
+        selectors = _selectors(document)
+        return _rules(self._find(document["metadata"]["name"], selectors), policy) if selectors else None
+
     def __len__(self) -> int:
-        return len(self._selectors)
+        return len(self._found)
 
     def all(self) -> tuple[Key, ...]:
-        return tuple(sorted(self._selectors, key=lambda key: key.name))
+        return tuple(sorted(self._found, key=lambda key: key.name))
 
     def check(self, documents: Iterable[tuple[Key, Document]]) -> None:
         """The index is what one made from *documents* (all ClusterRoles) would be."""
-        expected = {key: _selectors(document) for key, document in documents if _selectors(document)}
-        assert self._selectors == expected, f"gathering {self._selectors}, stored objects say {expected}"
+        fresh = Aggregation()
+        for key, document in documents:
+            fresh.on_stored(key, document)
+        assert self._labels == fresh._labels, f"labels {self._labels}, stored objects say {fresh._labels}"
+        assert self._found == fresh._found, f"gathering {self._found}, stored objects say {fresh._found}"
 
 
 class Followers:
@@ -78,31 +149,18 @@ class Followers:
             self._turns_left -= 1
             yield self._waiting.pop(0)
 
-    def changed(self, key: Key, *labels: Mapping[str, str]) -> None:
+    def changed(self, key: Key, *labels: _Labels) -> None:
         """*key* has other rules now."""
         more = self._aggregation.gathering(key, *labels)
         self._waiting += [each for each in more if each not in self._waiting]
 
 
-def fill(store: Store, document: Document) -> None:
-    """Give an aggregated ClusterRole the rules that it gathers, whatever it came with; others are left alone.
-
-    Raises the 400 StatusError for a selector that cannot be.
-    """
-    selectors = _selectors(document)
-    if not selectors:
-        return
-    roles = sorted(store.iter_latest(ClusterRoles.storage_key), key=lambda record: record.key.name)
-    rules: list[Document] = []
-    for selector in selectors:
-        for record in roles:
-            if record.key.name == document["metadata"].get("name") or not selector.matches(record.labels):
-                continue
-            rules += [rule for rule in document_of(record).get("rules", ()) if rule not in rules]
-    if rules:
-        document["rules"] = rules
-    else:
-        document.pop("rules", None)
+def _rules(found: Iterable[tuple[LabelRequirements, list[str]]], policy: PolicyIndex) -> tuple[Rule, ...]:
+    rules: dict[Rule, None] = {}
+    for _, names in found:
+        for name in names:
+            rules.update(dict.fromkeys(policy.role(Key(ClusterRoles.storage_key, "", name)) or ()))
+    return tuple(rules)
 
 
 def _selectors(document: Document) -> tuple[LabelRequirements, ...]:

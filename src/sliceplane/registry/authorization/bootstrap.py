@@ -9,8 +9,9 @@ from __future__ import annotations
 from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ClusterRoles, Resource, Roles
+from sliceplane.registry.authorization.coverage import missing
 from sliceplane.registry.authorization.policy import AUTOUPDATE, SOURCES, gathered_rules, objects
-from sliceplane.registry.authorization.rules import document_of_rule, rules_of, uncovered
+from sliceplane.registry.authorization.rules import document_of_rule, rules_of
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.create import create
 from sliceplane.registry.documents import document_of
@@ -57,8 +58,8 @@ def _keep_additions(core: Core, wanted: Document) -> None:
     before = document_of(record)
     if "aggregationRule" not in before:
         assert gathering is not None, "there is a role"
-        missing = uncovered(gathered_rules(gathering), rules_of(before))
-        wanted["rules"] = [*wanted["rules"], *(document_of_rule(rule) for rule in missing)]
+        lacking = missing(gathered_rules(gathering), rules_of(before))
+        wanted["rules"] = [*wanted["rules"], *(document_of_rule(rule) for rule in lacking)]
 
 
 def _made_aggregated(document: Document, wanted: Document) -> bool:
@@ -75,9 +76,9 @@ def _complete(resource: Resource, document: Document, wanted: Document) -> bool:
     if resource in (ClusterRoles, Roles):
         if "aggregationRule" in wanted:
             return _made_aggregated(document, wanted)
-        missing = [document_of_rule(rule) for rule in uncovered(rules_of(document), rules_of(wanted))]
-        document["rules"] = [*document.get("rules", ()), *missing]
-        return bool(missing)
+        lacking = [document_of_rule(rule) for rule in missing(rules_of(document), rules_of(wanted))]
+        document["rules"] = [*document.get("rules", ()), *lacking]
+        return bool(lacking)
     absent = [subject for subject in wanted["subjects"] if subject not in document.get("subjects", ())]
     document["subjects"] = [*document.get("subjects", ()), *absent]
     # A binding whose role was exchanged is somebody's decision, too.

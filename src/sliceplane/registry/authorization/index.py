@@ -1,8 +1,11 @@
-"""Roles and bindings by subject, kept up to date from stored objects; and the decisions (reference B17).
+"""Roles and bindings by subject, kept up to date from stored objects; and the decisions.
 
 A binding is found by (namespace, subject): "" for ClusterRoleBindings, which count everywhere, else the namespace of
 the RoleBinding.  A role is looked up when a binding leads to it, so that roles and bindings may come and go in any
-order; a binding to a role that is missing grants nothing.
+order; a binding to a role that is missing grants nothing, and a refusal tells of it.
+
+What a subject has in one place is kept by role (``_Place``), however many bindings lead to the role: a decision asks
+each role once, a write costs what it changes.
 
 Order is by subject (the user first, then the groups as authenticated) and then by the binding's name, so that the
 reason given is always the same one.
@@ -10,13 +13,16 @@ reason given is always the same one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
 
-from sliceplane.api.errors import show
+from sliceplane.api.errors import not_found, quote
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, RoleBindings, Roles
-from sliceplane.registry.authorization.rules import Rule, rules_of
+from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
+from sliceplane.registry.authorization.rules import RoleRules, Rule, rules_of
+from sliceplane.registry.authorization.standing import Standing, identities
 from sliceplane.registry.authorization.types import MASTERS, REFUSED, Attributes, Decision
 from sliceplane.registry.types import User
 from sliceplane.store.types import Key
@@ -25,6 +31,8 @@ RESOURCES = frozenset(each.storage_key for each in (Roles, ClusterRoles, RoleBin
 #: what everybody may ask, with any method: upstream's default of --authorization-always-allow-paths
 _ALWAYS_ALLOWED = frozenset(("/healthz", "/livez", "/readyz"))
 _ALLOWED = Decision(allowed=True)
+#: how many roles that do not exist one refusal names
+ABSENT_ROLES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,63 +47,124 @@ class _Subject:
 class _Binding:
     key: Key
     role: Key
-    subjects: tuple[_Subject, ...]
+    #: by identity; of two spellings of one subject the first is shown
+    subjects: Mapping[str, _Subject]
 
-    def reason(self, subject: _Subject) -> str:
+    def reason(self, identity: str) -> str:
         namespace, name = self.key.namespace, self.key.name
         kind = "RoleBinding" if namespace else "ClusterRoleBinding"
-        shown = show(f"{name}/{namespace}" if namespace else name)
+        shown = quote(f"{name}/{namespace}" if namespace else name)
         role = "Role" if self.role.resource == Roles.storage_key else "ClusterRole"
-        return f"RBAC: allowed by {kind} {shown} of {role} {show(self.role.name)} to {subject.shown}"
+        return f"RBAC: allowed by {kind} {shown} of {role} {quote(self.role.name)} to {self.subjects[identity].shown}"
+
+
+@dataclass(slots=True)
+class _Place:
+    """What one subject has in one namespace.  Owned by ``PolicyIndex``."""
+
+    #: the names of the bindings that lead to a role, sorted
+    bindings: dict[Key, list[str]] = field(default_factory=dict)
+    #: (first of these names, role), sorted
+    roles: list[tuple[str, Key]] = field(default_factory=list)
+
+    def add(self, role: Key, name: str) -> None:
+        names = self.bindings.setdefault(role, [])
+        if not names or name < names[0]:
+            if names:
+                self._leave((names[0], role))
+            insort(self.roles, (name, role))
+        insort(names, name)
+
+    def discard(self, role: Key, name: str) -> None:
+        names = self.bindings[role]
+        first = names[0]
+        del names[bisect_left(names, name)]
+        if not names:
+            del self.bindings[role]
+        if first == name:
+            self._leave((first, role))
+            if names:
+                insort(self.roles, (names[0], role))
+
+    def _leave(self, entry: tuple[str, Key]) -> None:
+        del self.roles[bisect_left(self.roles, entry)]
 
 
 class PolicyIndex:
-    """Owned by ``registry.core.Core``, which tells it of every write; one caller at a time."""
+    """Owned by ``registry.core.Core``, which tells it of every write; one caller at a time.
 
-    def __init__(self) -> None:
-        self._roles: dict[Key, tuple[Rule, ...]] = {}
+    ``standing`` learns whose rights may have become fewer.
+    """
+
+    def __init__(self, standing: Standing | None = None) -> None:
+        self._standing = Standing() if standing is None else standing
+        self._roles: dict[Key, RoleRules] = {}
         self._bindings: dict[Key, _Binding] = {}
-        #: (namespace, identity) to the bindings with that subject, by name
-        self._by_subject: dict[tuple[str, str], tuple[_Binding, ...]] = {}
+        #: the bindings that lead to a role, which need not exist
+        self._led_by: dict[Key, dict[Key, None]] = {}
+        #: by (namespace, identity)
+        self._places: dict[tuple[str, str], _Place] = {}
+        #: comparisons of rules that were given up, for metrics
+        self.given_up = 0
 
     # Keeping up
 
     def reset(self) -> None:
+        self._standing.doubt_all()
         self._roles.clear()
         self._bindings.clear()
-        self._by_subject.clear()
+        self._led_by.clear()
+        self._places.clear()
 
     def on_stored(self, key: Key, document: Document) -> None:
         """A new version of an object of any kind; other kinds are passed over."""
         if key.resource not in RESOURCES:
             return
         if key.resource in (Roles.storage_key, ClusterRoles.storage_key):
-            self._roles[key] = rules_of(document)
+            rules = rules_of(document)
+            before = self._roles.get(key)
+            if before is None or before.rules != rules:
+                self._roles[key] = RoleRules(rules)
+                if before is not None and self._standing and not set(before.rules) <= set(rules):
+                    self._doubt_led_by(key)
             return
-        self._unbind(key)
-        subjects = tuple(_subject(subject, key.namespace) for subject in document.get("subjects", ()))
-        binding = _Binding(key, role_key(document, key.namespace), subjects)
-        self._bindings[key] = binding
-        for identity in {subject.identity for subject in subjects}:
-            place = (key.namespace, identity)
-            others = self._by_subject.get(place, ())
-            self._by_subject[place] = tuple(sorted((*others, binding), key=lambda each: each.key.name))
+        role, subjects = role_key(document, key.namespace), _subjects(document, key.namespace)
+        old = self._bindings.get(key)
+        if old is not None and (old.role, old.subjects) == (role, subjects):
+            return
+        self._unbind(key, kept=subjects if old is not None and old.role == role else {})
+        self._bindings[key] = _Binding(key, role, subjects)
+        self._led_by.setdefault(role, {})[key] = None
+        for identity in subjects:
+            self._places.setdefault((key.namespace, identity), _Place()).add(role, key.name)
 
     def on_removed(self, key: Key) -> None:
         if key.resource not in RESOURCES:
             return
-        self._roles.pop(key, None)
+        if self._roles.pop(key, None) is not None:
+            self._doubt_led_by(key)
         self._unbind(key)
 
-    def _unbind(self, key: Key) -> None:
+    def _unbind(self, key: Key, kept: Mapping[str, _Subject] | None = None) -> None:
+        """*kept*: who is in the next version, too, and loses nothing."""
         old = self._bindings.pop(key, None)
-        for identity in {subject.identity for subject in old.subjects} if old else ():
-            place = (key.namespace, identity)
-            left = tuple(binding for binding in self._by_subject[place] if binding.key != key)
-            if left:
-                self._by_subject[place] = left
-            else:
-                del self._by_subject[place]
+        if old is None:
+            return
+        others = self._led_by[old.role]
+        del others[key]
+        if not others:
+            del self._led_by[old.role]
+        for identity in old.subjects:
+            place = self._places[key.namespace, identity]
+            place.discard(old.role, key.name)
+            if not place.roles:
+                del self._places[key.namespace, identity]
+        self._standing.doubt(identity for identity in old.subjects if identity not in (kept or {}))
+
+    def _doubt_led_by(self, role: Key) -> None:
+        if self._standing:
+            for key in self._led_by.get(role, ()):
+                self._standing.doubt(self._bindings[key].subjects)
 
     # Deciding
 
@@ -106,39 +175,81 @@ class PolicyIndex:
             return _ALLOWED
         # A rule in a namespace says nothing of URLs.
         namespace = wanted.namespace if wanted.resource else ""
-        for binding, identity in self._bindings_of(user, namespace):
-            for rule in self._roles.get(binding.role, ()):
-                if rule.allows(wanted):
-                    subject = next(each for each in binding.subjects if each.identity == identity)
-                    return Decision(True, binding.reason(subject))
-        return REFUSED
+        spoken = Rule.spoken_resources(wanted)
+        roles = self._roles
+        absent: dict[Key, None] = {}
+        for scope, identity, place in self._places_of(user, namespace):
+            for name, role in place.roles:
+                rules = roles.get(role)
+                if rules is None:
+                    absent[role] = None
+                elif not rules.resources.isdisjoint(spoken) and rules.allow(wanted, spoken):
+                    return Decision(True, self._bindings[_binding_key(scope, name)].reason(identity))
+        if not absent:
+            return REFUSED
+        return Decision(False, f"RBAC: {absence(tuple(islice(absent, ABSENT_ROLES_MAX)))}")
 
     def rules_for(self, user: User, namespace: str) -> tuple[Rule, ...]:
         """All rules that count for *user* in *namespace* ("": cluster scope alone), each once."""
+        roles = dict.fromkeys(role for _, _, place in self._places_of(user, namespace) for _, role in place.roles)
         found: dict[Rule, None] = {}
-        for binding, _ in self._bindings_of(user, namespace):
-            found.update(dict.fromkeys(self._roles.get(binding.role, ())))
+        for role in roles:
+            if role in self._roles:
+                found.update(dict.fromkeys(self._roles[role].rules))
         return tuple(found)
 
     def role(self, key: Key) -> tuple[Rule, ...] | None:
         """The rules of a Role or ClusterRole; ``None`` if there is none of that name."""
-        return self._roles.get(key)
+        found = self._roles.get(key)
+        return None if found is None else found.rules
 
-    def _bindings_of(self, user: User, namespace: str) -> Iterator[tuple[_Binding, str]]:
-        identities = (f"u:{user.name}", *(f"g:{group}" for group in user.groups))
+    def absent_roles(self, user: User, namespace: str) -> tuple[Key, ...]:
+        """Roles that do not exist and that a binding of *user* leads to: some of them, if they are very many."""
+        absent = (
+            role
+            for _, _, place in self._places_of(user, namespace)
+            for _, role in place.roles
+            if role not in self._roles
+        )
+        return tuple(islice(dict.fromkeys(absent), ABSENT_ROLES_MAX))
+
+    def _places_of(self, user: User, namespace: str) -> Iterator[tuple[str, str, _Place]]:
         for scope in ("", namespace) if namespace else ("",):
-            for identity in identities:
-                for binding in self._by_subject.get((scope, identity), ()):
-                    yield binding, identity
+            for identity in identities(user):
+                place = self._places.get((scope, identity))
+                if place is not None:
+                    yield scope, identity, place
 
     def check(self, stored: Iterable[tuple[Key, Document]]) -> None:
         """The index is what one made from *stored* (all RBAC objects) would be."""
         fresh = PolicyIndex()
         for key, document in stored:
             fresh.on_stored(key, document)
-        for member in ("_roles", "_bindings", "_by_subject"):
+        for member in ("_roles", "_bindings", "_led_by", "_places"):
             mine, theirs = getattr(self, member), getattr(fresh, member)
             assert mine == theirs, f"{member} is {mine}, stored objects say {theirs}"
+
+
+def absence(absent: tuple[Key, ...]) -> str:
+    """What a decision says of the roles that were looked for in vain; "" if there are none."""
+    return _aggregate([not_found(_of(key).singular, RBAC_GROUP, key.name).message for key in absent])
+
+
+def resolution_errors(absent: tuple[Key, ...]) -> str:
+    """What the refusal of a grant says of them: upstream looks into storage there, which has the kind in the plural."""
+    return _aggregate([not_found(_of(key).plural, RBAC_GROUP, key.name).message for key in absent])
+
+
+def _of(role: Key) -> Resource:
+    return Roles if role.resource == Roles.storage_key else ClusterRoles
+
+
+def _aggregate(errors: list[str]) -> str:
+    return errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]" if errors else ""
+
+
+def _binding_key(scope: str, name: str) -> Key:
+    return Key(RoleBindings.storage_key if scope else ClusterRoleBindings.storage_key, scope, name)
 
 
 def role_key(binding: Document, namespace: str) -> Key:
@@ -149,11 +260,19 @@ def role_key(binding: Document, namespace: str) -> Key:
     return Key(ClusterRoles.storage_key, "", reference.get("name", ""))
 
 
+def _subjects(binding: Document, namespace: str) -> dict[str, _Subject]:
+    found: dict[str, _Subject] = {}
+    for subject in binding.get("subjects", ()):
+        each = _subject(subject, namespace)
+        found.setdefault(each.identity, each)
+    return found
+
+
 def _subject(subject: Document, namespace: str) -> _Subject:
     kind, name = subject.get("kind", ""), subject.get("name", "")
     if kind == "ServiceAccount":
         home = subject.get("namespace") or namespace
-        return _Subject(f"u:system:serviceaccount:{home}:{name}", f"ServiceAccount {show(f'{name}/{home}')}")
+        return _Subject(f"u:system:serviceaccount:{home}:{name}", f"ServiceAccount {quote(f'{name}/{home}')}")
     if subject.get("apiGroup", RBAC_GROUP) != RBAC_GROUP or kind not in ("User", "Group"):
         return _Subject("", "")
-    return _Subject(f"{kind[0].lower()}:{name}", f"{kind} {show(name)}")
+    return _Subject(f"{kind[0].lower()}:{name}", f"{kind} {quote(name)}")

@@ -22,7 +22,7 @@ from sliceplane.kit.times import format_time
 from sliceplane.registry import metadata
 from sliceplane.registry.authentication import token_review
 from sliceplane.registry.authentication.user_info import user_info
-from sliceplane.registry.authorization.index import PolicyIndex
+from sliceplane.registry.authorization.index import PolicyIndex, absence
 from sliceplane.registry.authorization.rules import Rule, document_of_rule
 from sliceplane.registry.authorization.types import Attributes
 from sliceplane.registry.core import Core
@@ -58,6 +58,9 @@ def answer(core: Core, ctx: Context, target: Target, body: Body, options: WriteO
             raise bad_request("no namespace on request")
         answered["spec"] = {}
         answered["status"] = _rules_status(core.policy.rules_for(ctx.user, namespace))
+        missing = absence(core.policy.absent_roles(ctx.user, namespace))
+        if missing:
+            answered["status"]["evaluationError"] = missing
     return Outcome(code=201, body=codec.encode(answered), warnings=warnings)
 
 

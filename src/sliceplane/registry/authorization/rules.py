@@ -1,4 +1,4 @@
-"""One PolicyRule, compiled once: what it allows, and whether it covers another rule (reference B17).
+"""One PolicyRule, compiled once: what it allows (``coverage`` says whether rules cover others).
 
 A rule speaks of resources (groups x resources x verbs, perhaps of certain names) or of non-resource URLs, never
 of both.  ``*`` stands for everything; ``*/status`` for that subresource of everything; a URL that ends in ``*``
@@ -7,14 +7,15 @@ for everything below.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-from sliceplane.api.errors import show
+from sliceplane.api.errors import quote
 from sliceplane.api.meta import Document
 from sliceplane.registry.authorization.types import Attributes
 
 ALL = "*"
+_NO_RESOURCE = frozenset(("",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,46 +29,29 @@ class Rule:
     urls: tuple[str, ...] = ()
 
     def allows(self, wanted: Attributes) -> bool:
-        if ALL not in self.verbs and wanted.verb not in self.verbs:
-            return False
         if not wanted.resource:
-            return any(_url_covers(url, wanted.path) for url in self.urls)
+            return self.allows_verb(wanted.verb) and any(_url_fits(url, wanted.path) for url in self.urls)
+        return not self.spoken_resources(wanted).isdisjoint(self.resources) and self.allows_on_resource(wanted)
+
+    def allows_verb(self, verb: str) -> bool:
+        return verb in self.verbs or ALL in self.verbs
+
+    def allows_on_resource(self, wanted: Attributes) -> bool:
+        """The answer for a request on a resource that this rule speaks of."""
         return (
-            (ALL in self.groups or wanted.group in self.groups)
-            and self._has_resource(wanted.combined_resource)
+            self.allows_verb(wanted.verb)
+            and (wanted.group in self.groups or ALL in self.groups)
             # A request without a name (create, deletecollection, most lists) fits no rule that names objects.
             and (not self.names or wanted.name in self.names)
         )
 
-    def covers(self, atom: Rule) -> bool:
-        """Whether this rule alone grants all that *atom* (a rule from ``atoms``) does."""
-        if ALL not in self.verbs and atom.verbs[0] not in self.verbs:
-            return False
-        if atom.urls:
-            return any(_url_covers(url, atom.urls[0]) for url in self.urls)
-        return (
-            (ALL in self.groups or atom.groups[0] in self.groups)
-            and self._has_resource(atom.resources[0])
-            and (not self.names or (bool(atom.names) and atom.names[0] in self.names))
-        )
-
-    def atoms(self) -> Iterator[Rule]:
-        """The rule as rules of one verb on one resource (of one name), or of one verb on one URL."""
-        names: tuple[tuple[str, ...], ...] = tuple((name,) for name in self.names) or ((),)
-        for group in self.groups:
-            for resource in self.resources:
-                for verb in self.verbs:
-                    for name in names:
-                        yield Rule(verbs=(verb,), groups=(group,), resources=(resource,), names=name)
-        for url in self.urls:
-            for verb in self.verbs:
-                yield Rule(verbs=(verb,), urls=(url,))
-
-    def _has_resource(self, combined: str) -> bool:
-        if ALL in self.resources or combined in self.resources:
-            return True
-        _, slash, subresource = combined.partition("/")
-        return bool(slash) and f"*/{subresource}" in self.resources
+    @staticmethod
+    def spoken_resources(wanted: Attributes) -> frozenset[str]:
+        """How a rule may spell the resource of *wanted*; "" for a URL."""
+        if not wanted.resource:
+            return _NO_RESOURCE
+        combined = wanted.combined_resource
+        return frozenset((ALL, combined, subresource_of_all(combined) or combined))
 
     def __str__(self) -> str:
         """As upstream shows a rule in its refusals; a Go list of strings has spaces between its items."""
@@ -83,7 +67,7 @@ class Rule:
 
 def go_list(values: Iterable[str]) -> str:
     """``["a" "b"]``."""
-    return "[" + " ".join(show(value) for value in values) + "]"
+    return "[" + " ".join(quote(value) for value in values) + "]"
 
 
 def rules_of(document: Document) -> tuple[Rule, ...]:
@@ -100,6 +84,12 @@ def rules_of(document: Document) -> tuple[Rule, ...]:
     )
 
 
+def size_of(rules: Iterable[Rule]) -> int:
+    """About the characters that *rules* take in an object."""
+    sides = (side for rule in rules for side in (rule.verbs, rule.groups, rule.resources, rule.names, rule.urls))
+    return sum(16 + 3 * len(side) + sum(map(len, side)) for side in sides if side)
+
+
 def document_of_rule(rule: Rule) -> Document:
     """The PolicyRule, without empty members."""
     members = {
@@ -112,18 +102,51 @@ def document_of_rule(rule: Rule) -> Document:
     return {name: list(values) for name, values in members.items() if values}
 
 
-def uncovered(held: Iterable[Rule], wanted: Iterable[Rule]) -> tuple[Rule, ...]:
-    """What *wanted* grants and *held* does not, with the verbs of one resource or URL together, sorted as shown."""
-    owned = tuple(held)
-    verbs: dict[Rule, dict[str, None]] = {}
-    for rule in wanted:
-        for atom in rule.atoms():
-            if not any(mine.covers(atom) for mine in owned):
-                verbs.setdefault(replace(atom, verbs=()), {})[atom.verbs[0]] = None
-    return tuple(sorted((replace(atom, verbs=tuple(found)) for atom, found in verbs.items()), key=str))
+class RoleRules:
+    """The rules of one role, and which of them speak of a resource: a decision looks at those alone.  Frozen."""
+
+    __slots__ = ("_by_resource", "_on_urls", "resources", "rules")
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self.rules = rules
+        self._on_urls = tuple(rule for rule in rules if rule.urls)
+        by_resource: dict[str, list[Rule]] = {}
+        for rule in rules:
+            for resource in rule.resources:
+                by_resource.setdefault(resource, []).append(rule)
+        self._by_resource = by_resource
+        #: as they are spelled; "" for URLs, which have none
+        self.resources = by_resource.keys() | ({""} if self._on_urls else set())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RoleRules) and self.rules == other.rules
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def allow(self, wanted: Attributes, spoken: frozenset[str]) -> bool:
+        """*spoken* is ``Rule.spoken_resources`` of *wanted*, which is the same for all roles."""
+        if not wanted.resource:
+            return any(rule.allows(wanted) for rule in self._on_urls)
+        by_resource = self._by_resource
+        return any(
+            rule.allows_on_resource(wanted)
+            for resource in spoken
+            if resource in by_resource
+            for rule in by_resource[resource]
+        )
 
 
-def _url_covers(pattern: str, path: str) -> bool:
-    if pattern.endswith(ALL):
-        return path.startswith(pattern[:-1])
-    return pattern == path
+def subresource_of_all(combined: str) -> str:
+    """``*/status`` for ``pods/status``: how a rule spells that subresource of everything; "" for what is none."""
+    _, slash, subresource = combined.partition("/")
+    return f"*/{subresource}" if slash else ""
+
+
+def url_prefix(pattern: str) -> str | None:
+    """What a URL must begin with to fit *pattern*; ``None`` if it must be the same."""
+    return pattern.rstrip(ALL) if pattern.endswith(ALL) else None
+
+
+def _url_fits(pattern: str, path: str) -> bool:
+    prefix = url_prefix(pattern)
+    return pattern == path or (prefix is not None and path.startswith(prefix))

@@ -22,12 +22,14 @@ from sliceplane.api.errors import StatusError, internal, method_not_allowed
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.api.selectors.fields import selected_name
 from sliceplane.flowcontrol.types import Asked, Flow
+from sliceplane.registry.attendance import Claim
 from sliceplane.registry.authentication import impersonation
+from sliceplane.registry.authorization.refusal import require_allowed
 from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.types import User
 from sliceplane.shell.apiserver import openapi, snapshot, version
 from sliceplane.shell.apiserver.audit import AuditEntry, AuditLog
-from sliceplane.shell.apiserver.auth import ANONYMOUS, authenticate, authorize
+from sliceplane.shell.apiserver.auth import ANONYMOUS, authenticate, bearer_token
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
 from sliceplane.shell.apiserver.issuer import IssuerPages
@@ -231,6 +233,10 @@ class ApiServer:
         if audit is not None:
             audit.received(user, wanted, path)
         other = impersonation.wanted(request.headers_of(b"impersonate-"))
+        now = self._services.clock()
+        shown = request.certificate is not None and request.certificate.counts(now)
+        token = "" if shown else bearer_token(request.headers.get(b"authorization", b""))
+        claim = Claim(user=user, token=token, acting=other, wanted=wanted)
         if other is not None:
             request.user = user = self._services.impersonate(user, other)
             if audit is not None:
@@ -240,7 +246,8 @@ class ApiServer:
         decision = self._services.decide(user, wanted)
         if audit is not None:
             audit.decided(decision)
-        authorize(user, wanted, decision)
+        require_allowed(user, wanted, decision)
+        request.claim = claim
         return user, flow
 
     async def _stream(self, request: Request, path: ResourcePath | None, exchange: _Exchange, send: Send) -> None:

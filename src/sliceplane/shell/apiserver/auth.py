@@ -5,8 +5,7 @@ file, or of a service account), else nobody in particular (``system:anonymous``)
 is over, is a 401 even where anonymous users may read.  A connection may live longer than its certificate, and TLS may
 resume a session without looking at one, so its time is looked at for each request.
 
-Authorisation is the registry's decision (``registry.authorization``); here a refusal becomes the 403 that names what
-was wanted.
+Authorisation is the registry's decision (``registry.authorization``).
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sliceplane.api.errors import unauthorized
-from sliceplane.registry.authorization.refusal import refusal
-from sliceplane.registry.authorization.types import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED, Attributes, Decision
+from sliceplane.registry.authorization.types import ANONYMOUS_NAME, AUTHENTICATED, UNAUTHENTICATED
 from sliceplane.registry.types import User
 from sliceplane.shell.log import get_logger
 from sliceplane.shell.start_error import StartError
@@ -112,6 +110,12 @@ class Certificate:
         return self.begins <= now <= self.ends
 
 
+def bearer_token(authorization: bytes) -> str:
+    """Of an ``Authorization`` header; "" if it has none."""
+    scheme, _, token = authorization.decode("latin-1").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
 def authenticate(
     certificate: Certificate | None,
     authorization: bytes,
@@ -127,9 +131,8 @@ def authenticate(
     """
     if certificate is not None and certificate.counts(now):
         return certificate.user
-    scheme, _, token = authorization.decode("latin-1").partition(" ")
-    token = token.strip()
-    if scheme.lower() != "bearer" or not token:
+    token = bearer_token(authorization)
+    if not token:
         if not anonymous or certificate is not None:
             raise unauthorized()
         return ANONYMOUS
@@ -137,9 +140,3 @@ def authenticate(
     if user is None:
         raise unauthorized()
     return user
-
-
-def authorize(user: User, wanted: Attributes, decision: Decision) -> None:
-    """Raises the 403 ``StatusError`` if it was decided that *user* may not do what is *wanted*."""
-    if not decision.allowed:
-        raise refusal(user, wanted)

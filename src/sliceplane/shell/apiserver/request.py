@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 from sliceplane.api.errors import too_large_body
 from sliceplane.flowcontrol.types import Flow
+from sliceplane.registry.attendance import Claim
 from sliceplane.registry.types import User
 from sliceplane.shell.apiserver.auth import Certificate
 
@@ -95,6 +96,7 @@ class Request:
         "_receive",
         "_scope",
         "certificate",
+        "claim",
         "connection",
         "created",
         "flow",
@@ -120,6 +122,8 @@ class Request:
         self.flow: Flow | None = None
         #: set before a handler is called
         self.place: Place
+        #: what lets the request in, set once it is
+        self.claim: Claim | None = None
         #: the object that was created, as JSON
         self.created = b""
         self._scope = scope

@@ -29,6 +29,7 @@ from sliceplane.shell.apiserver.paths import Route
 from sliceplane.shell.apiserver.request import Connection, Request, Send
 from sliceplane.shell.apiserver.resources import ResourceHandlers, included_objects
 from sliceplane.shell.apiserver.response import NO_CACHE, common_headers
+from sliceplane.shell.apiserver.revocation import Revocation
 from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
 from sliceplane.store.hub import Hub
@@ -197,11 +198,14 @@ def _nothing() -> None:
 class WatchHandler:
     """Opens streams.  Stateless but for its parts."""
 
-    def __init__(self, resources: ResourceHandlers, registry: Registry, hub: Hub, ticker: HubTicker) -> None:
+    def __init__(
+        self, resources: ResourceHandlers, registry: Registry, hub: Hub, ticker: HubTicker, revocation: Revocation
+    ) -> None:
         self._resources = resources
         self._registry = registry
         self._hub = hub
         self._ticker = ticker
+        self._revocation = revocation
         self._turns = Turns()
 
     async def respond(
@@ -221,7 +225,10 @@ class WatchHandler:
         encoder = encoder_for(target.resource, representation, included, self._resources.clock)
         late = await self._future_error(request, target, plan)
         watcher = None if late else self._subscribe(plan, encoder, request)
+        number = 0
         try:
+            if watcher is not None and request.claim is not None:
+                number = self._revocation.begin(request.claim, watcher)
             await send(_head(request, target, representation, on_head(), self._resources.clock()))
             if watcher is None:
                 assert late is not None, "without a watcher there is an error to tell"
@@ -231,6 +238,7 @@ class WatchHandler:
             await send({"type": "http.response.body", "body": b""})
         finally:
             if watcher is not None:
+                self._revocation.end(number)
                 self._hub.unsubscribe(watcher)
 
     async def _future_error(self, request: Request, target: Target, plan: WatchPlan) -> StatusError | None:

@@ -254,7 +254,9 @@ def _drop(connection: sqlite3.Connection, before: tally.Tally, compacted: int, r
     after = tally.Tally(max(before.revision, revision), before.rows, before.total, before.revision)
     for what in (_DROP_SUPERSEDED, _DROP_DELETED):
         span = (compacted, revision)
-        after = after.without(*connection.execute(f"SELECT count(*), coalesce(sum(crc), 0) FROM {what}", span).fetchone())
+        after = after.without(
+            *connection.execute(f"SELECT count(*), coalesce(sum(crc), 0) FROM {what}", span).fetchone()
+        )
         connection.execute(f"DELETE FROM {what}", span)
     connection.execute(sqlite_file.SET_META, rows.meta("compacted", revision))
     connection.execute(tally.SET, (after.encode(sqlite_file.meta(connection, "history")),))

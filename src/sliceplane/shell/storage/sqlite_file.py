@@ -124,7 +124,9 @@ def _compared(path: Path, connection: sqlite3.Connection) -> Found:
     try:
         marked = Mark.read(path)
     except BadMark as error:
-        raise _refused(path, f"{Mark.path_of(path).name} cannot be used to tell whether it is whole: {error}") from error
+        raise _refused(
+            path, f"{Mark.path_of(path).name} cannot be used to tell whether it is whole: {error}"
+        ) from error
     if not schema:
         if marked is not None and marked.revision > 1:
             raise _refused(path, f"it has nothing in it, and revision {marked.revision} was acknowledged")

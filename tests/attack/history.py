@@ -16,6 +16,7 @@ from pathlib import Path
 
 import aiohttp
 from benchmarks.tools.process import PlaneProcess
+from tests.attack.harness import Attack, Figure, admin_context
 
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.datadir import DataDir
@@ -23,7 +24,6 @@ from sliceplane.shell.start_error import StartError
 from sliceplane.shell.storage.errors import StorageError
 from sliceplane.shell.storage.sqlite import SqliteBackend
 from sliceplane.store.mvcc import Store
-from tests.attack.harness import Attack, Figure, admin_context
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 OBJECTS = 150

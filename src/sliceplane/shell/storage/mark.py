@@ -2,14 +2,14 @@
 
     sliceplane-acknowledged 1 HISTORY REVISION FILE CHECKSUM       numbers in hexadecimal, then a line end
 
-It is written over after each batch that the disk has, and not synced: that costs some microseconds, and what is in it is
-never newer than what the database has on disk.  So a database with less than the mark says has lost something: its log
-was damaged, cut off or removed, or an older copy was put in its place.  What an unfinished write of a crash leaves was
-never marked.  The kernel writes the mark to disk within about half a minute; what a failure of power takes of that is
-covered by the log itself (``tally``), but for its last batch.
+It is written over after each batch that the disk has, and not synced: that costs some microseconds, and what is in it
+is never newer than what the database has on disk.  So a database with less than the mark says has lost something: its
+log was damaged, cut off or removed, or an older copy was put in its place.  What an unfinished write of a crash leaves
+was never marked.  The kernel writes the mark to disk within about half a minute; what a failure of power takes of that
+is covered by the log itself (``tally``), but for its last batch.
 
-FILE names the very file that the mark is in (inode and generation).  In a copy of the folder it is another one: the copy
-may be old, and clients may know versions that it never heard of.
+FILE names the very file that the mark is in (inode and generation).  In a copy of the folder it is another one: the
+copy may be old, and clients may know versions that it never heard of.
 
 The line is always of one length and fits into a sector, so it is on disk as a whole.
 """

@@ -11,6 +11,8 @@
   and watches, go on from memory; ``staleness_s`` says how old that is.
 - A feed that is behind what the head says, for longer than ``STUCK_SECONDS``, is begun anew at another member.
 - Where the feed has a gap (etcd dropped what this server had not seen), all is loaded anew; watches end with 410.
+- The same where etcd was restored from a backup: its cluster has another number, or its head another name than the one
+  that was seen here.  Each linearizable read looks, and a server without any does once a second.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from sliceplane.shell.storage.etcd.errors import EtcdError, NoAnswer, Refused
 from sliceplane.shell.storage.etcd.feed import Feed
 from sliceplane.shell.storage.etcd.layout import HeadSeen
 from sliceplane.store.backend import Loaded
-from sliceplane.store.batches import Batch, FeedItem, Ticket
+from sliceplane.store.batches import Batch, FeedItem, Known, Ticket
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.replica import OutOfOrder, Replica
@@ -79,6 +81,7 @@ class ReplicatedCommitter:
             hub,
             server=backend.server,
             position=snapshot.position,
+            name=snapshot.name,
             on_changed=on_changed,
             on_replaced=on_replaced,
             on_published=self._published,
@@ -275,6 +278,8 @@ class ReplicatedCommitter:
         elif isinstance(answer, Behind):
             self._answered()
             self.replica.on_refused(batch.number, answer.head)
+            if answer.head <= self.replica.position:
+                self.replica.reads.want(lambda: None)  # it is another head, which the feed will not tell
         elif isinstance(answer, Refused) and attempt == 0:
             self._answered()
             self.failures += 1
@@ -301,20 +306,26 @@ class ReplicatedCommitter:
                 return
             if isinstance(seen, HeadSeen):
                 self._answered()
-                self._head_seen(number, seen.position, asked_at)
+                self._head_seen(number, seen, asked_at)
             else:
                 self._no_answer(seen)
                 self._loop.call_later(_RETRY_SECONDS[2], self._ask_again, number)
 
         self._backend.ask_head(self._threaded(answered))
 
-    def _head_seen(self, number: int, head: int, asked_at: float) -> None:
+    def _head_seen(self, number: int, seen: HeadSeen, asked_at: float) -> None:
+        if seen.cluster != self._backend.cluster and not self._reloading:
+            self.replica.reads.on_no_answer(number)
+            self._gap(f"etcd is cluster {seen.cluster}, and was {self._backend.cluster}, as after a restore")
+            return
+
         def confirmed() -> None:
             self._confirmed_at = max(self._confirmed_at, asked_at)
 
         self.replica.reads.also(confirmed)
         try:
-            self.replica.on_head(number, head, self._loop.time())
+            name = seen.head.name if seen.head is not None else None
+            self.replica.on_head(number, seen.position, name, self._loop.time())
         except OutOfOrder as error:
             self._gap(f"etcd's log is not the one that it was ({error}), as after a restore")
         self._act_soon()
@@ -402,19 +413,21 @@ class ReplicatedCommitter:
         self._report(f"{why}; loading the state anew")
         while True:
             try:
-                found = await asyncio.to_thread(self._backend.snapshot, history=False)
+                found = await asyncio.to_thread(self._backend.snapshot, history=False, known=self.replica.known)
                 break
             except StorageError as error:
                 self._fail(str(error))
                 await asyncio.sleep(1.0)
         self._reloading = False
         self.reloads += 1
+        if found.told:
+            self._report(found.told)
         loaded = Loaded(tuple(found.loaded.history), found.loaded.revision, found.loaded.compacted)
-        if found.position != self.replica.position or self._store.revision != loaded.revision:
+        if Known(found.position, found.name, loaded.revision) != self.replica.known:
             self._retention.on_replaced()
             # Nobody may be told that history is dropped up to a revision that is still to come.
             self._compaction_target = min(self._compaction_target, loaded.revision)
-            self.replica.on_reloaded(loaded, found.position, found.turns, self._loop.time())
+            self.replica.on_reloaded(loaded, found.position, found.name, found.turns, self._loop.time())
         if self._feed is not None:
             self._feed.resume(found.read_at)
         self._act_soon()

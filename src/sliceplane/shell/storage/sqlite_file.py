@@ -3,12 +3,12 @@
     look_at      read-only: is it ours, whole, and does it have all that was acknowledged?  Refused or ``Found``
     connect      for writing, with the lock; makes what a new file needs, and brings an older schema up
 
-The look needs care, as SQLite itself takes damage of a log for its end: it would go on from there, and copy a wrong log
-into the database when the connection is closed.  So everything is decided on a connection that can write to nothing.  It
-keeps the log's index in memory, which also makes it independent of what is in ``-shm``.
+The look needs care, as SQLite itself takes damage of a log for its end: it would go on from there, and copy a wrong
+log into the database when the connection is closed.  So everything is decided on a connection that can write to
+nothing.  It keeps the log's index in memory, which also makes it independent of what is in ``-shm``.
 
-What was acknowledged is known from the mark (``mark``) and from the log (``tally``).  Without a mark an operator has said
-that what is there is to do, and the history goes on beyond everything that may have been told to clients.
+What was acknowledged is known from the mark (``mark``) and from the log (``tally``).  Without a mark an operator has
+said that what is there is to do, and the history goes on beyond everything that may have been told to clients.
 """
 
 from __future__ import annotations
@@ -252,8 +252,8 @@ def _bring_up(path: Path, connection: sqlite3.Connection) -> None:
     history, revision = _new_history(), newest(connection)
     Mark.begin(path, history, revision).close()
     connection.execute(tally.CREATE)
-    told = Tally(revision, *connection.execute(tally.COUNT).fetchone(), revision)
-    connection.execute(tally.SET, (told.encode(history),))
+    count, total = connection.execute(tally.COUNT).fetchone()
+    connection.execute(tally.SET, (Tally(revision, count, total, revision).encode(history),))
     connection.executemany(SET_META, (rows.meta("schema", SCHEMA), rows.meta("history", history)))
 
 
@@ -286,7 +286,7 @@ def meta(connection: sqlite3.Connection, key: str) -> int:
 
 
 def damaged(what: str) -> sqlite3.DatabaseError:
-    return sqlite3.DatabaseError(f"it is damaged ({what}); restore it from a copy or move it away")
+    return sqlite3.DatabaseError(f"it is damaged ({what}){_ADVICE}")
 
 
 def code_of(error: sqlite3.Error) -> int:
@@ -294,6 +294,7 @@ def code_of(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
+_ADVICE: Final = "; restore it from a copy or move it away"
 _REASONS: Final = {
     sqlite3.SQLITE_BUSY: "another process is using it",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened",
@@ -306,5 +307,6 @@ _REASONS: Final = {
 
 
 def reason_of(error: sqlite3.Error) -> str:
-    reason = _REASONS.get(code_of(error))
-    return f"{reason} ({error})" if reason else str(error)
+    code = code_of(error)
+    advice = _ADVICE if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) else ""
+    return f"{_REASONS[code]} ({error}){advice}" if code in _REASONS else str(error)

@@ -6,8 +6,8 @@ ROWS and TOTAL are the number of rows of ``history`` and the sum of their checks
 whatever the order is.  A database that is put together of pages of two moments (an older file under a newer log, an
 older log over a newer file, a checkpoint whose log is gone) has a tally that is not that of its rows.
 
-ACKNOWLEDGED is the newest revision that was on disk for certain when the transaction began.  A log that has lost its end
-still has, in what follows the damage, the tallies of later transactions, and each proves what had been acknowledged
+ACKNOWLEDGED is the newest revision that was on disk for certain when the transaction began.  A log that has lost its
+end still has, in what follows the damage, the tallies of later transactions, and each proves what had been acknowledged
 before it.  So they are looked for in the log's bytes (``proved``), whatever SQLite takes for its end.  A write that was
 torn by a crash leaves no such proof of itself, as nothing began after it.
 

@@ -6,22 +6,30 @@ What they count is what a client would never forgive: an object that was acknowl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from benchmarks.tools.process import PlaneProcess
 from tests.attack.harness import Attack, Figure, admin_context
+from tests.replicated.members import Member, cluster
 
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.datadir import DataDir
 from sliceplane.shell.start_error import StartError
 from sliceplane.shell.storage.errors import StorageError
+from sliceplane.shell.storage.etcd import wire
+from sliceplane.shell.storage.etcd.backend import EtcdBackend
+from sliceplane.shell.storage.etcd.client import EtcdConfig
 from sliceplane.shell.storage.sqlite import SqliteBackend
 from sliceplane.store.mvcc import Store
 
@@ -61,10 +69,14 @@ async def _create(plane: PlaneProcess, names: Sequence[str]) -> list[str]:
     return made
 
 
-def _copied(plane: PlaneProcess, to: Path) -> None:
-    """The data folder as a failure of power would leave it."""
+def _hang(plane: PlaneProcess) -> None:
     plane.process.send_signal(signal.SIGSTOP)
     os.waitpid(plane.process.pid, os.WUNTRACED)
+
+
+def _copied(plane: PlaneProcess, to: Path) -> None:
+    """The data folder as a failure of power would leave it."""
+    _hang(plane)
     shutil.copytree(plane.kubeconfig.parent, to)
     plane.process.send_signal(signal.SIGCONT)
 
@@ -147,6 +159,179 @@ def _bytes(path: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
+# etcd, restored under servers that run and hang
+
+
+@dataclass
+class Door:
+    """One server, as its clients see it."""
+
+    plane: PlaneProcess
+    session: aiohttp.ClientSession
+
+    async def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body)
+        headers = {"Content-Type": "application/json"}
+        try:
+            async with self.session.request(method, self.plane.url + path, data=data, headers=headers) as answer:
+                return answer.status, json.loads(await answer.read())
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return 0, {}
+
+    async def names(self, query: str = "") -> set[str]:
+        code, found = await self.ask("GET", MAPS + query)
+        return {item["metadata"]["name"] for item in found["items"]} if code == 200 else set()
+
+    async def create(self, name: str) -> int:
+        """Its version; 0: it was not acknowledged."""
+        code, made = await self.ask("POST", MAPS, {"metadata": {"name": name}, "data": {"by": name}})
+        return int(made["metadata"]["resourceVersion"]) if code == 201 else 0
+
+    async def resumed(self, version: int) -> bool:
+        """Whether a watch is accepted at *version*."""
+        url = f"{self.plane.url}{MAPS}?watch=1&timeoutSeconds=1&resourceVersion={version}"
+        async with self.session.get(url) as answer:
+            told = await answer.read()
+        return answer.status == 200 and b'"code":410' not in told
+
+    async def resumed_of(self, versions: Sequence[int]) -> int:
+        return sum(await asyncio.gather(*map(self.resumed, versions)))
+
+
+@contextlib.asynccontextmanager
+async def _doors(*planes: PlaneProcess) -> AsyncIterator[list[Door]]:
+    async with contextlib.AsyncExitStack() as stack:
+        found = []
+        for plane in planes:
+            connector = aiohttp.TCPConnector(ssl=admin_context(plane))
+            timeout = aiohttp.ClientTimeout(total=15)
+            session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector, timeout=timeout))
+            found.append(Door(plane, session))
+        yield found
+
+
+def _restore(member: Member, backup: Path) -> None:
+    member.kill()
+    shutil.rmtree(member.folder / member.name)
+    shutil.copytree(backup, member.folder / member.name)
+    member.start()
+    member.wait_ready()
+
+
+def _back_up(member: Member, backup: Path) -> None:
+    member.kill()
+    shutil.copytree(member.folder / member.name, backup)
+    member.start()
+    member.wait_ready()
+
+
+def _head(member: Member) -> int:
+    """Where etcd's newest batch is."""
+    backend = EtcdBackend(EtcdConfig(servers=(member.url,)))
+    try:
+        return int(backend.client.ask("range", wire.RangeRequest(key=backend.layout.head)).kvs[0].mod_revision)
+    finally:
+        backend.close()
+
+
+async def restored_etcd(folder: Path) -> Sequence[Figure]:
+    """One server hangs while etcd is restored and another one writes as many batches as were lost; then it goes on."""
+    with cluster(folder, 1) as (member,), contextlib.ExitStack() as stack:
+        flags = ("--etcd", member.url)
+        (folder / "one").mkdir()
+        (folder / "two" / "data").mkdir(parents=True)
+        first = stack.enter_context(PlaneProcess(folder / "one", *flags, command="apiserver"))
+        target = folder / "two" / "data"
+        shutil.copytree(first.kubeconfig.with_name("pki"), target / "pki")
+        shutil.copy(first.kubeconfig.with_name("tokens.csv"), target)
+        second = stack.enter_context(PlaneProcess(folder / "two", *flags, command="apiserver"))
+        async with _doors(first, second) as (hung, other):
+            return await _history_is_lost(folder, member, hung, other)
+
+
+async def _history_is_lost(folder: Path, member: Member, hung: Door, other: Door) -> Sequence[Figure]:
+    for number in range(10):
+        await hung.create(f"old-{number}")
+    await asyncio.to_thread(_back_up, member, folder / "backup")
+    lost = [await hung.create(f"lost-{number}") for number in range(30)]
+    await other.names()
+    position = await asyncio.to_thread(_head, member)
+    await asyncio.to_thread(_hang, hung.plane)
+    await asyncio.to_thread(_restore, member, folder / "backup")
+    began = time.monotonic()
+    while any(name.startswith("lost") for name in await other.names() or {"lost"}) and time.monotonic() < began + 20:
+        await asyncio.sleep(0.02)
+    noticed = time.monotonic() - began
+    kept: dict[str, int] = {}
+    while await asyncio.to_thread(_head, member) < position and len(kept) < 40:
+        name = f"kept-{len(kept)}"
+        kept[name] = await other.create(name)
+    hung.plane.process.send_signal(signal.SIGCONT)
+    return (
+        Figure("until the server that runs reads the restored history", round(noticed, 2), "s", 8.0),
+        *await _the_hung_one_goes_on(hung, other, kept, lost),
+    )
+
+
+async def _the_hung_one_goes_on(hung: Door, other: Door, kept: dict[str, int], lost: list[int]) -> list[Figure]:
+    began = time.monotonic()
+    # The first thing that it is asked for are writes, on what it takes for the newest state.
+    await asyncio.gather(*(hung.create(name) for name in kept), hung.ask("DELETE", f"{MAPS}/old-5"))
+    wrong_reads = stale = looks = 0
+    right_after = 99.0
+    while time.monotonic() < began + 4:
+        right = await other.names()
+        code, found = await hung.ask("GET", MAPS)
+        names = {item["metadata"]["name"] for item in found.get("items", [])}
+        wrong_reads += code == 200 and names != right
+        if await hung.names("?resourceVersion=0") == right:
+            right_after = min(right_after, time.monotonic() - began)
+        else:
+            stale += time.monotonic() > began + 2
+        looks += 1
+        await asyncio.sleep(0.05)
+    overwritten = 0
+    for name, version in kept.items():
+        code, found = await other.ask("GET", f"{MAPS}/{name}")
+        overwritten += code != 200 or int(found["metadata"]["resourceVersion"]) != version
+    resumed = await hung.resumed_of(lost[:-1]) + await other.resumed_of(lost[:-1])
+    return [
+        Figure("acknowledged objects overwritten or gone", overwritten, "objects", 0),
+        Figure("linearizable reads of the lost history", wrong_reads, f"of {looks}", 0),
+        Figure("reads of memory that are wrong after 2 s", stale, f"of {looks}", 0),
+        Figure("until the memory of the server that hung is right", round(right_after, 2), "s", 2.0),
+        Figure("versions that were given out twice", len(set(kept.values()) & set(lost)), "versions", 0),
+        Figure("watches that go on from a lost version", resumed, "watches", 0),
+    ]
+
+
+async def older_copy(folder: Path) -> Sequence[Figure]:
+    """An older copy of the whole data folder is put back while clients hold versions that it never heard of."""
+    with PlaneProcess(folder, command="apiserver") as plane:
+        async with _doors(plane) as (door,):
+            await door.create("old")
+            await asyncio.to_thread(_copied, plane, folder / "copy")
+            lost = [await door.create(f"lost-{number}") for number in range(30)]
+        plane.process.kill()
+        plane.process.wait()
+    shutil.rmtree(folder / "data")
+    shutil.copytree(folder / "copy", folder / "data")
+    with PlaneProcess(folder, command="apiserver") as plane:
+        async with _doors(plane) as (door,):
+            early = await door.resumed_of(lost)
+            again = [await door.create(f"new-{number}") for number in range(15)]
+            late = await door.resumed_of(lost)
+            future = await door.resumed(max(again) + 1000)
+    return (
+        Figure("versions that were given out twice", len(set(again) & set(lost)), "versions", 0),
+        Figure("watches that wait in silence at a lost version", early, "watches", 0),
+        Figure("watches that go on from a lost version after new writes", late, "watches", 0),
+        Figure("watches that wait at a version of the future", future, "watches", 0),
+    )
+
+
 ATTACKS = (
     Attack("damaged-log", "someone's disk, script or hand damages the files of a database after kill -9", damaged_log),
+    Attack("older-copy", "an operator puts an older copy of the data folder back, under running clients", older_copy),
+    Attack("restored-etcd", "an operator restores etcd while one server hangs and another one runs", restored_etcd),
 )

@@ -142,7 +142,7 @@ async def test_servers_that_run_notice_and_versions_go_on_beyond_what_was_given_
             assert resumed.error is not None
             assert resumed.error.code == 410
             third = Server(one.backend_config)
-            assert (third.store.compacted > changed, third.names()) == (True, one.names())
+            assert (third.store.compacted > changed, third.names()) == (True, two.names())
             third.backend.close()
 
 

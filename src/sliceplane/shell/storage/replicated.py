@@ -107,7 +107,9 @@ class ReplicatedCommitter:
         #: when memory was last known to be as new as the log
         self._confirmed_at = 0.0
         #: why the last call failed; ``None``: it did not
-        self.failing: str | None = None
+        self._call_failing: str | None = None
+        #: why etcd takes no writes, whatever its answers to reads are; ``None``: it does
+        self._writes_failing: str | None = None
         #: never: another server may write what this one cannot
         self.sealed: str | None = None
         self.failures = 0
@@ -125,6 +127,11 @@ class ReplicatedCommitter:
     def staleness_s(self) -> float:
         """How long ago what is in memory was last known to be the newest."""
         return max(0.0, self._loop.time() - self._confirmed_at)
+
+    @property
+    def failing(self) -> str | None:
+        """Why storage does not do what it is for; ``None``: it does."""
+        return self._call_failing or self._writes_failing
 
     @property
     def unready(self) -> str:
@@ -166,8 +173,8 @@ class ReplicatedCommitter:
         """
         if self._closing:
             raise shutting_down()
-        if self._reloading and self.failing is not None:
-            raise storage_unavailable(self.failing)  # nothing runs before all is loaded, and that does not work
+        if self._reloading and self._call_failing is not None:
+            raise storage_unavailable(self._call_failing)  # nothing runs before all is loaded, and that does not work
         if self._silent_since is not None and self._loop.time() - self._silent_since > OUTAGE_SECONDS:
             raise storage_unavailable(self.failing or "etcd does not answer")
         future: asyncio.Future[T] = self._loop.create_future()
@@ -272,6 +279,7 @@ class ReplicatedCommitter:
             return
         now = self._loop.time()
         if isinstance(answer, Taken):
+            self._writes_failing = None
             self._answered()
             self._on_batch(now - began)
             self.replica.on_taken(batch.number, answer.position, now)
@@ -283,7 +291,7 @@ class ReplicatedCommitter:
         elif isinstance(answer, Refused) and attempt == 0:
             self._answered()
             self.failures += 1
-            self._fail(f"the write was not stored: {answer}")
+            self._refused(f"the write was not stored: {answer}", lasting=answer.lasting)
             self.replica.on_failed(batch.number, internal(f"the write was not stored: {answer}"), now)
         else:
             # Also a refusal after silence: it says nothing about the attempts before.
@@ -355,8 +363,8 @@ class ReplicatedCommitter:
     def _answered(self) -> None:
         self._silent_since = None
         self._failures = 0
-        if self.failing is not None:
-            self.failing = None
+        known, self._call_failing = self._call_failing is not None, None
+        if known and self.failing is None:
             self._report("etcd answers again")
 
     def _no_answer(self, error: Exception) -> None:
@@ -365,9 +373,16 @@ class ReplicatedCommitter:
             self._fail(str(error))
 
     def _fail(self, why: str) -> None:
-        known, self.failing = self.failing is not None, why
+        known, self._call_failing = self._call_failing is not None, why
         if not known:
             self._report(f"etcd: {why}")
+
+    def _refused(self, why: str, *, lasting: bool) -> None:
+        """An answer, so reads may go on; where it is about more than this write, health says so until one is taken."""
+        if why != self._writes_failing:
+            self._report(f"etcd: {why}")
+        if lasting:
+            self._writes_failing = why
 
     async def _heart(self) -> None:
         """Ask for the head now and then, and see to it that the feed follows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -107,3 +108,12 @@ def test_what_belongs_to_a_database_that_is_gone_is_not_taken_for_another_ones(t
     ):
         SqliteBackend.open(tmp_path / "sliceplane.db")
     assert sorted(path.name for path in tmp_path.iterdir()) == [left]
+
+
+def test_memory_with_a_full_tmp_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(prefix: str) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device", prefix)
+
+    monkeypatch.setattr("tempfile.mkdtemp", full)
+    with pytest.raises(StartError, match=r"cannot make a folder .* no space left on device; TMPDIR chooses another"):
+        DataDir.open("memory:")

@@ -48,7 +48,13 @@ class DataDir:
     def open(cls, where: str) -> DataDir:
         """*where* is a path, ``memory:`` or "" (the default folder).  Raises ``StartError``."""
         if where == MEMORY:
-            path = Path(tempfile.mkdtemp(prefix="sliceplane-"))
+            try:
+                path = Path(tempfile.mkdtemp(prefix="sliceplane-"))
+            except OSError as error:
+                raise StartError(
+                    f"cannot make a folder for temporary files in {tempfile.gettempdir()}: {_reason(error)}; TMPDIR "
+                    "chooses another place"
+                ) from error
             return cls(path, ephemeral=True, lock_fd=_lock(path))
         path = Path(where).expanduser() if where else default_data_dir()
         try:

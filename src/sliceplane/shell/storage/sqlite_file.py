@@ -221,6 +221,8 @@ def connect(path: Path) -> sqlite3.Connection:
         if mode != "wal":
             raise StorageError(f"cannot use {path} for storage: its file system cannot have a write-ahead log")
         connection.execute("PRAGMA synchronous=FULL")
+        # What a statement needs for itself is small; a full /tmp is no reason to write nothing here.
+        connection.execute("PRAGMA temp_store=MEMORY")
         connection.execute(f"PRAGMA journal_size_limit={_WAL_BYTES_MAX}")
         connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         connection.execute("BEGIN IMMEDIATE")

@@ -153,11 +153,16 @@ class EtcdBackend:
         """Why that was needed; "": it was not.  Raises ``EtcdError`` and ``Damaged``."""
         layout = self.layout
         while True:
-            origin = self._ask_origin()
-            request = wire.TxnRequest(success=[wire.get(layout.head), wire.get(layout.compaction)])
-            answer = self.client.ask("txn", request)
-            seen = layout.head_of(answer.responses[0].range.kvs, answer.header)
-            point = answer.responses[1].range.kvs
+            keys = (layout.head, layout.compaction, layout.format)
+            answer = self.client.ask("txn", wire.TxnRequest(success=list(map(wire.get, keys))))
+            head, point, version = (response.range.kvs for response in answer.responses)
+            if version and version[0].value != FORMAT:
+                raise UnknownFormat(version[0].value)
+            status = self.client.ask("status", wire.StatusRequest())
+            if status.header.member_id != answer.header.member_id:
+                continue  # one that lags behind says something else; the member that was read from does not
+            seen = layout.head_of(head, answer.header)
+            origin = Origin(seen.cluster, status.raft_index - status.header.revision)
             self._origin = origin
             if seen.head is None:
                 if known is None:
@@ -178,11 +183,6 @@ class EtcdBackend:
             raised = layout.going_beyond(seen.position, seen.head, name, origin, beyond)
             if self.client.ask("txn", raised).succeeded:
                 return f"{why}; versions go on after {beyond}, and clients list again"
-
-    def _ask_origin(self) -> Origin:
-        """Raises ``EtcdError``."""
-        answer = self.client.ask("status", wire.StatusRequest())
-        return Origin(f"{answer.header.cluster_id:016x}", answer.raft_index - answer.header.revision)
 
     @property
     def cluster(self) -> str:

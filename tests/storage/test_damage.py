@@ -149,6 +149,19 @@ def test_no_combination_of_damage_loses_what_was_acknowledged_in_silence(seed: i
     assert outcomes["whole"] >= 2, outcomes
 
 
+def test_an_object_that_nothing_rests_on_is_missed(life: Life) -> None:
+    """Its row is gone, cleanly, and no other row names it."""
+    life.write(5)
+    life.backend.close()
+    with contextlib.closing(sqlite3.connect(life.path)) as other:
+        other.execute("DELETE FROM history WHERE revision = 4")
+        other.commit()
+    backend = SqliteBackend.open(life.path)
+    with pytest.raises(StorageError, match=r"4 rows up to revision 6 are there, and they are not the 5 rows"):
+        life.kit.restore(backend)
+    backend.close()
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_write_that_a_crash_has_torn_is_no_damage(seed: int, life: Life, tmp_path: Path) -> None:
     """Any part of what was under way may be on disk, sector by sector; a compaction before it was not synced either."""

@@ -151,7 +151,12 @@ class ReplicatedCommitter:
     def _spawn(self, work: Any, name: str) -> None:
         task = self._loop.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._report(f"{task.get_name()} met a bug: {task.exception()!r}")
 
     def _threaded(self, function: Callable[[T], None]) -> Callable[[T], None]:
         """*function* for threads to call: it runs in the loop."""

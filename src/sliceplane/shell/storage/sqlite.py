@@ -57,10 +57,11 @@ class SqliteBackend:
     def __init__(self, path: Path, connection: sqlite3.Connection, told: str) -> None:
         """*told*: what an operator should know of the start.  Raises ``sqlite3.Error`` and ``OSError``."""
         self._path = path
+        self._log = log_of(path)
         self._connection = connection
         #: what the paths led to when they were opened; an open file that has lost its name is lost with the process
         self._identity = identity(path)
-        self._log_identity = identity(log_of(path))
+        self._log_identity = identity(self._log)
         self._compacted = sqlite_file.meta(connection, "compacted")
         self._history_number = sqlite_file.meta(connection, "history")
         self._tally = sqlite_file.read_tally(connection)
@@ -174,7 +175,7 @@ class SqliteBackend:
             newest = sqlite_file.newest(self._connection)
             self._compacted = sqlite_file.meta(self._connection, "compacted")
             self._tally = sqlite_file.read_tally(self._connection)
-            self._log_identity = identity(log_of(self._path))
+            self._log_identity = identity(self._log)
         except (sqlite3.Error, OSError, StorageError) as error:
             raise OutcomeUnknown(f"cannot read {self._path} back: {error}") from error
         if busy:
@@ -223,9 +224,9 @@ class SqliteBackend:
 
     def _check_log(self) -> None:
         """The same of the log, before and after a transaction.  ``reconcile`` saves what is in it."""
-        if identity(log_of(self._path)) != self._log_identity:
+        if identity(self._log) != self._log_identity:
             self._usable = False
-            raise OutcomeUnknown(f"{log_of(self._path)} was removed or replaced while the server was using it")
+            raise OutcomeUnknown(f"{self._log} was removed or replaced while the server was using it")
 
     def _failure(self, error: sqlite3.Error, *, in_commit: bool) -> WriteFailed | OutcomeUnknown:
         """Undo, and say how certain that is."""

@@ -105,7 +105,7 @@ def test_an_emptied_database(tmp_path: Path, used: bool) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         f"Error: cannot use {data}/sliceplane.db for storage: it is empty, although this data directory has been in "
-        "use; restore it from a copy, or remove it to begin with nothing\n"
+        "use; restore it from a copy, or remove admin.kubeconfig and all files sliceplane.db* to begin with nothing\n"
     )
     assert sorted(path.name for path in data.iterdir()) == before
     assert (data / "sliceplane.db").stat().st_size == 0

@@ -169,6 +169,17 @@ def test_state_at_a_version_from_the_future(server: Server, monkeypatch: pytest.
         assert stream.ended()
 
 
+def test_a_version_that_storage_never_had_is_an_error_event(server: Server) -> None:
+    """It is of a history that is lost: nothing that follows it would ever come."""
+    newest = server.plane.store.revision
+    for path in (NAMESPACES, "/api/v1/events"):
+        with watching(server, f"{path}?watch=true&resourceVersion={newest + 1000}") as stream:
+            event = stream.next()
+            assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 410, "Expired")
+            assert f"resource version {newest + 1000} is not of this history" in event["object"]["message"]
+            assert stream.ended()
+
+
 WATCH_ERRORS = [
     (
         "sendInitialEvents=true",

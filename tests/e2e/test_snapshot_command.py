@@ -21,6 +21,11 @@ import pytest
 from tests.e2e.running import ROOT, Plane, running_plane
 from tests.e2e.test_kill9 import Api
 
+from sliceplane.shell.datadir import DataDir
+from sliceplane.shell.start_error import StartError
+from sliceplane.shell.storage.sqlite import SqliteBackend
+from sliceplane.store.backend import REVISIONS_BEYOND
+
 PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
 MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -185,6 +190,51 @@ def test_restoring_replaces_nothing_and_trusts_no_file(plane: Plane, tmp_path: P
     assert full.returncode == 1, full.stdout
     assert "cannot restore into" in full.stderr
     assert {each.name for each in (tmp_path / "third").iterdir()} == {"lock"}
+
+
+def test_a_restore_that_is_killed_leaves_no_beginning(plane: Plane, tmp_path: Path) -> None:
+    """At any moment of it: a server does not begin with nothing, and the restore can be done again."""
+    file, folder = tmp_path / "copy", tmp_path / "second"
+    assert snapshot("save", file, "--kubeconfig", plane.kubeconfig).returncode == 0
+    command = [sys.executable, "-m", "sliceplane", "snapshot", "restore", str(file), "--data-dir", str(folder)]
+    halfway = 0
+    for delay_ms in range(0, 60, 6):
+        restoring = subprocess.Popen(command, env=PYTHON, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 20
+        while not (folder / "restoring.db").exists() and restoring.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        time.sleep(delay_ms / 1000)
+        restoring.kill()
+        restoring.wait()
+        opened = DataDir.open(str(folder))
+        if not (folder / "sliceplane.db").exists():
+            halfway += 1
+            with pytest.raises(StartError, match="a restore was begun and did not end"):
+                opened.check_database()
+            opened.close()
+            continue
+        opened.check_database()
+        opened.close()
+        break
+    assert halfway, "it was too quick to be killed"
+    for left in folder.glob("sliceplane.db*"):
+        left.unlink()
+    assert snapshot("restore", file, "--data-dir", folder).returncode == 0
+    backend = SqliteBackend.open(folder / "sliceplane.db")
+    assert backend.load().revision > REVISIONS_BEYOND
+    backend.close()
+    assert not list(folder.glob("restoring.db*"))
+
+
+def test_a_restore_beside_the_log_of_another_database_is_refused(plane: Plane, tmp_path: Path) -> None:
+    """It would be copied into the new one."""
+    file, folder = tmp_path / "copy", tmp_path / "second"
+    assert snapshot("save", file, "--kubeconfig", plane.kubeconfig).returncode == 0
+    folder.mkdir()
+    (folder / "sliceplane.db-wal").write_bytes(b"x" * 5000)
+    refused = snapshot("restore", file, "--data-dir", folder)
+    assert refused.returncode == 1
+    assert "sliceplane.db-wal exists: restoring replaces nothing; move it away" in refused.stderr
 
 
 def test_only_who_has_the_right_gets_it(plane: Plane) -> None:

@@ -274,7 +274,7 @@ def _judge(recorder: Recorder, writers: list[Writer], watchers: list[Watcher], r
     report.segments = len(segments)
     report.streams = sum(watcher.streams for watcher in watchers)
     report.batches = len(recorder.groups)
-    report.writers_of_batches = len({group.server for group in recorder.groups})
+    report.writers_of_batches = len({group.name.server for group in recorder.groups})
     acknowledged = sorted(each.end for each in operations if each.outcome == "ok" and each.verb != "read")
     report.longest_pause_s = max((later - sooner for sooner, later in pairwise(acknowledged)), default=0.0)
 

@@ -19,7 +19,7 @@ class FakeEtcd:
         self.events: dict[int, list[Any]] = {}
 
     def txn(self, request: Any) -> Any:
-        succeeded = all(self._mod(each.key) == each.number for each in request.compare)
+        succeeded = all(map(self._holds, request.compare))
         answers, events = [], []
         next_revision = self.revision + 1
         touched = set()
@@ -42,8 +42,15 @@ class FakeEtcd:
         if events:
             self.revision = next_revision
             self.events[next_revision] = events
-        header = SimpleNamespace(revision=self.revision)
+        header = SimpleNamespace(revision=self.revision, cluster_id=1)
         return SimpleNamespace(succeeded=succeeded, responses=answers, header=header)
+
+    def _holds(self, condition: Any) -> bool:
+        if condition.target == wire.MOD_REVISION:
+            return self._mod(condition.key) == int(condition.number)
+        assert condition.target == wire.VALUE, condition
+        value, wanted = bytes(self.state[condition.key].value), bytes(condition.value)
+        return value > wanted if condition.result == wire.GREATER else value < wanted
 
     def _mod(self, key: bytes) -> int:
         return self.state[key].mod_revision if key in self.state else 0

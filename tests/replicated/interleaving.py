@@ -22,7 +22,7 @@ from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Context, User
 from sliceplane.shell.storage.etcd.layout import Layout, decode_head, decode_row
 from sliceplane.store.backend import Loaded, chain
-from sliceplane.store.batches import Batch, Group, Ticket
+from sliceplane.store.batches import Batch, Group, HeadName, Ticket
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.replica import Replica
@@ -97,6 +97,9 @@ class World:
                  for key, kv in state.items() if key.startswith(layout.turns)]  # fmt: skip
         return Loaded(tuple(chain(rows, head.revision)), head.revision, head.revision), self.etcd.head, turns
 
+    def head_name(self) -> HeadName:
+        return decode_head(self.etcd.state[self.layout.head].value).name
+
     def _begin(self) -> Node:
         self.lives += 1
         loaded, position, turns = self.snapshot()
@@ -108,6 +111,7 @@ class World:
             hub,
             server=f"server{self.lives}",
             position=position,
+            name=self.head_name(),
             on_changed=registry.on_changed,
             on_replaced=registry.on_aborted,
         )
@@ -161,8 +165,8 @@ class World:
             node.outbox.append(batch)
         number = replica.take_read()
         if number is not None:
-            head = self.etcd.head
-            node.inbox.append(lambda: replica.on_head(number, head, self.now))
+            head, name = self.etcd.head, self.head_name()
+            node.inbox.append(lambda: replica.on_head(number, head, name, self.now))
         if replica.take_turn(self.now):
             self.etcd.txn(_only(self.layout.turn(replica.server)))
         if replica.has_idle_turn():
@@ -205,7 +209,7 @@ class World:
     def reload(self, node: Node) -> None:
         loaded, position, turns = self.snapshot()
         node.fed = self.etcd.revision
-        node.replica.on_reloaded(loaded, position, turns, self.now)
+        node.replica.on_reloaded(loaded, position, self.head_name(), turns, self.now)
 
     def settle(self) -> None:
         """Until nothing is left to do."""
@@ -237,7 +241,7 @@ class World:
     def places(self) -> list[Request]:
         """The requests that took effect or were answered, in the order of the log."""
         position_of = {
-            (group.server, row.record.revision): group.position for group in self.groups() for row in group.rows
+            (group.name.server, row.record.revision): group.position for group in self.groups() for row in group.rows
         }
         for request in self.requests:
             landed = position_of.get((request.server, request.until))

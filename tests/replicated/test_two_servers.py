@@ -141,8 +141,8 @@ async def test_a_gap_in_the_feed_ends_watches_and_loads_the_newest_state(etcd: M
 
 
 async def test_a_log_that_went_back_is_followed_from_there(tmp_path: Path) -> None:
-    """etcd is restored to what it was before, here to nothing, under a server that runs: smaller positions, smaller
-    revisions.  Writes and reads go on, history is dropped as ever, and etcd is not told of revisions to come."""
+    """etcd is restored to what it was before, here to nothing, under a server that runs: smaller positions.  Writes and
+    reads go on, history is dropped as ever, and etcd is not told of revisions to come."""
     with cluster(tmp_path, 1) as (member,):
         async with servers(1, member.url) as (one,):
             for number in range(30):
@@ -156,7 +156,7 @@ async def test_a_log_that_went_back_is_followed_from_there(tmp_path: Path) -> No
             async with asyncio.timeout(15):
                 while not one.committer.reloads:
                     await asyncio.sleep(0.05)
-            assert one.store.revision < newest
+            assert one.store.revision > newest, "no version is given out twice"
             one.committer.tick(1e6)
             assert any("is not the one that it was" in report for report in one.reports)
             async with asyncio.timeout(5):

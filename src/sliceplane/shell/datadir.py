@@ -3,7 +3,8 @@
 Layout of a data folder (mode 0700; every file 0600)::
 
     lock                taken with flock(2) for the life of the process
-    sliceplane.db       the log (made by shell.storage)
+    sliceplane.db...    the log (made by shell.storage)
+    restoring.db...     a database that is being made of a snapshot (shell.snapshot), or was when that was killed
     pki/                certificate authority and certificates (made by shell.pki)
     tokens.csv          static bearer tokens, upstream's format
     admin.kubeconfig    the way in for kubectl
@@ -72,7 +73,13 @@ class DataDir:
     def open(cls, where: str) -> DataDir:
         """*where* is a path, ``memory:`` or "" (the default folder).  Raises ``StartError``."""
         if where == MEMORY:
-            path = Path(tempfile.mkdtemp(prefix="sliceplane-"))
+            try:
+                path = Path(tempfile.mkdtemp(prefix="sliceplane-"))
+            except OSError as error:
+                raise StartError(
+                    f"cannot make a folder for temporary files in {tempfile.gettempdir()}: {_reason(error)}; TMPDIR "
+                    "chooses another place"
+                ) from error
             return cls(path, ephemeral=True, lock_fd=_lock(path))
         path = Path(where).expanduser() if where else default_data_dir()
         try:
@@ -88,20 +95,32 @@ class DataDir:
         """The file of the log; ``None`` for ``memory:``."""
         return None if self.ephemeral else self.path / "sliceplane.db"
 
-    def check_database(self) -> None:
-        """Raises ``StartError`` if the database was emptied behind our back: beginning anew would lose it for good.
+    @property
+    def restoring(self) -> Path:
+        """Where a restore makes its database."""
+        return self.path / "restoring.db"
 
-        An empty file is what a first start leaves when it is killed early; but the certificates are made when the
-        first objects are on disk, and a log of writes when there is something to write.
+    def check_database(self) -> None:
+        """Raises ``StartError`` if there was a database and it was emptied or taken away, or there is to be one and its
+        restore did not end: beginning anew would lose it for good.
+
+        A first start that is killed early leaves an empty file; but the kubeconfig is written when there is a database,
+        the certificates of a first start when the first objects are on disk.
         """
         database = self.database
-        if database is None or not database.exists() or database.stat().st_size:
+        if database is None or (database.exists() and database.stat().st_size):
             return
-        log = database.with_name(f"{database.name}-wal")
-        if (self.pki / "ca.crt").exists() or (log.exists() and log.stat().st_size):
+        if self.restoring.exists():
             raise StartError(
-                f"cannot use {database} for storage: it is empty, although this data directory has been in use; "
-                "restore it from a copy, or remove it to begin with nothing"
+                f"cannot use {database} for storage: a restore was begun and did not end ({self.restoring.name}); "
+                f"restore again, or remove {self.restoring.name} to begin with nothing"
+            )
+        emptied = database.exists()
+        if self.kubeconfig.exists() or (emptied and (self.pki / "ca.crt").exists()):
+            raise StartError(
+                f"cannot use {database} for storage: it is {'empty' if emptied else 'missing'}, although this data "
+                "directory has been in use; restore it from a copy, or remove "
+                f"{self.kubeconfig.name} and all files {database.name}* to begin with nothing"
             )
 
     @property

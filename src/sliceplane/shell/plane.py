@@ -439,7 +439,10 @@ def _complaint(committer: Committer | ReplicatedCommitter) -> str:
 def _sqlite(database: Path) -> Backend:
     from sliceplane.shell.storage.sqlite import SqliteBackend
 
-    return SqliteBackend.open(database)
+    backend = SqliteBackend.open(database)
+    if backend.told:
+        report_storage(backend.told)
+    return backend
 
 
 def _dialled(bind_address: str) -> str:

@@ -51,6 +51,8 @@ class SharedStorage:
 
         assert self._snapshot is not None, "what was read is used once"
         snapshot, self._snapshot = self._snapshot, None
+        if snapshot.told:
+            report_storage(snapshot.told)
         loaded = snapshot.loaded
         store = Store.restore(loaded.history, loaded.revision, loaded.compacted)
         hub = Hub(store)

@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING
 from sliceplane.shell.client.http import HttpClient
 from sliceplane.shell.datadir import DataDir
 from sliceplane.shell.start_error import StartError
+from sliceplane.store.backend import REVISIONS_BEYOND
 from sliceplane.store.snapshot import REVISION_MAX, BadSnapshot, Reader, restored
 
 if TYPE_CHECKING:
     from sliceplane.shell.client.kubeconfig import Connection
 
-#: how far beyond the snapshot's revision a restored server begins: more than any server writes after a backup
-BUMP_DEFAULT = 1_000_000_000
 #: objects that are written to the database at a time
 _BATCH = 1000
 
@@ -86,7 +85,7 @@ def _inspected(path: Path, name: str) -> Summary:
         return Summary(sum(1 for _ in reader.records()), reader.revision, size)
 
 
-def restore(path: Path, data_dir: str, *, bump: int = BUMP_DEFAULT) -> Summary:
+def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> Summary:
     """Make *data_dir*'s database of the snapshot, at its revision plus *bump*.  Raises ``SnapshotError``."""
     from sliceplane.shell.storage.errors import StorageError
     from sliceplane.store.backend import OutcomeUnknown, WriteFailed
@@ -99,14 +98,17 @@ def restore(path: Path, data_dir: str, *, bump: int = BUMP_DEFAULT) -> Summary:
         database = folder.database
         if database is None:
             raise SnapshotError("memory: keeps nothing; give a data directory")
-        if database.exists():
-            raise SnapshotError(
-                f"{database} exists: restoring replaces nothing; move it away, with {database.name}-wal if there is one"
-            )
+        for there in (database, database.with_name(f"{database.name}-wal")):
+            if there.exists():
+                # A log that was left beside another database would be copied into it.
+                raise SnapshotError(
+                    f"{there} exists: restoring replaces nothing; move it away, and everything else that is called "
+                    f"{database.name}-..."
+                )
         with _opened(path, str(path)) as (reader, size):
             if reader.revision + bump > REVISION_MAX:
                 raise SnapshotError(f"revision {reader.revision} plus {bump} is more than {REVISION_MAX}")
-            objects = _make_database(database, reader, reader.revision + bump)
+            objects = _make_database(folder, database, reader, reader.revision + bump)
             return Summary(objects, reader.revision + bump, size)
     except (OSError, StorageError, WriteFailed, OutcomeUnknown) as error:
         why = _reason(error) if isinstance(error, OSError) else str(error)
@@ -115,11 +117,12 @@ def restore(path: Path, data_dir: str, *, bump: int = BUMP_DEFAULT) -> Summary:
         folder.close()
 
 
-def _make_database(database: Path, reader: Reader, revision: int) -> int:
+def _make_database(folder: DataDir, database: Path, reader: Reader, revision: int) -> int:
     """The number of its objects.  Raises what the back end raises."""
+    from sliceplane.shell.storage.mark import Mark
     from sliceplane.shell.storage.sqlite import SqliteBackend
 
-    part = database.with_name("restoring.db")
+    part = folder.restoring
     for left in database.parent.glob(f"{part.name}*"):
         left.unlink()
     with _removed_unless_whole(part):
@@ -134,7 +137,10 @@ def _make_database(database: Path, reader: Reader, revision: int) -> int:
             backend.close()  # its log goes into the file
         with part.open("rb") as file:
             os.fsync(file.fileno())
+        # Killed in between, the database has no mark, and versions go on even further beyond.
+        Mark.path_of(database).unlink(missing_ok=True)
         part.replace(database)
+        Mark.path_of(part).replace(Mark.path_of(database))
         _sync_folder(database.parent)
     return len(events)
 

@@ -17,9 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from sliceplane.store.types import EventType, Key, Record, StoreEvent
+
+#: a history that goes on from an older copy begins so far beyond what it knows of: more than any server writes after a
+#: copy was made, so that no version is given out twice, and who holds one that is lost is told to list again
+REVISIONS_BEYOND: Final = 1_000_000_000
 
 
 class WriteFailed(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sliceplane.store.backend import StoredRow
 from sliceplane.store.staging import Room
@@ -14,14 +14,38 @@ from sliceplane.store.types import StoreEvent
 BATCH_ROOM: Final = Room(keys=100, size_bytes=700 * 1024)
 
 
+class HeadName(NamedTuple):
+    """Names a head, and by that all that led to it: no two batches of all servers and all their starts have one name,
+    and each is taken on one head alone.  A position is a number, which a log that was restored gives out again."""
+
+    server: str
+    #: of its batches
+    number: int
+    #: after it
+    revision: int
+
+    def __str__(self) -> str:
+        return f"{self.server}/{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a server has shown its clients: the head, where it was, and the newest revision."""
+
+    position: int
+    name: HeadName
+    revision: int
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What the log shall take, or refuse, as one."""
 
     #: of this server's batches
     number: int
-    #: the position that it rests on
+    #: the position that it rests on, and the head's name there
     basis: int
+    after: HeadName
     events: tuple[StoreEvent, ...]
     #: turns that it takes away: our own, and those that nobody waits for any more
     turns_over: tuple[str, ...]
@@ -34,10 +58,13 @@ class Group:
     """What one batch of any server did, as the feed shows it."""
 
     position: int
-    server: str
-    number: int
+    name: HeadName
+    #: the name of the head that it rests on; "": not told
+    after: str
     #: in the order of revisions
     rows: tuple[StoredRow, ...]
+    #: versions up to this one were given out by a history that is lost, or may have been; 0: none
+    beyond: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,6 +220,15 @@ class Store:
         for shelf in self._shelves.values():
             shelf.compact(revision)
 
+    def go_beyond(self, revision: int) -> None:
+        """Versions up to *revision* may mean something else to somebody: drop all history and go on after it.  Nothing
+        may be staged."""
+        assert not len(self._staging), "what is staged has versions that go to others"
+        assert revision >= self.revision, f"beyond {revision}, newest is {self.revision}"
+        self.revision = revision
+        self._staging.last_given = max(self._staging.last_given, revision)
+        self.compact(revision)
+
     def check(self) -> None:
         """Assert every invariant.  O(state); for tests and the simulator."""
         assert 1 <= self.compacted <= self.revision <= self.staged_revision, "revisions are out of order"

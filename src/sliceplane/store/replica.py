@@ -13,6 +13,10 @@ across servers without any other lock.
 What decides about a batch is the *feed*: the order in which the log took batches, without a gap.  Ours is in it, or
 another one is in its place; there is no third.  The log's own answer only says the same earlier, so it may be lost.
 
+A log may be restored from a backup under servers that run, or hang: then it is another log, with other batches under
+the same positions.  So heads have names that no two batches share, a batch rests on a name as well as on a position,
+and what the feed or a head tells must go on from the name that is known here (``OutOfOrder``).
+
 A step that writes nothing (a refusal, a no-op, a dry run) was decided from what this server knew.  It is answered only
 when that is known to have been the newest state: after a batch that rests on it, or after the log was asked for its
 head (``ReadIndex``), which plain reads also do.
@@ -25,7 +29,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.store.backend import Loaded
-from sliceplane.store.batches import BATCH_ROOM, Batch, FeedItem, Group, Ticket, TurnAsked
+from sliceplane.store.batches import BATCH_ROOM, Batch, FeedItem, Group, HeadName, Known, Ticket, TurnAsked
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.readindex import ReadIndex
@@ -52,6 +56,7 @@ class Replica:
         *,
         server: str,
         position: int,
+        name: HeadName,
         on_changed: Callable[[Iterable[Key]], None],
         on_replaced: Callable[[], None],
         on_published: Callable[[Sequence[StoreEvent]], None] = lambda _: None,
@@ -62,8 +67,9 @@ class Replica:
         self._on_replaced = on_replaced
         self._on_published = on_published
         self.server = server
-        #: of the head that the store shows
+        #: of the head that the store shows, and its name
         self.position = position
+        self.name = name
         #: the newest head that is known of
         self.head = position
         self.turns = Turns(server)
@@ -87,6 +93,11 @@ class Replica:
         """Run the step, at once or when it is our turn."""
         self._queue.append(ticket)
         self._run_queue(now)
+
+    @property
+    def known(self) -> Known:
+        """What clients of this server may have seen."""
+        return Known(self.position, self.name, self._store.revision)
 
     @property
     def busy(self) -> bool:
@@ -161,7 +172,7 @@ class Replica:
         self._last_number += 1
         over = (self.server, *self.turns.overdue(now))
         asks = not self.turns.own_position
-        self._in_flight = Batch(self._last_number, self.position, events, over, asks)
+        self._in_flight = Batch(self._last_number, self.position, self.name, events, over, asks)
         return self._in_flight
 
     def take_turn(self, now: float) -> bool:
@@ -215,7 +226,7 @@ class Replica:
         self.batches += 1
         self.commits += len(events)
         self.turns.on_gone(self.server)
-        self._publish(events, position)
+        self._publish(events, position, HeadName(self.server, self._last_number, self._store.revision))
         done = [ticket for ticket in self._waiting if ticket.until <= self._store.revision]
         self._waiting = [ticket for ticket in self._waiting if ticket.until > self._store.revision]
         for ticket in done:
@@ -224,9 +235,10 @@ class Replica:
             else:
                 ticket.finish()
 
-    def _publish(self, events: Sequence[StoreEvent], position: int) -> None:
+    def _publish(self, events: Sequence[StoreEvent], position: int, name: HeadName) -> None:
         self._hub.publish(events)
         self.position = position
+        self.name = name
         self.head = max(self.head, position)
         self._on_published(events)
 
@@ -257,13 +269,14 @@ class Replica:
 
     def _on_group(self, group: Group) -> None:
         own = self._in_flight
-        if own is not None and (group.server, group.number) == (self.server, own.number):
+        if own is not None and group.name[:2] == (self.server, own.number):
             self._settle(group.position)
             return
         if own is not None:
             self.conflicts += 1
         keys = self._give_up()
         try:
+            self._check_follows(group)
             events = self._events_of(group)
         except OutOfOrder:
             self.head = max(self.head, group.position)  # nothing runs before all is loaded anew
@@ -271,7 +284,14 @@ class Replica:
             raise
         self._store.follow(events)
         self._on_changed(keys | {event.record.key for event in events})
-        self._publish(events, group.position)
+        self._publish(events, group.position, group.name)
+        if group.beyond > self._store.revision:
+            self._store.go_beyond(group.beyond)
+            self._hub.on_replaced()
+
+    def _check_follows(self, group: Group) -> None:
+        if group.after and group.after != str(self.name):
+            raise OutOfOrder(f"batch {group.name} rests on {group.after}, and {self.name} is what is here")
 
     def _events_of(self, group: Group) -> list[StoreEvent]:
         """With the very records that the store has as their predecessors."""
@@ -293,7 +313,9 @@ class Replica:
             events.append(event)
         return events
 
-    def on_reloaded(self, loaded: Loaded, position: int, turns: Iterable[tuple[str, int]], now: float) -> None:
+    def on_reloaded(
+        self, loaded: Loaded, position: int, name: HeadName, turns: Iterable[tuple[str, int]], now: float
+    ) -> None:
         """The feed has a gap, and this is the state after it.  Whether our batch was taken cannot be told any more."""
         lost: list[Ticket] = []
         if self._in_flight is not None:
@@ -306,6 +328,7 @@ class Replica:
         self._hub.on_replaced()
         # The log may be an older one, restored: no head that was seen before counts.
         self.position = self.head = position
+        self.name = name
         self.reads.on_replaced()
         self.turns.reset(turns, now)
         for ticket in lost:
@@ -318,13 +341,17 @@ class Replica:
         """The number of a question for the log's head, if it is to be asked now."""
         return self.reads.take(self.position)
 
-    def on_head(self, number: int, head: int, now: float) -> None:
-        """The log's answer to read *number*.  Raises ``OutOfOrder`` if the log is older than what it once told."""
+    def on_head(self, number: int, head: int, name: HeadName | None, now: float) -> None:
+        """The log's answer to read *number*.  Raises ``OutOfOrder`` if the log is older than what it once told, or is
+        another one."""
         if not self.reads.awaits(number):
             return
         if head < self.reads.asked_at:
             self.reads.on_no_answer(number)
             raise OutOfOrder(f"the head is at {head}, and was at {self.reads.asked_at} before")
+        if head == self.position and name != self.name:
+            self.reads.on_no_answer(number)
+            raise OutOfOrder(f"the head at {head} is {name}, and {self.name} is what is here")
         self.head = max(self.head, head)
         self.reads.on_head(number, head)
         self._after_progress(now)

@@ -243,13 +243,19 @@ class WatchHandler:
 
     async def _future_error(self, request: Request, target: Target, plan: WatchPlan) -> StatusError | None:
         """A state at a version from the future is waited for a little; then it is an ERROR event (reference B4).  A
-        state of no named version is the newest that there is anywhere."""
-        if plan.wait_for is None and not plan.newest:
+        state of no named version is the newest that there is anywhere.
+
+        Events after a version that is newer than storage will never follow: it is of a history that is lost, and the
+        client would wait in silence, and then miss what has the versions in between.  It is told to list again."""
+        beyond = plan.since is not None and plan.since > self._hub.revision
+        if plan.wait_for is None and not plan.newest and not beyond:
             return None
         try:
             await self._resources.wait_for(request, target, str(plan.wait_for or ""))
         except StatusError as error:
             return error
+        if plan.since is not None and plan.since > self._hub.revision:
+            return expired(f"resource version {plan.since} is not of this history, the newest is {self._hub.revision}")
         return None
 
     def _subscribe(self, plan: WatchPlan, encoder: AnyEncoder, request: Request) -> Watcher:

@@ -11,6 +11,8 @@
   and watches, go on from memory; ``staleness_s`` says how old that is.
 - A feed that is behind what the head says, for longer than ``STUCK_SECONDS``, is begun anew at another member.
 - Where the feed has a gap (etcd dropped what this server had not seen), all is loaded anew; watches end with 410.
+- The same where etcd was restored from a backup: its cluster has another number, or its head another name than the one
+  that was seen here.  Each linearizable read looks, and a server without any does once a second.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from sliceplane.shell.storage.etcd.errors import EtcdError, NoAnswer, Refused
 from sliceplane.shell.storage.etcd.feed import Feed
 from sliceplane.shell.storage.etcd.layout import HeadSeen
 from sliceplane.store.backend import Loaded
-from sliceplane.store.batches import Batch, FeedItem, Ticket
+from sliceplane.store.batches import Batch, FeedItem, Known, Ticket
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.replica import OutOfOrder, Replica
@@ -79,6 +81,7 @@ class ReplicatedCommitter:
             hub,
             server=backend.server,
             position=snapshot.position,
+            name=snapshot.name,
             on_changed=on_changed,
             on_replaced=on_replaced,
             on_published=self._published,
@@ -104,7 +107,9 @@ class ReplicatedCommitter:
         #: when memory was last known to be as new as the log
         self._confirmed_at = 0.0
         #: why the last call failed; ``None``: it did not
-        self.failing: str | None = None
+        self._call_failing: str | None = None
+        #: why etcd takes no writes, whatever its answers to reads are; ``None``: it does
+        self._writes_failing: str | None = None
         #: never: another server may write what this one cannot
         self.sealed: str | None = None
         self.failures = 0
@@ -124,6 +129,11 @@ class ReplicatedCommitter:
         return max(0.0, self._loop.time() - self._confirmed_at)
 
     @property
+    def failing(self) -> str | None:
+        """Why storage does not do what it is for; ``None``: it does."""
+        return self._call_failing or self._writes_failing
+
+    @property
     def unready(self) -> str:
         """Why this server had better not be asked; "" if nothing speaks against it."""
         if self._reloading:
@@ -141,7 +151,12 @@ class ReplicatedCommitter:
     def _spawn(self, work: Any, name: str) -> None:
         task = self._loop.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._report(f"{task.get_name()} met a bug: {task.exception()!r}")
 
     def _threaded(self, function: Callable[[T], None]) -> Callable[[T], None]:
         """*function* for threads to call: it runs in the loop."""
@@ -163,8 +178,8 @@ class ReplicatedCommitter:
         """
         if self._closing:
             raise shutting_down()
-        if self._reloading and self.failing is not None:
-            raise storage_unavailable(self.failing)  # nothing runs before all is loaded, and that does not work
+        if self._reloading and self._call_failing is not None:
+            raise storage_unavailable(self._call_failing)  # nothing runs before all is loaded, and that does not work
         if self._silent_since is not None and self._loop.time() - self._silent_since > OUTAGE_SECONDS:
             raise storage_unavailable(self.failing or "etcd does not answer")
         future: asyncio.Future[T] = self._loop.create_future()
@@ -269,16 +284,19 @@ class ReplicatedCommitter:
             return
         now = self._loop.time()
         if isinstance(answer, Taken):
+            self._writes_failing = None
             self._answered()
             self._on_batch(now - began)
             self.replica.on_taken(batch.number, answer.position, now)
         elif isinstance(answer, Behind):
             self._answered()
             self.replica.on_refused(batch.number, answer.head)
+            if answer.head <= self.replica.position:
+                self.replica.reads.want(lambda: None)  # it is another head, which the feed will not tell
         elif isinstance(answer, Refused) and attempt == 0:
             self._answered()
             self.failures += 1
-            self._fail(f"the write was not stored: {answer}")
+            self._refused(f"the write was not stored: {answer}", lasting=answer.lasting)
             self.replica.on_failed(batch.number, internal(f"the write was not stored: {answer}"), now)
         else:
             # Also a refusal after silence: it says nothing about the attempts before.
@@ -301,20 +319,26 @@ class ReplicatedCommitter:
                 return
             if isinstance(seen, HeadSeen):
                 self._answered()
-                self._head_seen(number, seen.position, asked_at)
+                self._head_seen(number, seen, asked_at)
             else:
                 self._no_answer(seen)
                 self._loop.call_later(_RETRY_SECONDS[2], self._ask_again, number)
 
         self._backend.ask_head(self._threaded(answered))
 
-    def _head_seen(self, number: int, head: int, asked_at: float) -> None:
+    def _head_seen(self, number: int, seen: HeadSeen, asked_at: float) -> None:
+        if seen.cluster != self._backend.cluster and not self._reloading:
+            self.replica.reads.on_no_answer(number)
+            self._gap(f"etcd is cluster {seen.cluster}, and was {self._backend.cluster}, as after a restore")
+            return
+
         def confirmed() -> None:
             self._confirmed_at = max(self._confirmed_at, asked_at)
 
         self.replica.reads.also(confirmed)
         try:
-            self.replica.on_head(number, head, self._loop.time())
+            name = seen.head.name if seen.head is not None else None
+            self.replica.on_head(number, seen.position, name, self._loop.time())
         except OutOfOrder as error:
             self._gap(f"etcd's log is not the one that it was ({error}), as after a restore")
         self._act_soon()
@@ -344,8 +368,8 @@ class ReplicatedCommitter:
     def _answered(self) -> None:
         self._silent_since = None
         self._failures = 0
-        if self.failing is not None:
-            self.failing = None
+        known, self._call_failing = self._call_failing is not None, None
+        if known and self.failing is None:
             self._report("etcd answers again")
 
     def _no_answer(self, error: Exception) -> None:
@@ -354,9 +378,16 @@ class ReplicatedCommitter:
             self._fail(str(error))
 
     def _fail(self, why: str) -> None:
-        known, self.failing = self.failing is not None, why
+        known, self._call_failing = self._call_failing is not None, why
         if not known:
             self._report(f"etcd: {why}")
+
+    def _refused(self, why: str, *, lasting: bool) -> None:
+        """An answer, so reads may go on; where it is about more than this write, health says so until one is taken."""
+        if why != self._writes_failing:
+            self._report(f"etcd: {why}")
+        if lasting:
+            self._writes_failing = why
 
     async def _heart(self) -> None:
         """Ask for the head now and then, and see to it that the feed follows."""
@@ -402,19 +433,21 @@ class ReplicatedCommitter:
         self._report(f"{why}; loading the state anew")
         while True:
             try:
-                found = await asyncio.to_thread(self._backend.snapshot, history=False)
+                found = await asyncio.to_thread(self._backend.snapshot, history=False, known=self.replica.known)
                 break
             except StorageError as error:
                 self._fail(str(error))
                 await asyncio.sleep(1.0)
         self._reloading = False
         self.reloads += 1
+        if found.told:
+            self._report(found.told)
         loaded = Loaded(tuple(found.loaded.history), found.loaded.revision, found.loaded.compacted)
-        if found.position != self.replica.position or self._store.revision != loaded.revision:
+        if Known(found.position, found.name, loaded.revision) != self.replica.known:
             self._retention.on_replaced()
             # Nobody may be told that history is dropped up to a revision that is still to come.
             self._compaction_target = min(self._compaction_target, loaded.revision)
-            self.replica.on_reloaded(loaded, found.position, found.turns, self._loop.time())
+            self.replica.on_reloaded(loaded, found.position, found.name, found.turns, self._loop.time())
         if self._feed is not None:
             self._feed.resume(found.read_at)
         self._act_soon()

@@ -80,6 +80,11 @@ def decode(row: tuple[Any, ...]) -> StoredRow:
     return StoredRow(EventType(kind), record, previous)
 
 
+def checksum_of(row: Row) -> int:
+    """The column ``crc``."""
+    return row[11]
+
+
 def meta(key: str, value: int) -> tuple[str, int, int]:
     """A row of the table ``meta``."""
     return key, value, _crc(b"", key, value)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sliceplane.shell.storage.errors import StorageError
@@ -30,13 +30,22 @@ from sliceplane.shell.storage.etcd.layout import (
     Damaged,
     HeadSeen,
     Layout,
+    Origin,
     UnknownFormat,
     decode_compaction,
     decode_row,
     encode_compaction,
 )
-from sliceplane.store.backend import Loaded, OutcomeUnknown, StoredRow, Superseded, WriteFailed, chain
-from sliceplane.store.batches import Batch, FeedItem, Group
+from sliceplane.store.backend import (
+    REVISIONS_BEYOND,
+    Loaded,
+    OutcomeUnknown,
+    StoredRow,
+    Superseded,
+    WriteFailed,
+    chain,
+)
+from sliceplane.store.batches import Batch, FeedItem, Group, HeadName, Known
 from sliceplane.store.types import EventType, Key, StoreEvent
 
 #: a start waits so long for an etcd that answers
@@ -72,6 +81,10 @@ class Snapshot:
     read_at: int
     #: (server, position) of those who ask for a turn
     turns: tuple[tuple[str, int], ...]
+    #: of the head
+    name: HeadName
+    #: what an operator should know of it; "": nothing
+    told: str = ""
 
 
 class EtcdBackend:
@@ -88,12 +101,16 @@ class EtcdBackend:
         self.layout = Layout(config.prefix)
         #: unique among all servers and all their starts
         self.server = os.urandom(6).hex()
+        #: of the etcd that the state is of, which each batch notes; ``None``: nothing was read yet
+        self._origin: Origin | None = None
         self._position = 0
+        self._name = HeadName("", 0, 0)
         self._number = 0
         #: (revision after a batch, its position), of batches after the compaction point
         self._positions: deque[tuple[int, int]] = deque(maxlen=_POSITIONS_MAX)
-        self._compaction = HeadSeen(0, None)
+        #: the compaction key as it was last seen: etcd's revision of it, and the revision that it says
         self._compaction_mod = 0
+        self._compacted = 0
         self._feed: Feed | None = None
         self._closed = threading.Event()
 
@@ -103,12 +120,19 @@ class EtcdBackend:
         """Raises ``StorageError``."""
         return self.snapshot(patience_s=START_SECONDS_MAX).loaded
 
-    def snapshot(self, *, history: bool = True, patience_s: float = _LOAD_SECONDS_MAX) -> Snapshot:
-        """Everything; without *history* the state alone.  Blocks; raises ``StorageError``."""
+    def snapshot(
+        self, *, history: bool = True, patience_s: float = _LOAD_SECONDS_MAX, known: Known | None = None
+    ) -> Snapshot:
+        """Everything; without *history* the state alone.  Blocks; raises ``StorageError``.
+
+        Where etcd was restored from a backup, or lacks what this server has shown (*known*), versions first go on
+        beyond all that may have been given out, for all servers.
+        """
         deadline = time.monotonic() + patience_s
         while True:
             try:
-                return self._snapshot(history)
+                why = self._go_beyond_what_is_lost(known)
+                return replace(self._snapshot(history), told=why)
             except NoAnswer as error:
                 if self._closed.wait(0.1) or time.monotonic() > deadline:
                     raise StorageError(f"etcd cannot be reached: {error}") from error
@@ -124,6 +148,59 @@ class EtcdBackend:
                 raise StorageError(
                     f"what is in etcd under {self.layout.prefix.decode()} is damaged: {error}"
                 ) from error
+
+    def _go_beyond_what_is_lost(self, known: Known | None) -> str:
+        """Why that was needed; "": it was not.  Raises ``EtcdError`` and ``Damaged``."""
+        layout = self.layout
+        while True:
+            keys = (layout.head, layout.compaction, layout.format)
+            answer = self.client.ask("txn", wire.TxnRequest(success=list(map(wire.get, keys))))
+            head, point, version = (response.range.kvs for response in answer.responses)
+            if version and version[0].value != FORMAT:
+                raise UnknownFormat(version[0].value)
+            status = self.client.ask("status", wire.StatusRequest())
+            if status.header.member_id != answer.header.member_id:
+                continue  # one that lags behind says something else; the member that was read from does not
+            seen = layout.head_of(head, answer.header)
+            origin = Origin(seen.cluster, status.raft_index - status.header.revision)
+            self._origin = origin
+            if seen.head is None:
+                if known is None:
+                    return ""
+                self.client.ask("txn", layout.beginning(self.server))
+                continue
+            revision = seen.head.revision
+            if seen.head.origin is not None and not seen.head.origin.is_before(origin):
+                why = "etcd was restored from a backup: it is not the one that was last written to"
+            elif known is None or self._led_from(known, seen):
+                return ""
+            elif point and decode_compaction(point[0].value).revision >= known.revision:
+                return ""  # another server has done it
+            else:
+                why = "etcd lacks what was acknowledged: it was restored from a backup, or emptied"
+            beyond = max(revision, known.revision if known is not None else 0) + REVISIONS_BEYOND
+            name = os.urandom(6).hex()
+            raised = layout.going_beyond(seen.position, seen.head, name, origin, beyond)
+            if self.client.ask("txn", raised).succeeded:
+                return f"{why}; versions go on after {beyond}, and clients list again"
+
+    @property
+    def cluster(self) -> str:
+        """etcd's number of the cluster that the state is of."""
+        return self._origin.cluster if self._origin is not None else ""
+
+    def _led_from(self, known: Known, seen: HeadSeen) -> bool:
+        """Whether the head that is *known* is among those that led to the one *seen*, as far as etcd still knows."""
+        if seen.head is None or seen.position < known.position:
+            return False
+        if seen.position == known.position:
+            return seen.head.name == known.name
+        try:
+            before = self.client.ask("range", wire.RangeRequest(key=self.layout.head, revision=known.position))
+        except Compacted:
+            return True
+        then = self.layout.head_of(before.kvs, before.header)
+        return then.head is not None and (then.position, then.head.name) == (known.position, known.name)
 
     def _snapshot(self, history: bool) -> Snapshot:
         layout = self.layout
@@ -146,9 +223,9 @@ class EtcdBackend:
             raise Damaged("its format is missing")
         if version[0].value != FORMAT:
             raise UnknownFormat(version[0].value)
-        seen = layout.head_of(head)
+        seen = layout.head_of(head, answer.header)
         assert seen.head is not None, "there is a head"
-        self._compaction_mod = compaction[0].mod_revision if compaction else 0
+        self._note_compaction(compaction)
         point = decode_compaction(compaction[0].value) if compaction else Compaction(1, head[0].create_revision)
         if not history:
             point = Compaction(seen.head.revision, seen.position)
@@ -161,10 +238,15 @@ class EtcdBackend:
         for group in groups:
             if group.rows:
                 self.note(group.rows[-1].record.revision, group.position)
-        self._position = seen.position
+        self._position, self._name = seen.position, seen.head.name
         loaded = Loaded(tuple(chain(rows, point.revision)), seen.head.revision, point.revision)
         asked = ((kv.key[len(layout.turns) :].decode(), kv.mod_revision) for kv in turns)
-        return Snapshot(loaded, seen.position, answer.header.revision, tuple(asked))
+        return Snapshot(loaded, seen.position, answer.header.revision, tuple(asked), seen.head.name)
+
+    def _note_compaction(self, kvs: Sequence[Any]) -> None:
+        """Raises ``Damaged``."""
+        self._compaction_mod = kvs[0].mod_revision if kvs else 0
+        self._compacted = decode_compaction(kvs[0].value).revision if kvs else 0
 
     def _state_at(self, position: int) -> list[StoredRow]:
         """Every object as it was at etcd's revision *position*, by revision."""
@@ -216,10 +298,11 @@ class EtcdBackend:
 
     def append(self, events: Sequence[StoreEvent]) -> None:
         self._number += 1
-        batch = Batch(self._number, self._position, tuple(events), (), asks=False)
+        batch = Batch(self._number, self._position, self._name, tuple(events), (), asks=False)
         answer = self._ask(lambda done: self.send(batch, done))
         if isinstance(answer, Taken):
             self._position = answer.position
+            self._name = HeadName(self.server, self._number, events[-1].revision)
             self.note(events[-1].revision, answer.position)
         elif isinstance(answer, Behind):
             raise Superseded("another server wrote first")
@@ -233,10 +316,7 @@ class EtcdBackend:
         seen = self._ask(self.ask_head)
         if not isinstance(seen, HeadSeen) or seen.head is None:
             raise OutcomeUnknown(f"the head cannot be read: {seen}")
-        fence = wire.TxnRequest(
-            compare=[wire.unchanged_since(self.layout.head, seen.position)],
-            success=[wire.put(self.layout.head, self.layout.encode_head(seen.head, self.server, self._number))],
-        )
+        fence = self.layout.fence(seen.position, seen.head, self.server, self._number, self._origin)
         try:
             answer = self.client.ask("txn", fence)
         except EtcdError as error:
@@ -244,6 +324,7 @@ class EtcdBackend:
         if not answer.succeeded:
             raise OutcomeUnknown("the head moved while it was looked at")
         self._position = answer.header.revision
+        self._name = HeadName(self.server, self._number, seen.head.revision)
         return seen.head.revision
 
     def _ask(self, start: Callable[[Callable[[Any], None]], None]) -> Any:
@@ -270,7 +351,7 @@ class EtcdBackend:
                 kvs = answer.responses[0].range.kvs
                 done(Behind(kvs[0].mod_revision) if kvs else NoAnswer("there is no head in etcd"))
 
-        self.client.call("txn", self.layout.batch(self.server, batch), ended)
+        self.client.call("txn", self.layout.batch(self.server, batch, self._origin), ended)
 
     def ask_head(self, done: Callable[[HeadSeen | EtcdError], None]) -> None:
         """A quorum read."""
@@ -280,7 +361,7 @@ class EtcdBackend:
                 done(error)
                 return
             try:
-                done(self.layout.head_of(answer.kvs))
+                done(self.layout.head_of(answer.kvs, answer.header))
             except Damaged as damage:
                 done(Refused(str(damage)))
 
@@ -325,7 +406,7 @@ class EtcdBackend:
         """Have etcd drop what nothing after *revision* needs; ``False`` if another server did it since the last call,
         whose turn it then was.  Blocks; raises ``EtcdError``."""
         point = self._point(revision)
-        if point is None:
+        if point is None or revision <= self._compacted:
             return False
         key = self.layout.compaction
         request = wire.TxnRequest(
@@ -335,10 +416,10 @@ class EtcdBackend:
         )
         answer = self.client.ask("txn", request)
         if not answer.succeeded:
-            kvs = answer.responses[0].range.kvs
-            self._compaction_mod = kvs[0].mod_revision if kvs else 0
+            with contextlib.suppress(Damaged):  # a start will tell
+                self._note_compaction(answer.responses[0].range.kvs)
             return False
-        self._compaction_mod = answer.header.revision
+        self._compaction_mod, self._compacted = answer.header.revision, revision
         with contextlib.suppress(Compacted):  # it was further already
             self.client.ask("compact", wire.CompactionRequest(revision=point.position), timeout_s=_LOAD_SECONDS_MAX)
         return True

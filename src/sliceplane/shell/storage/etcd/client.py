@@ -58,6 +58,11 @@ _REFUSALS: Final = frozenset(
     }
 )
 
+#: of these, what has nothing to do with the one request
+_LASTING: Final = frozenset(
+    {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED}
+)
+
 Done = Callable[[Any, EtcdError | None], None]
 
 
@@ -182,7 +187,7 @@ def error_of(call: Any, server: str) -> EtcdError:
     if code is grpc.StatusCode.OUT_OF_RANGE and "compacted" in why:
         return Compacted(why)
     if code in _REFUSALS and "etcdserver" in why:
-        return Refused(why)
+        return Refused(why, lasting=code in _LASTING)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return NoAnswer(f"{server} did not answer in time")
     return NoAnswer(f"{server}: {why or code.name.lower()}")

@@ -12,7 +12,12 @@ class NoAnswer(EtcdError):
 
 
 class Refused(EtcdError):
-    """etcd looked at the request and did nothing."""
+    """etcd looked at the request and did nothing.  *lasting*: it will not take others either (it is full, or we have no
+    rights)."""
+
+    def __init__(self, why: str, *, lasting: bool = False) -> None:
+        super().__init__(why)
+        self.lasting = lasting
 
 
 class Compacted(Refused):

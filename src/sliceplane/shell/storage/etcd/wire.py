@@ -27,7 +27,7 @@ _MESSAGES: Final[dict[str, tuple[str, ...]]] = {
     "PutResponse": ("Header header 1",),
     "DeleteRangeRequest": ("bytes key 1", "bytes range_end 2"),
     "DeleteRangeResponse": ("Header header 1", "int64 deleted 2"),
-    "Compare": ("int32 result 1", "int32 target 2", "bytes key 3", "int64 number 6"),
+    "Compare": ("int32 result 1", "int32 target 2", "bytes key 3", "int64 number 6", "bytes value 7"),
     "RequestOp": ("RangeRequest range 1", "PutRequest put 2", "DeleteRangeRequest delete 3"),
     "ResponseOp": ("RangeResponse range 1", "PutResponse put 2", "DeleteRangeResponse delete 3"),
     "TxnRequest": ("Compare* compare 1", "RequestOp* success 2", "RequestOp* failure 3"),
@@ -43,10 +43,16 @@ _MESSAGES: Final[dict[str, tuple[str, ...]]] = {
         "string cancel_reason 6", "bool fragment 7", "Event* events 11",
     ),
     "StatusRequest": (),
-    "StatusResponse": ("Header header 1", "string version 2", "int64 db_size 3", "uint64 leader 4"),
+    "StatusResponse": (
+        "Header header 1", "string version 2", "int64 db_size 3", "uint64 leader 4", "uint64 raft_index 5",
+    ),
 }  # fmt: skip
 #: ``Compare.target`` that looks at the revision of the last change; 0 if there is no such key
 MOD_REVISION: Final = 2
+#: ``Compare.target`` that looks at the value, byte by byte; ``Compare.result`` says which side of ours it must be on
+VALUE: Final = 3
+GREATER: Final = 1
+LESS: Final = 2
 #: ``Event.type``
 DELETE: Final = 1
 
@@ -112,6 +118,14 @@ def get(key: bytes, range_end: bytes = b"") -> Any:
 def unchanged_since(key: bytes, mod_revision: int) -> Any:
     """The condition that *key* was last changed at *mod_revision*; 0: that it does not exist."""
     return Compare(result=0, target=MOD_REVISION, key=key, number=mod_revision)
+
+
+def begins_with(key: bytes, start: bytes) -> list[Any]:
+    """The conditions that the value of *key* is longer than *start* and begins with it; no 0xff may follow that."""
+    return [
+        Compare(result=GREATER, target=VALUE, key=key, value=start),
+        Compare(result=LESS, target=VALUE, key=key, value=start + b"\xff"),
+    ]
 
 
 def end_of(prefix: bytes) -> bytes:

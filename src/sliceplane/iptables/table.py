@@ -179,6 +179,10 @@ class RestoreState:
     def force_full(self) -> None:
         self._needs_full = True
 
+    @property
+    def needs_full(self) -> bool:
+        return self._needs_full
+
     def next_deadline(self) -> float | None:
         """Nothing is kept that is out of use."""
         return None

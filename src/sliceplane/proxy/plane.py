@@ -125,6 +125,20 @@ class Plane:
         return self._tracker.behind
 
     @property
+    def wants_nodes(self) -> bool:
+        """A Service asks for an external IP: all Nodes have to be known."""
+        return self._tracker.claims.wants_nodes
+
+    @property
+    def unserved(self) -> int:
+        """How many Services do not get all that they ask for."""
+        return self._tracker.unserved
+
+    def take_unserved(self) -> tuple[ServiceKey, ...]:
+        """Those of them that are new since the last call, sorted."""
+        return self._tracker.take_unserved()
+
+    @property
     def freshness(self) -> Freshness:
         return self._schedule.freshness
 

@@ -84,7 +84,7 @@ class Claims:
     def __init__(self) -> None:
         self._grounds = Grounds()
         self._ports: dict[tuple[str, int], str] = {}
-        self._cluster_ips: dict[str, tuple[ServiceKey, ...]] = {}
+        self._cluster_ips: dict[str, list[ServiceKey]] = {}  # sorted
         self._asked: dict[ServiceKey, tuple[str, _Asked]] = {}
         self._claims: dict[Place, list[_Claim]] = {}
         self._places: dict[str, dict[Place, None]] = {}  # address -> its places
@@ -104,14 +104,15 @@ class Claims:
         marked: set[ServiceKey] = set()
         before, after = old[0].cluster_ip if old else "", new[0].cluster_ip if new else ""
         if before != after:
-            for ip in filter(None, (before, after)):
-                marked |= self._winners_at((ip,))
+            won = self._won_at((before, after))
             if before:
-                _drop(self._cluster_ips, before, key)
+                holders = self._cluster_ips[before]
+                del holders[bisect_left(holders, key)]
+                if not holders:
+                    del self._cluster_ips[before]
             if after:
-                self._cluster_ips[after] = tuple(sorted({*self._cluster_ips.get(after, ()), key}))
-            for ip in filter(None, (before, after)):
-                marked |= self._winners_at((ip,))
+                insort(self._cluster_ips.setdefault(after, []), key)
+            marked = {winner for _, winner in won ^ self._won_at((before, after))}
         asked = _places_of(new)
         dated = (created, asked) if asked else ("", asked)
         if dated != self._asked.get(key, ("", {})):
@@ -121,8 +122,10 @@ class Claims:
     def set_ground(self, owner: str, ground: Ground) -> set[ServiceKey]:
         """*owner* (a few words, such as ``Node n1``) has these addresses and networks, and no others."""
         concerned = self._asked_within(self._grounds.get(owner)) | self._asked_within(ground)
-        before = self._winners_at(concerned)
-        return before ^ self._winners_at(concerned) if self._grounds.set(owner, ground) else set()
+        won = self._won_at(concerned)
+        if not self._grounds.set(owner, ground):
+            return set()
+        return {winner for _, winner in won ^ self._won_at(concerned)}
 
     def owners(self) -> tuple[str, ...]:
         """Those that have some ground."""
@@ -244,11 +247,12 @@ class Claims:
             return (protocol, port) in self._ports
         return ip in self._cluster_ips or bool(self._grounds.holder(ip)) or bool(special(ip))
 
-    def _winners_at(self, ips: Iterable[str]) -> set[ServiceKey]:
-        """Who has something at these addresses now."""
+    def _won_at(self, ips: Iterable[str]) -> set[tuple[Place, ServiceKey]]:
+        """Who has what at these addresses now; "" is none."""
         return {
-            self._claims[place][0].key
+            (place, self._claims[place][0].key)
             for ip in ips
+            if ip
             for place in self._places.get(ip, ())
             if not self._is_guarded(place)
         }
@@ -283,7 +287,7 @@ class Claims:
             for place, rank in asked.items():
                 claims.setdefault(place, []).append(_Claim(rank, not created, created, key))
         assert {place: sorted(found) for place, found in claims.items()} == self._claims, f"{self._claims}"
-        held = {ip: tuple(sorted(keys)) for ip, keys in cluster_ips.items()}
+        held = {ip: sorted(keys) for ip, keys in cluster_ips.items()}
         assert held == self._cluster_ips, f"{self._cluster_ips} should be {held}"
         places = {(ip, *rest) for ip, found in self._places.items() for _, *rest in found}
         assert places == self._claims.keys(), f"{self._places} are not the places of {self._claims}"
@@ -310,10 +314,3 @@ def _places_of(ports: tuple[ServicePort, ...]) -> _Asked:
 def _number(ip: str) -> int:
     return int(ipaddress.ip_address(ip))
 
-
-def _drop(index: dict[str, tuple[ServiceKey, ...]], ip: str, key: ServiceKey) -> None:
-    left = tuple(other for other in index[ip] if other != key)
-    if left:
-        index[ip] = left
-    else:
-        del index[ip]

@@ -33,9 +33,9 @@ from typing import NamedTuple
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointPort, EndpointSlice
 from sliceplane.api.discovery import Endpoint as SliceEndpoint
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.addresses import canonical_of, ordinary_of
+from sliceplane.proxy.addresses import ordinary_of
 from sliceplane.proxy.bounds import HINTS_MAX, TARGETS_MAX, share
-from sliceplane.proxy.model import API_SERVICE, PORT_MAX, Endpoint, ServiceKey, ServicePortName
+from sliceplane.proxy.model import PORT_MAX, Endpoint, ServiceKey, ServicePortName
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,19 +135,15 @@ class SliceCache:
                     known = merged.setdefault(name, {})
                     room = most - len(known)
                     sources = held.endpoints if room >= len(held.endpoints) else held.endpoints[: max(0, room)]
-                    self._merge(sources, held.age[1], number, known, trusted=service == API_SERVICE)
+                    self._merge(sources, held.age[1], number, known)
         return merged
 
-    def _merge(
-        self, sources: tuple[SliceEndpoint, ...], slice_key: str, port: int, known: _Merge, *, trusted: bool
-    ) -> None:
-        """Adds one port of one slice to *known*; *trusted*: of the API server.  A start reads every endpoint of the cluster here: mind each line."""
+    def _merge(self, sources: tuple[SliceEndpoint, ...], slice_key: str, port: int, known: _Merge) -> None:
+        """Adds one port of one slice to *known*.  A start reads every endpoint of the cluster here: mind each line."""
         family, node_name = self._family, self._node_name
-        # A server that listens on loopback alone says so, for programs of its own host.
-        address_of = canonical_of if trusted else ordinary_of
         suffix, prefix = (f":{port}", "") if family == "IPv4" else (f"]:{port}", "[")
         for source in sources:
-            ip = address_of(source.addresses[0], family) if source.addresses else None
+            ip = ordinary_of(source.addresses[0], family) if source.addresses else None
             if ip is None:
                 continue
             conditions, hints = source.conditions, source.hints

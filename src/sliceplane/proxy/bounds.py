@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-#: ports of a Service
-PORTS_MAX: Final = 10_000
+#: ports of a Service; there are 2,768 node ports, unless an API server is told otherwise
+PORTS_MAX: Final = 5_000
 #: external destinations of a Service in one family: addresses times ports
 DESTINATIONS_MAX: Final = 1_000
 #: rules for source ranges: ranges times ports

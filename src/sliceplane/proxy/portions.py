@@ -17,8 +17,9 @@ from sliceplane.proxy.model import ServiceKey, ServicePort
 
 #: more ports make a Service large; what fewer may ask for is bounded (``bounds``)
 LARGE: Final = 16
-#: what large Services may change in one write; some 0.2 s of nft's
-PORTION: Final = 1_000
+#: what large Services may change in one write; some 0.3 s of the kernel's.  Each portion looks at its whole Service
+#: again, so it must not be small beside the largest Service that ``bounds`` allow
+PORTION: Final = 4_000
 
 Ports = tuple[ServicePort, ...]
 

@@ -30,6 +30,7 @@ from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.grounds import Ground
 from sliceplane.proxy.model import (
     API_SERVICE,
+    Endpoint,
     PortState,
     ServiceChange,
     ServiceKey,
@@ -43,6 +44,7 @@ from sliceplane.proxy.slicecache import Found, Held, SliceCache
 
 _NO_EXCESS = Excess()
 V = TypeVar("V")
+_Found = dict[ServicePortName, list[Endpoint]]
 
 
 class ServiceTracker:
@@ -193,7 +195,7 @@ class ServiceTracker:
             found = self._slices.endpoints(key)
             told, spent = self._portions.advance(key, wanted, lambda port: len(found.get(port.name, ())), budget)  # noqa: B023  # called at once
             budget -= spent
-            yield self._change(key, told)
+            yield self._change(key, told, found)
 
     @property
     def behind(self) -> bool:
@@ -206,15 +208,17 @@ class ServiceTracker:
         self._triggers = {}
         return tuple(taken)
 
-    def _change(self, key: ServiceKey, ports: tuple[ServicePort, ...]) -> ServiceChange:
-        states = self._states(key, ports)
+    def _change(self, key: ServiceKey, ports: tuple[ServicePort, ...], found: _Found | None = None) -> ServiceChange:
+        """*found*: its endpoints, if they are known already."""
+        if found is None:
+            found = self._slices.endpoints(key) if ports else {}
+        states = self._states(ports, found)
         self._note_unserved(key)
         asked_at = self._health_ports.get(key, 0)
         complete = not self._portions.is_waiting(key)
         if not asked_at:
             return ServiceChange(key, states, complete=complete)
-        found = self._slices.endpoints(key).values()
-        ready = {endpoint.ip for endpoints in found for endpoint in endpoints if endpoint.ready and endpoint.is_local}
+        ready = {endpoint.ip for endpoints in found.values() for endpoint in endpoints if endpoint.ready and endpoint.is_local}
         return ServiceChange(key, states, asked_at, len(ready), complete)
 
     def _note_unserved(self, key: ServiceKey) -> None:
@@ -241,16 +245,14 @@ class ServiceTracker:
 
     def state(self, key: ServiceKey) -> tuple[PortState, ...]:
         """What *key* is now, one entry per service port.  O(the Service)."""
-        return self._states(key, self._honoured(key))
+        ports = self._honoured(key)
+        return self._states(ports, self._slices.endpoints(key)) if ports else ()
 
     def _honoured(self, key: ServiceKey) -> tuple[ServicePort, ...]:
         return self._claims.honoured(key, self._services.get(key, ()))
 
-    def _states(self, key: ServiceKey, ports: tuple[ServicePort, ...]) -> tuple[PortState, ...]:
-        if not ports:
-            return ()
-        endpoints = self._slices.endpoints(key)
-        return tuple(PortState(port, categorize(endpoints.get(port.name, ()), port, self._topology)) for port in ports)
+    def _states(self, ports: tuple[ServicePort, ...], found: _Found) -> tuple[PortState, ...]:
+        return tuple(PortState(port, categorize(found.get(port.name, ()), port, self._topology)) for port in ports)
 
     def origins(self, key: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[Found]]:
         """Where the endpoints of *key* come from, see ``SliceCache.origins``."""

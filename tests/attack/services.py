@@ -112,7 +112,9 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
             for number, host in ((1, made.node), (2, made.other_node)):
                 name = f"node-{number}"
                 pods = POD_RANGE if number == 2 else "10.11.0.0/24"
-                await made.create(Nodes, "", {"metadata": {"name": name}, "spec": {"podCIDR": pods, "podCIDRs": [pods]}})
+                await made.create(
+                    Nodes, "", {"metadata": {"name": name}, "spec": {"podCIDR": pods, "podCIDRs": [pods]}}
+                )
                 told = {"status": {"addresses": [{"type": "InternalIP", "address": host.ip4}]}}
                 await client.patch(Nodes, "", name, encode(told), patch_type="merge", subresource="status")
             yield made
@@ -208,7 +210,9 @@ async def churn(folder: Path) -> Sequence[Figure]:
                 sizes.append(process.rss_mib())
             listed = made.node.exec(["nft", "list", "table", "ip", "sliceplane"]).stdout
             return (
-                Figure("memory after the last round over that after the second", round(sizes[-1] - sizes[1]), "MiB", 15),
+                Figure(
+                    "memory after the last round over that after the second", round(sizes[-1] - sizes[1]), "MiB", 15
+                ),
                 Figure("rules of Services that are gone", listed.count("198.18."), "lines", 0),
                 Figure("chains of Services that are gone", listed.count(f"{EVIL}/"), "lines", 0),
                 alive(process),

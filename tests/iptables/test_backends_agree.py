@@ -246,5 +246,7 @@ def test_a_load_balancers_address_that_others_claim_stays_with_its_service() -> 
     place = {"known": True, "zone": "a", "cidr": True, "detect": "pods", "masquerade_all": False}
     for shapes in ([shape, {**evil, "claims": ()}, evil], [evil, shape, {**evil, "claims": ()}]):
         number = 1 + shapes.index(shape)
-        for answer in both_of(world, place, shapes).send(f"{world.external}{number}", 80, "tcp", "8.8.8.8", "forwarded"):
+        for answer in both_of(world, place, shapes).send(
+            f"{world.external}{number}", 80, "tcp", "8.8.8.8", "forwarded"
+        ):
             assert {to for _, to, _ in answer} == {"10.0.0.2 8080"}

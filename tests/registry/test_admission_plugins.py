@@ -33,7 +33,7 @@ def test_denied_as_upstream_denies() -> None:
     assert str(caught.value) == 'services "s" is forbidden: Use of external IPs is denied by admission control'
     api.create(Services, service())
     with pytest.raises(StatusError, match="Use of external IPs is denied"):
-        api.update(Services, service("203.0.113.1"))
+        api.update(Services, "s", service("203.0.113.1"))
     with pytest.raises(StatusError, match="Use of external IPs is denied"):
         api.patch(Services, "s", {"spec": {"externalIPs": ["203.0.113.1"]}})
 
@@ -48,7 +48,7 @@ def test_those_that_are_there_stay_and_may_become_fewer() -> None:
     api.patch(Services, "s", {"spec": {"externalIPs": ["203.0.113.2"]}})
     with pytest.raises(StatusError, match="Use of external IPs is denied"):
         api.patch(Services, "s", {"spec": {"externalIPs": ["203.0.113.2", "203.0.113.1"]}})
-    api.patch(Services, "s", {"spec": {"externalIPs": None}})
+    api.patch(Services, "s", {"spec": {"externalIPs": None, "externalTrafficPolicy": None}})
 
 
 def test_a_plugin_that_is_not_there_is_a_usage_error() -> None:

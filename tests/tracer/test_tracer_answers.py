@@ -366,6 +366,10 @@ def test_an_endpoint_that_is_itself_a_cluster_ip() -> None:
     assert answer.reason.endswith("leads to 1 endpoint, and each is refused there")
 
 
+def refused(name: str) -> str:
+    return f"Service prod/{name} asks for this destination and does not get it"
+
+
 def test_two_services_with_one_address() -> None:
     shared = {"externalIPs": ["198.51.100.99"]}
     answer = ask(
@@ -377,10 +381,7 @@ def test_two_services_with_one_address() -> None:
     )
     assert answer.service is not None
     assert (answer.service.name, set(shares(answer))) == ("api", {"10.1.1.1", "10.1.2.1"})
-    assert answer.notes == (
-        "Service prod/zeta asks for this destination and does not get it: "
-        "198.51.100.99 port 80/TCP is served for Service prod/api",
-    )
+    assert answer.notes == (f"{refused('zeta')}: 198.51.100.99 port 80/TCP is served for Service prod/api",)
 
 
 @pytest.mark.parametrize(
@@ -409,10 +410,7 @@ def test_a_cluster_ip_that_another_service_asks_for() -> None:
     answer = ask(evil, slice_of("evil-1", [ep("10.1.9.9")], of="a-evil"), service(), slice_of("api-1", [*TWO]))
     assert answer.service is not None
     assert (answer.service.name, set(shares(answer))) == ("api", {"10.1.1.1", "10.1.2.1"})
-    assert answer.notes == (
-        "Service prod/a-evil asks for this destination and does not get it: "
-        "10.96.0.10 is the cluster IP of Service prod/api",
-    )
+    assert answer.notes == (f"{refused('a-evil')}: 10.96.0.10 is the cluster IP of Service prod/api",)
 
 
 def test_what_could_not_be_read_is_told() -> None:

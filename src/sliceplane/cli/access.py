@@ -30,7 +30,11 @@ class AdmissionType(click.ParamType[frozenset[str]]):
         names = {name.strip() for name in str(value).split(",") if name.strip()}
         for name in sorted(names - {*ALWAYS, *OPTIONAL}):
             there = ", ".join((*OPTIONAL, *ALWAYS))
-            self.fail(f"there is no admission plug-in {name!r} here; there are {there} (the last three are always on)", param, ctx)
+            self.fail(
+                f"there is no admission plug-in {name!r} here; there are {there} (the last three are always on)",
+                param,
+                ctx,
+            )
         return frozenset(names & set(OPTIONAL))
 
 

@@ -7,7 +7,8 @@ object alone, so it is the same on every node:
 
 * ports in the order of the spec;
 * addresses in the order of the object, those of load balancers before external IPs, and each with all its ports;
-* source ranges in the order of their numbers (who is in a range beyond the bound may not pass);
+* source ranges, of the first ``READ_MAX`` that are listed, in the order of their numbers (who is in a range beyond the
+  bound may not pass);
 * endpoints from the oldest slice to the newest (``slicecache``).
 """
 
@@ -21,6 +22,8 @@ PORTS_MAX: Final = 5_000
 DESTINATIONS_MAX: Final = 1_000
 #: rules for source ranges: ranges times ports
 SOURCES_MAX: Final = 10_000
+#: entries of a list that are read at all: 100,000 of them take a second of the parser's
+READ_MAX: Final = 10_000
 #: targets of a Service in one family: endpoints times ports; twice the largest Service that was measured
 TARGETS_MAX: Final = 250_000
 #: hints of one endpoint for zones, and for nodes (upstream's validation: maxZoneHints, maxNodeHints)

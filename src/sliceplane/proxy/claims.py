@@ -313,4 +313,3 @@ def _places_of(ports: tuple[ServicePort, ...]) -> _Asked:
 
 def _number(ip: str) -> int:
     return int(ipaddress.ip_address(ip))
-

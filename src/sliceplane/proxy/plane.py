@@ -42,6 +42,8 @@ class PlaneConfig:
     rules: RulesConfig = field(default_factory=RulesConfig)
     #: trigger times before it (the start of the process) are not measured
     since: float = 0.0
+    #: TCP ports that the proxy itself listens on: no Service gets them as node ports
+    own_ports: tuple[int, ...] = ()
 
 
 class Write(Protocol):
@@ -105,6 +107,7 @@ class Plane:
         around = surroundings(config.rules, family, self._node)
         self._facts = NodeFacts("", around.detector)
         self._tracker = ServiceTracker(family, config.node_name, since=config.since)
+        self._tracker.reserve_ports("the node proxy", [("TCP", port) for port in config.own_ports])
         self._rules = rules
         rules.set_surroundings(around, ())
         self._schedule = Schedule(min_period_s=config.min_period_s)

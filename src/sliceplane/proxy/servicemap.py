@@ -9,7 +9,7 @@ from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME
 from sliceplane.kit.ip import Family, networks
 from sliceplane.proxy.addresses import canonical_of, ordinary_of
-from sliceplane.proxy.bounds import DESTINATIONS_MAX, PORTS_MAX, SOURCES_MAX, Excess, share
+from sliceplane.proxy.bounds import DESTINATIONS_MAX, PORTS_MAX, READ_MAX, SOURCES_MAX, Excess, share
 from sliceplane.proxy.model import PORT_MAX, PROTOCOLS, ServiceKey, ServicePort, ServicePortName
 
 #: types of Service whose externalTrafficPolicy is looked at; ClusterIP only where it has external IPs
@@ -54,12 +54,13 @@ def read(service: Service, family: Family) -> tuple[tuple[ServicePort, ...], Exc
             numbers.setdefault(ServicePortName(key, port.name, port.protocol), (port.port, node_port))
     served = list(numbers.items())[:PORTS_MAX]
     ingress = service.status.load_balancer.ingress or ()
-    all_vips = _of_family([entry.ip for entry in ingress if entry.ip_mode in {None, "", "VIP"}], family)
-    all_external = _of_family(spec.external_ips or (), family)
+    all_vips = _of_family([entry.ip for entry in ingress[:READ_MAX] if entry.ip_mode in {None, "", "VIP"}], family)
+    externals, sources = spec.external_ips or (), spec.load_balancer_source_ranges or ()
+    all_external = _of_family(externals[:READ_MAX], family)
     most = share(DESTINATIONS_MAX, len(served))
     vips = all_vips[:most]
     external = all_external[: most - len(vips)]
-    all_ranges = networks(spec.load_balancer_source_ranges or (), family)
+    all_ranges = networks(sources[:READ_MAX], family)
     if any(network.endswith("/0") for network in all_ranges):
         all_ranges = ()
     ranges = all_ranges[: share(SOURCES_MAX, len(served))]
@@ -78,8 +79,9 @@ def read(service: Service, family: Family) -> tuple[tuple[ServicePort, ...], Exc
         )
         for name, (number, node_port) in served
     )
-    left = len(all_vips) + len(all_external) - len(vips) - len(external)
-    return ports, Excess(len(numbers) - len(served), left, len(all_ranges) - len(ranges))
+    left = len(all_vips) + len(all_external) - len(vips) - len(external) + len(externals[READ_MAX:])
+    left_ranges = len(all_ranges) - len(ranges) + len(sources[READ_MAX:])
+    return ports, Excess(len(numbers) - len(served), left, left_ranges)
 
 
 def why_not_served(service: Service) -> str:

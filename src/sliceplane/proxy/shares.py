@@ -25,4 +25,3 @@ def with_share(shares: Shares[V], key: ServiceKey, value: tuple[V] | None) -> Sh
 
 def _key_of(share: tuple[ServiceKey, object]) -> ServiceKey:
     return share[0]
-

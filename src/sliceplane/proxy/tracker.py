@@ -25,7 +25,7 @@ from sliceplane.kit.times import parse_time
 from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.bounds import Excess
 from sliceplane.proxy.categorize import categorize
-from sliceplane.proxy.claims import Claims, Refusal
+from sliceplane.proxy.claims import Claims
 from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.grounds import Ground
 from sliceplane.proxy.model import (
@@ -107,6 +107,10 @@ class ServiceTracker:
     def on_withheld(self, withheld: bool) -> tuple[ServiceKey, ...]:
         """Whether external IPs wait for the Nodes to be known; the Services that were marked."""
         return self._mark(self._claims.withhold(withheld))
+
+    def reserve_ports(self, owner: str, ports: Iterable[tuple[str, int]]) -> None:
+        """(protocol, port) that a program of this node listens on.  Before the first Service."""
+        self._claims.reserve_ports(owner, ports)
 
     @property
     def claims(self) -> Claims:
@@ -218,7 +222,12 @@ class ServiceTracker:
         complete = not self._portions.is_waiting(key)
         if not asked_at:
             return ServiceChange(key, states, complete=complete)
-        ready = {endpoint.ip for endpoints in found.values() for endpoint in endpoints if endpoint.ready and endpoint.is_local}
+        ready = {
+            endpoint.ip
+            for endpoints in found.values()
+            for endpoint in endpoints
+            if endpoint.ready and endpoint.is_local
+        }
         return ServiceChange(key, states, asked_at, len(ready), complete)
 
     def _note_unserved(self, key: ServiceKey) -> None:

@@ -133,14 +133,16 @@ class NodeProxy:
         host_addresses: Callable[[], Awaitable[tuple[str, ...]]] = _no_addresses,
         listen: Listen = listening_in(""),  # noqa: B008  # a function without state
         api_timeout_s: float | None = None,
+        own_ports: tuple[int, ...] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """*flows*: who forgets stale UDP flows (``None``: nobody).  *host_addresses*: what the host's interfaces have,
         asked only where flags name node ports by networks.  *listen* opens the sockets of health check node ports.
-        *sync_period_s*: ``None`` is ``LOOK_PERIOD_S``; *api_timeout_s*: see ``Inputs``."""
+        *sync_period_s*: ``None`` is ``LOOK_PERIOD_S``; *api_timeout_s*: see ``Inputs``.
+        *own_ports*: of our pages; no Service gets them as node ports."""
         self._gates = gates or Gates()
         self._rules = rules or RulesConfig()
-        config = PlaneConfig(node_name=node_name, min_period_s=min_period_s, rules=self._rules, since=clock())
+        config = PlaneConfig(node_name, min_period_s, self._rules, since=clock(), own_ports=own_ports)
         self.watches = watches(node_name, self._gates)
         self.samples = ProxySamples(backend.mode, backend.ways)
         self._endpoints_key = self.watches[1].resource.key

@@ -37,9 +37,7 @@ _log = get_logger("node-proxy")
 class ProxyClaims:
     """Of one node proxy.  *clock* tells seconds since the epoch; *wake*: a plane may have something to write."""
 
-    def __init__(
-        self, planes: tuple[Plane, ...], *, clock: Callable[[], float], wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, planes: tuple[Plane, ...], *, clock: Callable[[], float], wake: Callable[[], None]) -> None:
         self._planes = planes
         self._wake = wake
         self._clock = clock

@@ -152,4 +152,3 @@ def _notes(decision: Decision, targets: tuple[EndpointView, ...]) -> tuple[str, 
 
 def _tells_nobody_apart(decision: Decision) -> bool:
     return decision.run.plane.facts.detector is None and not decision.inquiry.settings.rules.masquerade_all
-

@@ -38,12 +38,13 @@ def test_each_claim_that_is_not_honoured_is_one_event_with_who_has_it() -> None:
     made.create(Services, service("victim", clusterIP="10.96.0.7"))
     assert told(made) == []
     made.create(Services, service("evil", "10.96.0.7", "10.96.77.77", "192.168.7.1", "10.11.0.9", "203.0.113.1"), "aaa")
+    taken = "10.96.0.7 is the cluster IP of Service default/victim"
+    of_range = "10.96.77.77 belongs to ServiceCIDR kubernetes"
     assert told(made) == [
         (
             "evil",
             "AddressNotServed",
-            "no node serves what is another's: 10.11.0.9 belongs to Node node-1; 10.96.0.7 is the cluster IP of "
-            "Service default/victim; 10.96.77.77 belongs to ServiceCIDR kubernetes; and 1 more",
+            f"no node serves what is another's: 10.11.0.9 belongs to Node node-1; {taken}; {of_range}; and 1 more",
         )
     ]
     made.patch(Services, "evil", {"metadata": {"labels": {"a": "b"}}}, namespace="aaa")

@@ -61,7 +61,7 @@ def test_others_do_not_wait_for_a_service_of_very_many_ports(
     assert len(sizes) >= 4
     assert max(sizes) < 12 * 150
     assert {machine_answers(machine, "172.30.0.9", port) for port in (1, 150, 300)} == {
-        ("10.0.0.2 %d" % port, "10.0.0.3 %d" % port) for port in (1, 150, 300)
+        (f"10.0.0.2 {port}", f"10.0.0.3 {port}") for port in (1, 150, 300)
     }
     machine.drop(big(1, 300))
     one_write(machine)

@@ -26,8 +26,6 @@ SOURCES_MAX: Final = 10_000
 READ_MAX: Final = 10_000
 #: targets of a Service in one family: endpoints times ports; twice the largest Service that was measured
 TARGETS_MAX: Final = 250_000
-#: hints of one endpoint for zones, and for nodes (upstream's validation: maxZoneHints, maxNodeHints)
-HINTS_MAX: Final = 8
 
 
 class Excess(NamedTuple):

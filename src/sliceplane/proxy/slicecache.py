@@ -32,9 +32,10 @@ from typing import NamedTuple
 
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointPort, EndpointSlice
 from sliceplane.api.discovery import Endpoint as SliceEndpoint
+from sliceplane.heuristics.types import HINTS_MAX
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.addresses import ordinary_of
-from sliceplane.proxy.bounds import HINTS_MAX, TARGETS_MAX, share
+from sliceplane.proxy.bounds import TARGETS_MAX, share
 from sliceplane.proxy.model import PORT_MAX, Endpoint, ServiceKey, ServicePortName
 
 

@@ -1,6 +1,6 @@
 """Admission that an operator switches on, under upstream's names (``--enable-admission-plugins``).
 
-``DenyServiceExternalIPs`` is off unless it is asked for, as upstream (CVE-2020-8554, plugin/pkg/admission/serviceexternalips):
+``DenyServiceExternalIPs`` is off unless it is asked for, as upstream (CVE-2020-8554, KEP-2200):
 node proxies see to it that an external IP takes nothing that is another's, but addresses outside the cluster are known
 to nobody here, and who may ask for them is for an operator to say.
 """

@@ -35,6 +35,7 @@ FREE_IP = "203.0.113.9"
 WAIT_SECONDS_MAX = 5.0
 GROWTH_MIB_MAX = 100.0
 STALL_ADDRESSES, STALL_PORTS = 5_000, 80
+MANY_PORTS = 5_000
 CHURN_ROUNDS, CHURN_SERVICES = 5, 2_000
 
 
@@ -219,6 +220,45 @@ async def churn(folder: Path) -> Sequence[Figure]:
             )
 
 
+async def two_modes(folder: Path) -> Sequence[Figure]:
+    async with stage(folder) as made:
+        await made.service(GOOD, "first", made.victim, clusterIP=VICTIM_IP)
+        with proxy(made, folder, "--proxy-mode", "nftables") as process:
+            await made.wait_for("victim", VICTIM_IP)
+            started = 0
+            with contextlib.suppress(RuntimeError), proxy(made, folder, "--proxy-mode", "iptables"):
+                started = 1
+                await asyncio.sleep(1.0)
+            there = "table ip sliceplane" in made.node.exec(["nft", "list", "tables"]).stdout
+            return (
+                Figure("proxies of another mode that started", started, "proxies", 0),
+                Figure("tables that the first one lost", float(not there), "tables", 0),
+                Figure("clients that nobody answers", float(await made.answer(VICTIM_IP) != "victim"), "clients", 0),
+                alive(process),
+            )
+
+
+async def many_ports(folder: Path) -> Sequence[Figure]:
+    async with stage(folder) as made:
+        await made.service(GOOD, "first", made.victim, clusterIP=VICTIM_IP)
+        with proxy(made, folder) as process:
+            await made.wait_for("victim", VICTIM_IP)
+            before = process.rss_mib()
+            ports = [port(number) for number in range(1, 1 + MANY_PORTS)]
+            await made.service(EVIL, "wide", made.evil, ports=ports, clusterIP=LATER_IP)
+            longest = 0.0
+            for number in range(5):
+                address = f"10.96.2.{number + 1}"
+                await made.service(GOOD, f"later-{number}", made.victim, clusterIP=address)
+                longest = max(longest, await made.wait_for("victim", address))
+            await made.wait_for("evil", LATER_IP)
+            return (
+                Figure("longest wait of another Service", round(longest, 2), "s", WAIT_SECONDS_MAX),
+                Figure("memory that it took at its peak", round(process.rss_mib(peak=True) - before), "MiB", 150),
+                alive(process),
+            )
+
+
 ATTACKS = (
     Attack(
         "services-take-addresses",
@@ -229,6 +269,16 @@ ATTACKS = (
         "services-stall-nodes",
         f"one Service of {STALL_ADDRESSES:,} externalIPs and {STALL_PORTS} ports holds up the rules of all others",
         stall_nodes,
+    ),
+    Attack(
+        "services-many-ports",
+        f"one Service of {MANY_PORTS:,} ports, which are as many chains and rules, holds up the others",
+        many_ports,
+    ),
+    Attack(
+        "services-two-modes",
+        "a second node proxy of another mode starts on the same node, and takes the first one's rules away",
+        two_modes,
     ),
     Attack(
         "services-churn",

@@ -10,7 +10,7 @@ from sliceplane.shell.controllers import DiscoveryConfig, Entry, default_control
 ALL = (
     *("endpointslice-controller", "endpoints-controller", "endpointslice-mirroring-controller"),
     *("garbage-collector-controller", "namespace-controller", "resourcequota-controller"),
-    *("serviceaccount-controller", "traffic-distribution-controller"),
+    *("serviceaccount-controller", "service-claims-controller", "traffic-distribution-controller"),
 )
 
 

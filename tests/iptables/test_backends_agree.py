@@ -32,6 +32,18 @@ class World:
     allowed: str
     cidr: str
 
+    def claimed(self, what: str, of: int) -> str:
+        """An address that is another's, as an external IP: of Service number *of*, say; ``free`` is nobody's."""
+        return {
+            "cluster_ip": f"{self.cluster_ip}{of}",
+            "node": self.node,
+            "pod": f"{self.pod}{of}",
+            "vip": f"{self.external}{of}",
+            "external": f"{self.external}1{of}",
+            "free": f"{self.external}99",
+            "range": f"{self.cluster_ip}77",
+        }[what]
+
 
 WORLDS = {
     "IPv4": World(
@@ -72,6 +84,7 @@ shapes = st.fixed_dictionaries(
         "external_ip": st.booleans(),
         "mode": st.sampled_from(["VIP", "Proxy"]),
         "ranges": st.sampled_from([(), ("allowed",), ("allowed", "node")]),
+        "claims": st.sampled_from([(), (), ("cluster_ip",), ("node", "pod"), ("vip", "external"), ("free", "range")]),
         "endpoints": endpoints,
     }
 )
@@ -97,9 +110,11 @@ def objects_of(world: World, number: int, shape: dict[str, Any]) -> list[Any]:
             for at, port in enumerate(PORTS)
         ],
     }
-    if shape["external_ip"]:
-        spec["externalIPs"] = [f"{world.external}1{number}"]
-    if shape["external_ip"] or shape["type"] != "ClusterIP":
+    wanted = [f"{world.external}1{number}"] if shape["external_ip"] else []
+    wanted += [world.claimed(what, number % 3 + 1) for what in shape["claims"]]
+    if wanted:
+        spec["externalIPs"] = wanted
+    if wanted or shape["type"] != "ClusterIP":
         spec["externalTrafficPolicy"] = shape["external"]
     if shape["type"] == "LoadBalancer":
         spec["ingress"] = [{"ip": f"{world.external}{number}", "ipMode": shape["mode"]}]
@@ -139,7 +154,7 @@ def both_of(world: World, place: dict[str, Any], shapes: list[dict[str, Any]]) -
 #: every packet: to whom, to which Service's, to which of its ports, from whom, on which path, through which interface
 PACKETS = tuple(
     product(
-        ("cluster_ip", "vip", "external", "node", "pod", "nobody"),
+        ("cluster_ip", "vip", "external", "node", "node http", "pod", "pod http", "free", "nobody"),
         NUMBERS,
         (0, 1, 2, 3),
         ("outside", "node", "pod1", "pod3", "vip"),
@@ -162,23 +177,76 @@ def test_iptables_does_with_packets_what_nftables_does(
 ) -> None:
     world = WORLDS[family]
     both = both_of(world, place, shapes)
-    for to, number, at, source, path, iif in PACKETS[first::STRIDE]:
-        proto, port = (("tcp", 80), ("udp", 53), ("sctp", 80), ("tcp", 99))[at]
-        destinations = {
-            "cluster_ip": (f"{world.cluster_ip}{number}", port),
-            "vip": (f"{world.external}{number}", port),
-            "external": (f"{world.external}1{number}", port),
-            "node": (world.node, 30000 + 10 * number + at),
-            "pod": (f"{world.pod}{number}", 8080),
-            "nobody": (f"{world.cluster_ip}77", port),
-        }
-        sources = {
-            "outside": world.outside,
-            "node": world.node,
-            "pod1": f"{world.pod}1",
-            "pod3": f"{world.pod}3",
-            "vip": f"{world.external}{number}",
-        }
-        packet = (*destinations[to], proto, sources[source], path)
+    for row in PACKETS[first::STRIDE]:
+        packet, iif = packet_of(world, row)
         nft, iptables = both.send(*packet, iif=iif)
         assert iptables == nft, (packet, iif)
+
+
+def packet_of(world: World, row: tuple[Any, ...]) -> tuple[tuple[Any, ...], str]:
+    to, number, at, source, path, iif = row
+    proto, port = (("tcp", 80), ("udp", 53), ("sctp", 80), ("tcp", 99))[at]
+    destinations = {
+        "cluster_ip": (f"{world.cluster_ip}{number}", port),
+        "vip": (f"{world.external}{number}", port),
+        "external": (f"{world.external}1{number}", port),
+        "node": (world.node, 30000 + 10 * number + at),
+        "node http": (world.node, port),
+        "pod": (f"{world.pod}{number}", 8080),
+        "pod http": (f"{world.pod}{number}", port),
+        "free": (f"{world.external}99", port),
+        "nobody": (f"{world.cluster_ip}77", port),
+    }
+    sources = {
+        "outside": world.outside,
+        "node": world.node,
+        "pod1": f"{world.pod}1",
+        "pod3": f"{world.pod}3",
+        "vip": f"{world.external}{number}",
+    }
+    return (*destinations[to], proto, sources[source], path), iif
+
+
+@given(
+    st.sampled_from(sorted(WORLDS)),
+    nodes,
+    st.lists(shapes, min_size=3, max_size=3),
+    st.integers(0, STRIDE - 1),
+)
+def test_what_a_service_claims_changes_nothing_for_those_whose_it_is(
+    family: str, place: dict[str, Any], shapes: list[dict[str, Any]], first: int
+) -> None:
+    """Cluster IPs, load balancers' addresses, Nodes and Pods: the same packets, with the claims and without them."""
+    world = WORLDS[family]
+    place = {**place, "known": True, "cidr": True, "detect": "pods"}
+    claimed = both_of(world, place, shapes)
+    plain = both_of(world, place, [{**shape, "claims": ()} for shape in shapes])
+    for row in PACKETS[first::STRIDE]:
+        if row[0] in {"external", "free"} or "vip" in row:
+            continue
+        packet, iif = packet_of(world, row)
+        assert claimed.send(*packet, iif=iif) == plain.send(*packet, iif=iif), (packet, iif)
+
+
+def test_a_load_balancers_address_that_others_claim_stays_with_its_service() -> None:
+    """Whatever the order of names: the claimants sort before and behind it."""
+    world = WORLDS["IPv4"]
+    shape = {
+        "type": "LoadBalancer",
+        "internal": "Cluster",
+        "external": "Cluster",
+        "affinity": "None",
+        "external_ip": False,
+        "mode": "VIP",
+        "ranges": (),
+        "claims": (),
+        "endpoints": [(2, {})],
+    }
+    evil = {**shape, "type": "ClusterIP", "claims": ("vip",), "endpoints": [(4, {})]}
+    place = {"known": True, "zone": "a", "cidr": True, "detect": "pods", "masquerade_all": False}
+    for shapes in ([shape, {**evil, "claims": ()}, evil], [evil, shape, {**evil, "claims": ()}]):
+        number = 1 + shapes.index(shape)
+        for answer in both_of(world, place, shapes).send(
+            f"{world.external}{number}", 80, "tcp", "8.8.8.8", "forwarded"
+        ):
+            assert {to for _, to, _ in answer} == {"10.0.0.2 8080"}

@@ -6,18 +6,22 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from sliceplane.api import codec
 from sliceplane.api.core import Node, Pod, Service
-from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, ServiceCIDRs, Services
 from sliceplane.informer.changes import Change
+from sliceplane.kit.rng import Rng
 from sliceplane.nft.layout import CLUSTER_IPS_CHECK
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import Memory, TableRef, Transaction
+from sliceplane.proxy import tracker
 from sliceplane.shell import node_proxy
+from sliceplane.shell.client.base import ListPage, WatchMessage
 from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.nft_runner import NftError
 from sliceplane.shell.node_proxy import FAMILIES, NodeProxy
@@ -361,3 +365,102 @@ async def test_a_table_that_others_may_have_changed_is_written_anew_before_its_t
         await asyncio.sleep(0.1)
         assert len(runner.texts) == 2, "once"
     assert runner.texts[1] == runner.texts[0]
+
+
+class _Api:
+    """A server that answers lists with nothing until it is told otherwise, and remembers what was listed."""
+
+    server = "https://192.0.2.77:6443"
+
+    def __init__(self) -> None:
+        self.listed: list[tuple[str, str]] = []
+        self.nodes: tuple[bytes, ...] = ()
+        self.services: tuple[bytes, ...] = ()
+        self.may_list_nodes = asyncio.Event()
+
+    async def list(self, resource: Any, *, field_selector: str = "", **ignored: Any) -> ListPage:
+        self.listed.append((resource.key, field_selector))
+        if resource is Nodes and not field_selector:
+            await self.may_list_nodes.wait()
+            return ListPage(self.nodes, "9")
+        return ListPage(self.services if resource is Services else (), "9")
+
+    @asynccontextmanager
+    async def watch(self, resource: Any, **ignored: Any) -> AsyncIterator[AsyncIterator[WatchMessage]]:
+        async def events() -> AsyncIterator[WatchMessage]:
+            await asyncio.Event().wait()
+            yield WatchMessage("", b"")
+
+        yield events()
+
+
+def _asking(*external: str) -> bytes:
+    ports = [{"name": "http", "port": 80, "protocol": "TCP"}]
+    spec = {"clusterIP": "172.30.0.9", "ports": ports, "externalIPs": list(external)}
+    return codec.encode(
+        {"metadata": {"namespace": "ns", "name": "asks", "uid": "u", "resourceVersion": "7"}, "spec": spec}
+    )
+
+
+async def test_nodes_are_read_when_an_external_ip_is_asked_for_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_proxy, "NODE_GRACE_S", 0.05)
+    for services, reads in (((), False), ((_asking("203.0.113.1", "192.0.2.9", "192.0.2.77"),), True)):
+        api, runner = _Api(), Runner()
+        api.services = services
+        status = {"addresses": [{"type": "InternalIP", "address": "192.0.2.9"}]}
+        api.nodes = (codec.encode({"metadata": {"name": "n2", "uid": "n", "resourceVersion": "5"}, "status": status}),)
+        proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+        task = asyncio.create_task(proxy.follow(api, Rng(1)))  # type: ignore[arg-type]  # it writes nothing
+        async with asyncio.timeout(5):
+            await settled(proxy)
+            assert ((Nodes.key, "") in api.listed) == reads
+            assert "203.0.113.1" not in runner.texts[-1], "nobody knows yet whose that is"
+            api.may_list_nodes.set()
+            while reads and "203.0.113.1" not in runner.texts[-1]:
+                await asyncio.sleep(0.01)
+        written = "".join(runner.texts)
+        assert "192.0.2.9" not in written, "another Node's"
+        assert "192.0.2.77" not in written, "the API server's, as its client dials it"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class _Slow(Runner):
+    """Lets others run while it writes."""
+
+    async def run(self, text: str) -> None:
+        await asyncio.sleep(0)
+        await super().run(text)
+
+
+async def test_the_lease_does_not_tell_of_what_is_left_for_the_next_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker, "PORTION", 10)
+    runner = _Slow()
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+    async with running(proxy):
+        synced(proxy)
+        await settled(proxy)
+        ports = [{"name": f"p{number}", "port": number, "protocol": "TCP"} for number in range(1, 60)]
+        rows = {
+            "metadata": {
+                "namespace": "ns",
+                "name": "s",
+                "resourceVersion": "77",
+                "labels": {LABEL_SERVICE_NAME: "big"},
+            },
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": ["10.0.0.1"]}],
+            "ports": ports,
+        }
+        spec = {"clusterIP": "172.30.0.8", "ports": ports}
+        big = codec.decode(codec.encode({"metadata": {"namespace": "ns", "name": "big"}, "spec": spec}), Service)
+        proxy.on_change(Change(Services.key, None, big))
+        proxy.on_change(Change(EndpointSlices.key, None, codec.decode(codec.encode(rows), EndpointSlice)))
+        told = []
+        (plane,) = proxy._planes
+        while not told or plane.behind or plane.freshness.pending_since is not None:
+            await asyncio.sleep(0)
+            told.append((plane.behind, proxy.progress.revision))
+        assert any(behind for behind, _ in told)
+        assert all(revision == 0 for behind, revision in told if behind), told
+        assert proxy.progress.revision == 77

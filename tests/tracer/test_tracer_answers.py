@@ -366,6 +366,10 @@ def test_an_endpoint_that_is_itself_a_cluster_ip() -> None:
     assert answer.reason.endswith("leads to 1 endpoint, and each is refused there")
 
 
+def refused(name: str) -> str:
+    return f"Service prod/{name} asks for this destination and does not get it"
+
+
 def test_two_services_with_one_address() -> None:
     shared = {"externalIPs": ["198.51.100.99"]}
     answer = ask(
@@ -377,7 +381,36 @@ def test_two_services_with_one_address() -> None:
     )
     assert answer.service is not None
     assert (answer.service.name, set(shares(answer))) == ("api", {"10.1.1.1", "10.1.2.1"})
-    assert answer.notes == ("Service prod/zeta claims this address and port too; the first by name counts",)
+    assert answer.notes == (f"{refused('zeta')}: 198.51.100.99 port 80/TCP is served for Service prod/api",)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "holder"),
+    [
+        ("192.0.2.2", "192.0.2.2 belongs to Node node-b"),
+        ("10.1.2.1", "10.1.2.1 belongs to Pods (--cluster-cidr)"),
+        ("10.96.0.99", "10.96.0.99 belongs to ServiceCIDR kubernetes"),
+    ],
+)
+def test_an_address_that_a_service_asks_for_and_does_not_get(claimed: str, holder: str) -> None:
+    evil = service("evil", "10.96.0.12", externalIPs=[claimed])
+    answer = ask(
+        service(), slice_of("api-1", [*TWO]), evil, slice_of("evil-1", [ep("10.1.9.9")], of="evil"), to=f"{claimed}:80"
+    )
+    assert answer.service is None
+    assert not shares(answer)
+    told = (answer.reason, *answer.notes)
+    # in the range of cluster IPs nobody may pass at all, whoever asks
+    dropped = answer.reason.startswith("10.96.0.99 is in the range")
+    assert dropped or f"Service prod/evil asks for this destination and does not get it: {holder}" in told
+
+
+def test_a_cluster_ip_that_another_service_asks_for() -> None:
+    evil = service("a-evil", "10.96.0.12", externalIPs=["10.96.0.10"])
+    answer = ask(evil, slice_of("evil-1", [ep("10.1.9.9")], of="a-evil"), service(), slice_of("api-1", [*TWO]))
+    assert answer.service is not None
+    assert (answer.service.name, set(shares(answer))) == ("api", {"10.1.1.1", "10.1.2.1"})
+    assert answer.notes == (f"{refused('a-evil')}: 10.96.0.10 is the cluster IP of Service prod/api",)
 
 
 def test_what_could_not_be_read_is_told() -> None:

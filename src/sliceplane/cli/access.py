@@ -17,9 +17,37 @@ if TYPE_CHECKING:
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
+class AdmissionType(click.ParamType[frozenset[str]]):
+    """Names of admission plug-ins; those that are always on may be among them."""
+
+    name = "name,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
+        if isinstance(value, frozenset):
+            return value
+        from sliceplane.registry.admission.plugins import ALWAYS, OPTIONAL
+
+        names = {name.strip() for name in str(value).split(",") if name.strip()}
+        for name in sorted(names - {*ALWAYS, *OPTIONAL}):
+            there = ", ".join((*OPTIONAL, *ALWAYS))
+            self.fail(
+                f"there is no admission plug-in {name!r} here; there are {there} (the last three are always on)",
+                param,
+                ctx,
+            )
+        return frozenset(names & set(OPTIONAL))
+
+
 def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """They reach the command as members of one dictionary, for ``with_access``."""
     options = [
+        click.option(
+            "--enable-admission-plugins",
+            type=AdmissionType(),
+            default="",
+            metavar="NAME,...",
+            help="Admission to switch on: DenyServiceExternalIPs.",
+        ),
         click.option("--advertise-address", type=AddressType(), help="IP that default/kubernetes leads to."),
         click.option(
             "--token-auth-file", type=_FILE, help="Static tokens (CSV: token,user,uid,groups) instead of our own."
@@ -107,6 +135,7 @@ def with_access(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
     return dataclasses.replace(
         config,
         advertise_address=flags["advertise_address"] or "",
+        admission_plugins=flags["enable_admission_plugins"],
         token_auth_file=flags["token_auth_file"],
         client_ca_file=flags["client_ca_file"],
         anonymous=flags["anonymous_auth"],

@@ -174,6 +174,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
 
     from sliceplane.kit.rng import Rng
     from sliceplane.shell.client.http import HttpClient
+    from sliceplane.shell.presence import present
     from sliceplane.shell.proxy_modes import backend_of
     from sliceplane.shell.proxy_report import report_progress
     from sliceplane.shell.proxy_setup import make_proxy, mode_of, prepare, serving
@@ -181,7 +182,6 @@ async def _serve(connection: Connection, process: _Process) -> None:
 
     settings = process.chosen.settings
     backend = backend_of(mode_of(settings), process.netns)
-    await prepare(backend, settings, process.netns)
     clock = loop_clock(time.time())
     proxy = make_proxy(
         process.node_name,
@@ -195,6 +195,8 @@ async def _serve(connection: Connection, process: _Process) -> None:
     stop = asyncio.Event()
     on_stop_signal(stop.set)
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(present(mode_of(settings), process.netns))
+        await prepare(backend, settings, process.netns)
         client = HttpClient(connection)
         stack.push_async_callback(client.close)
         await stack.enter_async_context(serving(proxy, settings))

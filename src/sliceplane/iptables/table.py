@@ -20,8 +20,8 @@ has no endpoints sees only what was not translated.  So refusals come before tra
 have come: a change is ``filter`` (what is new), ``nat``, ``filter`` (what goes).  Nothing that it changes is neither
 served nor refused at any moment.  A whole write is ``filter``, then ``nat``: what changes with it may be, between them.
 
-**Shared places.**  Two Services may want one destination by mistake.  The Service whose key sorts first has it, on
-every node.
+**Shared places.**  Two Services may want one cluster IP by mistake.  The Service whose key sorts first has it, on
+every node.  (Over addresses for clients outside and node ports ``proxy.claims`` has decided before.)
 
 Owned by one ``plane.FamilyPlane``.
 """
@@ -36,6 +36,7 @@ from sliceplane.iptables.found import NOTHING, Found
 from sliceplane.iptables.layout import TABLES, Chain, Table, static_chains
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.model import ServiceChange, ServiceKey
+from sliceplane.proxy.shares import Shares, with_share
 from sliceplane.proxy.surroundings import NodeFacts, Surroundings
 
 _NOTHING = ServiceRules()
@@ -103,7 +104,7 @@ class RestoreState:
         self._node_ports: tuple[str, ...] = ()
         self._services: dict[ServiceKey, ServiceRules] = {}
         self._wanted: dict[Chain, tuple[str, ...]] = {}
-        self._claims: dict[Place, tuple[tuple[ServiceKey, str], ...]] = {}
+        self._claims: dict[Place, Shares[str]] = {}
         self._held: dict[Chain, tuple[str, ...]] = {}
         self._held_shared: dict[Place, str] = {}
         self._marked_chains: set[Chain] = set()
@@ -179,17 +180,18 @@ class RestoreState:
     def force_full(self) -> None:
         self._needs_full = True
 
+    @property
+    def needs_full(self) -> bool:
+        return self._needs_full
+
     def next_deadline(self) -> float | None:
         """Nothing is kept that is out of use."""
         return None
 
     def _claim(self, place: Place, key: ServiceKey, line: str | None) -> None:
-        others = [claim for claim in self._claims.get(place, ()) if claim[0] != key]
-        if line is not None:
-            others.append((key, line))
-            others.sort()
-        if others:
-            self._claims[place] = tuple(others)
+        shares = with_share(self._claims.get(place, ()), key, None if line is None else (line,))
+        if shares:
+            self._claims[place] = shares
         else:
             del self._claims[place]
         self._marked_places.add(place)

@@ -2,7 +2,7 @@
 
 **Shared elements.**  Two Services may want one element: the same local endpoint, or by mistake the same cluster
 IP.  An element stays as long as anyone claims it; if the claims differ, the Service whose key sorts first wins,
-on every node.
+on every node.  (Over addresses for clients outside and node ports ``proxy.claims`` has decided before.)
 
 **Ways in.**  A destination leads to a chain (an element of service-ips) or to a target (one of single-endpoints).  To
 claims both are one element of service-ips; ``layout.home`` says in which map its value is.  While a destination moves
@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from sliceplane.nft.layout import SINGLE_ENDPOINTS, home
 from sliceplane.nft.objects import AddElements, Command, DeleteElements, Item, Key, Target, Value, Verdict
 from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.shares import Shares, with_share
 
 RETIRE_AFTER_S = 1.0
 
@@ -61,7 +62,7 @@ class Elements:
     """See the module.  After ``write_*`` ``on_success`` if the kernel took it."""
 
     def __init__(self) -> None:
-        self._claims: dict[ElementId, tuple[tuple[ServiceKey, Value], ...]] = {}
+        self._claims: dict[ElementId, Shares[Value]] = {}
         self._held: dict[ElementId, Value] = {}
         self._kept: dict[ElementId, tuple[Target, float]] = {}  # and when it may go
         self._marked: set[ElementId] = set()
@@ -69,12 +70,9 @@ class Elements:
 
     def claim(self, element: ElementId, key: ServiceKey, value: tuple[Value] | None) -> None:
         """*key* wants *element* with the value, or no more."""
-        others = [claim for claim in self._claims.get(element, ()) if claim[0] != key]
-        if value is not None:
-            others.append((key, value[0]))
-            others.sort(key=lambda claim: claim[0])
-        if others:
-            self._claims[element] = tuple(others)
+        shares = with_share(self._claims.get(element, ()), key, value)
+        if shares:
+            self._claims[element] = shares
         else:
             del self._claims[element]
         self._marked.add(element)

@@ -34,6 +34,10 @@ class _Rules:
         self.next_deadline = table.next_deadline
         self.check = table.check
 
+    @property
+    def needs_full(self) -> bool:
+        return self._table.needs_full
+
     def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
         changed = self._table.set_surroundings(around)
         return self._table.set_service(_NODE, node_port_addresses(node_ports)) or changed

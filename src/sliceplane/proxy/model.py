@@ -27,6 +27,10 @@ class ServiceKey(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
+#: the Service of the API server, whose endpoints the server itself writes
+API_SERVICE = ServiceKey("default", "kubernetes")
+
+
 class ServicePortName(NamedTuple):
     """What endpoints and service ports meet by: the Service, the port's name and its protocol (TCP, UDP, SCTP)."""
 
@@ -152,9 +156,12 @@ class ServiceChange(msgspec.Struct, frozen=True):
     health_port: int = 0
     #: distinct addresses of ready endpoints on this node; counted only where there is a ``health_port``
     local_ready: int = 0
+    #: no portion of it is left for a later write
+    complete: bool = True
 
 
 __all__ = [
+    "API_SERVICE",
     "PORT_MAX",
     "PROTOCOLS",
     "Categories",

@@ -15,19 +15,22 @@ Nothing is written before ``on_synced``: half a list of Services would take the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family, networks
+from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.aftermath import Aftermath
 from sliceplane.proxy.conntrack import Expected
+from sliceplane.proxy.grounds import Ground
 from sliceplane.proxy.model import ServiceChange, ServiceKey, ServicePort
 from sliceplane.proxy.schedule import Freshness, Schedule
 from sliceplane.proxy.surroundings import NodeFacts, NodeNetwork, RulesConfig, Surroundings, own_address, surroundings
 from sliceplane.proxy.surroundings import node_port_addresses as addresses_of_node_ports
-from sliceplane.proxy.tracker import ServiceTracker, node_ip
+from sliceplane.proxy.tracker import ServiceTracker, node_ground, node_ip
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class PlaneConfig:
     rules: RulesConfig = field(default_factory=RulesConfig)
     #: trigger times before it (the start of the process) are not measured
     since: float = 0.0
+    #: TCP ports that the proxy itself listens on: no Service gets them as node ports
+    own_ports: tuple[int, ...] = ()
 
 
 class Write(Protocol):
@@ -79,6 +84,10 @@ class Ruleset(Protocol):
     def force_full(self) -> None:
         """The next transaction replaces everything, whatever the shadow says."""
 
+    @property
+    def needs_full(self) -> bool:
+        """The next transaction replaces everything."""
+
     def next_deadline(self) -> float | None:
         """When something may be removed that is out of use; ``None``: nothing is kept."""
 
@@ -93,10 +102,12 @@ class Plane:
         self.family: Family = family
         self._config = config.rules
         self._node = NodeNetwork()
+        self._node_name = config.node_name
         self._service_cidrs: dict[str, tuple[str, ...]] = {}
         around = surroundings(config.rules, family, self._node)
         self._facts = NodeFacts("", around.detector)
         self._tracker = ServiceTracker(family, config.node_name, since=config.since)
+        self._tracker.reserve_ports("the node proxy", [("TCP", port) for port in config.own_ports])
         self._rules = rules
         rules.set_surroundings(around, ())
         self._schedule = Schedule(min_period_s=config.min_period_s)
@@ -107,6 +118,28 @@ class Plane:
         #: what follows from what the kernel has; the shell tells it
         self.aftermath = Aftermath()
         self._on_network(NodeNetwork(ip=own_address(config.rules, family, "")), now=0.0)
+        own = (self._node.ip,) if self._node.ip else ()
+        self._tracker.on_ground("this node (--bind-address)", Ground(own))
+        self._tracker.on_ground("Pods (--cluster-cidr)", Ground((), networks(config.rules.cluster_cidrs, family)))
+
+    @property
+    def behind(self) -> bool:
+        """The write under way, or the last one, left something of a large Service for the next."""
+        return self._tracker.behind
+
+    @property
+    def wants_nodes(self) -> bool:
+        """A Service asks for an external IP: all Nodes have to be known."""
+        return self._tracker.claims.wants_nodes
+
+    @property
+    def unserved(self) -> int:
+        """How many Services do not get all that they ask for."""
+        return self._tracker.unserved
+
+    def take_unserved(self) -> tuple[ServiceKey, ...]:
+        """Those of them that are new since the last call, sorted."""
+        return self._tracker.take_unserved()
 
     @property
     def freshness(self) -> Freshness:
@@ -146,9 +179,27 @@ class Plane:
         """This node; ``None``: it was deleted, which changes nothing here."""
         self._note(self._tracker.on_node(node), now)
         if node is not None:
-            ranges = (*(node.spec.pod_cidrs or ()), *([node.spec.pod_cidr] if node.spec.pod_cidr else []))
+            self.on_any_node(node.metadata.name, node, now)
             own = own_address(self._config, self.family, node_ip(node, self.family))
-            self._on_network(replace(self._node, ip=own, pod_networks=networks(ranges[:2], self.family)), now)
+            pods = node_ground(node, self.family).networks
+            self._on_network(replace(self._node, ip=own, pod_networks=pods), now)
+
+    def on_any_node(self, name: str, node: Node | None, now: float) -> None:
+        """A Node of the cluster, this one or another, came, changed or went: its addresses are no Service's.  Of this
+        one what was known last stays."""
+        if node is not None or name != self._node_name:
+            ground = Ground() if node is None else node_ground(node, self.family)
+            self._note(self._tracker.on_ground(f"Node {name}", ground), now)
+
+    def on_nodes_known(self, known: bool, now: float) -> None:
+        """Whether all Nodes were told of.  Until they are no external IP is served; a plane that is told nothing takes
+        the Nodes that it was told of for all."""
+        self._note(self._tracker.on_withheld(not known), now)
+
+    def on_api_server(self, addresses: Iterable[str], now: float) -> None:
+        """Where this process reaches the API server."""
+        found = [ip for text in addresses if (ip := canonical_of(text, self.family)) is not None]
+        self._note(self._tracker.on_ground("the API server as this node reaches it", Ground(tuple(found))), now)
 
     def on_service_cidr(self, name: str, new: ServiceCIDR | None, now: float) -> None:
         """A range of cluster IPs came, changed or went."""
@@ -156,6 +207,8 @@ class Plane:
             self._service_cidrs.pop(name, None)
         else:
             self._service_cidrs[name] = new.spec.cidrs or ()
+        own = networks(self._service_cidrs.get(name, ()), self.family)
+        self._note(self._tracker.on_ground(f"ServiceCIDR {name}", Ground((), own)), now)
         found = [text for name in sorted(self._service_cidrs) for text in self._service_cidrs[name]]
         self._on_network(replace(self._node, service_networks=networks(found, self.family)), now)
 
@@ -204,10 +257,12 @@ class Plane:
         """Tells the ruleset of every change so far.  A write begins: ``_taken`` ends it."""
         assert self._synced, "nothing may be written before the first lists are complete"
         self._schedule.on_start()
-        for change in self._tracker.take_changes():
+        for change in self._tracker.take_changes(whole=self._rules.needs_full):
             self._rules.set_service(change, self._facts)
-            self.aftermath.note(change)
-        self.aftermath.note_triggers(self._tracker.take_triggers())
+            if change.complete:
+                self.aftermath.note(change)
+        if not self.behind:  # which Service a time is of is not told, so all wait for the last of them
+            self.aftermath.note_triggers(self._tracker.take_triggers())
 
     def _taken(self, transaction: W | None, now: float) -> W | None:
         """*transaction* is what the changes come to; ``None`` is as good as written."""
@@ -227,6 +282,8 @@ class Plane:
     def _finish(self, now: float) -> None:
         self.aftermath.on_success(now)
         self._schedule.on_success(now)
+        if self.behind:
+            self._schedule.on_change(now)
         deadline = self._rules.next_deadline()
         if deadline is not None:
             self._schedule.on_idle_work(deadline)

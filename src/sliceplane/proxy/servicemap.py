@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME
 from sliceplane.kit.ip import Family, networks
-from sliceplane.proxy.addresses import canonical_of
+from sliceplane.proxy.addresses import canonical_of, ordinary_of
+from sliceplane.proxy.bounds import DESTINATIONS_MAX, PORTS_MAX, READ_MAX, SOURCES_MAX, Excess, share
 from sliceplane.proxy.model import PORT_MAX, PROTOCOLS, ServiceKey, ServicePort, ServicePortName
 
 #: types of Service whose externalTrafficPolicy is looked at; ClusterIP only where it has external IPs
 _EXTERNAL_TYPES = ("LoadBalancer", "NodePort")
+#: names become parts of the names of chains, of comments and of lines in logs.  An API server's own rule is narrower
+#: (RFC 1123); what is beyond this could be read as another name, or as more than a name
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,253}")
+_PORT_NAME = re.compile(r"[A-Za-z0-9_.\-]{0,253}")
 #: where the API server did not say
 AFFINITY_TIMEOUT_DEFAULT_S = 10800
+#: a day, as upstream's validation has it; a kernel counts its time-outs in 64 bits of nanoseconds at best
+AFFINITY_TIMEOUT_MAX_S = 86400
 
 
 def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
@@ -23,31 +31,45 @@ def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
     Left out: headless (``clusterIP: None``) and not yet allocated Services, ExternalName, Services without an
     address of the family, and those that another proxy was asked for (the label's presence alone decides).
     No API server lets these through, and neither may make a data plane fail for everybody else: a port number or a
-    protocol that does not exist is left out; of two ports with one name and protocol the first counts.
+    protocol that does not exist, and a name that no object can have, is left out; of two ports with one name and
+    protocol the first counts.  What is beyond ``bounds`` is left out, too.
     """
+    return read(service, family)[0]
+
+
+def read(service: Service, family: Family) -> tuple[tuple[ServicePort, ...], Excess]:
+    """``service_ports``, and how much is beyond the bounds."""
     if why_not_served(service):
-        return ()
+        return (), Excess()
     spec = service.spec
     cluster_ip = _first_of_family(spec.cluster_ips or (spec.cluster_ip,), family)
     if cluster_ip is None:
-        return ()
-    external = _of_family(spec.external_ips or (), family)
-    ingress = service.status.load_balancer.ingress or ()
-    vips = _of_family([entry.ip for entry in ingress if entry.ip_mode in {None, "", "VIP"}], family)
-    ranges = networks(spec.load_balancer_source_ranges or (), family)
-    if any(network.endswith("/0") for network in ranges):
-        ranges = ()
+        return (), Excess()
     key = ServiceKey(service.metadata.namespace, service.metadata.name)
-    ports: dict[ServicePortName, ServicePort] = {}
+    numbers: dict[ServicePortName, tuple[int, int]] = {}
     for port in spec.ports or ():
-        name = ServicePortName(key, port.name, port.protocol)
-        if name in ports or port.protocol not in PROTOCOLS or not 0 < port.port <= PORT_MAX:
-            continue
-        ports[name] = ServicePort(
+        sound = port.protocol in PROTOCOLS and 0 < port.port <= PORT_MAX and _PORT_NAME.fullmatch(port.name)
+        if sound:
+            node_port = port.node_port if 0 < port.node_port <= PORT_MAX else 0
+            numbers.setdefault(ServicePortName(key, port.name, port.protocol), (port.port, node_port))
+    served = list(numbers.items())[:PORTS_MAX]
+    ingress = service.status.load_balancer.ingress or ()
+    all_vips = _of_family([entry.ip for entry in ingress[:READ_MAX] if entry.ip_mode in {None, "", "VIP"}], family)
+    externals, sources = spec.external_ips or (), spec.load_balancer_source_ranges or ()
+    all_external = _of_family(externals[:READ_MAX], family)
+    most = share(DESTINATIONS_MAX, len(served))
+    vips = all_vips[:most]
+    external = all_external[: most - len(vips)]
+    all_ranges = networks(sources[:READ_MAX], family)
+    if any(network.endswith("/0") for network in all_ranges):
+        all_ranges = ()
+    ranges = all_ranges[: share(SOURCES_MAX, len(served))]
+    ports = tuple(
+        ServicePort(
             name=name,
             cluster_ip=cluster_ip,
-            port=port.port,
-            node_port=port.node_port,
+            port=number,
+            node_port=node_port,
             external_ips=external,
             vips=vips,
             source_ranges=ranges,
@@ -55,12 +77,18 @@ def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
             internal_local=spec.internal_traffic_policy == "Local",
             external_local=spec.external_traffic_policy == "Local" and (spec.type in _EXTERNAL_TYPES or bool(external)),
         )
-    return tuple(ports.values())
+        for name, (number, node_port) in served
+    )
+    left = len(all_vips) + len(all_external) - len(vips) - len(external) + len(externals[READ_MAX:])
+    left_ranges = len(all_ranges) - len(ranges) + len(sources[READ_MAX:])
+    return ports, Excess(len(numbers) - len(served), left, left_ranges)
 
 
 def why_not_served(service: Service) -> str:
     """What about *service* makes every proxy like ours pass it over, a few words; "" if it is served."""
-    spec, labels = service.spec, service.metadata.labels or {}
+    spec, meta, labels = service.spec, service.metadata, service.metadata.labels or {}
+    if not (_NAME.fullmatch(meta.namespace) and _NAME.fullmatch(meta.name)):
+        return "a namespace or name that no Kubernetes API lets through"
     for label in (LABEL_SERVICE_PROXY_NAME, LABEL_HEADLESS):
         if label in labels:
             return f"label {label}"
@@ -84,7 +112,9 @@ def _affinity_s(service: Service) -> int:
         return 0
     client_ip = spec.session_affinity_config.client_ip if spec.session_affinity_config is not None else None
     seconds = client_ip.timeout_seconds if client_ip is not None else None
-    return seconds if seconds is not None and seconds > 0 else AFFINITY_TIMEOUT_DEFAULT_S
+    if seconds is None or seconds <= 0:
+        return AFFINITY_TIMEOUT_DEFAULT_S
+    return min(seconds, AFFINITY_TIMEOUT_MAX_S)
 
 
 def _of_family(texts: Iterable[str], family: Family) -> tuple[str, ...]:
@@ -94,7 +124,7 @@ def _of_family(texts: Iterable[str], family: Family) -> tuple[str, ...]:
 
 def _first_of_family(texts: tuple[str, ...], family: Family) -> str | None:
     for text in texts:
-        address = canonical_of(text, family)
+        address = ordinary_of(text, family)
         if address is not None:
             return address
     return None

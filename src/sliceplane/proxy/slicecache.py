@@ -17,6 +17,8 @@ to newest by resourceVersion:
 - entries of *different* Pods: one that is not terminating wins over one that is (a live Pod has reused the
   address of a dying one); among equals the newest slice wins.
 
+Of a Service that has more endpoints times ports than ``bounds.TARGETS_MAX``, the first of the oldest slices count.
+
 **What is a change.**  Ports or endpoints that differ, also in order.  Metadata alone is none, with one
 exception that the rule above needs: a slice that becomes the newest of several.
 
@@ -30,8 +32,10 @@ from typing import NamedTuple
 
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointPort, EndpointSlice
 from sliceplane.api.discovery import Endpoint as SliceEndpoint
+from sliceplane.heuristics.types import HINTS_MAX
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.addresses import canonical_of
+from sliceplane.proxy.addresses import ordinary_of
+from sliceplane.proxy.bounds import TARGETS_MAX, share
 from sliceplane.proxy.model import PORT_MAX, Endpoint, ServiceKey, ServicePortName
 
 
@@ -122,12 +126,17 @@ class SliceCache:
     def _merged(self, service: ServiceKey, keys: tuple[str, ...]) -> dict[ServicePortName, _Merge]:
         slices = self._slices.get(service, {})
         merged: dict[ServicePortName, _Merge] = {}
-        for held in sorted([slices[key] for key in keys], key=lambda held: held.age):
+        ordered = sorted([slices[key] for key in keys], key=lambda held: held.age)
+        most = _most_of_each_port(ordered)
+        for held in ordered:
             for port in held.ports:
                 number = port.port or 0
                 if port.name is not None and 0 < number <= PORT_MAX:
                     name = ServicePortName(service, port.name, port.protocol or "TCP")
-                    self._merge(held.endpoints, held.age[1], number, merged.setdefault(name, {}))
+                    known = merged.setdefault(name, {})
+                    room = most - len(known)
+                    sources = held.endpoints if room >= len(held.endpoints) else held.endpoints[: max(0, room)]
+                    self._merge(sources, held.age[1], number, known)
         return merged
 
     def _merge(self, sources: tuple[SliceEndpoint, ...], slice_key: str, port: int, known: _Merge) -> None:
@@ -135,7 +144,7 @@ class SliceCache:
         family, node_name = self._family, self._node_name
         suffix, prefix = (f":{port}", "") if family == "IPv4" else (f"]:{port}", "[")
         for source in sources:
-            ip = canonical_of(source.addresses[0], family) if source.addresses else None
+            ip = ordinary_of(source.addresses[0], family) if source.addresses else None
             if ip is None:
                 continue
             conditions, hints = source.conditions, source.hints
@@ -152,8 +161,8 @@ class SliceCache:
                     conditions.serving is not False,
                     terminating,
                     source.node_name == node_name and node_name != "",
-                    tuple([zone.name for zone in hints.for_zones or ()]) if hints is not None else (),
-                    tuple([node.name for node in hints.for_nodes or ()]) if hints is not None else (),
+                    tuple([zone.name for zone in (hints.for_zones or ())[:HINTS_MAX]]) if hints is not None else (),
+                    tuple([node.name for node in (hints.for_nodes or ())[:HINTS_MAX]]) if hints is not None else (),
                 ),
                 source,
                 slice_key,
@@ -186,6 +195,13 @@ class SliceCache:
 
 #: "ip:port" -> the endpoint that counts so far, what its slice says of it, and the slice
 _Merge = dict[str, tuple[Endpoint, SliceEndpoint, str]]
+
+
+def _most_of_each_port(slices: list[Held]) -> int:
+    """How many endpoints each port of a Service may have, so that all of them are within the bound."""
+    if sum(len(held.ports) * len(held.endpoints) for held in slices) <= TARGETS_MAX:
+        return TARGETS_MAX
+    return share(TARGETS_MAX, len({(port.name, port.protocol) for held in slices for port in held.ports}))
 
 
 def _same_pod(one: SliceEndpoint, other: SliceEndpoint) -> bool:

@@ -79,6 +79,10 @@ class _Notes:
     def force_full(self) -> None:
         """Nothing is written."""
 
+    @property
+    def needs_full(self) -> bool:
+        return True
+
     def next_deadline(self) -> float | None:
         return None
 

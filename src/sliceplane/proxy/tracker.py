@@ -7,23 +7,44 @@ writes cost one computation (reference A3: computing per event was 80% of a prox
 are kept by Service until ``take_triggers``; a slice that goes takes those of its Service with it, and a slice whose
 content did not change, or that says the same time as before, adds none.
 
+**What a Service asks for** is not what it gets: ``claims`` decides over addresses for clients outside and node ports,
+``bounds`` how much of a Service is served, ``portions`` in which steps.
+
 Owned by one caller (a family's data plane); not for several threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from sliceplane.api.core import Node, Service
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, LABEL_ZONE, EndpointSlice
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import Family, networks
 from sliceplane.kit.times import parse_time
 from sliceplane.proxy.addresses import canonical_of
+from sliceplane.proxy.bounds import Excess
 from sliceplane.proxy.categorize import categorize
+from sliceplane.proxy.claims import Claims
 from sliceplane.proxy.conntrack import Expected
-from sliceplane.proxy.model import PortState, ServiceChange, ServiceKey, ServicePort, ServicePortName, Topology
-from sliceplane.proxy.servicemap import health_port, service_ports
+from sliceplane.proxy.grounds import Ground
+from sliceplane.proxy.model import (
+    API_SERVICE,
+    Endpoint,
+    PortState,
+    ServiceChange,
+    ServiceKey,
+    ServicePort,
+    ServicePortName,
+    Topology,
+)
+from sliceplane.proxy.portions import PORTION, Portions
+from sliceplane.proxy.servicemap import health_port, read
 from sliceplane.proxy.slicecache import Found, Held, SliceCache
+
+_NO_EXCESS = Excess()
+V = TypeVar("V")
+_Found = dict[ServicePortName, list[Endpoint]]
 
 
 class ServiceTracker:
@@ -35,7 +56,13 @@ class ServiceTracker:
         self._since = since
         self._health_ports: dict[ServiceKey, int] = {}
         self._triggers: dict[ServiceKey, list[float]] = {}
-        self._services: dict[ServiceKey, tuple[ServicePort, ...]] = {}
+        self._services: dict[ServiceKey, tuple[ServicePort, ...]] = {}  # as they ask
+        self._excess: dict[ServiceKey, Excess] = {}
+        self._claims = Claims()
+        self._portions = Portions()
+        #: those that do not get all that they ask for, as of the last ``take_changes``; and those that came since
+        self._unserved: set[ServiceKey] = set()
+        self._new_unserved: set[ServiceKey] = set()
         self._slices = SliceCache(family, node_name)
         self._topology = Topology(node=node_name)
         self._changed: set[ServiceKey] = set()
@@ -47,27 +74,48 @@ class ServiceTracker:
     @property
     def pending(self) -> int:
         """How many Services ``take_changes`` would give."""
-        return len(self._changed)
+        return len(self._changed) + self._portions.waiting
 
     def on_service(self, old: Service | None, new: Service | None) -> tuple[ServiceKey, ...]:
         """A Service came, changed or went; the Services that were marked.  A change of metadata alone marks none."""
         subject = new if new is not None else old
         assert subject is not None, "an event has an old or a new object"
         key = ServiceKey(subject.metadata.namespace, subject.metadata.name)
-        ports = service_ports(new, self.family) if new is not None else ()
+        ports, excess = read(new, self.family) if new is not None else ((), _NO_EXCESS)
         asked_at = health_port(new) if new is not None and ports else 0
-        if ports == self._services.get(key, ()) and asked_at == self._health_ports.get(key, 0):
-            return ()
-        if asked_at:
-            self._health_ports[key] = asked_at
-        else:
-            self._health_ports.pop(key, None)
-        if ports:
-            self._services[key] = ports
-        else:
-            del self._services[key]
-        self._changed.add(key)
-        return (key,)
+        before = self._services.get(key, ())
+        created = (new.metadata.creation_timestamp or "") if new is not None else ""
+        if ports != before:
+            self._portions.on_service(key, lambda: self._claims.honoured(key, before), ports)
+        marked = self._claims.on_service(key, created, before, ports)
+        if ports != before or asked_at != self._health_ports.get(key, 0) or excess != self.excess(key):
+            marked.add(key)
+        _keep(self._health_ports, key, asked_at)
+        _keep(self._services, key, ports)
+        _keep(self._excess, key, excess if any(excess) else None)
+        return self._mark(marked)
+
+    def _mark(self, marked: Iterable[ServiceKey]) -> tuple[ServiceKey, ...]:
+        found = tuple(sorted(marked))
+        self._changed.update(found)
+        return found
+
+    def on_ground(self, owner: str, ground: Ground) -> tuple[ServiceKey, ...]:
+        """*owner* has these addresses, and no Service may; the Services that were marked."""
+        return self._mark(self._claims.set_ground(owner, ground))
+
+    def on_withheld(self, withheld: bool) -> tuple[ServiceKey, ...]:
+        """Whether external IPs wait for the Nodes to be known; the Services that were marked."""
+        return self._mark(self._claims.withhold(withheld))
+
+    def reserve_ports(self, owner: str, ports: Iterable[tuple[str, int]]) -> None:
+        """(protocol, port) that a program of this node listens on.  Before the first Service."""
+        self._claims.reserve_ports(owner, ports)
+
+    @property
+    def claims(self) -> Claims:
+        """Who has which address; to look at, not to change."""
+        return self._claims
 
     def on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> tuple[ServiceKey, ...]:
         """A slice came, changed or went; the Services that were marked (slices of unknown Services mark none)."""
@@ -77,6 +125,11 @@ class ServiceTracker:
         self._changed.update(marked)
         if marked:
             self._note_trigger(marked, old, new)
+        if API_SERVICE in marked:
+            held = self._slices.slices(API_SERVICE).values()
+            texts = [text for each in held for endpoint in each.endpoints for text in endpoint.addresses or ()]
+            found = dict.fromkeys(ip for text in texts if (ip := canonical_of(text, self.family)) is not None)
+            return self._mark({*marked, *self.on_ground("the API server", Ground(tuple(found)))})
         return marked
 
     def _note_trigger(
@@ -119,14 +172,39 @@ class ServiceTracker:
         self._changed.update(self._services)
         return tuple(self._services)
 
-    def take_changes(self) -> Iterator[ServiceChange]:
-        """The newest state of every marked Service, sorted by key; the marks are taken off at once.
+    def take_changes(self, *, whole: bool = False) -> Iterator[ServiceChange]:
+        """The newest state of every marked Service, sorted by key; the marks are taken off at once.  Large ones come
+        last, and in portions, some of which may be left (``behind``) unless the *whole* is asked for.
 
         States are computed while iterating, so that a first sync never holds them all; finish before the next event.
         """
         taken = sorted(self._changed)
         self._changed = set()
-        return (self._change(key) for key in taken)
+        return self._changes(taken, whole)
+
+    def _changes(self, taken: list[ServiceKey], whole: bool) -> Iterator[ServiceChange]:
+        for key in taken:
+            if self._portions.is_large(key):
+                self._portions.put(key)
+            else:
+                yield self._change(key, self._honoured(key))
+        budget, turns = PORTION, self._portions.waiting
+        while turns and (whole or budget > 0):
+            turns -= 1
+            key = self._portions.pop()
+            wanted = self._honoured(key)
+            if whole:
+                yield self._change(key, self._portions.finish(key, wanted))
+                continue
+            found = self._slices.endpoints(key)
+            told, spent = self._portions.advance(key, wanted, lambda port: len(found.get(port.name, ())), budget)  # noqa: B023  # called at once
+            budget -= spent
+            yield self._change(key, told, found)
+
+    @property
+    def behind(self) -> bool:
+        """``take_changes`` left something of a large Service."""
+        return bool(self._portions.waiting)
 
     def take_triggers(self) -> tuple[float, ...]:
         """The trigger times of what ``take_changes`` gave, in the order of Services and events."""
@@ -134,22 +212,56 @@ class ServiceTracker:
         self._triggers = {}
         return tuple(taken)
 
-    def _change(self, key: ServiceKey) -> ServiceChange:
-        states = self.state(key)
+    def _change(self, key: ServiceKey, ports: tuple[ServicePort, ...], found: _Found | None = None) -> ServiceChange:
+        """*found*: its endpoints, if they are known already."""
+        if found is None:
+            found = self._slices.endpoints(key) if ports else {}
+        states = self._states(ports, found)
+        self._note_unserved(key)
         asked_at = self._health_ports.get(key, 0)
+        complete = not self._portions.is_waiting(key)
         if not asked_at:
-            return ServiceChange(key, states)
-        found = self._slices.endpoints(key).values()
-        ready = {endpoint.ip for endpoints in found for endpoint in endpoints if endpoint.ready and endpoint.is_local}
-        return ServiceChange(key, states, asked_at, len(ready))
+            return ServiceChange(key, states, complete=complete)
+        ready = {
+            endpoint.ip
+            for endpoints in found.values()
+            for endpoint in endpoints
+            if endpoint.ready and endpoint.is_local
+        }
+        return ServiceChange(key, states, asked_at, len(ready), complete)
+
+    def _note_unserved(self, key: ServiceKey) -> None:
+        if not (self._claims.refusals(key) or key in self._excess):
+            self._unserved.discard(key)
+            self._new_unserved.discard(key)
+        elif key not in self._unserved:
+            self._unserved.add(key)
+            self._new_unserved.add(key)
+
+    @property
+    def unserved(self) -> int:
+        """How many Services do not get all that they ask for."""
+        return len(self._unserved)
+
+    def take_unserved(self) -> tuple[ServiceKey, ...]:
+        """Those of them that are new since the last call, sorted."""
+        taken, self._new_unserved = tuple(sorted(self._new_unserved)), set()
+        return taken
+
+    def excess(self, key: ServiceKey) -> Excess:
+        """How much of *key* is beyond the bounds."""
+        return self._excess.get(key, _NO_EXCESS)
 
     def state(self, key: ServiceKey) -> tuple[PortState, ...]:
         """What *key* is now, one entry per service port.  O(the Service)."""
-        ports = self._services.get(key)
-        if ports is None:
-            return ()
-        endpoints = self._slices.endpoints(key)
-        return tuple(PortState(port, categorize(endpoints.get(port.name, ()), port, self._topology)) for port in ports)
+        ports = self._honoured(key)
+        return self._states(ports, self._slices.endpoints(key)) if ports else ()
+
+    def _honoured(self, key: ServiceKey) -> tuple[ServicePort, ...]:
+        return self._claims.honoured(key, self._services.get(key, ()))
+
+    def _states(self, ports: tuple[ServicePort, ...], found: _Found) -> tuple[PortState, ...]:
+        return tuple(PortState(port, categorize(found.get(port.name, ()), port, self._topology)) for port in ports)
 
     def origins(self, key: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[Found]]:
         """Where the endpoints of *key* come from, see ``SliceCache.origins``."""
@@ -167,7 +279,7 @@ class ServiceTracker:
             expected.add(port, ())
         for key in keys:
             endpoints = self._slices.endpoints(key)
-            for port in self._services.get(key, ()):
+            for port in self._honoured(key):
                 if port.name.protocol == "UDP":
                     expected.add(port, endpoints.get(port.name, ()))
         return expected
@@ -184,9 +296,20 @@ class ServiceTracker:
         """Every invariant.  O(state)."""
         assert self._health_ports.keys() <= self._services.keys(), f"health ports of nobody: {self._health_ports}"
         self._slices.check()
+        self._claims.check(iter(self._services.items()))
+        self._portions.check()
+        assert self._excess.keys() <= self._services.keys(), f"excess of nobody: {self._excess}"
         for key, ports in self._services.items():
             assert ports, f"{key} is kept without ports"
             assert all(port.name.service == key for port in ports), f"{key} holds ports of others: {ports}"
+
+
+def _keep(where: dict[ServiceKey, V], key: ServiceKey, value: V | None) -> None:
+    """Nothing empty is kept."""
+    if value:
+        where[key] = value
+    else:
+        where.pop(key, None)
 
 
 def node_ip(node: Node, family: Family) -> str:
@@ -197,3 +320,11 @@ def node_ip(node: Node, family: Family) -> str:
             if ip is not None:
                 return ip
     return ""
+
+
+def node_ground(node: Node, family: Family) -> Ground:
+    """The node's own addresses of the family, and its Pods' ranges."""
+    texts = [entry.address for entry in node.status.addresses or ()]
+    addresses = dict.fromkeys(ip for text in texts if (ip := canonical_of(text, family)) is not None)
+    ranges = (*(node.spec.pod_cidrs or ()), *([node.spec.pod_cidr] if node.spec.pod_cidr else []))
+    return Ground(tuple(addresses), networks(ranges[:2], family))

@@ -31,3 +31,5 @@ class RegistryConfig:
     advertise_port: int = 0
     topology_storage: TopologyStorage = "field"
     gates: Gates = field(default_factory=Gates)
+    #: those of ``admission.plugins`` that are on
+    admission_plugins: frozenset[str] = frozenset()

@@ -13,7 +13,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ClusterRoles, Namespaces, Resource
 from sliceplane.api.validation.warnings import warnings_of
 from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, versions
-from sliceplane.registry.admission import pods
+from sliceplane.registry.admission import plugins, pods
 from sliceplane.registry.admission.namespaces import admit_create
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.core import Core, key_of
@@ -64,6 +64,7 @@ def create_document(
     validation.refuse(resource, head, gated_fields.narrow(core.config.gates, target, errors, document, None))
     if resource is ClusterRoles:
         core.fill(document)
+    plugins.admit(core.config, resource, document, None)
     if given_version:
         raise must_be_unset_on_create()
     existing = core.store.latest(key_of(Target(resource=resource, namespace=_namespace(head), name=head["name"])))

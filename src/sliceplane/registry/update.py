@@ -12,7 +12,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ClusterRoles, Namespaces, Pods, Resource
 from sliceplane.api.validation.warnings import warnings_of
 from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, versions
-from sliceplane.registry.admission import pods
+from sliceplane.registry.admission import plugins, pods
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.authorization.refusal import require
 from sliceplane.registry.authorization.types import Attributes
@@ -102,6 +102,7 @@ def replace(
     if resource is ClusterRoles:
         core.fill(new)
     if not target.subresource:
+        plugins.admit(core.config, resource, new, old)
         warnings = (*warnings, *warnings_of(resource, new, old))
     if target.subresource != "status":
         core.services.admit(resource, new, old, dry_run=options.dry_run)

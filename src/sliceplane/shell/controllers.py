@@ -28,6 +28,7 @@ from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.controllers.root_ca_publisher import RootCaPublisher
 from sliceplane.controllers.service_account import ServiceAccountController
+from sliceplane.controllers.service_claims import ServiceClaimsController
 from sliceplane.controllers.traffic_distribution import TrafficDistributionController
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.client.base import Client
@@ -95,7 +96,7 @@ def default_controllers(
             0, Entry(lambda: EndpointSliceController(slices, problems), slices.concurrent_service_endpoint_syncs)
         )
     entries += [Entry(GarbageCollector, 20), Entry(NamespaceController), Entry(ResourceQuotaController)]
-    entries.append(Entry(ServiceAccountController))
+    entries += [Entry(ServiceAccountController), Entry(ServiceClaimsController)]
     if conditions:
         entries.append(Entry(lambda: TrafficDistributionController(slices.find_heuristic, problems, slices.gates)))
     return tuple(entries)

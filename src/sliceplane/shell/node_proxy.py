@@ -47,6 +47,7 @@ from sliceplane.shell.client.base import Client
 from sliceplane.shell.events import EventRecorder
 from sliceplane.shell.log import get_logger
 from sliceplane.shell.netns import Listen, listening_in
+from sliceplane.shell.proxy_claims import ALL_NODES, ProxyClaims
 from sliceplane.shell.proxy_consequences import Consequences, FlowForgetter
 from sliceplane.shell.proxy_inputs import COMMON, Changes, Inputs
 from sliceplane.shell.proxy_samples import ProxySamples
@@ -132,14 +133,16 @@ class NodeProxy:
         host_addresses: Callable[[], Awaitable[tuple[str, ...]]] = _no_addresses,
         listen: Listen = listening_in(""),  # noqa: B008  # a function without state
         api_timeout_s: float | None = None,
+        own_ports: tuple[int, ...] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """*flows*: who forgets stale UDP flows (``None``: nobody).  *host_addresses*: what the host's interfaces have,
         asked only where flags name node ports by networks.  *listen* opens the sockets of health check node ports.
-        *sync_period_s*: ``None`` is ``LOOK_PERIOD_S``; *api_timeout_s*: see ``Inputs``."""
+        *sync_period_s*: ``None`` is ``LOOK_PERIOD_S``; *api_timeout_s*: see ``Inputs``.
+        *own_ports*: of our pages; no Service gets them as node ports."""
         self._gates = gates or Gates()
         self._rules = rules or RulesConfig()
-        config = PlaneConfig(node_name=node_name, min_period_s=min_period_s, rules=self._rules, since=clock())
+        config = PlaneConfig(node_name, min_period_s, self._rules, since=clock(), own_ports=own_ports)
         self.watches = watches(node_name, self._gates)
         self.samples = ProxySamples(backend.mode, backend.ways)
         self._endpoints_key = self.watches[1].resource.key
@@ -176,6 +179,7 @@ class NodeProxy:
             )
             for plane in self._planes
         }
+        self._claims = ProxyClaims(self._planes, clock=clock, wake=self._wake_all)
         self._inputs: Inputs | None = None
         self._events: EventRecorder | None = None
         self._node_name = node_name
@@ -188,12 +192,17 @@ class NodeProxy:
     def on_change(self, change: Change[Object], selection: str = COMMON) -> None:
         """One difference that an informer found, of any of ``watches`` or of another *selection* of slices."""
         now = self._clock()
+        if selection == ALL_NODES:
+            self._claims.on_node(change)
+            self._wake_all()
+            return
         self.progress.on_object(change.object)
         match change.old, change.new:
             case (Service() | None as old, Service() | None as new):
                 self.samples.on_service_change()
                 for plane in self._planes:
                     plane.on_service(old, new, now)
+                self._claims.look()
             case (EndpointSlice() | None as old_slice, EndpointSlice() | None as new_slice):
                 if self._union is not None:
                     difference = self._union.on_change(selection, old_slice, new_slice)
@@ -260,6 +269,7 @@ class NodeProxy:
             on_dropped=self._on_dropped,
             api_timeout_s=self._api_timeout_s,
         )
+        self._claims.follow(self._inputs, client)
         self._events = EventRecorder(client, clock=self._clock, instance=self._node_name)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._events.run(), name="node-proxy-events")
@@ -346,6 +356,7 @@ class NodeProxy:
         except TimeoutError:
             if Nodes.key in self._missing:
                 _log.warning("node unknown so far, zone hints are ignored until it is")
+        await self._claims.known(NODE_GRACE_S)
         if self._inputs is not None:
             await self._inputs.complete()
         await self._look_at_addresses()
@@ -416,7 +427,7 @@ class NodeProxy:
         transaction = await self._backend.take(plane, started)
         self.samples.on_taken()
         if transaction is None:
-            self.progress.on_written(plane.family)
+            self._on_held(plane)
             await self._consequences[plane.family].on_written(full=False)
             return
         failed = True
@@ -436,7 +447,7 @@ class NodeProxy:
             seconds = self._clock() - started
             self.samples.on_write(plane.family, seconds, full=transaction.full, failed=failed)
         plane.on_success(self._clock())
-        self.progress.on_written(plane.family)
+        self._on_held(plane)
         self._written[plane.family].set()
         await self._consequences[plane.family].on_written(full=transaction.full)
         _log.debug(
@@ -446,6 +457,13 @@ class NodeProxy:
             commands=transaction.size,
             seconds=round(self._clock() - started, 4),
         )
+
+    def _on_held(self, plane: Plane) -> None:
+        """The kernel has what was taken, perhaps but for portions of large Services."""
+        if not plane.behind:
+            self.progress.on_written(plane.family)
+        self.samples.on_claims(plane.family, plane.unserved)
+        self._claims.tell(plane)
 
     def _wake_all(self) -> None:
         for wake in self._wake.values():

@@ -100,6 +100,8 @@ class PlaneConfig:
     served: tuple[Resource, ...] = SERVED
     topology_storage: TopologyStorage = "field"
     gates: Gates = field(default_factory=Gates)
+    #: optional ones that are on (``registry.admission.plugins``)
+    admission_plugins: frozenset[str] = frozenset()
     #: storage that several servers share, in the place of the data folder's own
     etcd: EtcdConfig | None = None
     #: a stop begins with so many seconds in which everything is answered and ``/readyz`` says that it will end
@@ -310,6 +312,7 @@ class Plane:
             advertise_port=port,
             topology_storage=config.topology_storage,
             gates=config.gates,
+            admission_plugins=config.admission_plugins,
         )
 
     def _prepare_access(self) -> ServerTls:

@@ -102,6 +102,16 @@ class Inputs:
                 self._start(selector)
         self._settle()
 
+    def add(self, watched: Watched, selection: str, on_synced: Callable[[], None]) -> None:
+        """Read this, too, from now on to the end; *on_synced* when it was listed.  Its changes come as of *selection*.
+
+        What is said of our health does not depend on it.
+        """
+        assert self._group is not None, "nothing runs yet"
+        informer = self._informer(watched)
+        informer.add_handler(partial(self._on_changes, selection), on_synced)
+        self._group.create_task(informer.run(), name=f"informer {watched.resource.key} {selection}")
+
     async def complete(self) -> None:
         """Returns when every selection that is wanted was listed."""
         await self._complete.wait()

@@ -37,6 +37,7 @@ class ProxySamples:
         self._last: dict[str, float] = {}
         self._queued: dict[str, float] = {}
         self._without_local: dict[tuple[str, str], int] = {}
+        self._unserved: dict[str, int] = {}
         self._health: dict[tuple[str, int], int] = {}
         self.endpoint_changes = self.service_changes = 0
         self.endpoint_changes_pending = self.service_changes_pending = 0
@@ -74,6 +75,10 @@ class ProxySamples:
             _observe(self._programming, family, PROGRAMMING_BUCKETS, seconds)
         for policy, count in zip(("internal", "external"), without_local, strict=True):
             self._without_local[family, policy] = count
+
+    def on_claims(self, family: IPFamily, unserved: int) -> None:
+        """How many Services do not get all that they ask for."""
+        self._unserved[family] = unserved
 
     def on_conntrack(self, family: IPFamily, seconds: float, deleted: int) -> None:
         _observe(self._conntrack, family, SYNC_BUCKETS, seconds)
@@ -122,6 +127,15 @@ class ProxySamples:
                 "Service ports whose Local policy finds no endpoint here, though there are some elsewhere.",
                 ("ip_family", "traffic_policy"),
                 policies,
+            )
+        )
+        made.append(
+            Family(
+                "sliceplane_proxy_services_not_fully_served",
+                "gauge",
+                "Services that ask for addresses or node ports that are another's, or for more than the bounds.",
+                ("ip_family",),
+                _samples(self._unserved),
             )
         )
         ways = tuple(Sample((way,), count) for way, count in sorted(self._ways.items()))

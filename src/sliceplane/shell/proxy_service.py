@@ -16,6 +16,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.proxy.configuration.settings import ProxySettings
 from sliceplane.shell.backend import KernelError
 from sliceplane.shell.pages import PageError
+from sliceplane.shell.presence import present
 from sliceplane.shell.proxy_modes import backend_of
 from sliceplane.shell.proxy_report import report_progress
 from sliceplane.shell.proxy_setup import make_proxy, mode_of, prepare, serving
@@ -47,6 +48,7 @@ class ProxyService:
     async def start(self, plane: Plane) -> None:
         """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left behind."""
         try:
+            await self._pages.enter_async_context(present(mode_of(self._settings), self._netns))
             await prepare(self._backend, self._settings, self._netns)
         except (KernelError, SysctlError) as error:
             raise StartError(f"--proxy: {error}") from error

@@ -65,6 +65,9 @@ def make_proxy(
         host_addresses=partial(addresses_of, netns),
         listen=listening_in(netns),
         api_timeout_s=api_timeout_s,
+        own_ports=tuple(
+            listen[1] for listen in (settings.healthz, settings.metrics) if listen is not None and listen[1]
+        ),
         clock=clock,
     )
 

@@ -19,7 +19,8 @@ from sliceplane.nft.layout import (
     SINGLE_ENDPOINTS,
 )
 from sliceplane.nft.objects import Target, item_text
-from sliceplane.proxy.model import PortState
+from sliceplane.proxy.claims import Refusal
+from sliceplane.proxy.model import PortState, ServiceKey
 from sliceplane.proxy.slicecache import Found
 from sliceplane.tracer.answer import Policy, Verdict
 from sliceplane.tracer.cluster import role_of
@@ -122,6 +123,17 @@ class Decision:
     def verdict(self) -> Verdict:
         trail = self.run.trails[0]  # those that arrive come first
         return "dnat" if trail.packet.dnat and trail.outcome.verdict == "accept" else trail.outcome.verdict
+
+    @cached_property
+    def refusals(self) -> dict[ServiceKey, Refusal]:
+        """Services that ask for the destination and do not get it, sorted."""
+        claims, packet = self.run.plane.tracker.claims, self.inquiry.flight.packet
+        protocol = packet.proto.upper()
+        places = [(packet.daddr, protocol, packet.dport)]
+        if packet.daddr in self.inquiry.flight.own:
+            places.append(("", protocol, packet.dport))
+        found = {key: claims.refusal(key, place) for place in places for key in self.inquiry.services}
+        return {key: refusal for key, refusal in sorted(found.items()) if refusal is not None}
 
     @property
     def policy_field(self) -> PolicyField:

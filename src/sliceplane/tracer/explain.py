@@ -19,7 +19,6 @@ from sliceplane.tracer.answer import (
     ServiceView,
     SourceView,
 )
-from sliceplane.tracer.cluster import role_of
 from sliceplane.tracer.decision import Decision
 from sliceplane.tracer.inquiry import Inquiry
 
@@ -65,6 +64,8 @@ def _reason(decision: Decision, count: int) -> str:
         if decision.check == CLUSTER_IPS_CHECK:
             ports = [each.port for each in decision.states if each.port.cluster_ip == packet.daddr]
             return reasons.no_such_port(packet, ports, cluster.range_of(packet.daddr))
+        for key, refusal in decision.refusals.items():
+            return reasons.refused(key, refusal)
         return reasons.untouched(packet, cluster.roles(packet.daddr, packet.dport))
     if decision.check in decision.owners:
         return reasons.out_of_ranges(packet, decision.state.port)
@@ -133,35 +134,21 @@ def _masquerade(decision: Decision, targets: tuple[EndpointView, ...]) -> str:
 def _notes(decision: Decision, targets: tuple[EndpointView, ...]) -> tuple[str, ...]:
     notes = list(decision.inquiry.flight.notes)
     notes += [f"not looked at: {sentence}" for sentence in decision.inquiry.cluster.unread]
+    refused = [reasons.refused(key, refusal) for key, refusal in decision.refusals.items()]
     if decision.state is None:
-        return tuple(notes)
+        return (*notes, *refused[1:])  # the first is the reason
     if targets and decision.is_local and decision.used == "Cluster":
         notes.append("externalTrafficPolicy Local is for clients outside: those on this node may use every endpoint")
     if decision.role == "cluster IP" and _tells_nobody_apart(decision) and decision.inquiry.flight.source_kind != "Pod":
         notes.append("without --cluster-cidr Pods are not told from clients outside, and neither is masqueraded")
-    refused = sum(Fraction(each.share) for each in targets if each.verdict != "dnat")
-    if refused:
-        notes.append(f"{refused} of the connections are refused after the translation")
-    claims = [str(key) for key in _rivals(decision)]
-    if claims:
-        notes.append(f"Service {', '.join(claims)} claims this address and port too; the first by name counts")
-    return tuple(notes)
+    lost = sum(Fraction(each.share) for each in targets if each.verdict != "dnat")
+    if lost:
+        notes.append(f"{lost} of the connections are refused after the translation")
+    excess = decision.run.plane.tracker.excess(decision.state.port.name.service)
+    if any(excess):
+        notes.append(f"Service {decision.state.port.name.service} is beyond the bounds: {excess}")
+    return (*notes, *refused)
 
 
 def _tells_nobody_apart(decision: Decision) -> bool:
     return decision.run.plane.facts.detector is None and not decision.inquiry.settings.rules.masquerade_all
-
-
-def _rivals(decision: Decision) -> list[object]:
-    """Other Services that claim the same destination."""
-    assert decision.state is not None, "no Service decided"
-    packet, own = decision.inquiry.flight.packet, decision.state.port.name.service
-    found = []
-    for state in decision.states:
-        port = state.port
-        role = role_of(port, packet.daddr, packet.dport)
-        number = port.node_port if role == "node port" else port.port
-        wanted = (number, port.name.protocol.lower()) == (packet.dport, packet.proto)
-        if wanted and port.name.service != own and role and role == decision.role:
-            found.append(port.name.service)
-    return list(dict.fromkeys(found))

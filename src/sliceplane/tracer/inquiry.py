@@ -18,7 +18,7 @@ from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.plane import FamilyPlane, PlaneConfig
 from sliceplane.nft.trace import Trail, trails
 from sliceplane.proxy.addresses import canonical_of
-from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.model import API_SERVICE, ServiceKey
 from sliceplane.proxy.selections import common_selector, own_selectors, reads_slices
 from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.tracer.cluster import Cluster
@@ -44,7 +44,16 @@ class Inquiry:
         self.flight: Flight = resolve(question, cluster)
         packet = self.flight.packet
         self._first = cluster.claimants(self.flight.family, [(packet.daddr, packet.dport)])
+        if API_SERVICE in cluster.by_key and self._is_asked_for(packet.daddr):
+            self._first |= {API_SERVICE}  # no Service may have what it leads to
         self._slices: dict[ServiceKey, tuple[EndpointSlice, ...]] = {}
+
+    def _is_asked_for(self, ip: str) -> bool:
+        """Whether a Service wants it for clients outside."""
+        family = self.flight.family
+        return any(
+            ip in (*port.external_ips, *port.vips) for key in self._first for port in self.cluster.ports(key, family)
+        )
 
     def wanted(self) -> tuple[ServiceKey, ...]:
         """Whose slices have to be read next, sorted; nothing: there is an answer."""
@@ -101,10 +110,12 @@ class Run:
         flight = inquiry.flight
         name = flight.node.metadata.name
         self.plane = FamilyPlane(flight.family, PlaneConfig(node_name=name, rules=inquiry.settings.rules))
+        for each in inquiry.cluster.nodes:
+            self.plane.on_any_node(each.metadata.name, each, 0.0)
         self.plane.on_node(flight.node, 0.0)
         self.plane.on_interfaces(tuple(sorted(flight.own)), 0.0)
-        for each in inquiry.cluster.service_cidrs:
-            self.plane.on_service_cidr(each.metadata.name, each, 0.0)
+        for found_range in inquiry.cluster.service_cidrs:
+            self.plane.on_service_cidr(found_range.metadata.name, found_range, 0.0)
         for key in inquiry.services:
             self.plane.on_service(None, inquiry.cluster.by_key[key], 0.0)
             for found in inquiry.slices(key):

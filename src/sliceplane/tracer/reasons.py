@@ -7,7 +7,16 @@ from typing import Literal
 
 from sliceplane.api.discovery import EndpointPort
 from sliceplane.nft.trace import Packet
-from sliceplane.proxy.model import Categories, Endpoint, PortState, ServicePort, ServicePortName, Topology
+from sliceplane.proxy.claims import Refusal
+from sliceplane.proxy.model import (
+    Categories,
+    Endpoint,
+    PortState,
+    ServiceKey,
+    ServicePort,
+    ServicePortName,
+    Topology,
+)
 from sliceplane.tracer.answer import Policy
 from sliceplane.tracer.question import some
 
@@ -52,6 +61,11 @@ def untouched(packet: Packet, roles: Sequence[str]) -> str:
     if any(role.startswith(("external IP", "load balancer address")) for role in roles):
         return f"no Service has the port {packet.dport}/{packet.proto.upper()} there: the packet goes on as it is"
     return f"no Service translates it ({packet.daddr}: {', '.join(roles)})"
+
+
+def refused(key: ServiceKey, refusal: Refusal) -> str:
+    """A Service asks for the destination, and another has it, or nobody may."""
+    return f"Service {key} asks for this destination and does not get it: {refusal}"
 
 
 # Endpoints

@@ -1,0 +1,54 @@
+"""How much of one Service a node serves.
+
+A Service is 1.5 MB of somebody's text, and rules are made for the product of what it lists: 5,000 external IPs and 80
+ports are 400,000 destinations in 68 KB.  Every node pays for it, and all its other Services wait.  So each product has
+a bound of its own, far above what is in use, and what is beyond it has no rules; which part that is follows from the
+object alone, so it is the same on every node:
+
+* ports in the order of the spec;
+* addresses in the order of the object, those of load balancers before external IPs, and each with all its ports;
+* source ranges, of the first ``READ_MAX`` that are listed, in the order of their numbers (who is in a range beyond the
+  bound may not pass);
+* endpoints from the oldest slice to the newest (``slicecache``).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+#: ports of a Service; there are 2,768 node ports, unless an API server is told otherwise
+PORTS_MAX: Final = 5_000
+#: external destinations of a Service in one family: addresses times ports
+DESTINATIONS_MAX: Final = 1_000
+#: rules for source ranges: ranges times ports
+SOURCES_MAX: Final = 10_000
+#: entries of a list that are read at all: 100,000 of them take a second of the parser's
+READ_MAX: Final = 10_000
+#: targets of a Service in one family: endpoints times ports; twice the largest Service that was measured
+TARGETS_MAX: Final = 250_000
+
+
+class Excess(NamedTuple):
+    """How many of each a Service has beyond the bounds, in one family."""
+
+    ports: int = 0
+    addresses: int = 0
+    source_ranges: int = 0
+
+    def __str__(self) -> str:
+        """A sentence; "" if there is none."""
+        told = [
+            f"{number:,} {what} beyond {bound}"
+            for number, what, bound in (
+                (self.ports, "ports", f"{PORTS_MAX:,}"),
+                (self.addresses, "external addresses", f"{DESTINATIONS_MAX:,} (addresses times ports)"),
+                (self.source_ranges, "loadBalancerSourceRanges", f"{SOURCES_MAX:,} (ranges times ports)"),
+            )
+            if number
+        ]
+        return f"no rules are made for {' and '.join(told)}" if told else ""
+
+
+def share(bound: int, ports: int) -> int:
+    """How many of something each of *ports* ports may have; one at least."""
+    return max(1, bound // max(1, ports))

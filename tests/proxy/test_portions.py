@@ -1,0 +1,157 @@
+"""A Service of very many ports goes to the kernel in portions: bounded, others first, and whole at the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.iptables.restorer import Machine as IptablesMachine
+from tests.nft.machine import AnyMachine, make_slice, service
+from tests.nft.machine import Machine as NftMachine
+
+from sliceplane.proxy import portions, tracker
+from sliceplane.proxy.bounds import DESTINATIONS_MAX, PORTS_MAX, TARGETS_MAX
+from sliceplane.proxy.portions import LARGE, PORTION
+
+
+def ports(first: int, count: int) -> list[dict[str, Any]]:
+    return [{"name": f"p{number}", "port": number, "protocol": "TCP"} for number in range(first, first + count)]
+
+
+def big(first: int, count: int, name: str = "big", **spec: Any) -> Any:
+    return service(name, 9, ports=ports(first, count), **spec)
+
+
+def one_write(machine: AnyMachine) -> int:
+    """The size of the next transaction."""
+    assert machine.plane.due(machine.now)
+    transaction = machine.plane.take_transaction(machine.now)
+    if transaction is None:
+        return 0
+    assert machine._taken(transaction)
+    machine.plane.on_success(machine.now)
+    return int(transaction.size)
+
+
+@pytest.fixture(params=[NftMachine, IptablesMachine])
+def machine(request: Any) -> AnyMachine:
+    made: AnyMachine = request.param()
+    made.put(service(), make_slice(["10.0.0.1"]))
+    made.sync()
+    return made
+
+
+def test_others_do_not_wait_for_a_service_of_very_many_ports(
+    machine: AnyMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracker, "PORTION", 150)
+    machine.put(big(1, 300), make_slice(["10.0.0.2", "10.0.0.3"], "big", ports=ports(1, 300)))
+    sizes = [one_write(machine)]
+    assert machine.plane.behind
+    machine.put(service("later", 2), make_slice(["10.0.0.7"], "later"))
+    one_write(machine)
+    assert next(iter(machine_answers(machine, "172.30.0.2"))) == "10.0.0.7 8080"
+    assert machine.plane.behind, "the large one is not done yet"
+    while machine.plane.behind:
+        assert machine.plane.freshness.pending_since is not None, "the kernel does not have it all, and nobody knows"
+        sizes.append(one_write(machine))
+    assert len(sizes) >= 4
+    assert max(sizes) < 12 * 150
+    assert {machine_answers(machine, "172.30.0.9", port) for port in (1, 150, 300)} == {
+        (f"10.0.0.2 {port}", f"10.0.0.3 {port}") for port in (1, 150, 300)
+    }
+    machine.drop(big(1, 300))
+    one_write(machine)
+    assert machine.plane.behind
+    machine.sync()
+    assert not machine.plane.behind
+
+
+def machine_answers(machine: AnyMachine, ip: str, port: int = 80) -> tuple[str, ...]:
+    return tuple(sorted(outcome.to for outcome in machine._trace("local", "10.0.9.9", ip, "tcp", port, iif="")))
+
+
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("ports"), st.integers(1, 60), st.integers(0, 70)),
+        st.tuples(st.just("endpoints"), st.lists(st.integers(1, 9), max_size=4, unique=True), st.just(0)),
+        st.tuples(st.just("write"), st.just(0), st.just(0)),
+        st.tuples(st.just("doubt"), st.just(0), st.just(0)),
+    ),
+    max_size=12,
+)
+
+
+@given(changes)
+def test_after_any_history_the_kernel_has_what_it_would_have_at_once(history: list[Any]) -> None:
+    """A port that stays never leads nowhere meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tracker, "PORTION", 15)
+        patch.setattr(portions, "LARGE", 8)
+        for kind in (NftMachine, IptablesMachine):
+            machine = kind()
+            served: set[int] = set()
+            machine.put(make_slice(["10.0.0.1"], "big", ports=ports(1, 130)))
+            for what, first, count in history:
+                if what == "ports":
+                    found = set(range(first, first + count))
+                    served &= found
+                    machine.put(big(first, count))
+                elif what == "endpoints":
+                    addresses = [f"10.0.0.{number}" for number in first] or ["10.0.0.1"]
+                    machine.put(make_slice(addresses, "big", ports=ports(1, 130), version=7))
+                elif what == "doubt":
+                    machine.plane.on_doubt(machine.now)
+                elif machine.plane.due(machine.now):
+                    one_write(machine)
+                    assert all("172.30.0.9" not in machine_answers(machine, "172.30.0.9", port)[0] for port in served)
+                    if not machine.plane.behind and any(key[1] == "ns/big" for key in machine.known):
+                        known = [each for (_, name), each in machine.known.items() if name == "ns/big"]
+                        served = {port.port for each in known for port in each.spec.ports or ()}
+            machine.sync()
+            assert not machine.plane.behind
+            fresh = kind()
+            fresh.put(*machine.known.values())
+            fresh.sync()
+            for port in range(1, 131, 7):
+                assert machine_answers(machine, "172.30.0.9", port) == machine_answers(fresh, "172.30.0.9", port)
+
+
+def test_what_a_service_may_ask_for_is_bounded_and_the_same_everywhere() -> None:
+    addresses = [f"198.18.{number >> 8}.{number & 255}" for number in range(5_000)]
+    huge = service("huge", 3, externalIPs=addresses, ports=ports(1, 80))
+    machine = NftMachine()
+    machine.put(huge, make_slice(["10.0.0.1"], "huge", ports=ports(1, 80)))
+    machine.sync()
+    (key,) = machine.plane.tracker.services()
+    states = machine.plane.tracker.state(key)
+    assert sum(len(state.port.external_ips) for state in states) <= DESTINATIONS_MAX
+    assert states[0].port.external_ips == tuple(addresses[: DESTINATIONS_MAX // 80])
+    assert "4,988 external addresses beyond 1,000" in str(machine.plane.tracker.excess(key))
+    assert machine.plane.unserved == 1
+
+
+def test_endpoints_times_ports_are_bounded_before_they_are_multiplied_out() -> None:
+    machine = NftMachine()
+    many = [{"name": f"p{number}", "port": number, "protocol": "TCP"} for number in range(1, 101)]
+    machine.put(service("huge", 3, ports=many))
+    for part in range(100):
+        rows = [f"10.{part}.{number >> 8}.{number & 255}" for number in range(1_000)]
+        found = make_slice(rows, "huge", ports=many, version=part + 1)
+        document = found.metadata
+        machine.plane.on_slice(None, _renamed(found, f"{document.name}-{part}"), 0.0)
+    (key,) = machine.plane.tracker.services()
+    states = machine.plane.tracker.state(key)
+    assert sum(len(state.categories.cluster) for state in states) == TARGETS_MAX
+    assert states[0].categories.cluster[0].ip == "10.0.0.0"
+
+
+def _renamed(found: Any, name: str) -> Any:
+    return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, name=name))
+
+
+def test_bounds_are_far_above_what_ordinary_services_have() -> None:
+    assert LARGE + DESTINATIONS_MAX < PORTION < PORTS_MAX

@@ -22,6 +22,7 @@ from sliceplane.shell.apiserver.app import ApiServer, Services
 from sliceplane.shell.apiserver.auth import Tokens
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
+from sliceplane.shell.apiserver.heavy.service import Heavy
 from sliceplane.shell.apiserver.limits import Limits
 from sliceplane.shell.apiserver.metrics import Metrics
 from sliceplane.shell.apiserver.resources import ResourceHandlers
@@ -98,7 +99,7 @@ class OpenWatch:
 class Application:
     """An async context manager.  What the server logs as its own fault is in ``faults``."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, heavy: Heavy | None = None) -> None:
         self.store = Store()
         self.hub = Hub(self.store)
         self.committer = Committer(
@@ -107,7 +108,7 @@ class Application:
         self.registry = Registry(self.store, rng=Rng(seed))
         self.faults: list[str] = []
         self.watches: list[OpenWatch] = []
-        handlers = ResourceHandlers(self.registry, self.store, self.committer, lambda: NOW)
+        handlers = ResourceHandlers(self.registry, self.store, self.committer, lambda: NOW, heavy)
         self._ticker = HubTicker(self.hub)
         services = Services(
             resources=handlers,

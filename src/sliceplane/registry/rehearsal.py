@@ -329,5 +329,5 @@ def _pending(core: Core, target: Target) -> int:
 
 
 def is_known(resource: Resource, subresource: str) -> bool:
-    """Whether the writes of an endpoint can be rehearsed: not those that ask for or read tokens, whose keys stay here."""
+    """Whether the writes of an endpoint can be rehearsed: not those about tokens, whose keys stay here."""
     return subresource != "token" and resource.kind != "TokenReview"

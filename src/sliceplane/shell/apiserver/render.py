@@ -77,8 +77,24 @@ def render_document(document: Document, representation: Representation) -> bytes
     return render_bytes(encode(document), representation)
 
 
+class RenderedError(StatusError):
+    """An error whose Status was rendered where there was time: it has a cause for each of thousands of mistakes, which
+    are left out of its members."""
+
+    rendered: bytes
+
+    @classmethod
+    def of(cls, error: StatusError, representation: Representation) -> RenderedError:
+        made = cls(error.code, error.reason, error.message)
+        made.retry_after_s, made.allowed_methods = error.retry_after_s, error.allowed_methods
+        made.rendered = render_status(error, representation)
+        return made
+
+
 def render_status(error: StatusError, representation: Representation) -> bytes:
     """A Status in the negotiated media type; errors are never turned into Tables."""
+    if isinstance(error, RenderedError):
+        return error.rendered
     return render_document(error.status(), representation)
 
 

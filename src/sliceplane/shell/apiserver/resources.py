@@ -25,7 +25,7 @@ from sliceplane.shell.apiserver.params import (
     write_options,
 )
 from sliceplane.shell.apiserver.paths import Route
-from sliceplane.shell.apiserver.render import is_quick, render_list, render_object
+from sliceplane.shell.apiserver.render import error_representation, is_quick, render_list, render_object
 from sliceplane.shell.apiserver.request import Request
 from sliceplane.shell.apiserver.response import NO_CACHE, Response
 from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
@@ -191,7 +191,8 @@ class ResourceHandlers:
     async def _worked_out(self, request: Request, representation: Representation, write: Write) -> Response:
         """A write that is worked out in another process."""
         async with self._heavy.turn(write.context.user):
-            outcome = await self._heavy.write(write, self._registry, self._committer)
+            errors_in = error_representation(request.header(b"accept"), pretty=request.pretty)
+            outcome = await self._heavy.write(write, self._registry, self._committer, errors_in)
             if write.verb == "create":
                 request.created = outcome.body
             return await self._object(request, write.target, representation, outcome, has_turn=True)

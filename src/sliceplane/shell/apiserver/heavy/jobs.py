@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from sliceplane.api.errors import StatusError
@@ -13,11 +13,13 @@ from sliceplane.registry.rehearsal import Extract, Rehearsed, rehearse
 from sliceplane.registry.types import Context, DeleteOptions, Outcome, PatchType, Target, WriteOptions
 from sliceplane.shell.apiserver.decode import decode_delete_options_body, decode_object
 from sliceplane.shell.apiserver.negotiate import Representation
-from sliceplane.shell.apiserver.render import render_bytes, render_object
+from sliceplane.shell.apiserver.render import RenderedError, render_bytes, render_object
 
 if TYPE_CHECKING:
     from sliceplane.api.table import IncludeObject
 
+#: an error with more of them is rendered by the worker
+CAUSES_MAX = 100
 WriteVerb = Literal["create", "update", "patch", "delete"]
 
 
@@ -70,12 +72,17 @@ class Write:
 class Rehearse:
     write: Write
     found: Extract
+    #: what an error is worded in
+    errors_in: Representation
 
     def run(self) -> Rehearsed:
         def verb(core: Core) -> Outcome:
             return self.write.apply(Registry.around(core))
 
-        return rehearse(self.found, verb)
+        done = rehearse(self.found, verb)
+        if done.error is None or len((done.error.details or {}).get("causes", ())) <= CAUSES_MAX:
+            return done
+        return replace(done, error=RenderedError.of(done.error, self.errors_in))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,14 +53,7 @@ class Pool:
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
         self._closed = False
-        # For metrics.
         self.started = 0
-        self.died = 0
-        self.killed = 0
-
-    @property
-    def processes(self) -> int:
-        return len(self._all)
 
     async def run(self, job: Job) -> Any:
         data = wire.dump(job)
@@ -70,11 +63,9 @@ class Pool:
             async with asyncio.timeout(SECONDS_MAX):
                 good, result = await worker.work(data)
         except (WorkerDied, OSError, EOFError) as error:
-            self.died += 1
             await self._end(worker)
             raise WorkerDied(str(error)) from error
         except BaseException:
-            self.killed += 1
             await self._end(worker)
             raise
         if self._closed:

@@ -11,11 +11,13 @@ from typing import Final, Protocol, TypeVar, cast
 
 from sliceplane.api.errors import STALE_WRITE, conflict, internal
 from sliceplane.registry.registry import Registry
-from sliceplane.registry.rehearsal import Rehearsed, Stale
+from sliceplane.registry.rehearsal import Collection, Rehearsed, Stale
 from sliceplane.registry.types import Outcome, User
 from sliceplane.shell.apiserver.heavy.jobs import Job, Rehearse, Write
 from sliceplane.shell.apiserver.heavy.pool import Pool, WorkerDied, Workers
 from sliceplane.shell.apiserver.heavy.turns import Turns
+from sliceplane.shell.apiserver.negotiate import PLAIN_JSON, Representation
+from sliceplane.store.types import Key
 
 T = TypeVar("T")
 
@@ -45,6 +47,7 @@ class Heavy:
         # For metrics.
         self.requests = 0
         self.stale = 0
+        self.deaths = 0
 
     def is_heavy(self, size: int) -> bool:
         return size > self.heavy_bytes
@@ -61,15 +64,18 @@ class Heavy:
         try:
             return cast(object, await self.workers.run(job))
         except WorkerDied as error:
+            self.deaths += 1
             raise internal("the process that worked on the request ended") from error
 
-    async def write(self, write: Write, registry: Registry, writer: Writer) -> Outcome:
+    async def write(
+        self, write: Write, registry: Registry, writer: Writer, errors_in: Representation = PLAIN_JSON
+    ) -> Outcome:
         """Within a turn: work it out, commit it, and again if somebody else was first.  Raises ``StatusError``."""
         target = write.target
-        keys, collections = frozenset[object](), frozenset[object]()
+        keys, collections = frozenset[Key](), frozenset[Collection]()
         for _ in range(ATTEMPTS_MAX):
-            found = registry.extract(write.context, target, keys, collections)  # type: ignore[arg-type]
-            done = cast(Rehearsed, await self.run(Rehearse(write=write, found=found)))
+            found = registry.extract(write.context, target, keys, collections)
+            done = cast(Rehearsed, await self.run(Rehearse(write=write, found=found, errors_in=errors_in)))
 
             def step() -> Outcome:
                 return registry.perform(found, done, target, dry_run=write.dry_run)  # noqa: B023  # called in this turn

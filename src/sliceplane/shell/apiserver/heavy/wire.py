@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Resource, by_key
+from sliceplane.shell.apiserver.render import RenderedError
 
 LENGTH: Final = struct.Struct(">Q")
 
@@ -33,6 +34,17 @@ def _error(error: StatusError) -> Any:
     return StatusError, (*members, error.retry_after_s, error.allowed_methods)
 
 
+def _rendered(error: RenderedError) -> Any:
+    return _again, (error.code, error.reason, error.message, error.rendered, error.retry_after_s)
+
+
+def _again(code: int, reason: str, message: str, rendered: bytes, retry_after_s: int | None) -> RenderedError:
+    error = RenderedError(code, reason, message, retry_after_s=retry_after_s)
+    error.rendered = rendered
+    return error
+
+
+copyreg.pickle(RenderedError, _rendered)
 copyreg.pickle(Resource, _resource)
 copyreg.pickle(StatusError, _error)
 

@@ -64,6 +64,11 @@ class Registry:
         target = versions.at_hub(target)
         return versions.shown_list(target, read.list_records(self._core, target, options))
 
+    def list_steps(self, ctx: Context, target: Target, options: ListOptions) -> read.Steps:
+        """``list`` in steps, for a caller who has others to serve in between; what it returns is in the stored version
+        (see ``versions.shown_record``)."""
+        return read.list_steps(self._core, versions.at_hub(target), options)
+
     def watch_plan(self, ctx: Context, target: Target, options: WatchOptions) -> WatchPlan:
         return read.watch_plan(self._core, target, options)
 
@@ -107,6 +112,10 @@ class Registry:
     ) -> Outcome:
         target = versions.at_hub(target)
         return deleting_collection.delete_collection(self._core, ctx, target, selection, options)
+
+    def delete_some(self, ctx: Context, target: Target, records: Iterable[Record], options: DeleteOptions) -> int:
+        """Delete what a list of the collection *target* found, and return the revision to wait for."""
+        return deleting_collection.delete_some(self._core, ctx, versions.at_hub(target), records, options)
 
     # Writing what was worked out elsewhere (see ``rehearsal``)
 

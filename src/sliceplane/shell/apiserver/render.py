@@ -6,6 +6,7 @@ other form (Table, PartialObjectMetadata, YAML, protobuf, indentation) starts fr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,7 @@ def render_list(
     if form == "PartialObjectMetadata":
         why = "you requested PartialObjectMetadata, but the requested object is a list"
         raise StatusError(406, "NotAcceptable", f"{why} (*{_go_type(resource.list_kind, resource)})")
-    metadata, version = _list_metadata(outcome), representation.form_version
+    metadata, version = list_metadata_of(outcome), representation.form_version
     if form == "Table":
         from sliceplane.api.table import build
 
@@ -151,6 +152,28 @@ def render_list(
     head = encode({"kind": "PartialObjectMetadataList", "apiVersion": group_version, "metadata": metadata})
     items = b",".join(partial_metadata(record.body, version) for record in outcome.records)
     return render_bytes(head[:-1] + b',"items":[' + items + b"]}", representation)
+
+
+def render_items(
+    bodies: Iterable[bytes],
+    resource: Resource,
+    representation: Representation,
+    *,
+    now: float,
+    include_object: IncludeObject = "Metadata",
+) -> bytes:
+    """A part of a list: the rows of a Table, separated by commas, or messages as they stand in a list."""
+    documents = map(decode_document, bodies)
+    if representation.form == "Table":
+        from sliceplane.api.table import build
+
+        version = representation.form_version
+        made = build(resource, documents, now, include_object=include_object, list_meta={}, version=version)
+        return encode(made["rows"])[1:-1]
+    from sliceplane.api.protobuf import encode_item, frame_item
+
+    version, kind = resource.api_version, resource.kind
+    return b"".join(frame_item(encode_item(version, kind, document)) for document in documents)
 
 
 def partial_metadata(body: bytes, version: str) -> bytes:
@@ -176,10 +199,10 @@ def _protobuf_list(outcome: ListOutcome, resource: Resource) -> bytes:
 
     version, kind = resource.api_version, resource.kind
     items = (encode_item(version, kind, decode_document(record.body)) for record in outcome.records)
-    return assemble_list(version, resource.list_kind, _list_metadata(outcome), items)
+    return assemble_list(version, resource.list_kind, list_metadata_of(outcome), items)
 
 
-def _list_metadata(outcome: ListOutcome) -> dict[str, Any]:
+def list_metadata_of(outcome: ListOutcome) -> dict[str, Any]:
     return list_metadata(
         resource_version=outcome.resource_version,
         continue_token=outcome.continue_token,

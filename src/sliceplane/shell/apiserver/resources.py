@@ -19,13 +19,14 @@ from sliceplane.registry.types import Context, Outcome, Target, WriteOptions
 from sliceplane.shell.apiserver.decode import decode_delete_options, decode_object, media_type, patch_type
 from sliceplane.shell.apiserver.heavy.jobs import Render, Write
 from sliceplane.shell.apiserver.heavy.service import Heavy
+from sliceplane.shell.apiserver.lists import Lists
 from sliceplane.shell.apiserver.negotiate import Representation, negotiate
 from sliceplane.shell.apiserver.params import (
     list_options,
     write_options,
 )
 from sliceplane.shell.apiserver.paths import Route
-from sliceplane.shell.apiserver.render import error_representation, is_quick, render_list, render_object
+from sliceplane.shell.apiserver.render import error_representation, is_quick, render_object
 from sliceplane.shell.apiserver.request import Request
 from sliceplane.shell.apiserver.response import NO_CACHE, Response
 from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
@@ -75,6 +76,7 @@ class ResourceHandlers:
         self._committer = committer
         self.clock = clock
         self._heavy = heavy if heavy is not None else Heavy()
+        self._lists = Lists(registry, self._heavy, committer)
 
     async def respond(self, request: Request, route: Route) -> Response:
         """Raises ``StatusError``."""
@@ -116,8 +118,8 @@ class ResourceHandlers:
         else:
             await self.wait_for(target, options.resource_version)
         context = self.context(request)
-        outcome = self._registry.list(context, target, options)
-        body = render_list(outcome, target.resource, representation, now=context.now, include_object=included)
+        found = await self._lists.find(context, target, options)
+        body = await self._lists.render(context, target, found, representation, included)
         return _response(200, body, target, representation, self.age_told())
 
     async def _create(self, request: Request, target: Target, representation: Representation) -> Response:
@@ -202,10 +204,11 @@ class ResourceHandlers:
         selection = list_options(request.query)
         context = self.context(request)
 
-        def step() -> Outcome:
-            return self._registry.delete_collection(context, target, selection, options)
-
-        return await self._written(request, target, Representation(representation.media), step)
+        await self._committer.current()
+        found = await self._lists.find(context, target, selection)
+        await self._lists.delete(context, target, found, options)
+        body = await self._lists.render(context, target, found, Representation(representation.media), "Metadata")
+        return _response(200, body, target, representation, ())
 
     async def _written(
         self, request: Request, target: Target, representation: Representation, step: Callable[[], Outcome]

@@ -13,7 +13,7 @@ from sliceplane.registry.rehearsal import Extract, Rehearsed, rehearse
 from sliceplane.registry.types import Context, DeleteOptions, Outcome, PatchType, Target, WriteOptions
 from sliceplane.shell.apiserver.decode import decode_delete_options_body, decode_object
 from sliceplane.shell.apiserver.negotiate import Representation
-from sliceplane.shell.apiserver.render import RenderedError, render_bytes, render_object
+from sliceplane.shell.apiserver.render import RenderedError, render_bytes, render_items, render_object
 
 if TYPE_CHECKING:
     from sliceplane.api.table import IncludeObject
@@ -97,6 +97,20 @@ class Render:
 
     def run(self) -> bytes:
         return render_object(self.body, self.resource, self.representation, now=self.now, include_object=self.include)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderItems:
+    """A part of a list: the rows of a Table, separated by commas, or messages as they stand in a list."""
+
+    bodies: tuple[bytes, ...]
+    resource: Resource
+    representation: Representation
+    now: float
+    include: IncludeObject
+
+    def run(self) -> bytes:
+        return render_items(self.bodies, self.resource, self.representation, now=self.now, include_object=self.include)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

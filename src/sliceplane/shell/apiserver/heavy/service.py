@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Protocol, TypeVar, cast
 
-from sliceplane.api.errors import STALE_WRITE, conflict, internal
+from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, internal
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.rehearsal import Collection, Rehearsed, Stale
 from sliceplane.registry.types import Outcome, User
@@ -86,6 +86,14 @@ class Heavy:
                 self.stale += 1
                 keys, collections = keys | stale.keys, collections | stale.collections
         raise conflict(target.resource.plural, target.resource.group, target.name, STALE_WRITE)
+
+    async def delete(self, write: Write, registry: Registry, writer: Writer) -> None:
+        """Within a turn: as ``write``, but what is gone by then was to be deleted anyway."""
+        try:
+            await self.write(write, registry, writer)
+        except StatusError as error:
+            if error.code != 404:
+                raise
 
     async def render(self, job: Job, user: User | None) -> bytes:
         """An answer in another form; in a turn of *user*, ``None``: they have it already."""

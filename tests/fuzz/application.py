@@ -166,6 +166,12 @@ class Application:
             await task
         return answer
 
+    async def whole(self, ask: Ask) -> Answer:
+        """The answer to what is no watch, however long it takes."""
+        answer = Answer()
+        await self._call(ask, answer, Wire())
+        return answer
+
     async def hang_up(self) -> list[OpenWatch]:
         """End every open watch; they are returned for inspection."""
         ended, self.watches = self.watches, []

@@ -93,7 +93,7 @@ class Extract:
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """``record`` is complete but for its revision; ``created`` counts for a new object only."""
+    """``record`` is complete but for its revision and, until ``labelled``, its labels, which are in its body too."""
 
     type: EventType
     record: Record
@@ -230,7 +230,7 @@ def rehearse(found: Extract, run: Callable[[Core], Outcome]) -> Rehearsed:
     return Rehearsed(
         keys=keys,
         collections=collections,
-        deeds=tuple(Deed(event.type, event.record) for event in staged),
+        deeds=tuple(Deed(event.type, replace(event.record, labels={})) for event in staged),
         outcome=outcome if answer < 0 else replace(outcome, body=b""),
         answer=answer,
         made=revisions.index(outcome.revision) if outcome.revision else -1,
@@ -252,6 +252,15 @@ class _Claims(_Head):
     spec: Document = msgspec.field(default_factory=dict)
 
 
+class _Labels(msgspec.Struct):
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _Labelled(msgspec.Struct):
+    metadata: _Labels
+
+
+_labelled_decoder = msgspec.json.Decoder(_Labelled)
 _head_decoder = msgspec.json.Decoder(_Head)
 _claims_decoder = msgspec.json.Decoder(_Claims)
 
@@ -260,8 +269,17 @@ def _version_in(body: bytes) -> str:
     return _head_decoder.decode(body).metadata.resourceVersion
 
 
+def labelled(done: Rehearsed) -> Rehearsed:
+    """*done* as ``perform`` wants it.  Labels may be hundreds of thousands, so this is a step of its own."""
+    deeds = tuple(
+        Deed(deed.type, replace(deed.record, labels=_labelled_decoder.decode(deed.record.body).metadata.labels))
+        for deed in done.deeds
+    )
+    return replace(done, deeds=deeds)
+
+
 def perform(core: Core, found: Extract, done: Rehearsed, target: Target, *, dry_run: bool) -> Outcome:
-    """Stage here what was staged in the rehearsal on *found*.  Raises ``Stale``, having staged nothing, and the
+    """Stage here what was staged in the rehearsal on *found*, ``labelled``.  Raises ``Stale``, having staged nothing, and the
     rehearsal's ``StatusError``."""
     if not _holds(core, found, done):
         raise Stale(done.keys, done.collections)

@@ -62,11 +62,11 @@ class Pool:
         try:
             async with asyncio.timeout(SECONDS_MAX):
                 good, result = await worker.work(data)
-        except (WorkerDied, OSError, EOFError) as error:
+        except BaseException as error:
             await self._end(worker)
-            raise WorkerDied(str(error)) from error
-        except BaseException:
-            await self._end(worker)
+            # A TimeoutError is an OSError, but not of the pipe.
+            if isinstance(error, OSError | EOFError) and not isinstance(error, TimeoutError):
+                raise WorkerDied(str(error)) from error
             raise
         if self._closed:
             await self._end(worker)
@@ -141,6 +141,8 @@ class _Worker:
             parts.append(part)
             left -= len(part)
         answer: tuple[bool, Any] = wire.load(b"".join(parts))
+        # What follows is a step of its own: an object may have hundreds of thousands of labels to be made.
+        await asyncio.sleep(0)
         return answer
 
     def leave(self) -> None:

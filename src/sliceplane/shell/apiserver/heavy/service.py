@@ -5,13 +5,14 @@ An ordinary request never comes here; one that does is the user's only one at th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Protocol, TypeVar, cast
 
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, internal
 from sliceplane.registry.registry import Registry
-from sliceplane.registry.rehearsal import Collection, Rehearsed, Stale
+from sliceplane.registry.rehearsal import Collection, Rehearsed, Stale, labelled
 from sliceplane.registry.types import Outcome, User
 from sliceplane.shell.apiserver.heavy.jobs import Job, Rehearse, Write
 from sliceplane.shell.apiserver.heavy.pool import Pool, WorkerDied, Workers
@@ -75,7 +76,8 @@ class Heavy:
         keys, collections = frozenset[Key](), frozenset[Collection]()
         for _ in range(ATTEMPTS_MAX):
             found = registry.extract(write.context, target, keys, collections)
-            done = cast(Rehearsed, await self.run(Rehearse(write=write, found=found, errors_in=errors_in)))
+            done = labelled(cast(Rehearsed, await self.run(Rehearse(write=write, found=found, errors_in=errors_in))))
+            await asyncio.sleep(0)
 
             def step() -> Outcome:
                 return registry.perform(found, done, target, dry_run=write.dry_run)  # noqa: B023  # called in this turn

@@ -43,7 +43,7 @@ async def test_writes_worked_out_elsewhere_end_the_same(block: int) -> None:
         async with Application(number) as plain, Application(number, heavy) as elsewhere:
             for _ in range(REQUESTS):
                 ask = requests.make(rng, names)
-                if b"generateName" in ask.body or ask.path == "/metrics":
+                if b"generateName" in ask.body or ask.path == "/metrics" or b"timeout" in ask.query:
                     continue
                 first, second = await plain.ask(ask), await elsewhere.ask(ask)
                 if b"413" in (str(first.code).encode(), str(second.code).encode()):

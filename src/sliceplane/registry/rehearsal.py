@@ -279,8 +279,9 @@ def labelled(done: Rehearsed) -> Rehearsed:
 
 
 def perform(core: Core, found: Extract, done: Rehearsed, target: Target, *, dry_run: bool) -> Outcome:
-    """Stage here what was staged in the rehearsal on *found*, ``labelled``.  Raises ``Stale``, having staged nothing, and the
-    rehearsal's ``StatusError``."""
+    """Stage here what was staged in the rehearsal on *found*, ``labelled``.
+
+    Raises ``Stale``, having staged nothing, and the rehearsal's ``StatusError``."""
     if not _holds(core, found, done):
         raise Stale(done.keys, done.collections)
     if done.error is not None:

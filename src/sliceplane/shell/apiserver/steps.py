@@ -1,8 +1,12 @@
 """How long the loop was held, and by whom: no step may keep it from its other clients.
 
 A *step* is what runs between two awaits.  The steps of a request are timed by driving its coroutine ourselves
-(``timed``), which costs two readings of a clock for each; whatever else runs in the loop (commits, streams, chores)
-shows as the *lag* of a heartbeat, which asks to be called after ``BEAT_SECONDS`` and looks how late it is.
+(``timed``), which costs two readings of a clock for each.  A step that seems long because the machine gave the
+processor to others is no fault of the request: what the thread's processor clock says since the last heartbeat is the
+most that it can have been.  (That clock is a system call, too much for each step.)
+
+Whatever else keeps the loop (commits, streams, chores, a call that blocks, the machine) shows as the *lag* of the
+heartbeat, which asks to be called after ``BEAT_SECONDS`` and looks how late it is.
 
 A step that was longer than ``HELD_SECONDS`` is told in the log with the request's audit id, verb, user and path; once
 in ``TELL_SECONDS`` at most, with how many there were.
@@ -31,10 +35,21 @@ _log = get_logger("loop")
 class LoopSteps:
     """Owned by the server; used in its loop."""
 
-    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        processor_clock: Callable[[], float] = time.thread_time,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._processor_clock = processor_clock
         self._clock = clock
+        #: what the processor's clock said at the last heartbeat; ``None``: there is none
+        self._beat_at: float | None = None
         self._steps: Histogram = metrics.histogram(
-            "sliceplane_event_loop_step_seconds", "How long one step of a request held the event loop.", _BUCKETS
+            "sliceplane_event_loop_step_seconds",
+            "How long one step of a request held the event loop.",
+            _BUCKETS,
         )
         self._lag: Histogram = metrics.histogram(
             "sliceplane_event_loop_lag_seconds", "How late the event loop came to what was due.", _BUCKETS
@@ -60,9 +75,11 @@ class LoopSteps:
                 return
             finally:
                 took = clock() - began
-                observe(took)
                 if took > HELD_SECONDS:
-                    self.on_held(took, who)
+                    took = self._own_share(took)
+                    if took > HELD_SECONDS:
+                        self.on_held(took, who)
+                observe(took)
             sent = thrown = None
             try:
                 sent = yield awaited
@@ -71,6 +88,10 @@ class LoopSteps:
                 raise
             except BaseException as error:  # a cancellation, for one: it is for the request
                 thrown = error
+
+    def _own_share(self, seconds: float) -> float:
+        """The most of *seconds* in which the step itself can have been running."""
+        return seconds if self._beat_at is None else min(seconds, self._processor_clock() - self._beat_at)
 
     def on_held(self, seconds: float, who: Callable[[], dict[str, object]]) -> None:
         """The loop was held; tell of it if that was not done just now."""
@@ -91,6 +112,7 @@ class LoopSteps:
     async def beat(self) -> None:
         """Runs as long as the server."""
         while True:
+            self._beat_at = self._processor_clock()
             due = self._clock() + BEAT_SECONDS
             await asyncio.sleep(BEAT_SECONDS)
             late = max(0.0, self._clock() - due)

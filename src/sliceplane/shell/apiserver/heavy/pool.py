@@ -52,6 +52,7 @@ class Pool:
     def __init__(self) -> None:
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
+        self._leaving: set[asyncio.Task[None]] = set()
         self._closed = False
         self.started = 0
 
@@ -94,8 +95,14 @@ class Pool:
 
     def _retire(self, worker: _Worker) -> None:
         self._idle.remove(worker)
-        self._all.discard(worker)
         worker.leave()
+        task = asyncio.get_running_loop().create_task(self._forget(worker), name="a worker leaves")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _forget(self, worker: _Worker) -> None:
+        await worker.gone()
+        self._all.discard(worker)
 
     async def _end(self, worker: _Worker) -> None:
         self._all.discard(worker)
@@ -106,6 +113,7 @@ class Pool:
         self._idle.clear()
         for worker in tuple(self._all):
             await self._end(worker)
+        await asyncio.gather(*self._leaving)
 
 
 class _Worker:
@@ -140,7 +148,9 @@ class _Worker:
                 raise WorkerDied("the worker ended while it answered")
             parts.append(part)
             left -= len(part)
-        answer: tuple[bool, Any] = wire.load(b"".join(parts))
+        # Joining large parts is done without the interpreter's lock.
+        whole = parts[0] if len(parts) == 1 else await asyncio.to_thread(b"".join, parts)
+        answer: tuple[bool, Any] = wire.load(whole)
         # What follows is a step of its own: an object may have hundreds of thousands of labels to be made.
         await asyncio.sleep(0)
         return answer
@@ -149,6 +159,9 @@ class _Worker:
         """End by itself, as its pipe does."""
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+    async def gone(self) -> None:
+        await self._process.wait()
 
     async def kill(self) -> None:
         self.busy()

@@ -185,7 +185,7 @@ class Lists:
         together: list[Record] = []
         slice_ = self._pace.slice()
         for record in found.records:
-            if self._heavy.is_heavy(len(record.body)):
+            if self._heavy.is_heavy_write(0, len(record.body)):
                 await self._delete_some(context, target, together, options)
                 together = []
                 one = replace(versions.at_hub(target), namespace=record.key.namespace, name=record.key.name)

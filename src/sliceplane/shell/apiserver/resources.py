@@ -1,6 +1,7 @@
 """The verbs of every resource over HTTP: parse, ask the registry, wait until it is durable, render.
 
-Nothing here decides anything about objects; the registry does, synchronously, between two awaits.
+Nothing here decides anything about objects; the registry does, synchronously, between two awaits, or a worker does with
+the registry's verbs where that would take too long (``heavy``).
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ class ResourceHandlers:
     def _is_heavy(self, target: Target, raw: bytes) -> bool:
         """Whether a write is too much for the loop.  What needs the keys of tokens is done here, and has no business
         with so much: raises the 413 ``StatusError``."""
-        if not self._heavy.is_heavy(len(raw) + self._registry.stored_bytes(target)):
+        if not self._heavy.is_heavy_write(len(raw), self._registry.stored_bytes(target)):
             return False
         if not is_known(target.resource, target.subresource):
             raise too_large_body(self._heavy.heavy_bytes)

@@ -1,4 +1,5 @@
-"""Work of one request that is too long for the loop: bodies of more than ``HEAVY_BYTES``, and answers made of them.
+"""Work of one request that is too long for the loop: bodies and objects of more than ``HEAVY_BYTES``, and
+answers made of them.
 
 It is done by a few processes of our own (``pool``), since threads are not enough: one call into C decodes 3 MB of tiny
 values in a quarter of a second, with a garbage collection in it that looks at every object of the server, and keeps

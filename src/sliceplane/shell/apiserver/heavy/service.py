@@ -22,8 +22,10 @@ from sliceplane.store.types import Key
 
 T = TypeVar("T")
 
-#: what is larger, body and stored object together, is not for the loop
-HEAVY_BYTES: Final = 48 * 1024
+#: what is larger is not for the loop: the worst bodies of this size take it about 40 ms
+HEAVY_BYTES: Final = 40 * 1024
+#: what is stored was found good once, so that it takes less: this share of it counts besides the body
+STORED_SHARE: Final = 2
 #: heavy requests together, and waiting
 TOGETHER: Final = 2
 WAITING_OF_USER_MAX: Final = 8
@@ -52,6 +54,9 @@ class Heavy:
 
     def is_heavy(self, size: int) -> bool:
         return size > self.heavy_bytes
+
+    def is_heavy_write(self, body: int, stored: int) -> bool:
+        return self.is_heavy(body + stored // STORED_SHARE)
 
     @asynccontextmanager
     async def turn(self, user: User) -> AsyncIterator[None]:

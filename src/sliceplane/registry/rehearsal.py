@@ -19,12 +19,13 @@ as taken, and ``perform`` looks whether what was chosen is still free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
+from sliceplane.api import codec
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import (
@@ -53,6 +54,8 @@ from sliceplane.store.types import EventType, Key, Record, StoreEvent
 
 #: a collection: ``Resource.storage_key`` and namespace, "" for all of them
 Collection = tuple[str, str]
+#: made in one step
+_LABELS_TOGETHER: Final = 20_000
 #: who holds, in a rehearsal, what Services hold that it does not know
 _OTHERS: Final = Key(Services.storage_key, "", "")
 
@@ -93,10 +96,11 @@ class Extract:
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """``record`` is complete but for its revision and, until ``labelled``, its labels, which are in its body too."""
+    """``record`` is complete but for its revision and, until ``labelled``, its ``labels``: maps in JSON."""
 
     type: EventType
     record: Record
+    labels: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +234,7 @@ def rehearse(found: Extract, run: Callable[[Core], Outcome]) -> Rehearsed:
     return Rehearsed(
         keys=keys,
         collections=collections,
-        deeds=tuple(Deed(event.type, replace(event.record, labels={})) for event in staged),
+        deeds=tuple(_deed(event) for event in staged),
         outcome=outcome if answer < 0 else replace(outcome, body=b""),
         answer=answer,
         made=revisions.index(outcome.revision) if outcome.revision else -1,
@@ -252,15 +256,7 @@ class _Claims(_Head):
     spec: Document = msgspec.field(default_factory=dict)
 
 
-class _Labels(msgspec.Struct):
-    labels: dict[str, str] = msgspec.field(default_factory=dict)
-
-
-class _Labelled(msgspec.Struct):
-    metadata: _Labels
-
-
-_labelled_decoder = msgspec.json.Decoder(_Labelled)
+_labels_decoder = msgspec.json.Decoder(dict[str, str])
 _head_decoder = msgspec.json.Decoder(_Head)
 _claims_decoder = msgspec.json.Decoder(_Claims)
 
@@ -269,13 +265,22 @@ def _version_in(body: bytes) -> str:
     return _head_decoder.decode(body).metadata.resourceVersion
 
 
-def labelled(done: Rehearsed) -> Rehearsed:
-    """*done* as ``perform`` wants it.  Labels may be hundreds of thousands, so this is a step of its own."""
-    deeds = tuple(
-        Deed(deed.type, replace(deed.record, labels=_labelled_decoder.decode(deed.record.body).metadata.labels))
-        for deed in done.deeds
-    )
-    return replace(done, deeds=deeds)
+def _deed(event: StoreEvent) -> Deed:
+    labels = tuple(event.record.labels.items())
+    parts = (dict(labels[first : first + _LABELS_TOGETHER]) for first in range(0, len(labels), _LABELS_TOGETHER))
+    return Deed(event.type, replace(event.record, labels={}), tuple(map(codec.encode, parts)))
+
+
+def labelled(done: Rehearsed) -> Generator[None, None, Rehearsed]:
+    """*done* as ``perform`` wants it, in steps: an object may have hundreds of thousands of labels."""
+    deeds = []
+    for deed in done.deeds:
+        labels: dict[str, str] = {}
+        for part in deed.labels:
+            labels.update(_labels_decoder.decode(part))
+            yield
+        deeds.append(Deed(deed.type, replace(deed.record, labels=labels)))
+    return replace(done, deeds=tuple(deeds))
 
 
 def perform(core: Core, found: Extract, done: Rehearsed, target: Target, *, dry_run: bool) -> Outcome:

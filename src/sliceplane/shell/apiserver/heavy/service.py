@@ -6,7 +6,7 @@ An ordinary request never comes here; one that does is the user's only one at th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager
 from typing import Final, Protocol, TypeVar, cast
 
@@ -81,8 +81,8 @@ class Heavy:
         keys, collections = frozenset[Key](), frozenset[Collection]()
         for _ in range(ATTEMPTS_MAX):
             found = registry.extract(write.context, target, keys, collections)
-            done = labelled(cast(Rehearsed, await self.run(Rehearse(write=write, found=found, errors_in=errors_in))))
-            await asyncio.sleep(0)
+            job = Rehearse(write=write, found=found, errors_in=errors_in)
+            done = await _finished(labelled(cast(Rehearsed, await self.run(job))))
 
             def step() -> Outcome:
                 return registry.perform(found, done, target, dry_run=write.dry_run)  # noqa: B023  # called in this turn
@@ -111,3 +111,13 @@ class Heavy:
 
     async def close(self) -> None:
         await self.workers.close()
+
+
+async def _finished(steps: Generator[None, None, T]) -> T:
+    """What *steps* return, with everybody else's turn between two of them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(T, end.value)
+        await asyncio.sleep(0)

@@ -203,3 +203,64 @@ def test_maps_match_as_equalities() -> None:
     assert not both.matches({"a": "1"})
     assert not both.matches(None)
     assert hash(both) == hash(parse_labels("b=2,a=1"))
+
+
+_TERMS = st.sampled_from(
+    (
+        "a",
+        "!a",
+        "b",
+        "!b",
+        "a=1",
+        "a=2",
+        "a!=1",
+        "b!=2",
+        "a in (1,2)",
+        "a in (2,3)",
+        "b notin (1)",
+        "a>1",
+        "a<3",
+        "b>0",
+        "!c",
+    )
+)
+
+
+@given(st.lists(_TERMS, min_size=5, max_size=12), st.dictionaries(st.sampled_from("abc"), st.sampled_from("0123x")))
+def test_many_terms_together_mean_what_each_means(terms: list[str], labels: dict[str, str]) -> None:
+    assert parse_labels(",".join(terms)).matches(labels) == all(parse_labels(term).matches(labels) for term in terms)
+    assert parse_labels(",".join(terms)).matches(None) == all(parse_labels(term).matches(None) for term in terms)
+
+
+@given(st.lists(st.sampled_from(("a", "!a", "b=1", "b==1", "c!=2", "d=", "in", "notin=x")), min_size=101, max_size=110))
+def test_a_long_plain_selector_means_what_its_terms_mean(terms: list[str]) -> None:
+    together, alone = parse_labels(",".join(terms)), [parse_labels(term) for term in terms]
+    for labels in (
+        {},
+        {"a": "1"},
+        {"b": "1"},
+        {"a": "", "b": "1", "d": "", "in": "", "notin": "x"},
+        {"b": "1", "d": ""},
+    ):
+        assert together.matches(labels) == all(each.matches(labels) for each in alone)
+
+
+@pytest.mark.parametrize("term", ["!k%d", "a!=%d", "a notin (%d)", "k%d!=x"])
+def test_ten_thousand_terms_cost_as_much_as_the_labels_they_are_asked_about(term: str) -> None:
+    """Counted in look-ups, not in time."""
+    asked = 0
+
+    class Counting(dict[str, str]):
+        def get(self, key: str, default: str | None = None) -> str | None:  # type: ignore[override]
+            nonlocal asked
+            asked += 1
+            return super().get(key, default)
+
+        def __contains__(self, key: object) -> bool:
+            nonlocal asked
+            asked += 1
+            return super().__contains__(key)
+
+    selector = parse_labels(",".join(term % number for number in range(3_000)))
+    assert selector.matches(Counting(app="web", tier="front"))
+    assert asked < 20

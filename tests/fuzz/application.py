@@ -24,6 +24,7 @@ from sliceplane.shell.apiserver.app import ApiServer, Services
 from sliceplane.shell.apiserver.auth import Certificate, Tokens
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
+from sliceplane.shell.apiserver.heavy.service import Heavy
 from sliceplane.shell.apiserver.limits import Limits
 from sliceplane.shell.apiserver.metrics import Metrics
 from sliceplane.shell.apiserver.resources import ResourceHandlers
@@ -117,7 +118,7 @@ class _OneToken(NoTokens):
 class Application:
     """An async context manager.  What the server logs as its own fault is in ``faults``."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, heavy: Heavy | None = None) -> None:
         self.store = Store()
         self.hub = Hub(self.store)
         self.committer = Committer(
@@ -126,7 +127,7 @@ class Application:
         self.registry = Registry(self.store, rng=Rng(seed), tokens=_OneToken())
         self.faults: list[str] = []
         self.watches: list[OpenWatch] = []
-        handlers = ResourceHandlers(self.registry, self.store, self.committer, lambda: NOW)
+        handlers = ResourceHandlers(self.registry, self.store, self.committer, lambda: NOW, heavy)
         self._ticker = HubTicker(self.hub)
         self._revocation = Revocation(self.registry, lambda: NOW)
         services = Services(
@@ -183,6 +184,12 @@ class Application:
             self.watches.append(OpenWatch(ask, answer, wire, task))
         else:
             await task
+        return answer
+
+    async def whole(self, ask: Ask) -> Answer:
+        """The answer to what is no watch, however long it takes."""
+        answer = Answer()
+        await self._call(ask, answer, Wire())
         return answer
 
     async def hang_up(self) -> list[OpenWatch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from sliceplane.api.errors import StatusError
 from sliceplane.registry import versions
@@ -11,6 +12,7 @@ from sliceplane.registry.delete import delete
 from sliceplane.registry.documents import list_bytes
 from sliceplane.registry.read import list_records
 from sliceplane.registry.types import Context, DeleteOptions, ListOptions, Outcome, Target
+from sliceplane.store.types import Record
 
 
 def delete_collection(
@@ -22,8 +24,21 @@ def delete_collection(
     error of a single delete: what was deleted before it stays deleted.
     """
     listed = versions.shown_list(target, list_records(core, target, selection))
+    revision = delete_some(core, ctx, target, listed.records, options)
+    body = list_bytes(
+        target.spoken,
+        listed.records,
+        resource_version=listed.resource_version,
+        continue_token=listed.continue_token,
+        remaining=listed.remaining,
+    )
+    return Outcome(code=200, body=body, revision=revision)
+
+
+def delete_some(core: Core, ctx: Context, target: Target, records: Iterable[Record], options: DeleteOptions) -> int:
+    """Delete *records*, each as a step of its own; returns the newest revision that this made."""
     revision = 0
-    for record in listed.records:
+    for record in records:
         one = dataclasses.replace(target, namespace=record.key.namespace, name=record.key.name)
         try:
             outcome = delete(core, ctx, one, options)
@@ -33,11 +48,4 @@ def delete_collection(
             raise
         core.store.end_step()
         revision = max(revision, outcome.revision)
-    body = list_bytes(
-        target.spoken,
-        listed.records,
-        resource_version=listed.resource_version,
-        continue_token=listed.continue_token,
-        remaining=listed.remaining,
-    )
-    return Outcome(code=200, body=body, revision=revision)
+    return revision

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from sliceplane.api.errors import bad_request, expired, too_large_resource_version
 from sliceplane.registry import continue_token
 from sliceplane.registry.core import Core, key_of, missing
@@ -11,7 +13,9 @@ from sliceplane.registry.types import ListOptions, ListOutcome, Target, WatchOpt
 from sliceplane.store.mvcc import Compacted
 from sliceplane.store.types import Key, Record
 
+#: looked at in one step
 _CHUNK_RECORDS = 500
+Steps = Generator[None, None, ListOutcome]
 #: clients ask for up to 2^63 - 1; whatever is not more than this is all there is
 _LIMIT_MAX = 1 << 31
 _TOKEN_EXPIRED = (
@@ -39,6 +43,17 @@ def get(core: Core, target: Target, resource_version: str | None) -> Record:
 
 def list_records(core: Core, target: Target, options: ListOptions) -> ListOutcome:
     """A page.  Raises StatusError: 400, 410, 422, 504 (as for ``get``)."""
+    steps = list_steps(core, target, options)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            outcome: ListOutcome = end.value
+            return outcome
+
+
+def list_steps(core: Core, target: Target, options: ListOptions) -> Steps:
+    """``list_records`` in steps, between which others may read and write: all show one revision."""
     check_list(options)
     selection = select(target.resource, options, core.config.gates)
     limit = min(max(options.limit, 0), _LIMIT_MAX)
@@ -46,7 +61,7 @@ def list_records(core: Core, target: Target, options: ListOptions) -> ListOutcom
     if options.continue_token:
         if version:
             raise bad_request("specifying resource version is not allowed when using continue")
-        return _continue(core, target, selection, limit, options.continue_token)
+        return (yield from _continue(core, target, selection, limit, options.continue_token))
     _not_beyond(core, target, version)
     match = options.resource_version_match
     if version == 0 and not target.resource.uncached:
@@ -54,7 +69,7 @@ def list_records(core: Core, target: Target, options: ListOptions) -> ListOutcom
     exact = match == EXACT or (not match and bool(version) and limit > 0)
     revision = version if exact and version else core.store.revision
     try:
-        return _page(core, target, selection, revision=revision, after="", limit=limit)
+        return (yield from _page(core, target, selection, revision=revision, after="", limit=limit))
     except Compacted as error:
         raise expired(_LIST_EXPIRED) from error
 
@@ -91,61 +106,62 @@ def _not_beyond(core: Core, target: Target, wanted: int | None) -> None:
         raise too_large_resource_version(wanted, core.store.revision, retry=not target.resource.uncached)
 
 
-def _continue(core: Core, target: Target, selection: Selection, limit: int, token: str) -> ListOutcome:
+def _continue(core: Core, target: Target, selection: Selection, limit: int, token: str) -> Steps:
     position = continue_token.decode(token)
     if position.revision > core.store.revision:
         raise too_large_resource_version(position.revision, core.store.revision)
     revision = core.store.revision if position.revision == continue_token.NEWEST else position.revision
     try:
-        return _page(core, target, selection, revision=revision, after=position.after(target.namespace), limit=limit)
+        after = position.after(target.namespace)
+        return (yield from _page(core, target, selection, revision=revision, after=after, limit=limit))
     except Compacted as error:
         fresh = continue_token.encode_start(continue_token.NEWEST, f"/{position.start}")
         raise expired(_TOKEN_EXPIRED, {"continue": fresh}) from error
 
 
-def _page(core: Core, target: Target, selection: Selection, *, revision: int, after: str, limit: int) -> ListOutcome:
+def _page(core: Core, target: Target, selection: Selection, *, revision: int, after: str, limit: int) -> Steps:
     """At most *limit* (0: all) matching records after *after*, as they were at *revision*.  Raises Compacted."""
     resource, namespace = target.resource, target.namespace
-    if selection.matches is None:
-        page = core.store.list(resource.storage_key, namespace=namespace, revision=revision, after=after, limit=limit)
-        records, more, remaining = page.records, page.more, page.remaining
-    else:
-        found = _scan(core, target, selection, revision=revision, after=after, wanted=limit + 1 if limit else 0)
-        records, more, remaining = found[:limit] if limit else found, bool(limit) and len(found) > limit, None
+    found = yield from _scan(core, target, selection, revision=revision, after=after, wanted=limit + 1 if limit else 0)
+    more = bool(limit) and len(found) > limit
+    records = tuple(found[:limit] if limit else found)
+    remaining = None
+    if more and selection.matches is None:
+        remaining = core.store.count_after(
+            resource.storage_key, namespace=namespace, after=records[-1].key.path, revision=revision
+        )
     token = continue_token.encode(revision, records[-1].key.path, namespace) if more else ""
     return ListOutcome(
         records=records,
         resource_version=revision,
         continue_token=token,
-        remaining=remaining if more else None,
+        remaining=remaining,
         shard=selection.shard,
     )
 
 
 def _scan(
     core: Core, target: Target, selection: Selection, *, revision: int, after: str, wanted: int
-) -> tuple[Record, ...]:
+) -> Generator[None, None, list[Record]]:
     """Matching records in key order, at most *wanted* (0: all), without looking further than needed."""
     store, resource, namespace = core.store, target.resource, target.namespace
     matches = selection.matches
-    assert matches is not None, "a list without selectors needs no scan"
-    if namespace and selection.namespace not in (None, namespace):
-        return ()
-    namespace = namespace or (resource.namespaced and selection.namespace) or ""
-    if selection.name is not None and (namespace or not resource.namespaced) and revision == store.revision:
-        key = Key(resource.storage_key, namespace, selection.name)
-        record = store.get(key)
-        return (record,) if record is not None and key.path > after and matches(record) else ()
+    if matches is not None:
+        if namespace and selection.namespace not in (None, namespace):
+            return []
+        namespace = namespace or (resource.namespaced and selection.namespace) or ""
+        if selection.name is not None and (namespace or not resource.namespaced) and revision == store.revision:
+            key = Key(resource.storage_key, namespace, selection.name)
+            record = store.get(key)
+            return [record] if record is not None and key.path > after and matches(record) else []
     found: list[Record] = []
     while True:
-        chunk = store.list(
-            resource.storage_key,
-            namespace=namespace,
-            revision=revision,
-            after=after,
-            limit=_CHUNK_RECORDS if wanted else 0,
-        )
-        found.extend(record for record in chunk.records if matches(record))
-        if not chunk.more or len(found) >= wanted > 0:
-            return tuple(found[:wanted] if wanted else found)
-        after = chunk.records[-1].key.path
+        most = _CHUNK_RECORDS
+        if matches is None and wanted:
+            most = min(most, wanted - len(found))
+        chunk = store.scan(resource.storage_key, namespace=namespace, revision=revision, after=after, limit=most)
+        found.extend(chunk if matches is None else filter(matches, chunk))
+        if len(chunk) < most or len(found) >= wanted > 0:
+            return found[:wanted] if wanted else found
+        after = chunk[-1].key.path
+        yield

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from sliceplane.api.scheme import REVIEWS
 from sliceplane.kit.rng import Rng
-from sliceplane.registry import api_service, binding, namespaces, read, service_addresses, versions
+from sliceplane.registry import api_service, binding, namespaces, read, rehearsal, service_addresses, versions
 from sliceplane.registry import bootstrap as bootstrapping
 from sliceplane.registry import create as creating
 from sliceplane.registry import delete as deleting
@@ -27,7 +27,7 @@ from sliceplane.registry.authentication.types import TokenService
 from sliceplane.registry.authorization import reviews
 from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.config import RegistryConfig
-from sliceplane.registry.core import Core
+from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.types import (
     Body,
     Context,
@@ -66,6 +66,11 @@ class Registry:
     def list(self, ctx: Context, target: Target, options: ListOptions) -> ListOutcome:
         target = versions.at_hub(target)
         return versions.shown_list(target, read.list_records(self._core, target, options))
+
+    def list_steps(self, ctx: Context, target: Target, options: ListOptions) -> read.Steps:
+        """``list`` in steps, for a caller who has others to serve in between; what it returns is in the stored version
+        (see ``versions.shown_record``)."""
+        return read.list_steps(self._core, versions.at_hub(target), options)
 
     def watch_plan(self, ctx: Context, target: Target, options: WatchOptions) -> WatchPlan:
         return read.watch_plan(self._core, target, options)
@@ -110,6 +115,38 @@ class Registry:
     ) -> Outcome:
         target = versions.at_hub(target)
         return deleting_collection.delete_collection(self._core, ctx, target, selection, options)
+
+    def delete_some(self, ctx: Context, target: Target, records: Iterable[Record], options: DeleteOptions) -> int:
+        """Delete what a list of the collection *target* found, and return the revision to wait for."""
+        return deleting_collection.delete_some(self._core, ctx, versions.at_hub(target), records, options)
+
+    # Writing what was worked out elsewhere (see ``rehearsal``)
+
+    @classmethod
+    def around(cls, core: Core) -> Registry:
+        """The verbs over a *core* that somebody else made."""
+        registry = cls.__new__(cls)
+        registry._core = core
+        return registry
+
+    def extract(
+        self,
+        ctx: Context,
+        target: Target,
+        keys: frozenset[Key] = frozenset(),
+        collections: frozenset[rehearsal.Collection] = frozenset(),
+    ) -> rehearsal.Extract:
+        """What a write to *target* is likely to look at, and *keys* and *collections*."""
+        return rehearsal.extract(self._core, ctx, target, keys=keys, collections=collections)
+
+    def perform(self, found: rehearsal.Extract, done: rehearsal.Rehearsed, target: Target, *, dry_run: bool) -> Outcome:
+        """Stage what a rehearsal on *found* came to.  Raises ``rehearsal.Stale``, and its ``StatusError``."""
+        return rehearsal.perform(self._core, found, done, target, dry_run=dry_run)
+
+    def stored_bytes(self, target: Target) -> int:
+        """The size of the newest version of the object that *target* names; 0 if there is none."""
+        record = self._core.store.latest(key_of(versions.at_hub(target)))
+        return 0 if record is None else len(record.body)
 
     # Access
 

@@ -23,6 +23,7 @@ def add_gauges(plane: Plane, app: ApiServer) -> None:
     """Called once, while the plane starts; its listener does not exist yet."""
     _add_requests(plane, app)
     _add_connections(plane)
+    _add_heavy(plane)
     _add_storage(plane)
     _add_watches(plane)
     _add_process(plane)
@@ -74,6 +75,21 @@ def _add_connections(plane: Plane) -> None:
         "sliceplane_refused_heads",
         "Requests refused with 431: too many headers, or too large a head.",
         lambda: plane.listener.refused_heads,
+    )
+
+
+def _add_heavy(plane: Plane) -> None:
+    metrics, heavy = plane.metrics, plane.heavy
+    turns = heavy.turns
+    metrics.gauge("sliceplane_heavy_running_requests", "Worked on outside of the event loop.", lambda: turns.running)
+    metrics.gauge("sliceplane_heavy_waiting_requests", "Waiting for that.", lambda: turns.waiting)
+    metrics.counter("sliceplane_heavy_requests", "Worked on outside of the event loop.", lambda: heavy.requests)
+    metrics.counter("sliceplane_heavy_refused_requests", "Answered with 429: too many wait.", lambda: turns.refused)
+    metrics.counter(
+        "sliceplane_heavy_stale_attempts", "Worked out for nothing, since somebody else was first.", lambda: heavy.stale
+    )
+    metrics.counter(
+        "sliceplane_heavy_worker_deaths", "Processes that ended in the middle of a request.", lambda: heavy.deaths
     )
 
 

@@ -36,12 +36,14 @@ from sliceplane.shell.apiserver.audit import AuditConfig, AuditLog
 from sliceplane.shell.apiserver.auth import Tokens
 from sliceplane.shell.apiserver.discovery import Discovery
 from sliceplane.shell.apiserver.health import HealthChecks
+from sliceplane.shell.apiserver.heavy.service import Heavy
 from sliceplane.shell.apiserver.issuer import IssuerPages
 from sliceplane.shell.apiserver.limits import Limits
 from sliceplane.shell.apiserver.listener import Listener, bind
 from sliceplane.shell.apiserver.metrics import FSYNC_SECONDS_BUCKETS, Metrics
 from sliceplane.shell.apiserver.resources import ResourceHandlers
 from sliceplane.shell.apiserver.revocation import Revocation
+from sliceplane.shell.apiserver.steps import LoopSteps
 from sliceplane.shell.apiserver.ticker import HubTicker
 from sliceplane.shell.apiserver.tls import ServerTls
 from sliceplane.shell.apiserver.token_keys import TokenConfig, TokenKeys
@@ -154,6 +156,9 @@ class Plane:
         #: whoever subscribes at the hub arms it
         self.ticker: HubTicker
         self.revocation: Revocation
+        #: what takes long is done elsewhere, and what holds the loop all the same is told
+        self.heavy: Heavy
+        self.steps: LoopSteps
         self.listener: Listener
 
     @property
@@ -216,6 +221,7 @@ class Plane:
             self.listener.stop, grace_s=STOP_GRACE_SECONDS, end_watches=self.hub.close_all
         )
         self._cleanup.push_async_callback(self._leave)
+        self._spawn(self.steps.beat(), "heartbeat")
         self._spawn(chores.keep_certificates_fresh(self, tls), "certificates")
         if config.client_ca_file is not None:
             self._spawn(chores.follow_authorities(self, tls), "authorities")
@@ -366,7 +372,10 @@ class Plane:
         return log
 
     def _application(self, address: str) -> ApiServer:
-        resources = ResourceHandlers(self.registry, self.store, self.committer, self.clock)
+        self.heavy = Heavy()
+        self._cleanup.push_async_callback(self.heavy.close)
+        self.steps = LoopSteps(self.metrics)
+        resources = ResourceHandlers(self.registry, self.store, self.committer, self.clock, self.heavy)
         self.ticker = HubTicker(self.hub)
         self._cleanup.callback(self.ticker.close)
         self.revocation = Revocation(self.registry, self.clock)
@@ -386,6 +395,7 @@ class Plane:
             limits=self.config.limits,
             emulated=self.config.gates.release,
             audit=self._audit_log(),
+            steps=self.steps,
             clock=self.clock,
         )
         app = ApiServer(services)

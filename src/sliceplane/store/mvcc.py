@@ -117,6 +117,10 @@ class Store:
         records = shelf.walk(namespace, after, revision)
         return tuple(islice(records, limit) if limit else records)
 
+    def count_after(self, resource: str, *, namespace: str, after: str, revision: int) -> int:
+        """How many records a page that ends at *after* leaves."""
+        return self._shelves[resource].count(namespace, after, revision)
+
     def count(self, resource: str, namespace: str = "") -> int:
         """How many objects there are now; O(log n)."""
         shelf = self._shelves.get(resource)

@@ -1,8 +1,8 @@
 """An old body with a new resourceVersion.
 
 When a change makes an object leave a watcher's selector, the watcher gets DELETED with the object as it
-was before and the resourceVersion of the change (reference B5).  This is the only body that the store's
-side ever makes; all others are served as they were written.
+was before and the resourceVersion of the change (reference B5).  A write that was worked out elsewhere gets its
+revision here too, when it is staged (``registry.rehearsal``).
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ _encode = msgspec.json.Encoder().encode
 
 def restamp(record: Record, revision: int) -> Record:
     """*record* with *revision* in the column and in ``metadata.resourceVersion``."""
-    document = _members.decode(record.body)
+    return replace(record, revision=revision, body=restamp_body(record.body, revision))
+
+
+def restamp_body(body: bytes, revision: int) -> bytes:
+    """*body* with *revision* in ``metadata.resourceVersion``, every member in its place."""
+    document = _members.decode(body)
     metadata = _members.decode(document["metadata"])
     metadata["resourceVersion"] = msgspec.Raw(b'"%d"' % revision)
     document["metadata"] = msgspec.Raw(_encode(metadata))
-    return replace(record, revision=revision, body=_encode(document))
+    return _encode(document)

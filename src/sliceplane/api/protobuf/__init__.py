@@ -25,6 +25,8 @@ from sliceplane.api.protobuf.envelope import (
     decode,
     encode,
     encode_item,
+    frame_item,
+    list_frame,
     supports,
 )
 from sliceplane.api.protobuf.frames import FrameReader, encode_watch_event
@@ -39,5 +41,7 @@ __all__ = [
     "encode",
     "encode_item",
     "encode_watch_event",
+    "frame_item",
+    "list_frame",
     "supports",
 ]

@@ -17,7 +17,7 @@ from sliceplane.api.protobuf.encoder import encoder
 from sliceplane.api.protobuf.schema import META, Message, find_kind
 from sliceplane.api.protobuf.schema import message as schema_message
 from sliceplane.api.protobuf.special import Mismatch, decode_text
-from sliceplane.api.protobuf.wire import BYTES, Malformed, field_number, framed, read_length, read_varint, skip
+from sliceplane.api.protobuf.wire import BYTES, Malformed, field_number, framed, read_length, read_varint, skip, varint
 
 MAGIC: Final = b"k8s\x00"
 #: contentEncoding and contentType, both empty, both written
@@ -48,6 +48,19 @@ def assemble_list(api_version: str, list_kind: str, metadata: Document, items: I
     assert fields[1].name == "items", f"{list_kind} is not a list"
     head = framed(b"\x0a", _body(schema_message(f"{META}.ListMeta"), metadata))
     return _enveloped(api_version, list_kind, head + b"".join(framed(b"\x12", item) for item in items))
+
+
+def frame_item(item: bytes) -> bytes:
+    """What ``encode_item`` made, as it stands in a list."""
+    return framed(b"\x12", item)
+
+
+def list_frame(api_version: str, list_kind: str, metadata: Document, size: int) -> tuple[bytes, bytes]:
+    """What stands before and behind the items of a list, *size* bytes of ``frame_item`` together."""
+    empty = assemble_list(api_version, list_kind, metadata, ())
+    body = framed(b"\x0a", _body(schema_message(f"{META}.ListMeta"), metadata))
+    start = len(empty) - len(_TAIL) - len(framed(b"\x12", body))
+    return empty[:start] + b"\x12" + varint(len(body) + size) + body, _TAIL
 
 
 def _message(api_version: str, kind: str) -> Message:

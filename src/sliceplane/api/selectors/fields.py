@@ -11,7 +11,7 @@ What a field's value is, is decided where records are made: a matcher looks name
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sliceplane.api.errors import StatusError, bad_request, show
@@ -47,6 +47,16 @@ class FieldRequirements:
     requirements: tuple[FieldRequirement, ...] = ()
     exact_name: str | None = None
     exact_namespace: str | None = None
+    #: by field, of which a resource has a few: values of which it must be each, and none
+    _by_field: tuple[tuple[str, frozenset[str], frozenset[str]], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        merged: dict[str, tuple[set[str], set[str]]] = {}
+        for each in self.requirements:
+            wanted, unwanted = merged.setdefault(each.field, (set(), set()))
+            (wanted if each.equal else unwanted).add(each.value)
+        found = tuple((name, frozenset(wanted), frozenset(not_)) for name, (wanted, not_) in merged.items())
+        object.__setattr__(self, "_by_field", found)
 
     @property
     def empty(self) -> bool:
@@ -55,15 +65,14 @@ class FieldRequirements:
     def matches(self, name: str, namespace: str, fields: Mapping[str, str]) -> bool:
         if self.exact_name is not None and name != self.exact_name:
             return False
-        for requirement in self.requirements:
-            field = requirement.field
-            if field == NAME:
+        for where, wanted, unwanted in self._by_field:
+            if where == NAME:
                 actual = name
-            elif field == NAMESPACE:
+            elif where == NAMESPACE:
                 actual = namespace
             else:
-                actual = fields.get(field, "") or ("false" if field in _BOOLEAN_FIELDS else "")
-            if (actual == requirement.value) is not requirement.equal:
+                actual = fields.get(where, "") or ("false" if where in _BOOLEAN_FIELDS else "")
+            if actual in unwanted or (wanted and (len(wanted) > 1 or actual not in wanted)):
                 return False
         return True
 

@@ -27,6 +27,12 @@ from sliceplane.api.selectors.labels import (
 
 _TOKEN: Final = re.compile(r"!=|==|[=!(),<>]|[^=!(),<> \t\r\n]+")
 
+_PLAIN_TERM: Final = re.compile(
+    r"(!)?([A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)(?:(==|!=|=)([A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?|))?"
+)
+#: with fewer commas it is not worth looking
+_PLAIN_MIN: Final = 100
+
 _END: Final = "end of string"
 _WORD: Final = "word"
 
@@ -51,7 +57,29 @@ _OPERATORS: Final = {
 
 def parse_labels(text: str) -> LabelRequirements:
     """Raises StatusError 400."""
-    return _Parser(text).selector() if text else EVERYTHING
+    if not text:
+        return EVERYTHING
+    return (_plain(text) if text.count(",") > _PLAIN_MIN else None) or _Parser(text).selector()
+
+
+def _plain(text: str) -> LabelRequirements | None:
+    """A selector of good, short terms with one value at most, each once; ``None``: it is not that simple.
+
+    A selector of 64 KiB has more than ten thousand terms, which take the parser a tenth of a second.
+    """
+    requirements = []
+    for term in dict.fromkeys(text.split(",")):
+        found = _PLAIN_TERM.fullmatch(term)
+        if found is None:
+            return None
+        absent, key, operator, value = found.groups()
+        if operator is None:
+            requirements.append(Requirement(key, Operator.DOES_NOT_EXIST if absent else Operator.EXISTS))
+        elif absent:
+            return None
+        else:
+            requirements.append(Requirement(key, _OPERATORS[operator], (value,)))
+    return LabelRequirements(requirements)
 
 
 class _Parser:

@@ -42,6 +42,8 @@ class Operator(Enum):
 _EQUALITY = (Operator.EQUALS, Operator.DOUBLE_EQUALS, Operator.IN)
 _INEQUALITY = (Operator.NOT_EQUALS, Operator.NOT_IN)
 _ORDER = (Operator.GREATER_THAN, Operator.LESS_THAN)
+#: fewer requirements are quicker one by one
+_MERGED_MIN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +114,81 @@ def _compile(requirements: tuple[Requirement, ...]) -> Match:
     if not requirements:
         return lambda _: True
     equal: dict[str, str] = {}
-    others: list[Match] = []
+    others: list[Requirement] = []
     for requirement in requirements:
         pair = requirement.pair
         if pair is not None and pair[0] not in equal:
             equal[pair[0]] = pair[1]
         else:
-            others.append(_compile_one(requirement))
-    if not equal:
-        return others[0] if len(others) == 1 else _all_of(tuple(others))
-    if others:
-        return _all_of((_compile_equal(equal), *others))
-    return _compile_equal(equal)
+            others.append(requirement)
+    # Many of one sort cost as much as a label of the object, not as much as there are of them.
+    parts = _merged(others) if len(others) > _MERGED_MIN else tuple(map(_compile_one, others))
+    if equal:
+        parts = (_compile_equal(equal), *parts)
+    return parts[0] if len(parts) == 1 else _all_of(parts)
+
+
+def _merged(requirements: list[Requirement]) -> tuple[Match, ...]:
+    """A few closures for many requirements.  What they cost is in proportion to the labels that they are asked about:
+    keys that must be there are distinct, so that soon one is missing, and others are looked up from the labels."""
+    needed: dict[str, frozenset[str] | None] = {}
+    excluded: dict[str, set[str] | None] = {}
+    bounds: dict[tuple[str, Operator], Requirement] = {}
+    for each in requirements:
+        key, operator = each.key, each.operator
+        if operator is Operator.EXISTS:
+            needed.setdefault(key, None)
+        elif operator in _EQUALITY:
+            before, values = needed.get(key), frozenset(each.values)
+            needed[key] = values if before is None else before & values
+        elif operator is Operator.DOES_NOT_EXIST:
+            excluded[key] = None
+        elif operator in _INEQUALITY:
+            some = excluded.setdefault(key, set())
+            if some is not None:
+                some.update(each.values)
+        else:
+            bounds[key, operator] = _tighter(each, bounds.get((key, operator)))
+    parts: list[Match] = []
+    if needed:
+        parts.append(_compile_needed(needed))
+    parts.extend(map(_compile_one, bounds.values()))
+    if excluded:
+        parts.append(_compile_excluded(excluded))
+    return tuple(parts)
+
+
+def _tighter(one: Requirement, other: Requirement | None) -> Requirement:
+    if other is None:
+        return one
+    pick = max if one.operator is Operator.GREATER_THAN else min
+    return pick(one, other, key=lambda each: int(each.values[0]))
+
+
+def _compile_needed(needed: dict[str, frozenset[str] | None]) -> Match:
+    def match(labels: Labels | None) -> bool:
+        if labels is None or len(labels) < len(needed):
+            return False
+        for key, values in needed.items():
+            if key not in labels or (values is not None and labels[key] not in values):
+                return False
+        return True
+
+    return match
+
+
+def _compile_excluded(excluded: dict[str, set[str] | None]) -> Match:
+    """``None``: the key must not be there at all."""
+
+    def match(labels: Labels | None) -> bool:
+        for key, value in (labels or {}).items():
+            if key in excluded:
+                values = excluded[key]
+                if values is None or value in values:
+                    return False
+        return True
+
+    return match
 
 
 def _all_of(parts: tuple[Match, ...]) -> Match:

@@ -8,6 +8,7 @@ be in: held by a Service, and told of by an IPAddress.  Every write of either ma
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from sliceplane.api.meta import Document
@@ -71,6 +72,17 @@ class AddressBook:
 
     def names(self) -> list[str]:
         return sorted(self._told)
+
+    def names_of(self, service: Key) -> list[str]:
+        """The IPAddresses that name *service*."""
+        return [name for name, told in self._told.items() if told.service == service]
+
+    def numbers_without(self, names: Collection[str]) -> dict[Family, set[int]]:
+        """The numbers of all IPAddresses but *names*."""
+        found = {wanted: set(numbers) for wanted, numbers in self.numbers.items()}
+        for name in names:
+            found[family_of(name)].discard(_number(name))
+        return found
 
     def on_address(self, name: str, document: Document) -> None:
         head, managed, wanted = document["metadata"], is_managed(document), family_of(name)

@@ -64,6 +64,10 @@ class Ledger:
     def held(self, key: Key) -> tuple[int, ...]:
         return self._held.get(key, ())
 
+    def others(self, key: Key) -> tuple[int, ...]:
+        """What everyone but *key* holds."""
+        return tuple(number for number, holder in self._holder.items() if holder != key)
+
     def keys(self) -> frozenset[Key]:
         """Everyone who holds something."""
         return frozenset(self._held)

@@ -8,6 +8,7 @@ between.
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection, Mapping
 
 from sliceplane.api.errors import FieldError, StatusError, internal, invalid, invalid_value
 from sliceplane.api.meta import Document
@@ -99,6 +100,33 @@ class ServiceLedgers:
         """Every address that a Service holds."""
         holders = frozenset[Key]().union(*(ledger.keys() for ledger in self._addresses.values()))
         return sorted(text for key in holders for text in self.addresses(key))
+
+    # For a registry that does not have all Services (``registry.rehearsal``)
+
+    def others(self, key: Key) -> tuple[dict[Family, tuple[int, ...]], tuple[int, ...]]:
+        """The addresses and node ports that everyone but *key* holds."""
+        return {wanted: ledger.others(key) for wanted, ledger in self._addresses.items()}, self._ports.others(key)
+
+    def occupy(self, key: Key, addresses: Mapping[Family, Collection[int]], ports: Collection[int]) -> None:
+        """*key* stands for the Services that are not here: they hold *addresses* and *ports*."""
+        for wanted, ledger in self._addresses.items():
+            ledger.assign(key, addresses.get(wanted, ()))
+        self._ports.assign(key, ports)
+
+    def are_free(self, key: Key, spec: Document) -> bool:
+        """Whether what *spec* claims is free of everyone but *key*."""
+        addresses, ports = _holdings({"spec": spec})
+        claims = [(ledger, addresses.get(wanted, ())) for wanted, ledger in self._addresses.items()]
+        for ledger, numbers in (*claims, (self._ports, ports)):
+            if any(ledger.holder(number) not in (None, key) for number in numbers):
+                return False
+        told = (
+            self._book.told(_address_text(wanted, number))
+            for wanted, ledger in self._addresses.items()
+            for number in addresses.get(wanted, ())
+            if ledger.holder(number) is None
+        )
+        return all(each is None or each.service == key for each in told)
 
     # Deciding
 

@@ -48,6 +48,7 @@ from sliceplane.shell.apiserver.response import (
     text_response,
 )
 from sliceplane.shell.apiserver.sending import send_response
+from sliceplane.shell.apiserver.steps import LoopSteps
 from sliceplane.shell.apiserver.tracebacks import without_frames
 from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
 from sliceplane.shell.apiserver.watch import WatchHandler
@@ -61,6 +62,9 @@ _READ_VERBS = ("get", "list")
 _HEALTH_ROOTS = ("healthz", "livez", "readyz")
 #: first segments of every page that is no resource
 _ROOTS = (*_HEALTH_ROOTS, "", "api", "apis", "metrics", "openapi", "sliceplane", "version")
+
+#: of a path, this much is in a line about the loop
+_PATH_SHOWN = 256
 
 _log = get_logger("apiserver")
 
@@ -87,6 +91,8 @@ class Services:
     anonymous: bool = True
     #: keys that verify tokens, for whoever else has to
     issuer: IssuerPages | None = None
+    #: tells what holds the loop; made of the metrics unless given
+    steps: LoopSteps | None = None
     clock: Callable[[], float] = time.time
 
 
@@ -127,10 +133,14 @@ class ApiServer:
         self._services = services
         self._started = services.clock()
         self.in_flight = InFlight(services.limits)
+        self._steps = services.steps or LoopSteps(services.metrics)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         exchange = _Exchange(request, time.perf_counter())
+        await self._steps.timed(self._serve(request, exchange, send), lambda: _who(request, exchange))
+
+    async def _serve(self, request: Request, exchange: _Exchange, send: Send) -> None:
         services = self._services
         if services.audit is not None:
             exchange.audit = AuditEntry(services.audit, services.clock, request, exchange.audit_id)
@@ -310,6 +320,16 @@ class ApiServer:
             ]
             return Response(200, encode({"paths": sorted([*found, "/version"])}) + b"\n")
         return _page_not_found()
+
+
+def _who(request: Request, exchange: _Exchange) -> dict[str, object]:
+    """Whose step it was, for the log."""
+    return {
+        "audit_id": exchange.audit_id,
+        "verb": exchange.key.verb,
+        "user": request.user.name if request.user is not None else "",
+        "path": request.path[:_PATH_SHOWN],
+    }
 
 
 def _tell(request: Request, exchange: _Exchange, code: int, seconds: float) -> None:

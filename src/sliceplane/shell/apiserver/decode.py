@@ -27,16 +27,15 @@ _DELETE_OPTIONS_VERSIONS = ("v1", "meta.k8s.io/v1")
 
 def patch_type(request: Request) -> PatchType:
     """Raises the 415 ``StatusError``."""
-    found = _PATCH_TYPES.get(_media_type(request))
+    found = _PATCH_TYPES.get(media_type(request))
     if found is None:
         raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
     return found
 
 
-def decode_object(request: Request, raw: bytes, resource: Resource, subresource: str = "") -> Body:
-    """The object that a create or update sends, with everything that a strict reader would complain of (what
+def decode_object(media: str, raw: bytes, resource: Resource, subresource: str = "") -> Body:
+    """The object that a create or update sends as *media*, with everything that a strict reader would complain of (what
     becomes of the complaints is decided by ``fieldValidation``, later).  Raises ``StatusError`` 400 or 415."""
-    media = _media_type(request)
     foreign = FOREIGN_SUBRESOURCES.get(subresource)
     if foreign is not None:
         return Body(document=_decode_loosely(media, raw, *foreign))
@@ -54,7 +53,11 @@ def decode_delete_options(request: Request, raw: bytes, resource: Resource) -> D
     """From the body if there is one, else from the query (reference B9)."""
     if not raw:
         return delete_options_of_query(request.query)
-    document = _decode_loosely(_media_type(request), raw, "v1", "DeleteOptions")
+    return decode_delete_options_body(media_type(request), raw, resource)
+
+
+def decode_delete_options_body(media: str, raw: bytes, resource: Resource) -> DeleteOptions:
+    document = _decode_loosely(media, raw, "v1", "DeleteOptions")
     version, kind = document.get("apiVersion") or "v1", document.get("kind") or "DeleteOptions"
     if kind != "DeleteOptions":
         short = str(version).rpartition("/")[2]
@@ -86,7 +89,7 @@ def _decode_loosely(media: str, raw: bytes, api_version: str, kind: str) -> Docu
         raise bad_request(f"the object provided is unrecognized (must be of type {kind}): {why}") from error
 
 
-def _media_type(request: Request) -> str:
+def media_type(request: Request) -> str:
     """The Content-Type without parameters."""
     return request.header(b"content-type").partition(";")[0].strip()
 

@@ -6,6 +6,7 @@ other form (Table, PartialObjectMetadata, YAML, protobuf, indentation) starts fr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,11 @@ def escape(body: bytes) -> bytes:
     return body
 
 
+def is_quick(representation: Representation) -> bool:
+    """Whether stored bytes are sent nearly as they are, however long."""
+    return representation.media == "json" and not representation.form and not representation.pretty
+
+
 def render_bytes(body: bytes, representation: Representation) -> bytes:
     """A compact JSON document in the representation's media type; the form is done already."""
     if representation.media == "json":
@@ -72,8 +78,24 @@ def render_document(document: Document, representation: Representation) -> bytes
     return render_bytes(encode(document), representation)
 
 
+class RenderedError(StatusError):
+    """An error whose Status was rendered where there was time: it has a cause for each of thousands of mistakes, which
+    are left out of its members."""
+
+    rendered: bytes
+
+    @classmethod
+    def of(cls, error: StatusError, representation: Representation) -> RenderedError:
+        made = cls(error.code, error.reason, error.message)
+        made.retry_after_s, made.allowed_methods = error.retry_after_s, error.allowed_methods
+        made.rendered = render_status(error, representation)
+        return made
+
+
 def render_status(error: StatusError, representation: Representation) -> bytes:
     """A Status in the negotiated media type; errors are never turned into Tables."""
+    if isinstance(error, RenderedError):
+        return error.rendered
     return render_document(error.status(), representation)
 
 
@@ -119,7 +141,7 @@ def render_list(
     if form == "PartialObjectMetadata":
         why = "you requested PartialObjectMetadata, but the requested object is a list"
         raise StatusError(406, "NotAcceptable", f"{why} (*{_go_type(resource.list_kind, resource)})")
-    metadata, version = _list_metadata(outcome), representation.form_version
+    metadata, version = list_metadata_of(outcome), representation.form_version
     if form == "Table":
         from sliceplane.api.table import build
 
@@ -130,6 +152,28 @@ def render_list(
     head = encode({"kind": "PartialObjectMetadataList", "apiVersion": group_version, "metadata": metadata})
     items = b",".join(partial_metadata(record.body, version) for record in outcome.records)
     return render_bytes(head[:-1] + b',"items":[' + items + b"]}", representation)
+
+
+def render_items(
+    bodies: Iterable[bytes],
+    resource: Resource,
+    representation: Representation,
+    *,
+    now: float,
+    include_object: IncludeObject = "Metadata",
+) -> bytes:
+    """A part of a list: the rows of a Table, separated by commas, or messages as they stand in a list."""
+    documents = map(decode_document, bodies)
+    if representation.form == "Table":
+        from sliceplane.api.table import build
+
+        version = representation.form_version
+        made = build(resource, documents, now, include_object=include_object, list_meta={}, version=version)
+        return encode(made["rows"])[1:-1]
+    from sliceplane.api.protobuf import encode_item, frame_item
+
+    version, kind = resource.api_version, resource.kind
+    return b"".join(frame_item(encode_item(version, kind, document)) for document in documents)
 
 
 def partial_metadata(body: bytes, version: str) -> bytes:
@@ -155,10 +199,10 @@ def _protobuf_list(outcome: ListOutcome, resource: Resource) -> bytes:
 
     version, kind = resource.api_version, resource.kind
     items = (encode_item(version, kind, decode_document(record.body)) for record in outcome.records)
-    return assemble_list(version, resource.list_kind, _list_metadata(outcome), items)
+    return assemble_list(version, resource.list_kind, list_metadata_of(outcome), items)
 
 
-def _list_metadata(outcome: ListOutcome) -> dict[str, Any]:
+def list_metadata_of(outcome: ListOutcome) -> dict[str, Any]:
     return list_metadata(
         resource_version=outcome.resource_version,
         continue_token=outcome.continue_token,

@@ -1,28 +1,34 @@
 """The verbs of every resource over HTTP: parse, ask the registry, wait until it is durable, render.
 
-Nothing here decides anything about objects; the registry does, synchronously, between two awaits.
+Nothing here decides anything about objects; the registry does, synchronously, between two awaits, or a worker does with
+the registry's verbs where that would take too long (``heavy``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from sliceplane.api.errors import too_large_resource_version
+from sliceplane.api.errors import StatusError, too_large_body, too_large_resource_version
 from sliceplane.api.scheme import REVIEWS
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.registry import Registry
-from sliceplane.registry.types import Context, Outcome, Target
-from sliceplane.shell.apiserver.decode import decode_delete_options, decode_object, patch_type
+from sliceplane.registry.rehearsal import is_known
+from sliceplane.registry.types import Context, Outcome, Target, WriteOptions
+from sliceplane.shell.apiserver.decode import decode_delete_options, decode_object, media_type, patch_type
+from sliceplane.shell.apiserver.heavy.jobs import Render, Write
+from sliceplane.shell.apiserver.heavy.service import Heavy
 from sliceplane.shell.apiserver.horizon import Horizon
+from sliceplane.shell.apiserver.lists import Lists
 from sliceplane.shell.apiserver.negotiate import Representation, negotiate
 from sliceplane.shell.apiserver.params import (
     list_options,
     write_options,
 )
 from sliceplane.shell.apiserver.paths import Route
-from sliceplane.shell.apiserver.render import render_list, render_object
+from sliceplane.shell.apiserver.render import error_representation, is_quick, render_object
 from sliceplane.shell.apiserver.request import Request
 from sliceplane.shell.apiserver.response import NO_CACHE, Response
 from sliceplane.shell.apiserver.warnings import deprecation, warning_headers
@@ -61,12 +67,21 @@ _WITHOUT_COLUMNS = ("binding", "token")
 class ResourceHandlers:
     """Stateless but for its parts; called by every request's task."""
 
-    def __init__(self, registry: Registry, store: Store, committer: Durability, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        store: Store,
+        committer: Durability,
+        clock: Callable[[], float],
+        heavy: Heavy | None = None,
+    ) -> None:
         self._registry = registry
         self._store = store
         self._horizon = Horizon(store)
         self._committer = committer
         self.clock = clock
+        self._heavy = heavy if heavy is not None else Heavy()
+        self._lists = Lists(registry, self._heavy, committer)
 
     async def respond(self, request: Request, route: Route) -> Response:
         """Raises ``StatusError``."""
@@ -98,7 +113,8 @@ class ResourceHandlers:
         version = request.query.optional("resourceVersion")
         await self._begin_read(request, target, version)
         record = self._registry.get(self.context(request), target, version)
-        return self._object(request, target, representation, Outcome(code=200, body=record.body), self.age_told())
+        outcome = Outcome(code=200, body=record.body)
+        return await self._object(request, target, representation, outcome, self.age_told())
 
     async def _list(self, request: Request, target: Target, representation: Representation) -> Response:
         options = list_options(request.query)
@@ -109,14 +125,21 @@ class ResourceHandlers:
         else:
             await self._begin_read(request, target, options.resource_version)
         context = self.context(request)
-        outcome = self._registry.list(context, target, options)
-        body = render_list(outcome, target.resource, representation, now=context.now, include_object=included)
+        found = await self._lists.find(context, target, options)
+        body = await self._lists.render(context, target, found, representation, included)
         return _response(200, body, target, representation, self.age_told())
 
     async def _create(self, request: Request, target: Target, representation: Representation) -> Response:
-        body = decode_object(request, await request.body(), target.resource, target.subresource)
-        options = write_options(request, "CreateOptions")
+        raw = await request.body()
         context = self.context(request)
+        if self._is_heavy(target, raw):
+            options = _options_or_error(request, "CreateOptions")
+            write = Write(
+                verb="create", context=context, target=target, media=media_type(request), raw=raw, options=options
+            )
+            return await self._worked_out(request, representation, write)
+        body = decode_object(media_type(request), raw, target.resource, target.subresource)
+        options = write_options(request, "CreateOptions")
 
         def step() -> Outcome:
             outcome = self._registry.create(context, target, body, options)
@@ -126,9 +149,16 @@ class ResourceHandlers:
         return await self._written(request, target, representation, step)
 
     async def _update(self, request: Request, target: Target, representation: Representation) -> Response:
-        body = decode_object(request, await request.body(), target.resource, target.subresource)
-        options = write_options(request, "UpdateOptions")
+        raw = await request.body()
         context = self.context(request)
+        if self._is_heavy(target, raw):
+            options = _options_or_error(request, "UpdateOptions")
+            write = Write(
+                verb="update", context=context, target=target, media=media_type(request), raw=raw, options=options
+            )
+            return await self._worked_out(request, representation, write)
+        body = decode_object(media_type(request), raw, target.resource, target.subresource)
+        options = write_options(request, "UpdateOptions")
         return await self._written(
             request, target, representation, lambda: self._registry.update(context, target, body, options)
         )
@@ -138,33 +168,61 @@ class ResourceHandlers:
         patch = await request.body()
         options = write_options(request, "PatchOptions", kind)
         context = self.context(request)
+        if self._is_heavy(target, patch):
+            write = Write(verb="patch", context=context, target=target, raw=patch, patch=kind, options=options)
+            return await self._worked_out(request, representation, write)
         return await self._written(
             request, target, representation, lambda: self._registry.patch(context, target, kind, patch, options)
         )
 
     async def _delete(self, request: Request, target: Target, representation: Representation) -> Response:
-        options = decode_delete_options(request, await request.body(), target.resource)
+        raw = await request.body()
         context = self.context(request)
+        if self._is_heavy(target, raw):
+            write = Write(verb="delete", context=context, target=target, media=media_type(request), raw=raw)
+            if not raw:
+                write = replace(write, deletion=decode_delete_options(request, raw, target.resource))
+            return await self._worked_out(request, representation, write)
+        options = decode_delete_options(request, raw, target.resource)
         return await self._written(
             request, target, representation, lambda: self._registry.delete(context, target, options)
         )
+
+    def _is_heavy(self, target: Target, raw: bytes) -> bool:
+        """Whether a write is too much for the loop.  What needs the keys of tokens is done here, and has no business
+        with so much: raises the 413 ``StatusError``."""
+        if not self._heavy.is_heavy_write(len(raw), self._registry.stored_bytes(target)):
+            return False
+        if not is_known(target.resource, target.subresource):
+            raise too_large_body(self._heavy.heavy_bytes)
+        return True
+
+    async def _worked_out(self, request: Request, representation: Representation, write: Write) -> Response:
+        """A write that is worked out in another process."""
+        async with self._heavy.turn(write.context.user):
+            errors_in = error_representation(request.header(b"accept"), pretty=request.pretty)
+            outcome = await self._heavy.write(write, self._registry, self._committer, errors_in)
+            if write.verb == "create":
+                request.created = outcome.body
+            return await self._object(request, write.target, representation, outcome, has_turn=True)
 
     async def _delete_collection(self, request: Request, target: Target, representation: Representation) -> Response:
         options = decode_delete_options(request, await request.body(), target.resource)
         selection = list_options(request.query)
         context = self.context(request)
 
-        def step() -> Outcome:
-            return self._registry.delete_collection(context, target, selection, options)
-
-        return await self._written(request, target, Representation(representation.media), step)
+        await self._committer.current()
+        found = await self._lists.find(context, target, selection)
+        await self._lists.delete(context, target, found, options)
+        body = await self._lists.render(context, target, found, Representation(representation.media), "Metadata")
+        return _response(200, body, target, representation, ())
 
     async def _written(
         self, request: Request, target: Target, representation: Representation, step: Callable[[], Outcome]
     ) -> Response:
         # A client that gives up waiting does not undo the commit; the answer alone is lost.
         outcome = await self._committer.write(step, _revision_of)
-        return self._object(request, target, representation, outcome)
+        return await self._object(request, target, representation, outcome)
 
     def age_told(self) -> tuple[str, ...]:
         """A warning for who takes any version, if memory is old since storage is away."""
@@ -173,16 +231,24 @@ class ResourceHandlers:
             return ()
         return (f"storage is away; this was last known to be current {age_s:.0f} s ago",)
 
-    def _object(
+    async def _object(
         self,
         request: Request,
         target: Target,
         representation: Representation,
         outcome: Outcome,
         warnings: tuple[str, ...] = (),
+        *,
+        has_turn: bool = False,
     ) -> Response:
+        """*has_turn*: the request has its turn for heavy work."""
         included = included_objects(request, representation)
-        body = render_object(outcome.body, target.resource, representation, now=self.clock(), include_object=included)
+        resource, now = target.resource, self.clock()
+        if is_quick(representation) or not self._heavy.is_heavy(len(outcome.body)):
+            body = render_object(outcome.body, resource, representation, now=now, include_object=included)
+        else:
+            job = Render(body=outcome.body, resource=resource, representation=representation, now=now, include=included)
+            body = await self._heavy.render(job, None if has_turn else self.context(request).user)
         return _response(outcome.code, body, target, representation, (*outcome.warnings, *warnings))
 
     async def _begin_read(self, request: Request, target: Target, resource_version: str | None) -> None:
@@ -215,6 +281,14 @@ class ResourceHandlers:
 
 
 _revision_of = attrgetter("revision")
+
+
+def _options_or_error(request: Request, kind: str) -> WriteOptions | StatusError:
+    """What is wrong with the options counts once the body was decoded, which is done elsewhere."""
+    try:
+        return write_options(request, kind)
+    except StatusError as error:
+        return error
 
 
 def included_objects(request: Request, representation: Representation) -> IncludeObject:

@@ -14,6 +14,7 @@ and not bytes, and its ``stop`` waits for ever.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -26,7 +27,12 @@ class LineWriter:
     """Owns the queue and the thread; *write* owns the file.  ``put`` and ``close`` from any thread."""
 
     def __init__(
-        self, name: str, write: Callable[[list[bytes]], int], *, bytes_max: int, at_start: Callable[[], None] = int
+        self,
+        name: str,
+        write: Callable[[list[bytes]], int],
+        *,
+        bytes_max: int,
+        at_start: Callable[[], object] = lambda: None,
     ) -> None:
         """*write* is called in the thread with a run of lines; it returns how many of them are lost, and raises
         ``OSError`` if all are.  *at_start* is called there once, before anything else: it may open the file."""
@@ -61,11 +67,8 @@ class LineWriter:
                 return False
             self._waiting_bytes += len(line)
             self._lines.append(line)
-            try:
+            with contextlib.suppress(RuntimeError):  # no room for one more thread: the next line tries again
                 self._start()
-            except RuntimeError:
-                # No room for one more thread: the next line tries again.
-                pass
             self._changed.notify_all()
             return True
 
@@ -74,14 +77,16 @@ class LineWriter:
         with self._changed:
             return self._changed.wait_for(lambda: not self._lines and not self._writing, timeout_s)
 
-    def close(self, timeout_s: float) -> None:
-        """Write what waits, for *timeout_s* at most; later lines are lost."""
+    def close(self, timeout_s: float) -> bool:
+        """Write what waits, for *timeout_s* at most; later lines are lost.  Whether the thread has ended."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
             thread = self._thread
-        if thread is not None:
-            thread.join(timeout_s)
+        if thread is None:
+            return True
+        thread.join(timeout_s)
+        return not thread.is_alive()
 
     def _start(self) -> None:
         """With the lock held.  Raises ``RuntimeError`` where no thread can be had."""

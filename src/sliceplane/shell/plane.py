@@ -357,6 +357,11 @@ class Plane:
         log = AuditLog(self.config.audit, self.clock)
         self._cleanup.callback(log.close)
         self.metrics.gauge("apiserver_audit_lost_events", "Audit events that could not be written.", lambda: log.lost)
+        self.metrics.counter(
+            "sliceplane_audit_left_out_requests",
+            "Anonymous requests beyond the rate that the audit log tells of.",
+            lambda: log.left_out,
+        )
         return log
 
     def _application(self, address: str) -> ApiServer:

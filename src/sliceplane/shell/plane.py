@@ -324,8 +324,8 @@ class Plane:
         found, _ = pki.ensure(self.data_dir.pki, self.certificate_names(), self.clock())
         if known and authority.read_bytes() != before:
             _log.warning(
-                "the certificate authority was missing, damaged or old: there is a new one, and copies of older "
-                "kubeconfigs do not work any more",
+                "the certificate authority was missing, damaged, old or not valid yet: there is a new certificate, and "
+                "copies of older kubeconfigs may not work any more",
                 path=str(authority),
             )
         return found

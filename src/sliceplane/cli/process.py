@@ -53,6 +53,16 @@ def on_stop_signal(callback: Callable[[], object]) -> None:
         loop.add_signal_handler(number, callback)
 
 
+def spare_descriptors() -> None:
+    """As many as the administrator allows, and one line in the log when they are not enough.  Inside the loop."""
+    import asyncio
+
+    from sliceplane.shell import descriptors
+
+    descriptors.raise_limit()
+    descriptors.tell_of_exhaustion(asyncio.get_running_loop())
+
+
 def fail(sentence: str, exit_code: int = 1) -> NoReturn:
     """End the command with *sentence* on stderr."""
     click.echo(f"Error: {sentence}", err=True)

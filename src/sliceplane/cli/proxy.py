@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.cluster import cluster_options
-from sliceplane.cli.process import on_stop_signal, say
+from sliceplane.cli.process import on_stop_signal, say, spare_descriptors
 from sliceplane.cli.proxy_flags import flag, given_by, proxy_options, used
 from sliceplane.cli.proxy_render import command as render
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
@@ -192,6 +192,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
     )
     stop = asyncio.Event()
     on_stop_signal(stop.set)
+    spare_descriptors()
     async with AsyncExitStack() as stack:
         client = HttpClient(connection)
         stack.push_async_callback(client.close)

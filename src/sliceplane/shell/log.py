@@ -12,6 +12,7 @@ long, and control characters in it are escaped: part of it may be what a strange
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import select
@@ -35,9 +36,23 @@ _level = LEVELS["info"]
 
 
 def configure(level: str) -> None:
-    """Choose the least severe level that is written.  Call once, before the first line."""
+    """Choose the least severe level that is written, and have what libraries log written the same way: by themselves
+    they would write to stderr at once, and wait for it.  Call once, before the first line."""
     global _level  # noqa: PLW0603  # one setting of the process, made by its command line
     _level = LEVELS[level]
+    root = logging.getLogger()
+    if not any(isinstance(handler, _Bridge) for handler in root.handlers):
+        root.addHandler(_Bridge(logging.WARNING))
+
+
+class _Bridge(logging.Handler):
+    """Standard log records, of asyncio and aiohttp for example, as lines of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        exc_info = record.exc_info[1] if record.exc_info else None
+        values = {} if exc_info is None else {"exc_info": exc_info}
+        getattr(get_logger(record.name), level)(record.getMessage(), **values)
 
 
 class _Stderr:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import ssl
 import time
 from collections.abc import Callable, Coroutine
@@ -31,7 +30,7 @@ from sliceplane.registry.authorization.types import MASTERS
 from sliceplane.registry.config import RegistryConfig, TopologyStorage
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import User
-from sliceplane.shell import chores, interfaces, log, pki
+from sliceplane.shell import chores, descriptors, interfaces, log, pki
 from sliceplane.shell.apiserver.app import ApiServer, Services
 from sliceplane.shell.apiserver.audit import AuditConfig, AuditLog
 from sliceplane.shell.apiserver.auth import Tokens
@@ -207,7 +206,7 @@ class Plane:
         await self._bootstrap()
         app = self._application(f"{_bracketed(host)}:{port}")
         self.listener = Listener(app, connections_max=config.limits.connections_max)
-        _raise_file_limit()
+        descriptors.raise_limit()
         self.listener.start(sock, context)
         self._cleanup.push_async_callback(
             self.listener.stop, grace_s=STOP_GRACE_SECONDS, end_watches=self.hub.close_all
@@ -452,11 +451,3 @@ def _dialled(bind_address: str) -> str:
 
 def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
-
-
-def _raise_file_limit() -> None:
-    """Every connection is a file; the soft limit is often 1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -42,8 +42,8 @@ def _asked(*, ipv6: bool) -> tuple[str, ...]:
 
 
 async def addresses_of(netns: str) -> tuple[str, ...] | None:
-    """``addresses`` of both families in the network namespace *netns*; "" is our own.  ``None`` where nobody says, which
-    is not "none": rules must not go because there was no descriptor to ask with."""
+    """``addresses`` of both families in the network namespace *netns*; "" is our own.  ``None`` where nobody says: that
+    is not "none", and rules must not go because there was no descriptor to ask with."""
     try:
         if not netns:
             return _asked(ipv6=True)

@@ -237,16 +237,19 @@ async def faults(folder: Path) -> Sequence[Figure]:
             name = errno.errorcode[code].lower()
             mapped[1:9] = bytes(8)
             mapped[0] = code
+            cpu = attacked.proxy.cpu_s()
             address = await attacked.serve(name, health_port=port)
             ends = time.monotonic() + FAULT_SECONDS
             while time.monotonic() < ends:
                 await attacked.healthy()
                 await asyncio.sleep(0.2)
             calls = int.from_bytes(mapped[1:9], "little")
+            busy = (attacked.proxy.cpu_s() - cpu) / FAULT_SECONDS
             mapped[0] = 0
             written = await attacked.written_s(address, 2 * RECOVERY_SECONDS_MAX)
             figures += [
                 Figure(f"{name}: calls that failed (at least one)", -calls, "calls", -1),
+                Figure(f"{name}: busy meanwhile", round(busy, 2), "of a core", 0.5),
                 Figure(f"{name}: rules are written after", written, "s", RECOVERY_SECONDS_MAX),
             ]
         healthy = await _until(attacked.healthy, RECOVERY_SECONDS_MAX)
@@ -257,6 +260,7 @@ async def faults(folder: Path) -> Sequence[Figure]:
             Figure("health pages answer again after", healthy, "s", RECOVERY_SECONDS_MAX),
             Figure("lines that say what to do (one at least)", -advice, "lines", -1),
             Figure("lines that say what to do, a minute", advice, "lines", 3),
+            Figure("lines in the log", attacked.said("\n"), "lines", 100),
         )
 
 

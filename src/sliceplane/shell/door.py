@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from sliceplane.kit.samples import Family, Sample
 from sliceplane.shell import descriptors
@@ -97,8 +97,8 @@ class _Guarded(asyncio.Protocol):
         self._timers: list[asyncio.TimerHandle] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "a TCP connection"
-        self._transport = transport
+        # uvloop's are no subclasses.
+        self._transport = cast(asyncio.Transport, transport)
         loop = asyncio.get_running_loop()
         self._timers = [
             loop.call_later(HEAD_SECONDS_MAX, self.cut, "head"),
@@ -153,14 +153,12 @@ class Port:
 
         async def once(request: web.BaseRequest) -> web.Response:
             if request.transport is not None:
-                connection = request.transport.get_protocol()
-                if isinstance(connection, _Guarded):
-                    connection.on_asked()
+                cast(_Guarded, request.transport.get_protocol()).on_asked()
             response = await answer(request)
             response.force_close()
             return response
 
-        self._server: web.Server = web.Server(once, access_log=None)
+        self._server: web.Server = web.Server(once, access_log=None, lingering_time=0)
         self._guard = guard
         self._listening: list[asyncio.Server] = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
@@ -12,6 +13,8 @@ import click
 
 T = TypeVar("T")
 
+#: how long a line waits for a reader before work goes on without
+SAY_SECONDS_MAX = 1.0
 #: net new containers after which the garbage collector looks at the young ones
 GC_YOUNG_OBJECTS = 50_000
 
@@ -82,10 +85,29 @@ def show(text: str, *, newline: bool = True, exit_code: int = 1) -> None:
 
 
 def say(line: str) -> None:
-    """Print *line*.  If nobody can be told (a closed pipe, a full disk), that is no reason to stop working."""
+    """Print *line*.  If nobody can be told (a closed pipe, a full disk, a terminal stopped with ^S), that is no reason to
+    stop working."""
     try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):  # what a test runner put there
         click.echo(line)
-    except OSError as error:
+        return
+    from sliceplane.shell.line_writer import LineWriter
+
+    problems: list[OSError] = []
+
+    def write(lines: list[bytes]) -> int:
+        try:
+            for each in lines:
+                os.write(descriptor, each)
+        except OSError as error:
+            problems.append(error)
+        return 0
+
+    writer = LineWriter("stdout", write, bytes_max=64 * 1024)
+    writer.put(f"{line}\n".encode())
+    writer.close(SAY_SECONDS_MAX)
+    for error in problems:
         from sliceplane.shell.log import get_logger
 
         get_logger("cli").warning("cannot print to stdout", line=line, problem=str(error))

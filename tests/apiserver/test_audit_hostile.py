@@ -166,50 +166,51 @@ def _secret(**members: Any) -> bytes:
     ],
 )
 def test_no_refusal_of_a_secret_tells_the_log_its_value(
-    audited: Audited, capfd: pytest.CaptureFixture[str], method: str, content_type: str, body: bytes
+    audited: Audited,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    content_type: str,
+    body: bytes,
 ) -> None:
-    log_module.configure("debug")
-    try:
-        assert audited.server.request("POST", SECRETS, json.loads(_secret(data={"k": ENCODED}))).code == 201
-        path = f"{SECRETS}/s?fieldManager=a"
-        reply = audited.server.request(method, path, body, content_type=content_type)
-        assert reply.code in (400, 422, 500)
-        complete = json.loads(audited.lines_of(reply.headers["Audit-Id"])[1])
-        assert complete["stage"] == "ResponseComplete"
-        assert complete["responseStatus"]["code"] == reply.code
-        assert complete["responseStatus"].get("reason", "") == reply.json.get("reason", "")
-        assert log_module.settle(5)
-        for said in (audited.path.read_text(), capfd.readouterr().err):
-            assert VALUE not in said
-            assert ENCODED not in said
-    finally:
-        log_module.configure("info")
+    monkeypatch.setattr(log_module, "_level", 10)
+    assert audited.server.request("POST", SECRETS, json.loads(_secret(data={"k": ENCODED}))).code == 201
+    path = f"{SECRETS}/s?fieldManager=a"
+    reply = audited.server.request(method, path, body, content_type=content_type)
+    assert reply.code in (400, 422, 500)
+    complete = json.loads(audited.lines_of(reply.headers["Audit-Id"])[1])
+    assert complete["stage"] == "ResponseComplete"
+    assert complete["responseStatus"]["code"] == reply.code
+    assert complete["responseStatus"].get("reason", "") == reply.json.get("reason", "")
+    assert log_module.settle(5)
+    for said in (audited.path.read_text(), capfd.readouterr().err):
+        assert VALUE not in said
+        assert ENCODED not in said
 
 
-def test_no_credential_reaches_the_log(audited: Audited, capfd: pytest.CaptureFixture[str]) -> None:
-    log_module.configure("debug")
-    try:
-        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": VALUE}}
-        reviews = "/apis/authentication.k8s.io/v1/tokenreviews"
-        for body in (review, {**review, "spec": {"token": [VALUE]}}, {**review, "spec": VALUE}):
-            audited.server.request("POST", reviews, body)
-        audited.server.request("GET", "/version", certificate=False, authorization=f"Bearer {VALUE}")
-        audited.server.request("GET", f"/version?x=1&access_token={VALUE}&y=2")
-        accounts = "/api/v1/namespaces/default/serviceaccounts"
-        assert audited.server.request("POST", accounts, {"metadata": {"name": "robot"}}).code == 201
-        account = f"{accounts}/robot/token"
-        answer = audited.server.request("POST", account, {"spec": {"expirationSeconds": 3600}})
-        token = answer.json["status"]["token"]
-        audited.server.request("GET", "/version", certificate=False, authorization=f"Bearer {token}")
-        uris = {event["requestURI"] for event in audited.events()}
-        assert "/version?x=1&access_token=REDACTED&y=2" in uris
-        assert log_module.settle(5)
-        for said in (audited.path.read_text(), capfd.readouterr().err):
-            assert VALUE not in said
-            assert token not in said
-            assert token.rpartition(".")[2] not in said
-    finally:
-        log_module.configure("info")
+def test_no_credential_reaches_the_log(
+    audited: Audited, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "_level", 10)
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": VALUE}}
+    reviews = "/apis/authentication.k8s.io/v1/tokenreviews"
+    for body in (review, {**review, "spec": {"token": [VALUE]}}, {**review, "spec": VALUE}):
+        audited.server.request("POST", reviews, body)
+    audited.server.request("GET", "/version", certificate=False, authorization=f"Bearer {VALUE}")
+    audited.server.request("GET", f"/version?x=1&access_token={VALUE}&y=2")
+    accounts = "/api/v1/namespaces/default/serviceaccounts"
+    assert audited.server.request("POST", accounts, {"metadata": {"name": "robot"}}).code == 201
+    account = f"{accounts}/robot/token"
+    answer = audited.server.request("POST", account, {"spec": {"expirationSeconds": 3600}})
+    token = answer.json["status"]["token"]
+    audited.server.request("GET", "/version", certificate=False, authorization=f"Bearer {token}")
+    uris = {event["requestURI"] for event in audited.events()}
+    assert "/version?x=1&access_token=REDACTED&y=2" in uris
+    assert log_module.settle(5)
+    for said in (audited.path.read_text(), capfd.readouterr().err):
+        assert VALUE not in said
+        assert token not in said
+        assert token.rpartition(".")[2] not in said
 
 
 def test_a_fault_of_ours_shows_where_and_not_what() -> None:

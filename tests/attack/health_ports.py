@@ -281,15 +281,21 @@ async def exhausted(folder: Path) -> Sequence[Figure]:
                 used = _descriptors_of(each)
                 _, hard = resource.prlimit(each.process.pid, resource.RLIMIT_NOFILE)
                 resource.prlimit(each.process.pid, resource.RLIMIT_NOFILE, (used, hard))
+
+            async def scraped() -> bool:
+                try:
+                    async with (
+                        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PROBE_SECONDS_MAX)) as session,
+                        session.get(f"http://127.0.0.1:{page}/metrics") as answer,
+                    ):
+                        return answer.status == 200
+                except (aiohttp.ClientError, OSError, TimeoutError):
+                    return False
+
             ends = time.monotonic() + 6
             while time.monotonic() < ends:
                 await attacked.healthy()
-                with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-                    async with (
-                        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=0.5)) as session,
-                        session.get(f"http://127.0.0.1:{page}/metrics") as answer,
-                    ):
-                        await answer.read()
+                await scraped()
                 with contextlib.suppress(OSError):
                     host, port = attacked.plane.url.removeprefix("https://").split(":")
                     socket.create_connection((host, int(port)), 0.5).close()
@@ -298,18 +304,21 @@ async def exhausted(folder: Path) -> Sequence[Figure]:
             for name, each in processes.items():
                 if each.process.poll() is None:
                     resource.prlimit(each.process.pid, resource.RLIMIT_NOFILE, before[name])
-            recovered = 99.0
+            recovered = page_s = 99.0
+
             if not ended:
                 address = await attacked.serve("afterwards")
                 recovered = await attacked.written_s(address, 2 * RECOVERY_SECONDS_MAX)
+                page_s = await _until(scraped, RECOVERY_SECONDS_MAX)
+            healthy = await _until(attacked.healthy, RECOVERY_SECONDS_MAX)
             tracebacks = sum(
                 (folder / name).read_text().count("Traceback") for name in ("proxy.log", "controllers.log", "plane.log")
             )
             return (
                 Figure("processes that ended", ended, "processes", 0),
                 Figure("a new Service is in the kernel after", recovered, "s", RECOVERY_SECONDS_MAX),
-                Figure("health page of the node proxy", await _until(attacked.healthy, RECOVERY_SECONDS_MAX), "s",
-                    RECOVERY_SECONDS_MAX),
+                Figure("metrics of the controllers are there after", page_s, "s", RECOVERY_SECONDS_MAX),
+                Figure("health page of the node proxy is there after", healthy, "s", RECOVERY_SECONDS_MAX),
                 Figure("tracebacks in the logs", tracebacks, "tracebacks", 0),
                 Figure("lines of the node proxy that say what to do (one at least)",
                     -attacked.said("out of file descriptors"), "lines", -1),

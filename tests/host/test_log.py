@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import logging
 import os
 import pty
 import re
@@ -192,3 +193,40 @@ def test_no_more_waits_than_the_bound() -> None:
     writer.close(5)
     assert not writer.put(b"z")
     assert (len(taken), writer.lost) == (3, 3)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "terminal"])
+def test_the_ready_line_waits_for_nobody(kind: str) -> None:
+    code = (
+        "import time\nfrom sliceplane.cli.process import say\n"
+        "began = time.monotonic()\n"
+        "say('x' * 60_000)\nsay('y' * 60_000)\n"
+        "import sys; print(time.monotonic() - began, file=sys.stderr)"
+    )
+    reading, writing = pty.openpty() if kind == "terminal" else os.pipe()
+    if kind == "terminal":
+        termios.tcflow(writing, termios.TCOOFF)
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, check=True, timeout=30, text=True
+    )
+    assert float(done.stderr) < 10
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_ready_line_that_cannot_be_printed_is_a_warning() -> None:
+    code = "from sliceplane.cli.process import say\nsay('ready')"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, check=True, timeout=30)
+    assert b'event="cannot print to stdout"' in done.stderr
+
+
+def test_what_libraries_log_is_a_line_like_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    log.configure("info")
+    try:
+        logging.getLogger("asyncio").error("a library says %s", "this")
+    finally:
+        root = logging.getLogger()
+        for handler in [each for each in root.handlers if isinstance(each, log._Bridge)]:
+            root.removeHandler(handler)
+    assert 'component=asyncio event="a library says this"' in capsys.readouterr().err

@@ -22,6 +22,7 @@ from sliceplane.shell import descriptors, door
 from sliceplane.shell.backend import KernelError
 from sliceplane.shell.conntrack import Conntrack, ConntrackError
 from sliceplane.shell.door import Door, Port
+from sliceplane.shell.interfaces import addresses_of
 from sliceplane.shell.kernel_program import KernelProgram
 from sliceplane.shell.netns import within
 from sliceplane.shell.pages import Page, serve_pages
@@ -256,3 +257,17 @@ def test_exhaustion_is_told_once_a_minute_with_what_to_do(
     said = capsys.readouterr().err
     assert said.count("out of file descriptors") == 2
     assert "LimitNOFILE" in said
+
+
+@pytest.mark.parametrize("netns", ["", "x"])
+async def test_addresses_that_cannot_be_asked_for_are_not_none_at_all(
+    netns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules of node ports must not go because there was no descriptor to ask with."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("sliceplane.shell.interfaces.socket.socket", refuse)
+    monkeypatch.setattr("sliceplane.shell.interfaces.asyncio.create_subprocess_exec", refuse)
+    assert await addresses_of(netns) is None

@@ -85,8 +85,8 @@ def show(text: str, *, newline: bool = True, exit_code: int = 1) -> None:
 
 
 def say(line: str) -> None:
-    """Print *line*.  If nobody can be told (a closed pipe, a full disk, a terminal stopped with ^S), that is no reason to
-    stop working."""
+    """Print *line*.  If nobody can be told (a closed pipe, a full disk, a terminal stopped with ^S), that is no reason
+    to stop working."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):  # what a test runner put there

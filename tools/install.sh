@@ -50,10 +50,14 @@ pip() { $venv/bin/python -m pip --disable-pip-version-check "$@"; }
 lock=requirements.lock
 [ "$what" = dev ] && lock=requirements-dev.lock
 stamp=$venv/.installed-$what
-if [ ! -e "$stamp" ] || [ $lock -nt "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
+build=requirements-build.lock
+if [ ! -e "$stamp" ] || [ $lock -nt "$stamp" ] || [ $build -nt "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
     say "install: packages of $lock"
+    # Whatever is fetched has a hash.  What builds ours comes first, so that of a package in both the other lock decides;
+    # without isolation pip fetches nothing for the build.
+    pip install -q --require-hashes -r $build
     pip install -q --require-hashes -r $lock
-    pip install -q --no-deps -e .
+    pip install -q --no-index --no-deps --no-build-isolation -e .
     touch "$stamp"
 fi
 # Start-up must not pay for compiling, wherever PYTHONDONTWRITEBYTECODE is set.

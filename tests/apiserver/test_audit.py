@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 import time
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from tests.apiserver.serving import Server, run_plane
 
-from sliceplane.shell.apiserver import audit as audit_module
+from sliceplane.shell.apiserver import audit_file
 from sliceplane.shell.apiserver.audit import AuditConfig, AuditLog
 from sliceplane.shell.plane import PlaneConfig
 from sliceplane.shell.start_error import StartError
@@ -149,23 +150,41 @@ def test_a_log_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fails_loses_lines_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = AuditLog(AuditConfig(path=tmp_path / "audit.log"), time.time)
+    path, real = tmp_path / "audit.log", os.write
+    log = AuditLog(AuditConfig(path=path), time.time)
 
-    def full(data: bytes) -> None:
+    def full(fd: int, data: bytes) -> int:
+        if len(data) > 4:
+            return real(fd, data[:4])  # half a line is what a disk that fills up takes
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(log, "_append", full)
+        patch.setattr(audit_file.os, "write", full)
         log.write({"a": 1})
         deadline = time.monotonic() + 5
         while not log.lost:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     log.write({"a": 2})
-    monkeypatch.setattr(audit_module, "QUEUE_BYTES_MAX", 5)
-    log.write({"a": "too much"})
     log.close()
-    assert (log.lost, (tmp_path / "audit.log").read_text()) == (2, '{"a":2}\n')
+    assert log.lost == 1
+    assert path.read_text().splitlines()[-1] == '{"a":2}', "not glued to the half of another"
+
+
+def test_a_file_that_was_moved_away_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    log = AuditLog(AuditConfig(path=path, size_max=60), time.time)
+    for number in range(8):
+        log.write({"number": number, "padding": "x" * 20})
+        if number == 3:
+            deadline = time.monotonic() + 5
+            while not path.read_text().count('"number":3'):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            path.unlink()
+    log.close()
+    assert log.lost == 0
+    assert '"number":7' in path.read_text()
 
 
 def test_a_file_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:

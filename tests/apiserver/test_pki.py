@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
+import shutil
 import ssl
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +16,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtensionOID
 
 from sliceplane.shell import pki
+from sliceplane.shell.apiserver.tls import server_context
 from sliceplane.shell.start_error import StartError
 
 NOW = 1_800_000_000.0
@@ -105,3 +111,62 @@ def test_kubeconfig_embeds_the_credentials(tmp_path: Path) -> None:
     user = config["users"][0]["user"]
     assert base64.b64decode(user["client-key-data"]) == made.admin_key_file.read_bytes()
     assert config["current-context"] == config["contexts"][0]["name"]
+
+
+def _handshake(server: pki.Pki, client: pki.Pki, trusted: bytes) -> None:
+    """Over memory, at the machine's clock; raises ``ssl.SSLError``."""
+    serving = server_context(server)
+    dialling = ssl.create_default_context(cadata=trusted.decode())
+    dialling.load_cert_chain(client.admin_file, client.admin_key_file)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = serving.wrap_bio(to_server, to_client, server_side=True)
+    theirs = dialling.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    for _ in range(4):
+        for end in (theirs, ours):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    assert ours.getpeercert()
+    assert theirs.getpeercert()
+
+
+@pytest.mark.parametrize("old_manifest", [False, True])
+def test_a_start_with_the_clock_two_days_ahead_locks_nobody_out_when_it_is_right_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], old_manifest: bool
+) -> None:
+    now = time.time()
+    made, _ = pki.ensure(tmp_path / "pki", NAMES, now + 2 * DAY)
+    with pytest.raises(ssl.SSLError, match="not yet valid"):
+        _handshake(made, made, made.ca_file.read_bytes())
+    if old_manifest:
+        manifest = json.loads((made.folder / "manifest.json").read_text())
+        for entry in manifest.values():
+            del entry["notBefore"]
+        (made.folder / "manifest.json").write_text(json.dumps(manifest))
+    identity, key = made.identity, (made.folder / "ca.key").read_bytes()
+    _, anything = pki.ensure(tmp_path / "pki", NAMES, now)
+    assert anything
+    _handshake(made, made, made.ca_file.read_bytes())
+    assert (made.folder / "ca.key").read_bytes() == key
+    assert made.identity == identity, "servers that share an etcd still know each other"
+    said = capsys.readouterr().err
+    assert "certificates are not valid yet" in said
+    (seconds,) = re.findall(r"seconds=(\d+)", said)
+    assert abs(int(seconds) - (2 * DAY - 3600)) < 60, "certificates begin an hour early"
+    assert not pki.ensure(tmp_path / "pki", NAMES, now)[1]
+
+
+def test_a_clock_that_is_an_hour_ahead_is_no_matter(tmp_path: Path) -> None:
+    made, _ = pki.ensure(tmp_path / "pki", NAMES, NOW + 3600)
+    assert not pki.ensure(tmp_path / "pki", NAMES, NOW)[1]
+    assert certificate(made.server_file).not_valid_before_utc.timestamp() == NOW
+
+
+@pytest.mark.parametrize("wrong_s", [2 * DAY, -56 * 365 * DAY])
+def test_old_kubeconfigs_survive_a_clock_that_was_wrong_for_a_while(tmp_path: Path, wrong_s: float) -> None:
+    now = time.time()
+    made, _ = pki.ensure(tmp_path / "pki", NAMES, now)
+    handed_out = tmp_path / "copy"
+    shutil.copytree(made.folder, handed_out)
+    pki.ensure(tmp_path / "pki", NAMES, now + wrong_s)
+    pki.ensure(tmp_path / "pki", NAMES, now)
+    _handshake(made, pki.Pki(handed_out), (handed_out / "ca.crt").read_bytes())

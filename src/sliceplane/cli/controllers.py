@@ -15,7 +15,7 @@ from sliceplane.cli.controller_choice import choose, controllers_option
 from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.options import Command
-from sliceplane.cli.process import on_stop_signal, run, say, spare_collector
+from sliceplane.cli.process import on_stop_signal, run, say, spare_collector, spare_descriptors
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
 from sliceplane.cli.shadow import TROUBLE, check_shadow_flags, run_shadow, shadow_options
 from sliceplane.cli.slices import check_slice_options, slice_options
@@ -163,6 +163,7 @@ async def _serve(
     spare_collector()
     stop = asyncio.Event()
     on_stop_signal(stop.set)
+    spare_descriptors()
     async with AsyncExitStack() as stack:
         client = limited_client(connection, flags)
         stack.push_async_callback(client.close)
@@ -194,6 +195,7 @@ async def _once(connection: Connection, entries: tuple[Entry, ...], flags: dict[
 
     stop = asyncio.Event()
     on_stop_signal(stop.set)
+    spare_descriptors()
     client = limited_client(connection, flags)
     reconciling = asyncio.create_task(reconcile_once(client, entries, timeout_s=timeout_s))
     stopping = asyncio.create_task(stop.wait())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from importlib.util import find_spec
 from typing import Any, NoReturn, TypeVar
@@ -13,6 +14,8 @@ import click
 
 T = TypeVar("T")
 
+#: how long a line waits for a reader before work goes on without
+SAY_SECONDS_MAX = 1.0
 #: net new containers after which the garbage collector looks at the young ones
 GC_YOUNG_OBJECTS = 50_000
 
@@ -65,6 +68,16 @@ def on_stop_signal(callback: Callable[[], object]) -> None:
         loop.add_signal_handler(number, callback)
 
 
+def spare_descriptors() -> None:
+    """As many as the administrator allows, and one line in the log when they are not enough.  Inside the loop."""
+    import asyncio
+
+    from sliceplane.shell import descriptors
+
+    descriptors.raise_limit()
+    descriptors.tell_of_exhaustion(asyncio.get_running_loop())
+
+
 def fail(sentence: str, exit_code: int = 1) -> NoReturn:
     """End the command with *sentence* on stderr."""
     click.echo(f"Error: {sentence}", err=True)
@@ -84,10 +97,29 @@ def show(text: str, *, newline: bool = True, exit_code: int = 1) -> None:
 
 
 def say(line: str) -> None:
-    """Print *line*.  If nobody can be told (a closed pipe, a full disk), that is no reason to stop working."""
+    """Print *line*.  If nobody can be told (a closed pipe, a full disk, a terminal stopped with ^S), that is no reason
+    to stop working."""
     try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):  # what a test runner put there
         click.echo(line)
-    except OSError as error:
+        return
+    from sliceplane.shell.line_writer import LineWriter
+
+    problems: list[OSError] = []
+
+    def write(lines: list[bytes]) -> int:
+        try:
+            for each in lines:
+                os.write(descriptor, each)
+        except OSError as error:
+            problems.append(error)
+        return 0
+
+    writer = LineWriter("stdout", write, bytes_max=64 * 1024)
+    writer.put(f"{line}\n".encode())
+    writer.close(SAY_SECONDS_MAX)
+    for error in problems:
         from sliceplane.shell.log import get_logger
 
         get_logger("cli").warning("cannot print to stdout", line=line, problem=str(error))

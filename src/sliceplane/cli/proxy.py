@@ -14,7 +14,7 @@ import click
 
 from sliceplane.cli.cluster import cluster_options, connect
 from sliceplane.cli.options import Group
-from sliceplane.cli.process import on_stop_signal, require, say
+from sliceplane.cli.process import on_stop_signal, require, say, spare_descriptors
 from sliceplane.cli.proxy_flags import flag, given_by, proxy_options, used
 from sliceplane.cli.proxy_render import command as render
 from sliceplane.cli.serving import LOG_LEVELS, gates_of
@@ -194,6 +194,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
     )
     stop = asyncio.Event()
     on_stop_signal(stop.set)
+    spare_descriptors()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(present(mode_of(settings), process.netns))
         await prepare(backend, settings, process.netns)

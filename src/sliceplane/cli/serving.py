@@ -14,7 +14,7 @@ import click
 
 from sliceplane.cli.access import access_options
 from sliceplane.cli.etcd import etcd_options
-from sliceplane.cli.process import on_stop_signal, run, say, spare_collector
+from sliceplane.cli.process import on_stop_signal, run, say, spare_collector, spare_descriptors
 from sliceplane.cli.values import AddressType, DurationType
 
 if TYPE_CHECKING:
@@ -224,6 +224,7 @@ async def _drain(plane: Plane, asked_again: asyncio.Event) -> None:
 async def _run(plane: Plane) -> None:
     asked_to_stop = asyncio.Event()
     on_stop_signal(asked_to_stop.set)
+    spare_descriptors()
     starting = asyncio.ensure_future(plane.start())
     stopping = asyncio.ensure_future(asked_to_stop.wait())
     try:

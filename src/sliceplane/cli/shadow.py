@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.cluster import limited_client
-from sliceplane.cli.process import on_stop_signal, run, say
+from sliceplane.cli.process import on_stop_signal, run, say, spare_descriptors
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ async def _run(
 
     stop = asyncio.Event()
     on_stop_signal(stop.set)
+    spare_descriptors()
     async with AsyncExitStack() as stack:
         client = limited_client(connection, flags, read_only=True)
         stack.push_async_callback(client.close)

@@ -15,7 +15,7 @@ from sliceplane.proxy.plane import Plane, PlaneConfig, Write
 
 #: upstream's names for ``--proxy-mode``
 Mode = Literal["nftables", "iptables"]
-Reason = Literal["missing", "permission", "namespace", "version", "rejected", "timeout", "busy"]
+Reason = Literal["missing", "permission", "namespace", "resources", "version", "rejected", "timeout", "busy"]
 
 
 class KernelError(Exception):

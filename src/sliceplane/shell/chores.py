@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 RETENTION_TICK_SECONDS = 5.0
 EXPIRY_TICK_SECONDS = 5.0
 TEND_SECONDS = 1.0
-#: often, although certificates live long: a clock that was wrong at the start may be set right by years
-CERTIFICATE_CHECK_SECONDS = 600.0
-#: what listens on every interface is to be reached by new addresses soon
-ADDRESS_CHECK_SECONDS = 10.0
+#: often, although certificates live long: new addresses are to be reached soon, and a clock that is set right may leave
+#: every certificate in its future, or years behind
+CERTIFICATE_CHECK_SECONDS = 10.0
+#: a clock that is slewed, or a loop that is held up, moves less than this from one check to the next
+CLOCK_STEP_SECONDS_MIN = 30.0
 #: who takes an authority out of a file wants that what it signed counts no more
 AUTHORITY_CHECK_SECONDS = 5.0
 
@@ -73,14 +74,22 @@ async def keep_up(plane: Plane, step: Callable[[float], int], period_s: float) -
 
 
 async def keep_certificates_fresh(plane: Plane, tls: ServerTls) -> None:
-    """Renew certificates that expire while the process runs, or that lack a new address of this machine; open
-    connections are not touched, unless they rest on an authority that somebody took away."""
+    """Renew certificates that expire while the process runs, that are not valid at what the clock says now, or that
+    lack a new address of this machine; open connections are not touched, unless they rest on an authority that somebody
+    took away."""
+    steady = asyncio.get_running_loop().time
+    offset = plane.clock() - steady()
     while True:
-        await asyncio.sleep(ADDRESS_CHECK_SECONDS if plane.on_every_interface else CERTIFICATE_CHECK_SECONDS)
+        await asyncio.sleep(CERTIFICATE_CHECK_SECONDS)
+        now = plane.clock()
+        moved, offset = now - steady() - offset, now - steady()
+        if abs(moved) > CLOCK_STEP_SECONDS_MIN:
+            _log.warning("the machine's clock was set", seconds=round(moved))
         try:
             authority = plane.pki.ca_file
             before = authority.read_text(encoding="ascii") if authority.exists() else ""
-            plane.pki, made = pki.ensure(plane.data_dir.pki, plane.certificate_names(), plane.clock())
+            # In a thread: to make one loads a library, which takes longer than the loop may be held up.
+            plane.pki, made = await asyncio.to_thread(pki.ensure, plane.data_dir.pki, plane.certificate_names(), now)
             if made:
                 distrusting = tls.renew(before)
                 plane.listener.use(tls.context, distrusting=distrusting)

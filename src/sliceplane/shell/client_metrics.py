@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sliceplane.kit.samples import Family, Sample
 from sliceplane.shell.apiserver.version import build_labels
+from sliceplane.shell.door import door
 from sliceplane.shell.pages import Page, PageMaker
 
 Source = Callable[[], tuple[Family, ...]]
@@ -18,7 +19,7 @@ def metrics_page(sources: Sequence[Source], staleness_s: Callable[[], float]) ->
     def page() -> Page:
         from sliceplane.shell.prometheus import Families, expose
 
-        text, content_type = expose([Families((*sources, lambda: _own(staleness_s())))])
+        text, content_type = expose([Families((*sources, door.families, lambda: _own(staleness_s())))])
         return Page(text, content_type=content_type.decode())
 
     return page

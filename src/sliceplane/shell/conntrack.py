@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.conntrack import Expected, Flow, parse_flow
+from sliceplane.shell import descriptors
 
 TIMEOUT_S = 60.0
 _FAMILY: dict[Family, str] = {"IPv4": "ipv4", "IPv6": "ipv6"}
@@ -73,8 +74,10 @@ class Conntrack:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
             )
-        except OSError as error:
-            raise ConntrackError(f"{command[0]} could not be started: {error.strerror}") from error
+        except (OSError, RuntimeError) as error:  # no process, or no thread to wait for it
+            descriptors.tell(error, command[0])
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise ConntrackError(f"{command[0]} could not be started: {why}") from error
         try:
             yield process
         finally:

@@ -26,28 +26,36 @@ def addresses(*, ipv6: bool) -> tuple[str, ...]:
 
     Nothing where the kernel does not say.
     """
-    families = (socket.AF_INET, socket.AF_INET6) if ipv6 else (socket.AF_INET,)
     try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:
-            link.settimeout(1.0)
-            found = {address for family in families for address in _dump(link, family)}
+        return _asked(ipv6=ipv6)
     except OSError:
         return ()
+
+
+def _asked(*, ipv6: bool) -> tuple[str, ...]:
+    """Raises ``OSError``."""
+    families = (socket.AF_INET, socket.AF_INET6) if ipv6 else (socket.AF_INET,)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:
+        link.settimeout(1.0)
+        found = {address for family in families for address in _dump(link, family)}
     return tuple(sorted(found, key=lambda text: (":" in text, ip_address(text).packed)))
 
 
-async def addresses_of(netns: str) -> tuple[str, ...]:
-    """``addresses`` of both families in the network namespace *netns*; "" is our own."""
-    if not netns:
-        return addresses(ipv6=True)
+async def addresses_of(netns: str) -> tuple[str, ...] | None:
+    """``addresses`` of both families in the network namespace *netns*; "" is our own.  ``None`` where nobody says: that
+    is not "none", and rules must not go because there was no descriptor to ask with."""
     try:
+        if not netns:
+            return _asked(ipv6=True)
         process = await asyncio.create_subprocess_exec(
             *("ip", "-n", netns, "-j", "address"), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
         )
         told, _ = await process.communicate()
+        if process.returncode:
+            return None
         interfaces = json.loads(told or b"[]")
-    except (OSError, ValueError):
-        return ()
+    except (OSError, ValueError, RuntimeError):
+        return None
     found = {
         ip_address(entry["local"])
         for interface in interfaces

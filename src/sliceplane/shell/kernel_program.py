@@ -8,13 +8,17 @@ leaves this module but cancellation.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 from typing import IO
 
+from sliceplane.shell import descriptors
 from sliceplane.shell.backend import KernelError
 
 _MESSAGE_LENGTH_MAX = 400
+#: nothing is wrong with the program or our rights: the machine lacks something at the moment
+_SCARCE = descriptors.EXHAUSTED | {errno.ENOMEM, errno.ENOSPC, errno.EAGAIN}
 
 
 class KernelProgram:
@@ -45,13 +49,13 @@ class KernelProgram:
         name = os.path.basename(program)
         if self._netns:
             command = ["ip", "netns", "exec", self._netns, *command]
-        with _in_memory(stdin) as text:
-            try:
+        try:
+            with _in_memory(stdin) as text:
                 process = await asyncio.create_subprocess_exec(
                     *command, stdin=text, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
                 )
-            except OSError as error:
-                raise self._no_start(command[0], error) from error
+        except (OSError, RuntimeError) as error:
+            raise self._no_start(command[0], error) from error
         try:
             async with asyncio.timeout(timeout_s):
                 stdout, stderr = await process.communicate()
@@ -82,7 +86,12 @@ class KernelProgram:
             first = first[:_MESSAGE_LENGTH_MAX] + "..."
         return self._error("rejected", f"{name} refused the transaction: {first}")
 
-    def _no_start(self, program: str, error: OSError) -> KernelError:
+    def _no_start(self, program: str, error: OSError | RuntimeError) -> KernelError:
+        if isinstance(error, RuntimeError):  # asyncio waits for it in a thread, of which there are no more
+            return self._error("resources", f"{program} could not be started: {error}")
+        descriptors.tell(error, program)
+        if error.errno in _SCARCE:
+            return self._error("resources", f"{program} could not be started: {error.strerror}")
         if isinstance(error, FileNotFoundError):
             package = "iproute2" if program == "ip" else self._package
             return self._error("missing", f"{program} was not found: install the package {package}")
@@ -90,11 +99,18 @@ class KernelProgram:
 
 
 def _in_memory(text: str) -> IO[bytes]:
-    """A file to read *text* from.  Not a pipe: a program that ends without reading (``--version``, or one that found
-    an error early) would leave us writing to a closed one, and a large transaction would be fed in pieces."""
+    """A file to read *text* from.  Raises ``OSError``.
+
+    Not a pipe: a program that ends without reading (``--version``, or one that found an error early) would leave us
+    writing to a closed one, and a large transaction would be fed in pieces.
+    """
     file = os.fdopen(os.memfd_create("rules"), "w+b")
-    file.write(text.encode())
-    file.seek(0)
+    try:
+        file.write(text.encode())
+        file.seek(0)
+    except OSError:
+        file.close()
+        raise
     return file
 
 

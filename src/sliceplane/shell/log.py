@@ -3,32 +3,56 @@
 Loading structlog takes a quarter of a second, more than the whole rest of a start, so nobody imports it
 at module level: ``get_logger`` hands out a proxy that binds on first use.
 
-**Nobody waits for the reader of stderr.**  A pipe whose reader has stopped takes some 64 KiB and then blocks whoever
-writes, which would be the event loop with all its clients.  So the pipe is asked first (poll(2)), and gets at most
-``PIPE_BUF`` bytes at a time, which it then takes at once; lines that it has no room for are lost, counted, and told of
-by the next line that it takes.
+**A line holds nobody up.**  Lines for a file go through a queue to a thread (``line_writer``), so a pipe without a
+reader, a terminal stopped with ^S, a full disk or a slow network file system costs lines, never a moment of the event
+loop.  What is lost is counted, and told of by the next line that is taken.  A line is at most ``LINE_CHARACTERS_MAX``
+long, and control characters in it are escaped: part of it may be what a stranger sent.
 """
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
+import re
 import select
 import sys
 from functools import cache
 from typing import Any
 
+from sliceplane.shell.line_writer import LineWriter
+
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+LINE_CHARACTERS_MAX = 32 * 1024
+QUEUE_BYTES_MAX = 1024 * 1024
+#: what is still waiting at the end of the process may take so long
+EXIT_SECONDS_MAX = 1.0
+
+#: all but the ends of lines and tabs, which tracebacks have
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _level = LEVELS["info"]
 
 
 def configure(level: str) -> None:
-    """Choose the least severe level that is written.  Call once, before the first line."""
+    """Choose the least severe level that is written, and have what libraries log written the same way: by themselves
+    they would write to stderr at once, and wait for it.  Call once, before the first line."""
     global _level  # noqa: PLW0603  # one setting of the process, made by its command line
     _level = LEVELS[level]
+    root = logging.getLogger()
+    if not any(isinstance(handler, _Bridge) for handler in root.handlers):
+        root.addHandler(_Bridge(logging.WARNING))
 
 
-#: characters; in UTF-8 no more than PIPE_BUF (4,096 bytes), which a pipe with any room takes whole
-_CHUNK_CHARACTERS = 1024
+class _Bridge(logging.Handler):
+    """Standard log records, of asyncio and aiohttp for example, as lines of ours."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "error" if record.levelno >= logging.ERROR else "warning"
+        exc_info = record.exc_info[1] if record.exc_info else None
+        values = {} if exc_info is None else {"exc_info": exc_info}
+        getattr(get_logger(record.name), level)(record.getMessage(), **values)
 
 
 class _Stderr:
@@ -39,54 +63,82 @@ class _Stderr:
     """
 
     def __init__(self) -> None:
-        #: lines that were lost since the process began, and those of them that were told of
-        self.lost = 0
+        self._writer = LineWriter("log", self._write_lines, bytes_max=QUEUE_BYTES_MAX)
+        #: lines that no file was asked to take
+        self._lost_here = 0
+        #: of those that are lost, the ones that were told of
         self._told = 0
         #: the last line that was written has no end
         self._torn = False
 
+    @property
+    def lost(self) -> int:
+        """Lines that were lost since the process began."""
+        return self._lost_here + self._writer.lost
+
     def write(self, text: str) -> int:
-        if self.lost > self._told:
-            count, told = self.lost - self._told, self.lost
-            notice = f'level=warning component=log event="lines were lost: stderr took no more" lines={count}\n'
-            if self._write(notice):
-                self._told = told
-            else:
-                self.lost += 1
-                return len(text)
-        if not self._write(text):
-            self.lost += 1
+        line = _fit(text)
+        if _descriptor() is not None:
+            self._writer.put(line.encode(errors="backslashreplace"))
+            return len(text)
+        # Not a file: what a test runner put there.
+        try:
+            sys.stderr.write(line)
+        except (OSError, ValueError, AttributeError):
+            self._lost_here += 1
         return len(text)
 
     def flush(self) -> None:
-        """Every chunk is flushed as it is written."""
+        """Lines leave by themselves."""
 
-    def _write(self, text: str) -> bool:
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until all has been written, for *timeout_s* at most; whether that came about."""
+        return self._writer.flush(timeout_s)
+
+    def _write_lines(self, lines: list[bytes]) -> int:
+        """In the writer's thread; how many were not taken."""
+        lost = self.lost
+        if lost > self._told:
+            what = "lines were lost: stderr took no more"
+            notice = f'level=warning component=log event="{what}" lines={lost - self._told}\n'
+            if self._write_line(notice.encode()):
+                self._told = lost
+        return sum([not self._write_line(line) for line in lines])
+
+    def _write_line(self, line: bytes) -> bool:
         """Whether all of it was taken."""
-        if self._torn:
-            text = f"\n{text}"
-        for start in range(0, len(text), _CHUNK_CHARACTERS):
-            try:
-                if not _has_room(sys.stderr):
-                    return False
-                sys.stderr.write(text[start : start + _CHUNK_CHARACTERS])
-                sys.stderr.flush()
-            except (OSError, ValueError):
-                return False
-            self._torn = not text[: start + _CHUNK_CHARACTERS].endswith("\n")
+        fd = _descriptor()
+        if fd is None:
+            return False
+        rest = memoryview(b"\n" + line if self._torn else line)
+        try:
+            while rest:
+                try:
+                    rest = rest[os.write(fd, rest) :]
+                    self._torn = True
+                except BlockingIOError:
+                    # Whoever started us made it so.
+                    asked = select.poll()
+                    asked.register(fd, select.POLLOUT)
+                    asked.poll()
+        except OSError:
+            return False
+        self._torn = False
         return True
 
 
-def _has_room(stream: Any) -> bool:
-    """Whether a small write returns at once.  Raises ``ValueError`` for a closed stream."""
+def _descriptor() -> int | None:
     try:
-        fd = stream.fileno()
-    except (OSError, AttributeError):
-        # Not a file: what a test runner put there.
-        return True
-    asked = select.poll()
-    asked.register(fd, select.POLLOUT)
-    return bool(asked.poll(0))
+        return sys.stderr.fileno()
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _fit(text: str) -> str:
+    """*text* with its end, as a terminal may see it."""
+    if len(text) > LINE_CHARACTERS_MAX:
+        text = f"{text[:LINE_CHARACTERS_MAX]}... ({len(text) - LINE_CHARACTERS_MAX} characters more)\n"
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 _stderr = _Stderr()
@@ -97,10 +149,16 @@ def lost_lines() -> int:
     return _stderr.lost
 
 
+def settle(timeout_s: float) -> bool:
+    """Wait until every line so far has been written, for *timeout_s* at most; whether that came about."""
+    return _stderr.settle(timeout_s)
+
+
 @cache
 def _root() -> Any:
     import structlog
 
+    atexit.register(settle, EXIT_SECONDS_MAX)
     return structlog.wrap_logger(
         structlog.WriteLogger(_stderr),  # type: ignore[arg-type]  # all that it uses of a file is there
         processors=[

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -40,8 +41,16 @@ async def within(netns: str, work: Callable[[], T]) -> T:
         except BaseException as error:
             done.set_exception(error)
 
-    Thread(target=run, name=f"netns {netns}", daemon=True).start()
+    start_thread(Thread(target=run, name=f"netns {netns}", daemon=True))
     return await asyncio.wrap_future(done)
+
+
+def start_thread(thread: Thread) -> None:
+    """Raises ``OSError`` where there can be no more of them, as everything else does that runs out of something."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, str(error)) from error
 
 
 def _enter(netns: str) -> None:

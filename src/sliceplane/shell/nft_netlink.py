@@ -22,6 +22,7 @@ from sliceplane.nft.netlink.answers import Answer, parse_answers
 from sliceplane.nft.netlink.attributes import Inexpressible
 from sliceplane.nft.netlink.batch import Batch, encode
 from sliceplane.nft.objects import FlushChain, TableRef, Transaction
+from sliceplane.shell import descriptors
 from sliceplane.shell.log import get_logger
 from sliceplane.shell.nft_error import TABLE_OF_ANOTHER, NftError
 from sliceplane.shell.nft_socket import namespace_of, netfilter_socket
@@ -56,9 +57,16 @@ class Messages:
         if table in self._detours:
             self._detours.discard(table)
             return False
+        void = threading.Event()
         try:
-            last, answers = await asyncio.to_thread(self._send, transaction)
+            last, answers = await asyncio.to_thread(self._send, transaction, void)
+        except RuntimeError as error:
+            # No thread could be started; the pool may still do it once there is one.
+            void.set()
+            self._tell("nft writes what could not be written by netlink messages", error)
+            return False
         except (Inexpressible, OSError) as error:
+            descriptors.tell(error, "netlink socket")
             self._tell("nft writes what could not be written by netlink messages", error)
             return False
         refusal = next((answer for answer in answers if answer.errno), None)
@@ -76,7 +84,9 @@ class Messages:
             self._detours.add(table)
         raise why
 
-    def _send(self, transaction: Transaction) -> tuple[int, tuple[Answer, ...]]:
+    def _send(self, transaction: Transaction, void: threading.Event) -> tuple[int, tuple[Answer, ...]]:
+        if void.is_set():
+            return 0, ()  # somebody else wrote it meanwhile
         batch = encode(transaction)
         return batch.last, self._channel.send(batch)
 

@@ -7,6 +7,8 @@ import os
 import socket
 import threading
 
+from sliceplane.shell.netns import start_thread
+
 _NETLINK_NETFILTER = 12
 _CLONE_NEWNET = 0x40000000
 NETNS_FOLDER = "/run/netns"
@@ -39,7 +41,7 @@ def netfilter_socket(netns: str = "") -> socket.socket:
 
     # A thread has a namespace of its own, and this one ends in it: nobody has to find the way back.
     thread = threading.Thread(target=make, name="nft-socket")
-    thread.start()
+    start_thread(thread)
     thread.join()
     (found,) = made
     if isinstance(found, OSError):

@@ -111,7 +111,7 @@ def watches(node_name: str, gates: Gates) -> tuple[Watched, ...]:
     )
 
 
-async def _no_addresses() -> tuple[str, ...]:
+async def _no_addresses() -> tuple[str, ...] | None:
     return ()
 
 
@@ -130,7 +130,7 @@ class NodeProxy:
         rules: RulesConfig | None = None,
         gates: Gates | None = None,
         flows: FlowForgetter | None = None,
-        host_addresses: Callable[[], Awaitable[tuple[str, ...]]] = _no_addresses,
+        host_addresses: Callable[[], Awaitable[tuple[str, ...] | None]] = _no_addresses,
         listen: Listen = listening_in(""),  # noqa: B008  # a function without state
         api_timeout_s: float | None = None,
         own_ports: tuple[int, ...] = (),
@@ -368,6 +368,8 @@ class NodeProxy:
         if not self._rules.node_port_addresses or PRIMARY in self._rules.node_port_addresses:
             return
         found = await self._host_addresses()
+        if found is None:
+            return
         for plane in self._planes:
             plane.on_interfaces(tuple(ip for ip in found if (":" in ip) == (plane.family == "IPv6")), self._clock())
         self._wake_all()

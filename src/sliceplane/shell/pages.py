@@ -1,4 +1,7 @@
-"""A few read-only pages over plain HTTP beside a command that serves nothing else: health and metrics."""
+"""A few read-only pages over plain HTTP beside a command that serves nothing else: health and metrics.
+
+Who asks is anonymous and may be hostile: ``door`` bounds what a connection may cost.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+
+from sliceplane.shell.door import Port
 
 
 class PageError(Exception):
@@ -29,8 +34,13 @@ async def serve_pages(pages: Mapping[str, PageMaker], address: str, port: int) -
     """Serves *pages* by path while the context lasts; yields the port (0 picks a free one).  Raises ``PageError``."""
     from aiohttp import web  # here: half of all starts do not want the pages
 
-    async def answer(request: web.Request) -> web.Response:
-        made = pages[request.path]()
+    async def answer(request: web.BaseRequest) -> web.Response:
+        make = pages.get(request.path)
+        if make is None:
+            return web.Response(status=404, text="404 page not found\n")
+        if request.method not in ("GET", "HEAD"):
+            return web.Response(status=405, headers={"Allow": "GET, HEAD"})
+        made = make()
         page = made if isinstance(made, Page) else await made
         return web.Response(
             status=200 if page.healthy else 503,
@@ -38,18 +48,13 @@ async def serve_pages(pages: Mapping[str, PageMaker], address: str, port: int) -
             headers={"Content-Type": page.content_type, "X-Content-Type-Options": "nosniff"},
         )
 
-    app = web.Application()
-    for path in pages:
-        app.router.add_get(path, answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
+    served = Port(answer)
     try:
-        site = web.TCPSite(runner, address, port)
         try:
-            await site.start()
+            listening = await served.listen_at(address, port)
         except OSError as error:
             what = f"{', '.join(pages)} on {address} port {port}"
             raise PageError(f"cannot serve {what}: {os.strerror(error.errno or 0)}") from error
-        yield runner.addresses[0][1]
+        yield listening
     finally:
-        await runner.cleanup()
+        await served.close()

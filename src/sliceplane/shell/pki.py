@@ -3,9 +3,14 @@
 Three EC P-256 certificates: ``ca`` (10 years), ``apiserver`` (1 year; its names are what clients may
 dial) and ``admin`` (1 year; organisation ``system:masters``).  ``manifest.json`` repeats what a later
 start has to know (expiry, names, SHA-256 of each file), so that it need not load the
-cryptography library, which costs a fifth of the start-up budget.  A certificate that expires soon, whose
-names do not cover what is asked for, or that is not the file the manifest describes, is made anew; the
-authority is replaced only when it is missing or expiring, because that cuts off every client.
+cryptography library, which costs a fifth of the start-up budget.  A certificate that expires soon, that is not valid
+yet, whose names do not cover what is asked for, or that is not the file the manifest describes, is made anew.
+
+**Clocks.**  A certificate is valid from an hour before it was made.  One that is not valid yet was made by a clock that
+was ahead, or is looked at by one that is behind: it would lock everybody out, so it is made anew and that is logged.
+The authority keeps its key for as long as its files are sound, whatever the clock says meanwhile: the certificate of
+before and the one of now then vouch for each other's clients, so a clock that was wrong for a day costs nobody their
+kubeconfig.  Only an authority that is missing or damaged is replaced, because that cuts off every client.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sliceplane.shell.datadir import write_private
+from sliceplane.shell.log import get_logger
 from sliceplane.shell.start_error import StartError
 
 if TYPE_CHECKING:
@@ -35,11 +41,14 @@ NAMES_MAX = 256
 _DAY_S = 86_400
 _CA_LIFE_S = 3650 * _DAY_S
 _LEAF_LIFE_S = 365 * _DAY_S
+_LIFE_S = {"ca": _CA_LIFE_S, "apiserver": _LEAF_LIFE_S, "admin": _LEAF_LIFE_S}
 #: renewed when less than this is left
 _CA_MARGIN_S = 400 * _DAY_S
 _LEAF_MARGIN_S = 30 * _DAY_S
 #: certificates are valid from a little before they are made: clocks differ
-_BACKDATE_S = 300
+_BACKDATE_S = 3600
+
+_log = get_logger("pki")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,13 @@ class Pki:
     @property
     def ca_file(self) -> Path:
         return self.folder / "ca.crt"
+
+    @property
+    def identity(self) -> str:
+        """Of the authority: the same for as long as it has its key, whatever certificates it had.  Raises ``OSError``
+        where there is none."""
+        origin = _read_manifest(self.folder).get("ca", {}).get("origin")
+        return str(origin) if origin else _digest(self.ca_file.read_bytes())
 
     @property
     def server_file(self) -> Path:
@@ -88,10 +104,14 @@ def ensure(folder: Path, names: tuple[str, ...], now: float) -> tuple[Pki, bool]
     """
     pki = Pki(folder)
     manifest = _read_manifest(folder)
+    files = {stem: _are_those_of(folder, manifest, stem) for stem in _LIFE_S}
+    ahead_s = max((_begins(manifest, stem) - now for stem, sound in files.items() if sound), default=0.0)
     wanted = {
-        "ca": _sound(folder, manifest, "ca", (), now + _CA_MARGIN_S),
-        "apiserver": _sound(folder, manifest, "apiserver", names, now + _LEAF_MARGIN_S),
-        "admin": _sound(folder, manifest, "admin", (), now + _LEAF_MARGIN_S),
+        "ca": files["ca"] and _is_in_time(manifest, "ca", now, _CA_MARGIN_S),
+        "apiserver": files["apiserver"]
+        and _is_in_time(manifest, "apiserver", now, _LEAF_MARGIN_S)
+        and set(names) <= set(manifest["apiserver"].get("names", ())),
+        "admin": files["admin"] and _is_in_time(manifest, "admin", now, _LEAF_MARGIN_S),
     }
     if all(wanted.values()):
         return pki, False
@@ -99,12 +119,19 @@ def ensure(folder: Path, names: tuple[str, ...], now: float) -> tuple[Pki, bool]
         folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise StartError(f"cannot create {folder}: {(error.strerror or str(error)).lower()}") from error
+    if ahead_s > 0:
+        _log.warning(
+            "certificates are not valid yet: the machine's clock was ahead when they were made, or is behind now; they "
+            "are made anew",
+            seconds=round(ahead_s),
+        )
     maker = _Maker(folder, now)
+    identity = pki.identity if files["ca"] else ""
+    if files["ca"]:
+        maker.load_authority()
     if not wanted["ca"]:
         maker.make_authority()
         wanted["apiserver"] = wanted["admin"] = False
-    else:
-        maker.load_authority()
     if not wanted["apiserver"]:
         # Names that an earlier start was asked for stay valid: nobody who dials them is cut off.
         old = tuple(manifest.get("apiserver", {}).get("names", ()))
@@ -112,6 +139,8 @@ def ensure(folder: Path, names: tuple[str, ...], now: float) -> tuple[Pki, bool]
         maker.make_server(names + kept[: max(0, NAMES_MAX - len(names))])
     if not wanted["admin"]:
         maker.make_admin()
+    if identity and "ca" in maker.entries:
+        maker.entries["ca"]["origin"] = identity
     # The manifest comes last: a crash before this line makes the next start do it again.
     manifest.update(maker.entries)
     write_private(folder / "manifest.json", json.dumps(manifest, indent=1).encode())
@@ -163,8 +192,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _sound(folder: Path, manifest: dict[str, Any], stem: str, names: tuple[str, ...], not_before_expiry: float) -> bool:
-    """Whether ``stem``'s certificate is the one in the manifest, lives long enough and covers *names*."""
+def _are_those_of(folder: Path, manifest: dict[str, Any], stem: str) -> bool:
+    """Whether certificate and key are the files that the manifest describes."""
     entry = manifest.get(stem)
     if not isinstance(entry, dict):
         return False
@@ -172,8 +201,17 @@ def _sound(folder: Path, manifest: dict[str, Any], stem: str, names: tuple[str, 
         digests = [_digest((folder / f"{stem}.{suffix}").read_bytes()) for suffix in ("crt", "key")]
     except OSError:
         return False
-    expires, covered = entry.get("notAfter", 0), entry.get("names", [])
-    return entry.get("sha256") == digests and expires > not_before_expiry and set(names) <= set(covered)
+    return bool(entry.get("sha256") == digests)
+
+
+def _is_in_time(manifest: dict[str, Any], stem: str, now: float, margin_s: float) -> bool:
+    return bool(_begins(manifest, stem) <= now and manifest[stem].get("notAfter", 0) > now + margin_s)
+
+
+def _begins(manifest: dict[str, Any], stem: str) -> float:
+    """From when it is valid; manifests of before say only until when."""
+    entry = manifest[stem]
+    return float(entry.get("notBefore", entry.get("notAfter", 0) - _LIFE_S[stem]))
 
 
 def _digest(content: bytes) -> str:
@@ -205,6 +243,7 @@ class _Maker:
         self._authority = (certificate, key)
 
     def make_authority(self) -> None:
+        """With the key of the one that was loaded, if one was."""
         from cryptography import x509
 
         def shape(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
@@ -213,7 +252,7 @@ class _Maker:
                 _usage(signs_certificates=True), True
             )
 
-        self._authority = self._make("ca", "sliceplane-ca", "", _CA_LIFE_S, shape)
+        self._authority = self._make("ca", "sliceplane-ca", "", shape)
 
     def make_server(self, names: tuple[str, ...]) -> None:
         from ipaddress import ip_address
@@ -232,7 +271,7 @@ class _Maker:
             alternatives = x509.SubjectAlternativeName([general(name) for name in names])
             return _leaf(builder, purpose).add_extension(alternatives, critical=False)
 
-        self._make("apiserver", "sliceplane-apiserver", "", _LEAF_LIFE_S, shape)
+        self._make("apiserver", "sliceplane-apiserver", "", shape)
         self.entries["apiserver"]["names"] = list(names)
 
     def make_admin(self) -> None:
@@ -242,14 +281,13 @@ class _Maker:
         def shape(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
             return _leaf(builder, x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]))
 
-        self._make("admin", ADMIN_NAME, ADMIN_GROUP, _LEAF_LIFE_S, shape)
+        self._make("admin", ADMIN_NAME, ADMIN_GROUP, shape)
 
     def _make(
         self,
         stem: str,
         common_name: str,
         organisation: str,
-        life_s: int,
         shape: Callable[[x509.CertificateBuilder], x509.CertificateBuilder],
     ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
         from cryptography import x509
@@ -257,7 +295,10 @@ class _Maker:
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509.oid import NameOID
 
-        key = ec.generate_private_key(ec.SECP256R1())
+        if stem == "ca" and self._authority is not None:
+            key = self._authority[1]
+        else:
+            key = ec.generate_private_key(ec.SECP256R1())
         attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
         if organisation:
             attributes.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organisation))
@@ -266,7 +307,7 @@ class _Maker:
         if self._authority is not None and stem != "ca":
             issuer, issuer_key = self._authority[0].subject, self._authority[1]
         start = datetime.fromtimestamp(int(self._now) - _BACKDATE_S, UTC)
-        end = start + timedelta(seconds=life_s)
+        end = start + timedelta(seconds=_LIFE_S[stem])
         builder = (
             x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), start, end)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -278,7 +319,11 @@ class _Maker:
         key_pem = key.private_bytes(serialization.Encoding.PEM, form, plain)
         write_private(self._folder / f"{stem}.key", key_pem)
         write_private(self._folder / f"{stem}.crt", pem)
-        self.entries[stem] = {"notAfter": int(end.timestamp()), "sha256": [_digest(pem), _digest(key_pem)]}
+        self.entries[stem] = {
+            "notBefore": int(start.timestamp()),
+            "notAfter": int(end.timestamp()),
+            "sha256": [_digest(pem), _digest(key_pem)],
+        }
         return certificate, key
 
 

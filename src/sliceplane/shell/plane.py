@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ from sliceplane.registry.authorization.types import MASTERS
 from sliceplane.registry.config import RegistryConfig, TopologyStorage
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import User
-from sliceplane.shell import chores, interfaces, log, pki
+from sliceplane.shell import chores, descriptors, interfaces, log, pki
 from sliceplane.shell.apiserver.app import ApiServer, Services
 from sliceplane.shell.apiserver.audit import AuditConfig, AuditLog
 from sliceplane.shell.apiserver.auth import Tokens
@@ -215,7 +214,7 @@ class Plane:
         await self._bootstrap()
         app = self._application(f"{_bracketed(host)}:{port}")
         self.listener = Listener(app, connections_max=config.limits.connections_max)
-        _raise_file_limit()
+        descriptors.raise_limit()
         self.listener.start(sock, tls.context)
         self._cleanup.push_async_callback(
             self.listener.stop, grace_s=STOP_GRACE_SECONDS, end_watches=self.hub.close_all
@@ -336,8 +335,8 @@ class Plane:
         found, _ = pki.ensure(self.data_dir.pki, self.certificate_names(), self.clock())
         if known and authority.read_bytes() != before:
             _log.warning(
-                "the certificate authority was missing, damaged or old: there is a new one, and copies of older "
-                "kubeconfigs do not work any more",
+                "the certificate authority was missing, damaged, old or not valid yet: there is a new certificate, and "
+                "copies of older kubeconfigs may not work any more",
                 path=str(authority),
             )
         return found
@@ -369,6 +368,11 @@ class Plane:
         log = AuditLog(self.config.audit, self.clock)
         self._cleanup.callback(log.close)
         self.metrics.gauge("apiserver_audit_lost_events", "Audit events that could not be written.", lambda: log.lost)
+        self.metrics.counter(
+            "sliceplane_audit_left_out_requests",
+            "Anonymous requests beyond the rate that the audit log tells of.",
+            lambda: log.left_out,
+        )
         return log
 
     def _application(self, address: str) -> ApiServer:
@@ -468,11 +472,3 @@ def _dialled(bind_address: str) -> str:
 
 def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
-
-
-def _raise_file_limit() -> None:
-    """Every connection is a file; the soft limit is often 1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from sliceplane.api.codec import encode
 from sliceplane.kit.times import format_micro_time
 from sliceplane.proxy.schedule import Freshness
+from sliceplane.shell.door import door
 from sliceplane.shell.node_proxy import ProxyHealth
 from sliceplane.shell.pages import Page, PageMaker
 from sliceplane.shell.proxy_samples import ProxySamples
@@ -96,7 +97,7 @@ def metrics_pages(proxy: Proxy) -> dict[str, PageMaker]:
     def metrics() -> Page:
         from sliceplane.shell.prometheus import Families, expose  # here: the first scrape loads the library
 
-        body, content_type = expose([Families([proxy.samples.families])])
+        body, content_type = expose([Families([proxy.samples.families, door.families])])
         return Page(body, content_type=content_type.decode())
 
     return {

@@ -6,20 +6,24 @@ endpoints that it can reach.  They listen where node ports are, in the network n
 
 ``serviceProxyHealthy`` says whether the rules are as they should be.  That the API server is away does not count here:
 the rules of before are the best there are, and a load balancer that is sent away from every node at once helps nobody.
+
+``door`` bounds what a connection may cost; the ports themselves take at most a quarter of the descriptors a family.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
-import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.aftermath import HealthCheck
 from sliceplane.proxy.model import ServiceKey
+from sliceplane.shell import descriptors
+from sliceplane.shell.door import Port
 from sliceplane.shell.log import get_logger
 from sliceplane.shell.netns import Listen, listening_in
 
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 _ANY: dict[Family, str] = {"IPv4": "0.0.0.0", "IPv6": "::"}  # load balancers are elsewhere
+
+#: of the process's descriptors that the ports of one family may take: Services are made by tenants
+_SHARE_OF_DESCRIPTORS = 4
 
 #: of the Event on the Service, and of the line in the log
 FAILED = "FailedToStartServiceHealthcheck"
@@ -50,7 +57,7 @@ class ServiceHealth:
         self._healthy = healthy
         self._on_failed = on_failed
         self._checks: dict[ServiceKey, HealthCheck] = {}
-        self._servers: dict[ServiceKey, tuple[int, tuple[str, ...], web.AppRunner]] = {}
+        self._servers: dict[ServiceKey, tuple[int, tuple[str, ...], Port]] = {}
         self._failed: set[ServiceKey] = set()
 
     async def update(self, checks: Mapping[ServiceKey, HealthCheck], addresses: tuple[str, ...] | None) -> None:
@@ -59,10 +66,10 @@ class ServiceHealth:
         self._checks = dict(checks)
         hosts = (_ANY[self._family],) if addresses is None else addresses
         for key in sorted(self._servers):
-            port, served, runner = self._servers[key]
+            port, served, served_by = self._servers[key]
             if key not in checks or (checks[key].port, hosts) != (port, served):
                 del self._servers[key]
-                await runner.cleanup()
+                await served_by.close()
         for key in sorted(checks.keys() - self._servers.keys()):
             await self._open(key, checks[key].port, hosts)
         self._failed &= checks.keys()
@@ -71,21 +78,18 @@ class ServiceHealth:
         await self.update({}, None)
 
     async def _open(self, key: ServiceKey, port: int, hosts: tuple[str, ...]) -> None:
-        from aiohttp import web  # here: most nodes never serve one
-
         async def answer(_: web.BaseRequest) -> web.Response:
             return self._answer(key)
 
-        runner = web.ServerRunner(web.Server(answer, access_log=None))
-        await runner.setup()
-        opened: list[socket.socket] = []
+        served = Port(answer)
         try:
+            if (len(self._servers) + 1) * len(hosts) > descriptors.limit() // _SHARE_OF_DESCRIPTORS:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             for host in hosts:
-                opened.append(await self._listen(host, port))
-                await web.SockSite(runner, opened[-1]).start()
+                await served.listen(await self._listen(host, port))
         except OSError as error:
-            await runner.cleanup()  # all or none
-            _close(opened)
+            await served.close()  # all or none
+            descriptors.tell(error, f"health check port {port}")
             if key not in self._failed:
                 self._failed.add(key)
                 why = os.strerror(error.errno or 0)
@@ -94,11 +98,10 @@ class ServiceHealth:
                     self._on_failed(key, f"node cannot serve health checks on port {port} ({self._family}): {why}")
             return
         except asyncio.CancelledError:
-            await runner.cleanup()
-            _close(opened)
+            await served.close()
             raise
         self._failed.discard(key)
-        self._servers[key] = (port, hosts, runner)  # type: ignore[assignment]  # a ServerRunner is cleaned up alike
+        self._servers[key] = (port, hosts, served)
 
     def _answer(self, key: ServiceKey) -> web.Response:
         from aiohttp import web
@@ -119,8 +122,3 @@ class ServiceHealth:
                 "X-Load-Balancing-Endpoint-Weight": str(count),
             },
         )
-
-
-def _close(opened: list[socket.socket]) -> None:
-    for each in opened:
-        each.close()

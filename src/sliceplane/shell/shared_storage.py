@@ -93,7 +93,7 @@ class SharedStorage:
         ``StartError``."""
         key_file = tokens.signing_key_file or pki.token_key_file
         mine = {
-            "authority": hashlib.sha256(pki.ca_file.read_bytes()).hexdigest(),
+            "authority": pki.identity,
             "tokenKey": hashlib.sha256(b"sliceplane token key" + key_file.read_bytes()).hexdigest(),
         }
         try:

@@ -35,6 +35,7 @@ from sliceplane.shell.apiserver.health import HealthChecks
 from sliceplane.shell.apiserver.issuer import IssuerPages
 from sliceplane.shell.apiserver.labels import page_key, resource_key
 from sliceplane.shell.apiserver.limits import InFlight, Limits, TooMany, too_many_requests
+from sliceplane.shell.apiserver.loggable import agent_of, error_of, has_secret_body, uri_of
 from sliceplane.shell.apiserver.metrics import Metrics, RequestKey
 from sliceplane.shell.apiserver.params import request_timeout_s
 from sliceplane.shell.apiserver.paths import ResourcePath, parse, resolve, verb_of
@@ -99,7 +100,7 @@ class Services:
 class _Exchange:
     """What is known of one request and response, for headers, logs, metrics and the audit log."""
 
-    __slots__ = ("audit", "audit_id", "error", "key", "started", "streaming")
+    __slots__ = ("audit", "audit_id", "error", "key", "secret", "started", "streaming")
 
     def __init__(self, request: Request, started: float) -> None:
         given = request.header(b"audit-id")
@@ -107,6 +108,8 @@ class _Exchange:
         self.started = started
         self.key = RequestKey("other")
         self.streaming = False
+        #: bodies are nothing for logs
+        self.secret = False
         self.error: StatusError | None = None
         #: ``None``: there is no audit log
         self.audit: AuditEntry | None = None
@@ -178,7 +181,7 @@ class ApiServer:
                 audit_id=exchange.audit_id,
                 method=request.method,
                 path=request.path,
-                exc_info=error,
+                exc_info=error_of(error, secret=exchange.secret),
             )
             if exchange.streaming:
                 # The head is out: all that is left is to break the connection, which uvicorn does on an error.
@@ -196,6 +199,7 @@ class ApiServer:
         else:
             verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
             wanted = _attributes(request, verb, path)
+            exchange.secret = has_secret_body(wanted)
             exchange.key = self._key_of(request, verb, path, wanted.name)
         authorization = request.headers.get(b"authorization", b"")
         request.user = user = authenticate(
@@ -338,11 +342,11 @@ def _tell(request: Request, exchange: _Exchange, code: int, seconds: float) -> N
         "request",
         audit_id=exchange.audit_id,
         verb=exchange.key.verb,
-        uri=request.uri,
+        uri=uri_of(request),
         code=code,
         milliseconds=round(seconds * 1000, 3),
         user=request.user.name if request.user is not None else "",
-        agent=request.header(b"user-agent"),
+        agent=agent_of(request),
         source=request.client_address,
     )
 

@@ -105,8 +105,9 @@ class Exec:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
             )
-        except OSError as error:
-            raise CredentialsError(f"cannot run {self._command[0]}: {error.strerror}. {self._hint}".strip()) from error
+        except (OSError, RuntimeError) as error:  # no process, or no thread to wait for it
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise CredentialsError(f"cannot run {self._command[0]}: {why}. {self._hint}".strip()) from error
         try:
             async with asyncio.timeout(EXEC_TIMEOUT_S):
                 output, complaint = await process.communicate()

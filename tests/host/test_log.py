@@ -230,3 +230,15 @@ def test_what_libraries_log_is_a_line_like_ours(capsys: pytest.CaptureFixture[st
         for handler in [each for each in root.handlers if isinstance(each, log._Bridge)]:
             root.removeHandler(handler)
     assert 'component=asyncio event="a library says this"' in capsys.readouterr().err
+
+
+def test_a_forked_process_has_a_log_of_its_own() -> None:
+    code = (
+        "import os\nfrom sliceplane.shell.log import get_logger, settle\n"
+        "get_logger('test').warning('the parent')\nassert settle(5)\n"
+        "child = os.fork()\n"
+        "get_logger('test').warning('child' if child == 0 else 'parent again')\nassert settle(5)\n"
+        "os._exit(0) if child == 0 else os.waitpid(child, 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert sorted(re.findall(r"event=(.*)", done.stderr)) == ['"parent again"', '"the parent"', "child"]

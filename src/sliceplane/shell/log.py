@@ -63,13 +63,17 @@ class _Stderr:
     """
 
     def __init__(self) -> None:
-        self._writer = LineWriter("log", self._write_lines, bytes_max=QUEUE_BYTES_MAX)
+        self.begin()
         #: lines that no file was asked to take
         self._lost_here = 0
         #: of those that are lost, the ones that were told of
         self._told = 0
         #: the last line that was written has no end
         self._torn = False
+
+    def begin(self) -> None:
+        """With a queue and a thread of this process: a fork has neither (programs of others that use our client)."""
+        self._writer = LineWriter("log", self._write_lines, bytes_max=QUEUE_BYTES_MAX)
 
     @property
     def lost(self) -> int:
@@ -142,6 +146,7 @@ def _fit(text: str) -> str:
 
 
 _stderr = _Stderr()
+os.register_at_fork(after_in_child=_stderr.begin)
 
 
 def lost_lines() -> int:

@@ -329,15 +329,15 @@ class Plane:
 
     def _certificates(self) -> pki.Pki:
         """What a start needs; says so if kubeconfigs that were handed out before are worth nothing now."""
-        authority = self.data_dir.pki / "ca.crt"
-        before = authority.read_bytes() if authority.is_file() else None
-        known = before is not None or self.data_dir.kubeconfig.exists()
+        before = pki.Pki(self.data_dir.pki)
+        identity = before.identity if before.ca_file.is_file() else ""
+        known = bool(identity) or self.data_dir.kubeconfig.exists()
         found, _ = pki.ensure(self.data_dir.pki, self.certificate_names(), self.clock())
-        if known and authority.read_bytes() != before:
+        if known and found.identity != identity:
             _log.warning(
-                "the certificate authority was missing, damaged, old or not valid yet: there is a new certificate, and "
-                "copies of older kubeconfigs may not work any more",
-                path=str(authority),
+                "the certificate authority was missing or damaged: there is a new one, and copies of older kubeconfigs "
+                "do not work any more",
+                path=str(found.ca_file),
             )
         return found
 

@@ -56,6 +56,7 @@ docs: dev ## make the made parts of the documents anew: help texts, tables, kube
 lock: ## pin anew what pyproject.toml asks for
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --extra server --extra proxy --extra etcd pyproject.toml -o requirements.lock
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --all-extras pyproject.toml --group dev -o requirements-dev.lock
+	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --group build -c requirements-dev.lock -o requirements-build.lock
 
 clean: ## remove what the targets made
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/results

@@ -68,6 +68,10 @@ class LongField:
         return f"{self.resource.schema_key}:{'.'.join(field.name for field in self.path)}"
 
 
+#: kinds that clients write; what is read-only takes no body
+WRITTEN: Final = tuple(each for each in (*RESOURCES, *OPTIONAL_RESOURCES) if "create" in each.verbs)
+
+
 def fields_of(resource: Resource) -> Iterator[LongField]:
     for path, definition in _walk(lookup(resource.schema_key), (), frozenset()):
         if path[-1].name != _MANAGED and all(field.name != _MANAGED for field in path):
@@ -75,7 +79,7 @@ def fields_of(resource: Resource) -> Iterator[LongField]:
 
 
 def every_field() -> list[LongField]:
-    return [found for resource in (*RESOURCES, *OPTIONAL_RESOURCES) for found in fields_of(resource)]
+    return [found for resource in WRITTEN for found in fields_of(resource)]
 
 
 def each_definition_once() -> list[LongField]:

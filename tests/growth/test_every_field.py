@@ -16,9 +16,9 @@ from tests.effort import scaled
 from tests.growth import driver, shapes
 from tests.growth.driver import Step
 from tests.growth.measure import assert_linear
-from tests.growth.shapes import VARIANTS, LongField, Variant
+from tests.growth.shapes import VARIANTS, WRITTEN, LongField, Variant
 
-from sliceplane.api.scheme import OPTIONAL_RESOURCES, RESOURCES, Resource
+from sliceplane.api.scheme import Resource
 from sliceplane.shell.apiserver.request import BODY_BYTES_MAX
 
 _SIZE: Final = 1200
@@ -28,7 +28,6 @@ _FULL: Final = BODY_BYTES_MAX * 9 // 10
 _DEFINITIONS: Final = shapes.each_definition_once()
 #: so many tests, each with every so-manyth definition
 _SHARES: Final = 16
-_KINDS: Final = (*RESOURCES, *OPTIONAL_RESOURCES)
 
 
 def _variants(long: LongField) -> tuple[Variant, ...]:
@@ -62,7 +61,7 @@ def test_any_list_or_map_of_any_kind_costs_what_it_is_long(share: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("resource", _KINDS, ids=lambda resource: resource.schema_key)
+@pytest.mark.parametrize("resource", WRITTEN, ids=lambda resource: resource.schema_key)
 @pytest.mark.timeout(7200)
 def test_every_way_to_write_every_list_costs_what_it_is_long(resource: Resource) -> None:
     known = {str(long) for long in _DEFINITIONS}
@@ -74,7 +73,7 @@ def test_every_way_to_write_every_list_costs_what_it_is_long(resource: Resource)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("resource", _KINDS, ids=lambda resource: resource.schema_key)
+@pytest.mark.parametrize("resource", WRITTEN, ids=lambda resource: resource.schema_key)
 @pytest.mark.timeout(7200)
 def test_the_largest_bodies_cost_what_they_are_long(resource: Resource) -> None:
     for long in (each for each in _DEFINITIONS if each.resource is resource):

@@ -329,8 +329,8 @@ async def test_no_write_reaches_the_server(server: Server) -> None:
 @pytest.mark.parametrize(
     ("flags", "code", "text"),
     [
-        (("--shadow", "--controllers=endpoints-controller"), 2, "compares what endpointslice-controller writes"),
-        (("--shadow-output=-",), 2, "--shadow-output is for --shadow"),
+        (("--shadow", "--controllers=endpoints-controller"), 64, "compares what endpointslice-controller writes"),
+        (("--shadow-output=-",), 64, "--shadow-output is for --shadow"),
         (("--shadow", "--once", "--kubeconfig=/nonexistent"), 2, "No such file"),
     ],
 )

@@ -11,7 +11,7 @@ import click
 
 from sliceplane.cli.cluster import asked, cluster_options, connect
 from sliceplane.cli.options import Group
-from sliceplane.cli.process import show
+from sliceplane.cli.process import screen_width, show
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class _CannotLook(Exception):
 def _rendered(found: Report, output: str) -> str:
     from sliceplane.endpoints_audit.text import as_text
 
-    return json.dumps(found.as_document(), indent=2) if output == "json" else as_text(found)
+    return json.dumps(found.as_document(), indent=2) if output == "json" else as_text(found, screen_width())
 
 
 async def _audit(connection: Connection, audit_logs: tuple[Path, ...], second_look_s: float) -> Report:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from sliceplane.cli.options import Command
-from sliceplane.cli.process import show
+from sliceplane.cli.process import screen_width, show
 
 
 @click.command("estimate", cls=Command, examples=[
@@ -46,10 +46,10 @@ def command(
         if endpoints_per_slice != 100:
             raise click.UsageError("the KEP's sample cases have 100 endpoints per slice; add --pods and --nodes")
         cases = [sample.case for sample in kep.SAMPLES]
-        text = report.kep_samples(hints=hints)
+        text = report.kep_samples(hints=hints, width=screen_width())
     else:
         cases = [Case(pods=pods, nodes=nodes, per_slice=endpoints_per_slice)]
-        text = report.custom(cases[0], hints=hints)
+        text = report.custom(cases[0], hints=hints, width=screen_width())
     if output == "json":
         text = json.dumps([report.as_document(case, hints=hints) for case in cases], indent=2)
     if plot is not None:

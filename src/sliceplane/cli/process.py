@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -18,6 +19,14 @@ T = TypeVar("T")
 SAY_SECONDS_MAX = 1.0
 #: net new containers after which the garbage collector looks at the young ones
 GC_YOUNG_OBJECTS = 50_000
+
+
+def screen_width() -> int | None:
+    """Columns that lines may have: ``COLUMNS``, or those of the terminal; ``None``: nobody looks, a program reads."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told) > 0:
+        return int(told)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def require(*modules: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.cluster import limited_client
-from sliceplane.cli.process import on_stop_signal, run, say, spare_descriptors
+from sliceplane.cli.process import on_stop_signal, run, say, screen_width, spare_descriptors
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Printed:
             return
         from sliceplane.shell.shadow_report import table
 
-        picture = f"{summary.text}\n\n{table(ledger.standing(), now)}"
+        picture = f"{summary.text}\n\n{table(ledger.standing(), now, width=screen_width())}"
         if picture != self._shown:
             self._shown = picture
             say(f"{_CLEAR}{picture}")
@@ -118,7 +118,7 @@ class Printed:
         self.json(json_summary(summary, now))
         if self._quiet:
             return
-        found = table(ledger.standing(), now, sys.maxsize)
+        found = table(ledger.standing(), now, sys.maxsize, screen_width())
         if found:
             say(found)
         say(summary.text if complete else f"NOT everything was compared: {summary.text}")

@@ -11,7 +11,7 @@ import click
 
 from sliceplane.cli.cluster import asked, cluster_options, connect
 from sliceplane.cli.options import Command
-from sliceplane.cli.process import show
+from sliceplane.cli.process import screen_width, show
 from sliceplane.cli.serving import gates_of
 from sliceplane.cli.values import NetworksType, NodePortAddressesType
 
@@ -114,7 +114,7 @@ def _settings(flags: dict[str, Any]) -> ProxySettings:
 def _rendered(answer: Answer, output: str) -> str:
     from sliceplane.tracer.text import as_text
 
-    return json.dumps(answer.as_document(), indent=2) if output == "json" else as_text(answer)
+    return json.dumps(answer.as_document(), indent=2) if output == "json" else as_text(answer, screen_width())
 
 
 async def _trace(connection: Connection, asked: _Asked, settings: ProxySettings) -> Answer:

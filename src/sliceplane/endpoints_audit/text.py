@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sliceplane.endpoints_audit.judge import Finding, Kind
 from sliceplane.endpoints_audit.verdict import Report
+from sliceplane.kit import columns
 
 #: rows of one table; the JSON output has all
 ROWS_MAX: Final = 20
 
 
-def as_text(report: Report) -> str:
-    return "\n".join(_lines(report))
+def as_text(report: Report, width: int | None = None) -> str:
+    """*width*: columns of the screen; ``None``: lines are as long as they come."""
+    return "\n".join(_lines(report, width))
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _lines(report: Report, width: int | None) -> Iterator[str]:
     counts, log = report.counts, report.log
     read = f"read {counts['services']:,} Services, {counts['endpoints']:,} Endpoints"
     yield f"{read}, {counts['endpointslices']:,} EndpointSlices"
@@ -29,7 +31,7 @@ def _lines(report: Report) -> Iterator[str]:
     for kind in Kind:
         found = [each for each in report.findings if each.kind is kind]
         if found:
-            yield from _section(kind, found)
+            yield from _section(kind, found, width)
     if report.writers:
         yield ""
         yield "writers of addresses, by field manager: number of objects"
@@ -42,22 +44,22 @@ def _lines(report: Report) -> Iterator[str]:
             for each in report.writers
         ]
         heads = ("MANAGER", "ENDPOINTS OF SELECTORS", "OTHER ENDPOINTS", "LOCKS", "SLICES", "LAST WRITE")
-        yield from _table(heads, rows)
+        yield from _table(heads, rows, width)
     if report.clients:
         yield ""
         yield "clients of Endpoints, by the audit log: number of requests"
         yield from _table(
-            ("USER", "PROGRAM", "READS", "REQUESTS", "LAST", "DEPENDS ON THE CONTROLLER"), _clients(report)
+            ("USER", "PROGRAM", "READS", "REQUESTS", "LAST", "DEPENDS ON THE CONTROLLER"), _clients(report), width
         )
     yield ""
     yield report.verdict
 
 
-def _section(kind: Kind, found: Sequence[Finding]) -> Iterator[str]:
+def _section(kind: Kind, found: Sequence[Finding], width: int | None) -> Iterator[str]:
     traits = kind.traits
     yield ""
     yield f"{kind.value}{'' if traits.blocks else ' (for information)'}: {traits.title}"
-    yield from _table((), [(each.key, each.detail) for each in found])
+    yield from _table((), [(each.key, each.detail) for each in found], width)
     yield f"  -> {traits.advice}"
 
 
@@ -76,12 +78,8 @@ def _clients(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
-def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    shown = list(rows[:ROWS_MAX])
-    everything: Iterable[tuple[str, ...]] = [heads, *shown] if heads else shown
-    widths = [max(len(cell) for cell in column) for column in zip(*everything, strict=True)]
-    for row in everything:
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+def _table(heads: columns.Row, rows: Sequence[columns.Row], width: int | None) -> Iterator[str]:
+    yield from columns.table(heads, rows[:ROWS_MAX], indent="  ", width=width)
     if len(rows) > ROWS_MAX:
         yield f"  and {len(rows) - ROWS_MAX:,} more (--output json has all)"
 

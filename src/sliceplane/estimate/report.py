@@ -6,18 +6,18 @@ an object is, two more lines give what our own objects come to, in JSON and in p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from sliceplane.estimate.kep import QUANTITIES, SAMPLES, Cell, Line, Sample
 from sliceplane.estimate.objects import ENDPOINTS_CAPACITY, Encoding, RealSizes
 from sliceplane.estimate.scale import Case, Cost, Design, KepSizes, Scenario, Sizes, cost
+from sliceplane.kit.columns import table
 
 ENCODINGS: Final[tuple[Encoding, ...]] = ("json", "protobuf")
 _LABELS: Final = {"json": "  ours, JSON", "protobuf": "  ours, protobuf"}
 _UNITS: Final = ("bytes", "KB", "MB", "GB", "TB", "PB")
 _ORDERS: Final = {sample.case: sample for sample in SAMPLES}[SAMPLES[0].case].tables
-_GAP: Final = "  "
 
 
 def human_bytes(count: float) -> str:
@@ -29,15 +29,15 @@ def human_bytes(count: float) -> str:
     return f"{count:.0f} {_UNITS[unit]}" if unit == 0 or count >= 99.95 else f"{count:.3g} {_UNITS[unit]}"
 
 
-def kep_samples(*, hints: bool = False) -> str:
+def kep_samples(*, hints: bool = False, width: int | None = None) -> str:
     """Both sample cases as the KEP has them, and our real sizes beneath the KEP's."""
-    return "\n\n".join(_case_text(sample.title, sample.case, sample, hints=hints) for sample in SAMPLES)
+    return "\n\n".join(_case_text(sample.title, sample.case, sample, hints=hints, width=width) for sample in SAMPLES)
 
 
-def custom(case: Case, *, hints: bool = False) -> str:
+def custom(case: Case, *, hints: bool = False, width: int | None = None) -> str:
     """The KEP's formulas for *case*, with the KEP's sizes and with ours."""
     title = f"{case.pods:,} endpoints, {case.nodes:,} nodes"
-    return _case_text(title, case, None, hints=hints)
+    return _case_text(title, case, None, hints=hints, width=width)
 
 
 def as_document(case: Case, *, hints: bool = False) -> dict[str, Any]:
@@ -65,11 +65,11 @@ def _cost_document(found: Cost) -> dict[str, int]:
     }
 
 
-def _case_text(title: str, case: Case, sample: Sample | None, *, hints: bool) -> str:
+def _case_text(title: str, case: Case, sample: Sample | None, *, hints: bool, width: int | None) -> str:
     blocks = [title]
     for scenario in Scenario:
         kep = _kep_lines(case, scenario) if sample is None else sample.tables[scenario]
-        blocks.append(f"{scenario.value}\n{_table(case, scenario, kep, hints=hints)}")
+        blocks.append(f"{scenario.value}\n{_table(case, scenario, kep, hints=hints, width=width)}")
     if case.pods > ENDPOINTS_CAPACITY:
         cut = {each: RealSizes(each).object_bytes(Design.ENDPOINTS, ENDPOINTS_CAPACITY) for each in ENCODINGS}
         blocks.append(
@@ -96,9 +96,9 @@ def _kep_lines(case: Case, scenario: Scenario) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def _table(case: Case, scenario: Scenario, kep: Sequence[Line], *, hints: bool) -> str:
+def _table(case: Case, scenario: Scenario, kep: Sequence[Line], *, hints: bool, width: int | None) -> str:
     columns = ("Endpoints", _column(case.per_slice), _column(1))
-    rows: list[tuple[str, ...]] = [("", *columns)]
+    rows: list[tuple[str, ...]] = []
     ours = {
         each: [cost(case, scenario, design, RealSizes(each, hints=hints)) for design in Design] for each in ENCODINGS
     }
@@ -112,16 +112,16 @@ def _table(case: Case, scenario: Scenario, kep: Sequence[Line], *, hints: bool) 
             elif number == 4:
                 totals = (human_bytes(each.total_bytes) for each in ours[encoding])
                 rows.append((_LABELS[encoding], *(indent + total for total in totals)))
-    return _aligned(rows)
+    whole = list(table(("", *columns), rows))
+    if width is None or max(map(len, whole)) <= width:
+        return "\n".join(whole)
+    # One design after the other: figures that are read down need no room beside each other.
+    return "\n".join(
+        line
+        for number, column in enumerate(columns, 1)
+        for line in (f"  {column}", *table((), [(row[0], row[number]) for row in rows], indent="    "))
+    )
 
 
 def _column(per_slice: int) -> str:
     return f"{per_slice} {'Endpoint' if per_slice == 1 else 'Endpoints'} per EndpointSlice"
-
-
-def _aligned(rows: Iterable[Sequence[str]]) -> str:
-    lines = list(rows)
-    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
-    return "\n".join(
-        _GAP.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from sliceplane.kit import columns
 from sliceplane.kit.times import format_micro_time
 from sliceplane.shadow.ledger import Ledger, News, Standing
 
@@ -52,11 +53,10 @@ def rows(standing: Iterable[Standing], now: float) -> list[tuple[str, ...]]:
     return made
 
 
-def table(standing: Iterable[Standing], now: float, rows_max: int = TABLE_ROWS_MAX) -> str:
+def table(standing: Iterable[Standing], now: float, rows_max: int = TABLE_ROWS_MAX, width: int | None = None) -> str:
+    """*width*: columns of the screen; ``None``: lines are as long as they come."""
     found = rows(standing, now)
-    shown = [HEADER, *found[:rows_max]]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(HEADER))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
+    lines = list(columns.table(HEADER, found[:rows_max], width=width))
     if len(found) > rows_max:
         lines.append(f"and {len(found) - rows_max} rows more")
     return "\n".join(lines) if found else ""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from sliceplane.kit import columns
 from sliceplane.tracer.answer import Answer, EndpointView
 from sliceplane.tracer.question import joined
 
@@ -13,11 +15,23 @@ ROWS_MAX: Final = 50
 _LABEL_WIDTH = 12
 
 
-def as_text(answer: Answer) -> str:
-    return "\n".join(line.rstrip() for line in _lines(answer))
+def as_text(answer: Answer, width: int | None = None) -> str:
+    """*width*: columns of the screen; ``None``: lines are as long as they come."""
+    return "\n".join(line for part in _lines(answer, width) for line in _wrapped(part, width))
 
 
-def _lines(answer: Answer) -> Iterator[str]:
+def _wrapped(line: str, width: int | None) -> Iterator[str]:
+    """A fact goes on below itself; tables fit already."""
+    if width is None or len(line) <= width or line.startswith("  "):
+        yield line.rstrip()
+        return
+    yield from textwrap.wrap(
+        line, width, subsequent_indent=" " * _LABEL_WIDTH, break_long_words=False, break_on_hyphens=False,
+        drop_whitespace=True, replace_whitespace=False, expand_tabs=False,
+    )  # fmt: skip
+
+
+def _lines(answer: Answer, width: int | None) -> Iterator[str]:
     yield _fact("verdict", f"{answer.verdict}: {answer.reason}")
     source, destination, node = answer.source, answer.destination, answer.node
     yield _fact("from", _also(source.address, (f"{source.kind} {source.name}",) if source.name else ()))
@@ -43,13 +57,14 @@ def _lines(answer: Answer) -> Iterator[str]:
     for number, note in enumerate(answer.notes):
         yield _fact("" if number else "notes", note)
     if answer.targets:
-        yield from _table("goes to", ("SHARE", *_HEADS), [(_share(each), *_row(each)) for each in answer.targets])
+        targets = [(_share(each), *_row(each)) for each in answer.targets]
+        yield from _table("goes to", ("SHARE", *_HEADS), targets, width)
     if answer.others:
-        yield from _table("does not go to", _HEADS, [_row(each) for each in answer.others])
+        yield from _table("does not go to", _HEADS, [_row(each) for each in answer.others], width)
     unused = [each for each in answer.slices if each.why]
     if unused:
         rows = [(each.name, str(each.endpoints), each.why) for each in unused]
-        yield from _table("slices that do not count", ("SLICE", "ENDPOINTS", "WHY"), rows)
+        yield from _table("slices that do not count", ("SLICE", "ENDPOINTS", "WHY"), rows, width)
 
 
 _HEADS = ("ENDPOINT", "POD", "SLICE", "NODE", "ZONE", "HINTS", "CONDITIONS", "WHY")
@@ -82,12 +97,9 @@ def _fact(label: str, text: str) -> str:
     return f"{label:<{_LABEL_WIDTH}}{text}"
 
 
-def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _table(title: str, heads: columns.Row, rows: Sequence[columns.Row], width: int | None) -> Iterator[str]:
     yield ""
     yield title
-    shown = rows[:ROWS_MAX]
-    widths = [max(len(row[number]) for row in (heads, *shown)) for number in range(len(heads))]
-    for row in (heads, *shown):
-        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+    yield from columns.table(heads, rows[:ROWS_MAX], indent="  ", width=width)
     if len(rows) > ROWS_MAX:
         yield f"  and {len(rows) - ROWS_MAX:,} more (--output json has all)"

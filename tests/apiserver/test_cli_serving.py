@@ -45,6 +45,9 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, Path]
         line = process.stdout.readline()
         word, url, kubeconfig = line.split() if line else ("", "", "")
         assert word == "ready", process.stderr.read()
+        # What a person may do next.
+        assert process.stdout.readline().endswith(f"export KUBECONFIG={kubeconfig.removeprefix('kubeconfig=')}\n")
+        assert [process.stdout.readline()[:10] for _ in range(2)] == ["  and then", "  to stop:"]
         yield process, url, Path(kubeconfig.removeprefix("kubeconfig="))
     finally:
         if process.poll() is None:
@@ -217,7 +220,7 @@ USAGE_ERRORS = [
 def test_usage_errors(flags: tuple[str, ...], message: str) -> None:
     # In this process, since nothing is started.
     done = CliRunner().invoke(main, ["up", *flags])
-    assert done.exit_code == 2
+    assert done.exit_code == 64
     assert message in done.output
 
 
@@ -248,7 +251,7 @@ def test_help_names_every_command_without_loading_it() -> None:
         "import sys\nfrom sliceplane.cli.main import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
         "loaded = {name for name in sys.modules if name.startswith('sliceplane.cli.')}\n"
-        "assert loaded == {'sliceplane.cli.main'}, loaded"
+        "assert loaded == {'sliceplane.cli.main', 'sliceplane.cli.options'}, loaded"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert (done.returncode, done.stderr) == (0, "")

@@ -156,7 +156,7 @@ def test_all_watchers_of_a_version_share_one_encoder(old: Server) -> None:
 @pytest.mark.parametrize("command", ["up", "apiserver"])
 def test_what_the_flag_cannot_mean_is_a_usage_error(command: str) -> None:
     result = CliRunner().invoke(main, [command, "--runtime-config=discovery.k8s.io/v2=true"])
-    assert result.exit_code == 2
+    assert result.exit_code == 64
     assert "Invalid value for '--runtime-config': unknown api 'discovery.k8s.io/v2'" in result.output
 
 

@@ -8,6 +8,8 @@ from sliceplane.api.meta import Object, ObjectReference, Projection
 
 AddressType = Literal["IPv4", "IPv6", "FQDN"]
 
+#: zones, and nodes, that one endpoint may name in its hints (KEP-4444; Kubernetes' API validation)
+HINTS_MAX = 8
 LABEL_SERVICE_NAME = "kubernetes.io/service-name"
 LABEL_MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 LABEL_HEADLESS = "service.kubernetes.io/headless"

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import Final, Literal
 
-from sliceplane.heuristics.types import HINTS_MAX, Allocation, HeuristicError, Portion, ServiceView, ZoneView
+from sliceplane.api.discovery import HINTS_MAX
+from sliceplane.heuristics.types import Allocation, HeuristicError, Portion, ServiceView, ZoneView
 
 ANNOTATION_MAX_OVERLOAD: Final = "sliceplane.dev/max-overload"
 OVERLOAD_DEFAULT: Final = 0.2

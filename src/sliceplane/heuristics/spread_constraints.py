@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from sliceplane.heuristics.types import HINTS_MAX, EndpointView, HeuristicError, Hints, ServiceView, ZoneView
+from sliceplane.api.discovery import HINTS_MAX
+from sliceplane.heuristics.types import EndpointView, HeuristicError, Hints, ServiceView, ZoneView
 
 KEY_ZONE: Final = "topology.kubernetes.io/zone"
 KEY_REGION: Final = "topology.kubernetes.io/region"

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
+from sliceplane.api.discovery import HINTS_MAX
 from sliceplane.kit.names import check_dns_subdomain, check_label_value
 
-#: of one endpoint, by API validation (reference 5.2)
-HINTS_MAX: Final = 8
 ENTRY_POINT_GROUP: Final = "sliceplane.heuristics"
 
 

@@ -30,9 +30,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointPort, EndpointSlice
+from sliceplane.api.discovery import HINTS_MAX, LABEL_SERVICE_NAME, EndpointPort, EndpointSlice
 from sliceplane.api.discovery import Endpoint as SliceEndpoint
-from sliceplane.heuristics.types import HINTS_MAX
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.addresses import ordinary_of
 from sliceplane.proxy.bounds import TARGETS_MAX, share

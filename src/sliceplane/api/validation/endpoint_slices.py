@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sliceplane.api.discovery import HINTS_MAX
 from sliceplane.api.errors import FieldError, duplicate, invalid_value, not_supported, required, too_many, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.validation.addresses import check_fqdn, ip_problem, plain_version, special_problem, version_of
@@ -20,7 +21,6 @@ PORTS_MAX = 20000
 ENDPOINTS_MAX = 1000
 ADDRESSES_MAX = 100
 TOPOLOGY_KEYS_MAX = 16
-HINTS_MAX = 8
 _VERSIONS = {"IPv4": 4, "IPv6": 6}
 _ZONE_KEY = "topology.kubernetes.io/zone"
 

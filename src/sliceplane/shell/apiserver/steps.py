@@ -6,7 +6,8 @@ processor to others is no fault of the request: what the thread's processor cloc
 most that it can have been.  (That clock is a system call, too much for each step.)
 
 Whatever else keeps the loop (commits, streams, chores, a call that blocks, the machine) shows as the *lag* of the
-heartbeat, which asks to be called after ``BEAT_SECONDS`` and looks how late it is.
+heartbeat, which asks to be called after ``BEAT_SECONDS`` and looks how late it is.  That is a metric; the log has only
+what our own thread worked at.
 
 A step that was longer than ``HELD_SECONDS`` is told in the log with the request's audit id, verb, user and path; once
 in ``TELL_SECONDS`` at most, with how many there were.
@@ -117,8 +118,9 @@ class LoopSteps:
             await asyncio.sleep(BEAT_SECONDS)
             late = max(0.0, self._clock() - due)
             self._lag.observe(late)
-            if late > HELD_SECONDS and not self._held_since(due):
-                self.on_held(late, lambda: {"by": "what is no request's step"})
+            own = self._own_share(late)
+            if own > HELD_SECONDS and not self._held_since(due):
+                self.on_held(own, lambda: {"by": "what is no request's step"})
 
     def _held_since(self, due: float) -> bool:
         """Whether a request's step is what made the last heartbeat late."""

@@ -87,7 +87,7 @@ def test_from_the_controller_to_the_reverse_mirror_to_nothing(plane: Plane, tmp_
 
 def test_clean_up_is_for_the_reverse_mirror_alone(plane: Plane) -> None:
     ran = controllers(plane, "--cleanup")
-    assert ran.returncode == 2
+    assert ran.returncode == 64
     assert "--cleanup is for --controllers=reverse-mirror-controller alone" in ran.stderr
 
 

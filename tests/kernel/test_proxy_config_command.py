@@ -72,14 +72,15 @@ def test_a_file_with_a_mistake(tmp_path: Path) -> None:
 
 def test_a_flag_with_a_mistake() -> None:
     done = proxy("--nodeport-addresses", "here")
-    assert refusal(done, code=2) == '--nodeport-addresses: Invalid value: "here": must be a valid CIDR'
+    assert refusal(done, code=64) == '--nodeport-addresses: Invalid value: "here": must be a valid CIDR'
 
 
 def test_no_kubeconfig(tmp_path: Path) -> None:
     path = config(tmp_path, f"clientConnection: {{kubeconfig: {tmp_path}/none}}\n")
     assert refusal(proxy("--config", str(path))) == f"kubeconfig {tmp_path}/none: No such file or directory"
     assert refusal(proxy(HOME=str(tmp_path))) == (
-        f"there is no kubeconfig {tmp_path}/.kube/config: name one with --kubeconfig or in KUBECONFIG"
+        f"there is no kubeconfig {tmp_path}/.kube/config: name one with --kubeconfig or in KUBECONFIG; "
+        "nor does 'sliceplane up' run from this user's data folder"
     )
 
 

@@ -73,7 +73,7 @@ class Known:
                 external_ips=tuple(
                     ip
                     for ip in each.external_ips
-                    if not self.withheld
+                    if (not self.withheld or ip in each.vips)
                     and not self._spoken_for(ip)
                     and self._first((ip, each.name.protocol, each.port)) == key
                 ),
@@ -241,3 +241,13 @@ def test_ten_thousand_services_that_ask_for_one_address_cost_each_other_nothing(
         return time.perf_counter() - began
 
     assert min(seconds(10_000) for _ in range(2)) < 10 * max(0.01, min(seconds(2_500) for _ in range(2)))
+
+
+def test_a_load_balancers_own_address_among_the_external_ips_is_not_withheld() -> None:
+    """It was taken from the external IPs without a word to who writes the rules."""
+    known = Known()
+    own = port(VICTIM, "10.96.0.1", number=80, external_ips=("192.0.2.9",), vips=("192.0.2.9",))
+    known.put(VICTIM, "", own)
+    known.withhold(True)
+    known.check()
+    assert known.claims.honoured(VICTIM, (own,)) == (own,)

@@ -227,17 +227,19 @@ class Claims:
 
     def _granted(self, key: ServiceKey, port: ServicePort) -> ServicePort:
         protocol, number = port.name.protocol, port.port
-        external = tuple([ip for ip in port.external_ips if self._has(key, (ip, protocol, number), _EXTERNAL)])
-        vips = tuple([ip for ip in port.vips if self._has(key, (ip, protocol, number), _BALANCER)])
+        # By the best rank: an external IP that is the Service's own load balancer's address is not withheld.
+        asked = self._asked[key][1]
+        external = tuple([ip for ip in port.external_ips if self._has(key, (ip, protocol, number), asked)])
+        vips = tuple([ip for ip in port.vips if self._has(key, (ip, protocol, number), asked)])
         node_port = port.node_port
-        if node_port and not self._has(key, (_NODE_PORT, protocol, node_port), _BALANCER):
+        if node_port and not self._has(key, (_NODE_PORT, protocol, node_port), asked):
             node_port = 0
         if (external, vips, node_port) == (port.external_ips, port.vips, port.node_port):
             return port
         return msgspec.structs.replace(port, external_ips=external, vips=vips, node_port=node_port)
 
-    def _has(self, key: ServiceKey, place: Place, rank: int) -> bool:
-        if rank == _EXTERNAL and self._withheld:
+    def _has(self, key: ServiceKey, place: Place, asked: _Asked) -> bool:
+        if self._withheld and asked[place] == _EXTERNAL:
             return False
         return self._claims[place][0].key == key and not self._is_guarded(place)
 

@@ -37,8 +37,11 @@ async def present(mode: Mode, netns: str) -> AsyncIterator[None]:
     one of another mode does."""
     try:
         sign = await within(netns, lambda: _shown(mode))
+    except FileNotFoundError as error:
+        raise KernelError("namespace", f'there is no network namespace "{netns}"') from error
     except OSError as error:
-        raise KernelError("namespace", f"the network namespace {netns or 'of this process'}: {error}") from error
+        where = f'"{netns}"' if netns else "of this process"
+        raise KernelError("namespace", f"the network namespace {where} cannot be entered: {error.strerror}") from error
     try:
         yield
     finally:

@@ -104,5 +104,5 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("bodies-yaml", "YAML of 3 MiB: words, aliases, merges", _one_after_another(_YAML)),
     Attack("bodies-protobuf", "protobuf of 3 MiB: many small fields", _one_after_another(_PROTOBUF)),
     Attack("bodies-patches", "patches and applies of 3 MiB, in each form", _one_after_another(_PATCHES)),
-    Attack("long-lists", f"lists of {_OBJECTS} objects in every form, and their removal at once", _long_lists),
+    Attack("many-objects", f"lists of {_OBJECTS} objects in every form, and their removal at once", _long_lists),
 )

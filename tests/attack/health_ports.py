@@ -338,5 +338,5 @@ ATTACKS = (
     Attack("silent-health-port", f"{SILENT} silent connections to a node proxy's health port", silent_connections),
     Attack("slow-health-port", "drops, endless bodies and pipelines on a node proxy's health port", slow_and_endless),
     Attack("faulty-node-proxy", "every call of the node proxy that needs a descriptor or thread fails", faults),
-    Attack("no-descriptors", "no process of a plane gets a descriptor for six seconds", exhausted),
+    Attack("planes-without-descriptors", "no process of a plane gets a descriptor for six seconds", exhausted),
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from sliceplane.cli.main import COMMANDS, main
@@ -95,9 +97,12 @@ def test_completion(shell: str) -> None:
     assert "_SLICEPLANE_COMPLETE" in done.output
 
 
-def test_version_for_programs() -> None:
-    done = CliRunner().invoke(main, ["version", "-o", "json"])
-    assert '"kubernetes": "1.36"' in done.output
+@pytest.mark.parametrize("words", [("version",), ("estimate", "--pods", "250", "--nodes", "10")], ids=" ".join)
+def test_the_two_documents_for_programs_say_the_same(words: tuple[str, ...]) -> None:
+    in_json = CliRunner().invoke(main, [*words, "-o", "json"])
+    in_yaml = CliRunner().invoke(main, [*words, "-o", "yaml"])
+    assert json.loads(in_json.output) == yaml.safe_load(in_yaml.output)
+    assert json.loads(in_json.output)
 
 
 def test_examples_can_be_parsed() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from sliceplane.cli.answers import Form, output_option, rendered
 from sliceplane.cli.cluster import asked, cluster_options, connect
 from sliceplane.cli.options import Group
 from sliceplane.cli.process import screen_width, show
@@ -33,10 +33,9 @@ def command() -> None:
     metavar="FILE", help="The server's audit log, to tell who reads; may be given several times.")  # fmt: skip
 @click.option("--second-look", type=DurationType(), default="5s", show_default=True,
     help="When to look again at what may be a change on its way.")  # fmt: skip
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True,
-    help="A text for people, or one JSON document.")  # fmt: skip
+@output_option
 def audit(
-    *, kubeconfig: Path | None, context: str | None, audit_logs: tuple[Path, ...], second_look: float, output: str
+    *, kubeconfig: Path | None, context: str | None, audit_logs: tuple[Path, ...], second_look: float, output: Form
 ) -> None:
     """Who still writes and reads Endpoints, which objects are wrong, and whether their controller can go.
 
@@ -56,10 +55,10 @@ class _CannotLook(Exception):
     """A sentence."""
 
 
-def _rendered(found: Report, output: str) -> str:
+def _rendered(found: Report, output: Form) -> str:
     from sliceplane.endpoints_audit.text import as_text
 
-    return json.dumps(found.as_document(), indent=2) if output == "json" else as_text(found, screen_width())
+    return rendered(output, found.as_document, lambda: as_text(found, screen_width()))
 
 
 async def _audit(connection: Connection, audit_logs: tuple[Path, ...], second_look_s: float) -> Report:

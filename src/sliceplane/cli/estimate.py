@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from sliceplane.cli.answers import Form, output_option, rendered
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import screen_width, show
 
@@ -22,14 +22,13 @@ from sliceplane.cli.process import screen_width, show
     help="Endpoints that one EndpointSlice holds.",
 )  # fmt: skip
 @click.option("--hints", is_flag=True, help="Our objects carry a zone hint for every endpoint.")
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True,
-    help="Tables for people, or one JSON document.")  # fmt: skip
+@output_option
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Also draw the bytes on the wire into FILE (.png, .svg or .pdf; needs matplotlib).",
 )  # fmt: skip
 def command(
-    *, pods: int | None, nodes: int | None, endpoints_per_slice: int, hints: bool, output: str, plot: Path | None
+    *, pods: int | None, nodes: int | None, endpoints_per_slice: int, hints: bool, output: Form, plot: Path | None
 ) -> None:
     """Estimate what creating, updating and rolling a Service costs: writes, object sizes, watch events, bytes.
 
@@ -50,13 +49,11 @@ def command(
     else:
         cases = [Case(pods=pods, nodes=nodes, per_slice=endpoints_per_slice)]
         text = report.custom(cases[0], hints=hints, width=screen_width())
-    if output == "json":
-        text = json.dumps([report.as_document(case, hints=hints) for case in cases], indent=2)
     if plot is not None:
         from sliceplane.cli.estimate_plot import draw
 
         # First, so that a file that cannot be written is not told below pages of tables.
         draw(cases[0], plot, hints=hints)
-    show(text)
+    show(rendered(output, lambda: [report.as_document(case, hints=hints) for case in cases], lambda: text))
     if plot is not None:
         click.echo(f"picture: {plot}", err=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.answers import Form, output_option, rendered
 from sliceplane.cli.cluster import asked, cluster_options, connect
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import screen_width, show
@@ -39,8 +39,7 @@ ARRIVES, REFUSED, NO_ANSWER = 0, 1, 2
 @click.option("--protocol", type=click.Choice(("tcp", "udp", "sctp"), case_sensitive=False), default=None,
     help="What the packet is of.  [default: the Service's, else tcp]")  # fmt: skip
 @click.option("--node", default="", metavar="NAME", help="Whose rules.  [default: the sender's node]")
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True,
-    help="A text for people, or one JSON document.")  # fmt: skip
+@output_option
 @cluster_options
 @click.option("--cluster-cidr", type=NetworksType(), default="", metavar="CIDR[,CIDR]", help="As the proxy has it.")
 @click.option("--detect-local-mode", default="ClusterCIDR", show_default=True, help="As the proxy has it.",
@@ -50,7 +49,7 @@ ARRIVES, REFUSED, NO_ANSWER = 0, 1, 2
     metavar="CIDR,...", help="As the proxy has it.")  # fmt: skip
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="As the proxy has them.")
 @click.option("--emulated-version", default="", metavar="RELEASE", help="As the proxy has it.")
-def command(*, source: str, target: str, node: str, output: str, **flags: Any) -> None:
+def command(*, source: str, target: str, node: str, output: Form, **flags: Any) -> None:
     """Where does the packet that opens a connection go, and why.
 
     Builds the rules that the node's proxy would have from what the API server says, sends the packet through them, and
@@ -111,10 +110,10 @@ def _settings(flags: dict[str, Any]) -> ProxySettings:
     return ProxySettings(rules, gates_of(flags["feature_gates"], flags["emulated_version"]))
 
 
-def _rendered(answer: Answer, output: str) -> str:
+def _rendered(answer: Answer, output: Form) -> str:
     from sliceplane.tracer.text import as_text
 
-    return json.dumps(answer.as_document(), indent=2) if output == "json" else as_text(answer, screen_width())
+    return rendered(output, answer.as_document, lambda: as_text(answer, screen_width()))
 
 
 async def _trace(connection: Connection, asked: _Asked, settings: ProxySettings) -> Answer:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import platform
 
 import click
 
+from sliceplane.cli.answers import Form, output_option, rendered
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import show
 
@@ -28,9 +28,8 @@ def installed() -> str:
 
 
 @click.command("version", cls=Command)
-@click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True,
-    help="A text for people, or one JSON document.")  # fmt: skip
-def command(*, output: str) -> None:
+@output_option
+def command(*, output: Form) -> None:
     """Tell the versions of this program, of the Kubernetes API that it serves, and of Python."""
     from sliceplane.api.gates import NEWEST
 
@@ -39,4 +38,4 @@ def command(*, output: str) -> None:
         "kubernetes": ".".join(str(number) for number in NEWEST),
         "python": platform.python_version(),
     }
-    show(json.dumps(told, indent=2) if output == "json" else "\n".join(f"{name:<11} {told[name]}" for name in told))
+    show(rendered(output, lambda: told, lambda: "\n".join(f"{name:<11} {told[name]}" for name in told)))

@@ -9,6 +9,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.protobuf import decode, supports
 from sliceplane.api.validation.metadata import validate_maps
 from sliceplane.kit.remembered import TEXT_MAX, remembered
+from sliceplane.shell.apiserver.negotiate import negotiate
 
 
 def test_answers_for_long_texts_are_made_anew() -> None:
@@ -29,6 +30,7 @@ def test_long_keys_and_names_of_kinds_leave_nothing_behind() -> None:
         text = f"{number}" + "x" * 100_000
         validate_maps({"labels": {text: text}, "annotations": {text: "a"}})
         supports("v1", text)
+        negotiate(f"application/json;q=0.1,{text}")
         with contextlib.suppress(StatusError):
             decode(b"k8s\0\x12\x00", api_version="v1", kind=text)
 

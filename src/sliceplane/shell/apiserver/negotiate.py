@@ -7,10 +7,10 @@ few headers over and over, so its results are cached.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 from sliceplane.api.errors import StatusError
+from sliceplane.kit.remembered import remembered
 
 Media = Literal["json", "yaml", "protobuf"]
 Form = Literal["", "Table", "PartialObjectMetadata", "PartialObjectMetadataList"]
@@ -61,7 +61,7 @@ class Representation:
 PLAIN_JSON = Representation()
 
 
-@lru_cache(maxsize=1024)
+@remembered(1024)
 def parse_accept(header: str) -> tuple[Clause, ...]:
     """The clauses that are acceptable, best first; equals in the order in which they were sent."""
     clauses = []
@@ -85,13 +85,12 @@ def parse_accept(header: str) -> tuple[Clause, ...]:
     return tuple(clause for clause in clauses if clause.quality > 0)
 
 
-@lru_cache(maxsize=1024)
+@remembered(1024)
 def negotiate(accept: str, *, watch: bool = False, pretty: bool = False, tables: bool = True) -> Representation:
     """The representation for the first clause that can be met.
 
     *pretty* says that the request asks for it elsewhere (query, user agent); *tables*, that what is asked for has
-    columns.  Raises the 406
-    ``StatusError`` with one of upstream's two messages.
+    columns.  Raises the 406 ``StatusError`` with one of upstream's two messages.
     """
     clauses = parse_accept(accept)
     if not clauses and not accept.strip():

@@ -36,7 +36,8 @@ def _tell(attack: Attack, figures: tuple[Figure, ...], seconds: float) -> None:
     print(f"\n{attack.name} ({seconds:.0f} s)\n  {attack.story}")
     for figure in figures:
         mark = "ok " if figure.met else "BAD"
-        print(f"  {mark} {figure.what}: {figure.value:g} {figure.unit} (at most {figure.limit:g})", flush=True)
+        bound = f"at {'least' if figure.at_least else 'most'} {figure.limit:g}"
+        print(f"  {mark} {figure.what}: {figure.value:g} {figure.unit} ({bound})", flush=True)
 
 
 def main() -> None:
@@ -57,7 +58,10 @@ def main() -> None:
         if arguments.json:
             for figure in figures:
                 row = {"attack": name, "what": figure.what, "value": figure.value, "unit": figure.unit}
-                print(json.dumps(row | {"limit": figure.limit, "met": figure.met}), flush=True)
+                print(
+                    json.dumps(row | {"limit": figure.limit, "at_least": figure.at_least, "met": figure.met}),
+                    flush=True,
+                )
         else:
             _tell(known[name], figures, time.monotonic() - began)
     if not arguments.json:

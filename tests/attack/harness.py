@@ -28,16 +28,17 @@ _LOOK_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing that was measured; ``limit`` is the most that it may be."""
+    """One thing that was measured; ``limit`` is the most that it may be, or the least."""
 
     what: str
     value: float
     unit: str
     limit: float
+    at_least: bool = False
 
     @property
     def met(self) -> bool:
-        return self.value <= self.limit
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ async def faults(folder: Path) -> Sequence[Figure]:
             mapped[0] = 0
             written = await attacked.written_s(address, 2 * RECOVERY_SECONDS_MAX)
             figures += [
-                Figure(f"{name}: calls that failed (at least one)", -calls, "calls", -1),
+                Figure(f"{name}: calls that failed", calls, "calls", 1, at_least=True),
                 Figure(f"{name}: busy meanwhile", round(busy, 2), "of a core", 0.5),
                 Figure(f"{name}: rules are written after", written, "s", RECOVERY_SECONDS_MAX),
             ]
@@ -258,7 +258,7 @@ async def faults(folder: Path) -> Sequence[Figure]:
             alive(attacked.proxy),
             *figures,
             Figure("health pages answer again after", healthy, "s", RECOVERY_SECONDS_MAX),
-            Figure("lines that say what to do (one at least)", -advice, "lines", -1),
+            Figure("lines that say what to do", advice, "lines", 1, at_least=True),
             Figure("lines that say what to do, a minute", advice, "lines", 3),
             Figure("lines in the log", attacked.said("\n"), "lines", 100),
         )
@@ -320,8 +320,8 @@ async def exhausted(folder: Path) -> Sequence[Figure]:
                 Figure("metrics of the controllers are there after", page_s, "s", RECOVERY_SECONDS_MAX),
                 Figure("health page of the node proxy is there after", healthy, "s", RECOVERY_SECONDS_MAX),
                 Figure("tracebacks in the logs", tracebacks, "tracebacks", 0),
-                Figure("lines of the node proxy that say what to do (one at least)",
-                    -attacked.said("out of file descriptors"), "lines", -1),
+                Figure("lines of the node proxy that say what to do",
+                       attacked.said("out of file descriptors"), "lines", 1, at_least=True),
             )  # fmt: skip
 
 

@@ -101,7 +101,7 @@ async def stopped_terminal(folder: Path) -> Sequence[Figure]:
         return (
             Figure("the server answers after", round(started - began, 2), "s", START_SECONDS_MAX),
             *seen.figures(),
-            Figure("requests that were answered (one at least)", -sent, "requests", -1),
+            Figure("requests that were answered", sent, "requests", 1, at_least=True),
             Figure("the server ends after", round(time.monotonic() - stopping, 2), "s", STOP_SECONDS_MAX),
             Figure("servers that had to be killed", float(process.poll() is None), "servers", 0),
         )
@@ -160,7 +160,7 @@ async def fifo_without_reader(folder: Path) -> Sequence[Figure]:
         return (
             Figure("the server answers after", round(started, 2), "s", START_SECONDS_MAX),
             *seen.figures(),
-            Figure("bytes for who reads at last (some)", -read, "bytes", -1),
+            Figure("bytes for who reads at last", read, "bytes", 1, at_least=True),
             Figure("the server ends after", round(time.monotonic() - stopping, 2), "s", STOP_SECONDS_MAX),
         )
 

@@ -2,8 +2,8 @@
 
     python tools/dist.py            # dist/: wheel and sdist, built twice, checked, installed, run
 
-- Built from what is committed, never from what lies about; twice, in folders of other names under another umask and time
-  zone, and the wheel once more out of the sdist: every time the same bytes (SOURCE_DATE_EPOCH is the commit's time).
+- Built from what is committed, never from what lies about; twice, in folders of other names under another umask and
+  time zone, and the wheel once more out of the sdist: every time the same bytes (SOURCE_DATE_EPOCH is the commit's).
 - ``requirements-dist.lock`` pins what builds and checks, with hashes; builds run without isolation and fetch nothing.
 - ``twine check --strict`` reads what the index page will show.
 - For each Python that is here: the plain wheel in an environment of its own, and the wheel with its extra ``server``.
@@ -47,32 +47,30 @@ def digests(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
-def build(python: Path, commit: str, folder: Path) -> Path:
-    """Wheel and sdist of *commit*, in ``dist`` below *folder*."""
+def build(python: Path, folder: Path, env: Mapping[str, str]) -> Path:
+    """Wheel and sdist of what is committed, in ``dist`` below *folder*."""
     source = folder / "source"
     source.mkdir(parents=True)
     archive = folder / "source.tar"
-    run("git", "archive", "-o", archive, commit)
+    run("git", "archive", "-o", archive, "HEAD")
     run("tar", "-xf", archive, "-C", source)
-    epoch = run("git", "log", "-1", "--format=%ct", commit).strip()
-    env = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
     run(python, "-m", "hatchling", "build", "-d", folder / "dist", cwd=source, env=env)
     return folder / "dist"
 
 
 def build_twice(python: Path, scratch: Path) -> None:
-    first = build(python, "HEAD", scratch / "one")
+    env = {**os.environ, "SOURCE_DATE_EPOCH": run("git", "log", "-1", "--format=%ct").strip()}
+    first = build(python, scratch / "one", env)
     before = os.umask(0o077)
-    os.environ["TZ"] = "Pacific/Kiritimati"
     try:
-        again = build(python, "HEAD", scratch / "and-another-one")
+        again = build(python, scratch / "and-another-one", {**env, "TZ": "Pacific/Kiritimati"})
     finally:
         os.umask(before)
-        del os.environ["TZ"]
     (sdist,) = first.glob("*.tar.gz")
     run("tar", "-xf", sdist, "-C", scratch)
     unpacked = scratch / sdist.name.removesuffix(".tar.gz")
-    run(python, *_PIP, "wheel", "--no-index", "--no-deps", "--no-build-isolation", "-w", scratch / "wheel", unpacked)
+    offline = ("--no-index", "--no-deps", "--no-build-isolation")
+    run(python, *_PIP, "wheel", *offline, "-w", scratch / "wheel", unpacked, env=env)
     if not digests(first) == digests(again) == {sdist.name: digests(first)[sdist.name], **digests(scratch / "wheel")}:
         sys.exit(f"dist: not the same twice: {digests(first)}, {digests(again)}, {digests(scratch / 'wheel')}")
     shutil.rmtree(DIST, ignore_errors=True)
@@ -113,8 +111,8 @@ from sliceplane.client import EndpointSlices, Namespaces, connect
 def slice_of(*endpoints):
     return {"metadata": {"name": "a", "labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
             "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-            "endpoints": [{"addresses": [f"10.1.0.{n}"], "zone": zone, "conditions": {"ready": True},
-                           "targetRef": {"kind": "Pod", "name": f"web-{n}", "namespace": "shop"}} for n, zone in endpoints]}
+            "endpoints": [{"addresses": [f"10.1.0.{n}"], "zone": zone, "conditions": {"ready": True}, "targetRef":
+                           {"kind": "Pod", "name": f"web-{n}", "namespace": "shop"}} for n, zone in endpoints]}
 
 async def main():
     async with connect() as client:
@@ -157,7 +155,7 @@ def try_out(version: str, python: str, scratch: Path) -> None:
     fetch = (scratch / "fetch" / "bin" / "python", *_PIP, "download", "--only-binary", ":all:")
     run(*fetch, "--require-hashes", "-r", "requirements.lock", "-d", wheels)
     plain = environment(python, scratch / "plain", wheels, str(wheel))
-    listing = json.loads(run(plain / "python", *_PIP, "list", "--format", "json"))
+    listing = json.loads(run(plain / "python", *_PIP[:-1], "list", "--format", "json"))
     print(f"Python {version}: pip install {wheel.name}")
     print("     ", " ".join(f"{each['name']} {each['version']}" for each in listing if each["name"] != "pip"))
     for words in (("sliceplane", "--version"), ("kubectl-sliceplane", "--version"), ("sliceplane", "--help")):

@@ -1,4 +1,4 @@
-"""Lower bounds are promises: a file pins them, and it says what pyproject says; ``make floors`` runs the tests on it."""
+"""Lower bounds are promises: a file that pins them says what pyproject says; ``make floors`` runs the tests on it."""
 
 from __future__ import annotations
 

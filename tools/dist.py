@@ -108,19 +108,21 @@ _FILL = """
 import asyncio, json, sys
 from sliceplane.client import EndpointSlices, Namespaces, connect
 
-def slice_of(*endpoints):
-    return {"metadata": {"name": "a", "labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
-            "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-            "endpoints": [{"addresses": [f"10.1.0.{n}"], "zone": zone, "conditions": {"ready": True}, "targetRef":
-                           {"kind": "Pod", "name": f"web-{n}", "namespace": "shop"}} for n, zone in endpoints]}
+def endpoint(number, zone):
+    pod = {"kind": "Pod", "name": f"web-{number}", "namespace": "shop"}
+    return {"addresses": [f"10.1.0.{number}"], "zone": zone, "conditions": {"ready": True}, "targetRef": pod}
 
 async def main():
+    endpoints = [endpoint(1, "east"), endpoint(2, "west")]
+    body = {"metadata": {"name": "a", "labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
+            "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}], "endpoints": endpoints}
     async with connect() as client:
         if sys.argv[1] == "two":
             await client.create(Namespaces, "", json.dumps({"metadata": {"name": "shop"}}).encode())
-            await client.create(EndpointSlices, "shop", json.dumps(slice_of((1, "east"), (2, "west"))).encode())
+            await client.create(EndpointSlices, "shop", json.dumps(body).encode())
         else:
-            await client.patch(EndpointSlices, "shop", "a", json.dumps(slice_of((2, "west"))).encode())
+            left = json.dumps({"endpoints": endpoints[1:]}).encode()
+            await client.patch(EndpointSlices, "shop", "a", left, patch_type="merge")
 
 asyncio.run(main())
 """

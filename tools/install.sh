@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Makes .venv ready: "runtime" (what `sliceplane` needs) or "dev" (tests, demo and benchmarks too).
+# Makes .venv ready: "runtime" (what `sliceplane` needs), "dev" (tests, demo and benchmarks too) or "floors" (the same
+# with the oldest packages that we promise to work with).  VENV and PYTHON name another place and another interpreter.
 # Needs Python 3.11 or newer; as root it also installs the Debian packages that are missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-runtime}
-venv=.venv
+venv=${VENV:-.venv}
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "install: $*"; exit 1; }
@@ -26,7 +27,7 @@ apt_missing() { # command package, for each pair: install the package if the com
 }
 
 python=""
-for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
+for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3.14 python3; do
     [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 || continue
     if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$candidate; break; fi
 done
@@ -47,8 +48,11 @@ fi
 
 pip() { $venv/bin/python -m pip --disable-pip-version-check "$@"; }
 
-lock=requirements.lock
-[ "$what" = dev ] && lock=requirements-dev.lock
+case $what in
+    runtime) lock=requirements.lock ;;
+    *) lock=requirements-$what.lock ;;
+esac
+[ -e "$lock" ] || die "there is no $lock"
 stamp=$venv/.installed-$what
 build=requirements-build.lock
 if [ ! -e "$stamp" ] || [ $lock -nt "$stamp" ] || [ $build -nt "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then

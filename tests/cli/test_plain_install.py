@@ -107,10 +107,12 @@ def test_every_extra_that_is_named_exists() -> None:
     assert set(entry.EXTRA_OF.values()) | {"proxy"} == set(project["optional-dependencies"])
 
 
-def test_uvicorn_still_has_what_the_listener_extends() -> None:
-    """Before 0.45 the method has no such name: pipelined disconnects were handled no more, in silence."""
+def test_uvicorn_still_has_what_the_connection_extends() -> None:
+    """Before 0.45 one method has no such name: pipelined disconnects were handled no more, in silence."""
     import inspect
 
     from uvicorn.protocols.http import httptools_impl
 
-    assert "self._start_asgi_task(" in inspect.getsource(httptools_impl.HttpToolsProtocol.on_headers_complete)
+    theirs = httptools_impl.HttpToolsProtocol
+    assert "self._start_asgi_task(" in inspect.getsource(theirs.on_headers_complete)
+    assert callable(theirs._unset_keepalive_if_required)

@@ -12,12 +12,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ("requirements.lock", "requirements-dev.lock", "requirements-build.lock")
+LOCKS = (
+    "requirements.lock",
+    "requirements-dev.lock",
+    "requirements-build.lock",
+    "requirements-dist.lock",
+    "requirements-floors.lock",
+)
 #: what takes all that it needs from the machine
 OFFLINE = {"--no-index", "--no-deps"}
 
 
-def _pinned(lock: str) -> dict[str, str]:
+def pinned(lock: str) -> dict[str, str]:
     """Name to version; each must have a hash."""
     pinned = {}
     for entry in re.split(r"\n(?=[a-zA-Z0-9])", (ROOT / lock).read_text()):
@@ -30,15 +36,15 @@ def _pinned(lock: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("lock", LOCKS)
 def test_every_pin_has_a_hash(lock: str) -> None:
-    assert len(_pinned(lock)) > 4
+    assert len(pinned(lock)) > 4
 
 
-def test_what_builds_the_package_is_pinned() -> None:
+def test_what_builds_the_package_ispinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = {re.split(r"[<>=!~ ]", each)[0] for each in project["build-system"]["requires"]}
-    assert wanted == {"hatchling"}
+    assert wanted == {"hatchling", "hatch-fancy-pypi-readme"}
     # An editable installation asks for editables; hatchling for the rest.
-    assert wanted | {"editables", "packaging", "pathspec", "pluggy"} <= set(_pinned("requirements-build.lock"))
+    assert wanted | {"editables", "packaging", "pathspec", "pluggy"} <= set(pinned("requirements-build.lock"))
 
 
 @pytest.mark.parametrize("place", ["tools/install.sh", "Dockerfile"])

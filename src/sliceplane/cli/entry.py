@@ -15,6 +15,7 @@ from importlib import metadata
 EXTRA_OF = {
     "cryptography": "server",
     "httptools": "server",
+    "joserfc": "server",
     "jsonpatch": "server",
     "prometheus_client": "server",
     "structlog": "server",

@@ -2,11 +2,13 @@
 
 One private key signs; it and further keys verify, so that a key can be exchanged while old tokens are in use.  ES256,
 ES384, ES512 and RS256, by the kind of key.  A key's id is that of upstream: the SHA-256 of its public form, in
-base64url, so that a cluster which is given our key file knows our tokens.
+base64url, so that a cluster which is given our key file knows our tokens.  Which key a token may be of is decided here,
+before ``joserfc`` checks the signature, and a key has one algorithm, whatever a token's head asks for.
 
-Loading the cryptography library costs a fifth of a start, so our own key is loaded when the first token is signed or
-shown.  Verifying costs 0.1 ms; the claims of a token whose signature was good once are remembered, since no time and
-no deletion changes that.  What does change (time, accounts) is the registry's question at every request.
+Loading the cryptography library costs a fifth of a start, and ``joserfc`` half as much again, so our own key is loaded
+when the first token is signed or shown.  Verifying costs 0.1 ms; the claims of a token whose signature was good once
+are remembered, since no time and no deletion changes that.  What does change (time, accounts) is the registry's
+question at every request.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +31,7 @@ from sliceplane.shell.start_error import StartError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
+    from joserfc.jws import CompactSignature, JWSRegistry
 
     PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
     PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
@@ -36,12 +40,8 @@ if TYPE_CHECKING:
 VERIFIED_MAX = 4096
 #: a longer token is none
 TOKEN_CHARACTERS_MAX = 16 * 1024
-#: curve to algorithm, bytes of a coordinate and name in a JSON Web Key
-_CURVES = {
-    "secp256r1": ("ES256", 32, "P-256"),
-    "secp384r1": ("ES384", 48, "P-384"),
-    "secp521r1": ("ES512", 66, "P-521"),
-}
+#: curve to algorithm
+_CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +75,7 @@ class TokenKeys:
             _ = self._verifiers
 
     def sign(self, claims: Document) -> str:
-        key = self._signer
-        head = {"alg": key.algorithm, "kid": key.id}
-        signed = f"{_base64(_json(head))}.{_base64(_json(claims))}"
-        return f"{signed}.{_base64(key.sign(signed.encode()))}"
+        return self._signer.sign(json.dumps(claims, separators=(",", ":"), ensure_ascii=False).encode())
 
     def read(self, token: str) -> Document | User | None:
         user = self._find_static(token)
@@ -107,20 +104,23 @@ class TokenKeys:
         return sorted({key.algorithm for key in self._verifiers.values()})
 
     def _verify(self, token: str) -> Document | None:
+        from joserfc import jws
+        from joserfc.errors import JoseError
+
         try:
-            head_text, claims_text, signature_text = token.split(".")
-            head = json.loads(_unbase64(head_text))
-            if not isinstance(head, dict):
+            parts = jws.extract_compact(token.encode(), registry=_rules())
+            head: object = parts.protected
+            # We know no extension that a token could call critical; that of unencoded claims no JSON Web Token may have
+            # (RFC 7797 7).
+            if not isinstance(head, dict) or "crit" in head:
                 return None
-            signature = _unbase64(signature_text)
             # A token without a key's id may be of any key.
             named = [head["kid"]] if "kid" in head else list(self._verifiers)
             keys = [self._verifiers[name] for name in named if name in self._verifiers]
-            signed = f"{head_text}.{claims_text}".encode()
-            if not any(key.algorithm == head.get("alg") and key.verifies(signed, signature) for key in keys):
+            if not any(key.algorithm == head.get("alg") and key.verifies(parts) for key in keys):
                 return None
-            claims = json.loads(_unbase64(claims_text))
-        except (ValueError, TypeError, RecursionError):
+            claims = json.loads(parts.payload)
+        except (JoseError, ValueError, TypeError, RecursionError):
             return None
         return claims if isinstance(claims, dict) else None
 
@@ -141,63 +141,47 @@ class _Key:
     def __init__(self, public: PublicKey, private: PrivateKey | None) -> None:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import rsa
+        from joserfc.errors import SecurityWarning
+        from joserfc.jwk import ECKey, RSAKey
 
-        self._public = public
-        self._private = private
         form = serialization.PublicFormat.SubjectPublicKeyInfo
-        self.id = _base64(hashlib.sha256(public.public_bytes(serialization.Encoding.DER, form)).digest())
-        self.algorithm, self._size, self._curve = (
-            ("RS256", 0, "") if isinstance(public, rsa.RSAPublicKey) else _CURVES[public.curve.name]
+        digest = hashlib.sha256(public.public_bytes(serialization.Encoding.DER, form)).digest()
+        self.id = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        kind: Any = RSAKey if isinstance(public, rsa.RSAPublicKey) else ECKey
+        self.algorithm = "RS256" if isinstance(public, rsa.RSAPublicKey) else _CURVES[public.curve.name]
+        self._rules = _rules(self.algorithm)
+        named = {"use": "sig", "kid": self.id, "alg": self.algorithm}
+        with warnings.catch_warnings():
+            # How long an operator's key is, is the operator's decision, as it is upstream.
+            warnings.simplefilter("ignore", SecurityWarning)
+            self._public: RSAKey | ECKey = kind.import_key(public, named)
+            self._private: RSAKey | ECKey | None = None if private is None else kind.import_key(private, named)
+
+    def sign(self, payload: bytes) -> str:
+        from joserfc import jws
+
+        return jws.serialize_compact(
+            {"alg": self.algorithm, "kid": self.id}, payload, self._private, registry=self._rules
         )
 
-    @property
-    def _hash(self) -> Any:
-        from cryptography.hazmat.primitives import hashes
+    def verifies(self, token: CompactSignature) -> bool:
+        from joserfc import jws
 
-        kinds: dict[str, Any] = {"256": hashes.SHA256, "384": hashes.SHA384, "512": hashes.SHA512}
-        return kinds[self.algorithm[2:]]()
-
-    def sign(self, content: bytes) -> bytes:
-        from cryptography.hazmat.primitives.asymmetric import ec, padding
-        from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
-
-        key: Any = self._private
-        if self.algorithm == "RS256":
-            return bytes(key.sign(content, padding.PKCS1v15(), self._hash))
-        # RFC 7518 3.4: the two numbers side by side, not DER.
-        numbers = decode_dss_signature(key.sign(content, ec.ECDSA(self._hash)))
-        return b"".join(number.to_bytes(self._size, "big") for number in numbers)
-
-    def verifies(self, content: bytes, signature: bytes) -> bool:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric import ec, padding
-        from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
-
-        key: Any = self._public
-        try:
-            if self.algorithm == "RS256":
-                key.verify(signature, content, padding.PKCS1v15(), self._hash)
-                return True
-            if len(signature) != 2 * self._size:
-                return False
-            halves = signature[: self._size], signature[self._size :]
-            der = encode_dss_signature(*(int.from_bytes(half, "big") for half in halves))
-            key.verify(der, content, ec.ECDSA(self._hash))
-        except InvalidSignature:
-            return False
-        return True
+        return jws.validate_compact(token, self._public, registry=self._rules)
 
     def web_key(self) -> Document:
-        numbers: Any = self._public.public_numbers()
-        common = {"use": "sig", "kid": self.id, "alg": self.algorithm}
-        if self.algorithm == "RS256":
-            parts = {"n": numbers.n, "e": numbers.e}
-            spelled = {
-                name: _base64(each.to_bytes((each.bit_length() + 7) // 8, "big")) for name, each in parts.items()
-            }
-            return {**common, "kty": "RSA", **spelled}
-        spelled = {name: _base64(getattr(numbers, name).to_bytes(self._size, "big")) for name in ("x", "y")}
-        return {**common, "kty": "EC", "crv": self._curve, **spelled}
+        # Of the public half: nothing private can get into it.
+        return dict(self._public.as_dict())
+
+
+def _rules(*algorithms: str) -> JWSRegistry:
+    """What of a token's form is refused unread.  Its length is limited as a whole; a member of its head that is unknown
+    says nothing (RFC 7515 4)."""
+    from joserfc.jws import JWSRegistry
+
+    rules = JWSRegistry(algorithms=algorithms, strict_check_header=False)
+    rules.max_header_length = rules.max_signature_length = TOKEN_CHARACTERS_MAX
+    return rules
 
 
 def _ensure_key(path: Path) -> None:
@@ -243,18 +227,3 @@ def _load(path: Path, *, private: bool) -> _Key:
     if not usable:
         raise StartError(f"cannot use the service account key {path}: it is neither RSA nor on P-256, P-384 or P-521")
     return _Key(public, pair)
-
-
-def _json(document: Document) -> bytes:
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _base64(content: bytes) -> str:
-    return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
-
-
-def _unbase64(text: str) -> bytes:
-    """Raises ``ValueError``."""
-    if not text.isascii() or "=" in text or "+" in text or "/" in text:
-        raise ValueError("not base64url")
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -9,8 +9,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sliceplane.api import codec
 from sliceplane.api.core import Pod
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, EndpointSlice
@@ -146,6 +144,8 @@ def documents_of(source: Source) -> tuple[Document, ...]:
         source = source.read_text(encoding="utf-8")
     loaded: Iterable[Any]
     if isinstance(source, str):
+        import yaml
+
         loaded = yaml.safe_load_all(source)
     else:
         loaded = (source,) if isinstance(source, Mapping) else source

@@ -111,7 +111,7 @@ class Plane:
             thread.stop()
 
     async def _settled(self) -> None:
-        from sliceplane.testing.objects import Objects
+        from sliceplane.testing.objects import Objects  # loaded by ``_made``
 
         self._objects = Objects(self._plane, emulates=self._nodes > 0)
         self.faults.attach(self._call, self._objects.forget_history)
@@ -250,12 +250,18 @@ def _in_vain(condition: Callable[[], object], timeout: float, last: object) -> T
 
 
 def _made(wanted: Plane) -> server.Plane:
-    """The plane of ``sliceplane up`` with these options, not started.  Raises ``StartError`` without the extra."""
+    """The plane of ``sliceplane up`` with these options, not started.  Raises ``StartError`` without the extra.
+
+    All modules are loaded here: the plane's loop would be held by it, and say so.
+    """
     try:
+        import uvloop  # noqa: F401
+
         from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
         from sliceplane.shell.controllers import ControllerService, default_controllers, emulation_controllers
         from sliceplane.shell.plane import Plane as Server
         from sliceplane.shell.plane import PlaneConfig
+        from sliceplane.testing import objects  # noqa: F401
     except ModuleNotFoundError as error:
         raise _lacking(error) from error
     entries = default_controllers()

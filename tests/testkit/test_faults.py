@@ -54,6 +54,17 @@ async def test_a_delay(plane: Plane) -> None:
             assert time.monotonic() - began >= 0.3
 
 
+async def test_a_plane_ends_at_once_although_a_request_is_delayed() -> None:
+    async with Plane(controllers=False) as plane, plane.client() as client:
+        fault = plane.faults.delay(60, times=1)
+        asked = asyncio.create_task(client.list(Pods))
+        await plane.until(lambda: fault.hits)
+        began = time.monotonic()
+        await asyncio.to_thread(plane.stop)
+        assert time.monotonic() - began < 4, "a stop gives answers five seconds, and this one was let go"
+        await asyncio.gather(asked, return_exceptions=True)
+
+
 async def test_an_outage_cuts_what_is_asked_and_ends(plane: Plane) -> None:
     async with plane.client() as client:
         with plane.faults.outage(), pytest.raises(Unreachable):

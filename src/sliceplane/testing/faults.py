@@ -24,6 +24,9 @@ T = TypeVar("T")
 #: runs a coroutine where the connections live
 Call = Callable[[Coroutine[Any, Any, int]], int]
 
+#: how soon a delayed request learns that its fault was ended
+LOOK_SECONDS = 0.02
+
 _REASONS = {
     401: "Unauthorized",
     403: "Forbidden",
@@ -68,7 +71,15 @@ class Fault:
 
     @property
     def over(self) -> bool:
+        """It meets no more requests."""
         return self._over or self._left == 0
+
+    async def wait(self) -> None:
+        """A request waits out its delay, unless the fault is ended first: nothing may hold up the plane's own end."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self.delay_s
+        while not self._over and (left := ends - loop.time()) > 0:
+            await asyncio.sleep(min(left, LOOK_SECONDS))
 
     def end(self) -> None:
         """Idempotent."""
@@ -158,9 +169,10 @@ class Faults:
         return self._call(expire())
 
     def clear(self) -> None:
-        """End every fault that goes on."""
+        """End every fault that goes on, delays included."""
         for fault in self._faults:
             fault.end()
+        self._faults = ()
 
     @property
     def watches(self) -> tuple[str, ...]:
@@ -169,7 +181,8 @@ class Faults:
         return tuple(sorted(lines))
 
     def _add(self, fault: Fault) -> Fault:
-        self._faults = (*(other for other in self._faults if not other.over), fault)
+        # Those that are over are kept for ``clear``: a request may still wait for one.
+        self._faults = (*self._faults, fault)
         return fault
 
     def _open(self, where: str) -> list[_Wire]:
@@ -193,7 +206,7 @@ class Faults:
                 if not fault.meets(line):
                     continue
                 if fault.delay_s:
-                    await asyncio.sleep(fault.delay_s)
+                    await fault.wait()
                 elif fault.cut:
                     wire.abort()
                     while (await receive())["type"] != "http.disconnect":

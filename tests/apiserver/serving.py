@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvloop
-
 from sliceplane.shell.plane import Plane, PlaneConfig, Service
+from sliceplane.testing.thread import PlaneThread
 
 
 @dataclass
@@ -84,42 +81,9 @@ def run_plane(
 ) -> tuple[Plane, Callable[[], None]]:
     """A started plane in a thread with a loop of its own, and how to stop it."""
     plane = Plane(config, services, clock=clock)
-    started, stop = threading.Event(), asyncio.Event()
-    loop = uvloop.new_event_loop()
-    failure: list[BaseException] = []
-
-    async def main() -> None:
-        try:
-            await plane.start()
-        except BaseException as error:
-            failure.append(error)
-            raise
-        finally:
-            started.set()
-        await stop.wait()
-        await plane.stop()
-
-    def run() -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            try:
-                runner.run(main())
-            except BaseException as error:
-                failure.append(error)
-
-    thread = threading.Thread(target=run, name="plane")
+    thread = PlaneThread(plane)
     thread.start()
-    started.wait(20)
-
-    def end() -> None:
-        if thread.is_alive():
-            loop.call_soon_threadsafe(stop.set)
-        thread.join(20)
-        assert not failure, failure
-        assert not thread.is_alive(), "the plane did not stop"
-
-    if failure:
-        end()
-    return plane, end
+    return plane, thread.stop
 
 
 class Stream:

@@ -13,8 +13,8 @@ from sliceplane.api.codec import decode_document
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.scheme import Leases
 from sliceplane.controllers.election import Election, ElectionConfig, LeaseRequest
+from sliceplane.fakes.fake_api import FakeApi
 from sliceplane.kit.rng import Rng
-from sliceplane.testing.fake_api import FakeApi
 
 NAMESPACE, NAME = "kube-system", "sliceplane-controllers"
 LEASE_S, RENEW_S, RETRY_S = 15.0, 10.0, 2.0

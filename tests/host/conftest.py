@@ -15,10 +15,10 @@ from sliceplane.api import codec
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import ConfigMaps, Resource
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
+from sliceplane.fakes.fake_api import FakeApi
+from sliceplane.fakes.fake_watch import FakeWatch
 from sliceplane.informer.changes import Change
 from sliceplane.shell.client.base import ListPage, PatchType, Unreachable, WatchMessage
-from sliceplane.testing.fake_api import FakeApi
-from sliceplane.testing.fake_watch import FakeWatch
 from sliceplane.workqueue.queue import WorkQueue
 
 EPOCH = 1_000_000.0

@@ -10,12 +10,12 @@ import pytest
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import ConfigMaps
+from sliceplane.fakes.fake_api import FakeApi
+from sliceplane.fakes.fake_watch import FakeWatch
 from sliceplane.informer.cache import Cache
 from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import Action, Phase, Reflector, StartList, StartWatch, StopWatch
 from sliceplane.kit.rng import Rng
-from sliceplane.testing.fake_api import FakeApi
-from sliceplane.testing.fake_watch import FakeWatch
 
 
 @dataclass

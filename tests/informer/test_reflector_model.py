@@ -11,7 +11,7 @@ from tests.effort import machine
 
 from sliceplane.api.errors import StatusError, internal, too_large_resource_version, unreachable
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.testing.fake_api import FakeApi, Snapshot
+from sliceplane.fakes.fake_api import FakeApi, Snapshot
 
 NAMES = st.sampled_from(["a", "b", "c", "d", "e", "f", "g", "h"])
 ERRORS = st.sampled_from(

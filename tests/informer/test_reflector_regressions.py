@@ -10,10 +10,10 @@ import pytest
 from sliceplane.api.errors import StatusError, internal, too_large_resource_version, unreachable
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import ConfigMaps
+from sliceplane.fakes.fake_api import FakeApi
 from sliceplane.informer.cache import Cache
 from sliceplane.informer.reflector import Phase, Reflector, StartList, StartWatch, StopWatch
 from sliceplane.kit.rng import Rng
-from sliceplane.testing.fake_api import FakeApi
 
 EXPIRED = StatusError(410, "Expired", "too old resource version")
 

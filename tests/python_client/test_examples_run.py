@@ -21,7 +21,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from sliceplane.client import EndpointSlices, ListPage, Resource, WatchMessage
-from sliceplane.testing.fake_api import FakeApi
+from sliceplane.fakes.fake_api import FakeApi
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 POLL_S = 0.005

@@ -38,7 +38,7 @@ from sliceplane.shell.apiserver.health import HealthChecks
 from sliceplane.shell.apiserver.heavy.service import Heavy
 from sliceplane.shell.apiserver.issuer import IssuerPages
 from sliceplane.shell.apiserver.limits import Limits
-from sliceplane.shell.apiserver.listener import Listener, bind
+from sliceplane.shell.apiserver.listener import App, Listener, bind
 from sliceplane.shell.apiserver.metrics import FSYNC_SECONDS_BUCKETS, Metrics
 from sliceplane.shell.apiserver.resources import ResourceHandlers
 from sliceplane.shell.apiserver.revocation import Revocation
@@ -131,9 +131,16 @@ class Plane:
     """A running process.  Made, started and stopped by one task; ``async with`` starts and stops."""
 
     def __init__(
-        self, config: PlaneConfig, services: tuple[Service, ...] = (), clock: Callable[[], float] = time.time
+        self,
+        config: PlaneConfig,
+        services: tuple[Service, ...] = (),
+        clock: Callable[[], float] = time.time,
+        *,
+        around: Callable[[App], App] = lambda app: app,
     ) -> None:
+        """*around* puts something between the connections and the application."""
         self.config = config
+        self._around = around
         self.clock = clock
         self.health = HealthChecks()
         self.metrics = Metrics()
@@ -213,7 +220,7 @@ class Plane:
         self.committer.start()
         await self._bootstrap()
         app = self._application(f"{_bracketed(host)}:{port}")
-        self.listener = Listener(app, connections_max=config.limits.connections_max)
+        self.listener = Listener(self._around(app), connections_max=config.limits.connections_max)
         descriptors.raise_limit()
         self.listener.start(sock, tls.context)
         self._cleanup.push_async_callback(

@@ -28,7 +28,7 @@ from sliceplane.api.errors import STALE_WRITE, StatusError, already_exists, conf
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.api.selectors import parse_fields, parse_labels
-from sliceplane.testing.fake_watch import FakeWatch, Happened, Predicate
+from sliceplane.fakes.fake_watch import FakeWatch, Happened, Predicate
 
 _CONTINUE_EXPIRED = "The provided continue parameter is too old to display a consistent list result."
 

@@ -1,0 +1,206 @@
+"""What a test does with the objects of its plane: coroutines for the plane's own loop, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from sliceplane.api import codec
+from sliceplane.api.core import Pod
+from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.errors import StatusError
+from sliceplane.api.scheme import RESOURCES, EndpointSlices, Leases, Pods, Resource, by_kind
+from sliceplane.balancing.merge import PortChoice
+from sliceplane.balancing.model import Endpoint, Place
+from sliceplane.balancing.view import ServiceView
+from sliceplane.controllers.emulation.nodes import ANNOTATION_READY
+from sliceplane.controllers.emulation.pod_status import ready_status
+from sliceplane.informer.changes import Change
+from sliceplane.kit.ip import parse_strict
+from sliceplane.shell.plane import Plane
+
+Document = dict[str, Any]
+#: YAML, a file of it, a document, or several
+Source = str | Path | Mapping[str, Any] | Iterable[Mapping[str, Any]]
+
+MANAGER = "sliceplane.testing"
+_DEFAULT = "default"
+
+
+class Objects:
+    """See the module.  Made and used in the loop of a plane that runs."""
+
+    def __init__(self, plane: Plane, *, emulates: bool) -> None:
+        self._plane = plane
+        self._emulates = emulates
+        self._client = plane.client("system:admin", field_manager=MANAGER)
+
+    async def apply(self, documents: tuple[Document, ...], namespace: str) -> list[Document]:
+        """Server-side apply of each, its status too where it has one."""
+        made = []
+        for document in documents:
+            resource, body = _resource_of(document), {**document}
+            where = _namespace(resource, document.get("metadata") or {}, namespace)
+            name = str((document.get("metadata") or {}).get("name") or "")
+            if not name:
+                raise ValueError(f"a {resource.kind} has no metadata.name")
+            status = body.pop("status", None) if resource.has_status else None
+            answer = await self._client.patch(resource, where, name, codec.encode(body), patch_type="apply")
+            if status:
+                patch = codec.encode({"status": status})
+                answer = await self._client.patch(
+                    resource, where, name, patch, patch_type="merge", subresource="status"
+                )
+            made.append(codec.decode_document(answer))
+        return made
+
+    async def get(self, kind: str, name: str, namespace: str) -> Document:
+        resource = _named(kind)
+        body = await self._client.get(resource, namespace if resource.namespaced else "", name)
+        return codec.decode_document(body)
+
+    async def list(self, kind: str, namespace: str, label_selector: str) -> list[Document]:
+        resource = _named(kind)
+        page = await self._client.list(
+            resource, namespace=namespace if resource.namespaced else "", label_selector=label_selector
+        )
+        return [codec.decode_document(body) for body in page.items]
+
+    async def delete(self, kind: str, name: str, namespace: str) -> None:
+        resource = _named(kind)
+        await self._client.delete(resource, namespace if resource.namespaced else "", name)
+
+    async def endpoints(self, service: str, namespace: str, port: str | int | None) -> tuple[Endpoint, ...]:
+        """What an ``EndpointView`` would hold by now."""
+        page = await self._client.list(
+            EndpointSlices, namespace=namespace, label_selector=f"{LABEL_SERVICE_NAME}={service}"
+        )
+        view = ServiceView(PortChoice(port), family=None, place=Place(), honour_hints=False)
+        slices = (codec.decode(body, EndpointSlice) for body in page.items)
+        view.on_changes(Change(EndpointSlices.key, None, each) for each in slices)
+        if view.problem:
+            raise ValueError(f"Service {namespace}/{service}: {view.problem}")
+        return view.endpoints
+
+    async def set_endpoints(self, service: str, addresses: Iterable[str], namespace: str, port_name: str) -> None:
+        """The endpoints that are set by hand are these, each in a slice of its own: addresses may have different ports.
+        A slice that stays is not written."""
+        wanted = {_slice_name(service, address): address for address in addresses}
+        selector = f"{LABEL_SERVICE_NAME}={service},{LABEL_MANAGED_BY}={MANAGER}"
+        page = await self._client.list(EndpointSlices, namespace=namespace, label_selector=selector)
+        present = {codec.decode(body, EndpointSlice).metadata.name for body in page.items}
+        documents = [_slice(service, name, address, port_name) for name, address in sorted(wanted.items())]
+        await self.apply(tuple(each for each in documents if each["metadata"]["name"] not in present), namespace)
+        for name in sorted(present - wanted.keys()):
+            await self._client.delete(EndpointSlices, namespace, name)
+
+    async def set_ready(self, name: str, ready: bool, namespace: str) -> None:
+        """In the Pod's status; an emulated kubelet is told as well, or it would say what it thinks."""
+        if self._emulates:
+            annotation = {"metadata": {"annotations": {ANNOTATION_READY: str(ready).lower()}}}
+            await self._client.patch(Pods, namespace, name, codec.encode(annotation), patch_type="merge")
+        pod = codec.decode(await self._client.get(Pods, namespace, name), Pod)
+        status = codec.encode({"status": ready_status(pod, ready=ready, now=self._plane.clock())})
+        await self._client.patch(Pods, namespace, name, status, patch_type="strategic", subresource="status")
+
+    async def forget_history(self) -> None:
+        """No version that a client can know by now may be gone on from."""
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": MANAGER},
+            "spec": {"holderIdentity": str(self._plane.store.revision)},
+        }
+        # A client may be at the newest revision: there has to be one after it.
+        await self._client.patch(Leases, "kube-system", MANAGER, codec.encode(lease), patch_type="apply")
+        revision = self._plane.store.revision
+        self._plane.committer.tick(math.inf)
+        while self._plane.store.compacted < revision:
+            await asyncio.sleep(0.001)
+
+    async def settle(self) -> None:
+        """Return when every controller knows the state, and Pods can be made."""
+        while any(why for _, why in self._plane.health.results("readyz")) or not await self._has_account():
+            await asyncio.sleep(0.002)
+
+    async def _has_account(self) -> bool:
+        """A Pod without a ServiceAccount of its own has that of its namespace, which a controller makes."""
+        try:
+            await self.get("ServiceAccount", _DEFAULT, _DEFAULT)
+        except StatusError as error:
+            if error.code != 404:
+                raise
+            return False
+        return True
+
+
+def documents_of(source: Source) -> tuple[Document, ...]:
+    """Raises ``ValueError`` for what is no document of Kubernetes; lists of kind ``List`` are taken apart."""
+    if isinstance(source, Path):
+        source = source.read_text(encoding="utf-8")
+    loaded: Iterable[Any]
+    if isinstance(source, str):
+        import yaml
+
+        loaded = yaml.safe_load_all(source)
+    else:
+        loaded = (source,) if isinstance(source, Mapping) else source
+    found: list[Document] = []
+    for each in loaded:
+        if each is None:
+            continue  # nothing between two lines of dashes
+        if not isinstance(each, Mapping) or not each.get("kind"):
+            raise ValueError(f"this is no object of Kubernetes, it has no kind: {str(each)[:100]!r}")
+        items = each.get("items")
+        found += documents_of(items) if each["kind"] == "List" and items is not None else (dict(each),)
+    return tuple(found)
+
+
+def _resource_of(document: Document) -> Resource:
+    version, kind = str(document.get("apiVersion", "")), str(document["kind"])
+    resource = by_kind(version, kind)
+    if resource is None:
+        raise ValueError(f"there is no kind {kind!r} in {version!r} here: see docs/api.md for those that are served")
+    return resource
+
+
+def _named(kind: str) -> Resource:
+    """As kubectl takes it: ``pods``, ``pod`` or ``Pod``."""
+    for resource in RESOURCES:
+        if kind in (resource.kind, resource.plural, resource.singular):
+            return resource
+    raise ValueError(f"there is no kind {kind!r} here: see docs/api.md for those that are served")
+
+
+def _namespace(resource: Resource, metadata: Mapping[str, Any], otherwise: str) -> str:
+    return str(metadata.get("namespace") or otherwise) if resource.namespaced else ""
+
+
+def _parts(address: str) -> tuple[str, int]:
+    """``10.0.0.1:80`` or ``[fd00::1]:80``."""
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not port.isdigit() or parse_strict(host) is None:
+        raise ValueError(f"expected an address like 10.0.0.1:80 or [fd00::1]:80, got {address!r}")
+    return host, int(port)
+
+
+def _slice_name(service: str, address: str) -> str:
+    host, port = _parts(address)
+    return f"{service}-{int(ip_address(host)):x}-{port}"
+
+
+def _slice(service: str, name: str, address: str, port_name: str) -> Document:
+    host, port = _parts(address)
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": name, "labels": {LABEL_SERVICE_NAME: service, LABEL_MANAGED_BY: MANAGER}},
+        "addressType": "IPv6" if ":" in host else "IPv4",
+        "endpoints": [{"addresses": [host], "conditions": {"ready": True}}],
+        "ports": [{"name": port_name, "port": port}],
+    }

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.proxy.test_node_proxy_shell import Runner
 
 from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.scheme import Resource, ServiceCIDRs, Services
@@ -26,7 +27,6 @@ from sliceplane.shell.preflight import CannotRead, check_readable
 from sliceplane.shell.proxy_healthz import health_document
 from sliceplane.shell.proxy_render import objects_from
 from sliceplane.shell.standalone import reconcile_once
-from tests.proxy.test_node_proxy_shell import Runner
 
 #: as kube-apiserver answers for a path that it does not have
 NOT_SERVED = StatusError(404, "NotFound", "the server could not find the requested resource")

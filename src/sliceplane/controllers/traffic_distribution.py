@@ -10,8 +10,8 @@ that move with every Pod, a change is looked at after ``SETTLE_S``, and a node i
 rolling update of a Service whose hints stay costs no write at all.
 
 *Honored* compares with a **goal**: the newest revision of the Service's slices at some moment.  When all nodes hold it,
-the next goal is set; slices that change all the time do not make it false, nodes that stay behind do.  They are named, a
-few of them; so are those whose proxy stopped (``controllers.node_progress``), for their kernels go on with old rules.
+the next goal is set; slices that change all the time do not make it false, nodes that stay behind do.  They are named,
+a few of them; so are those whose proxy stopped (``controllers.node_progress``), for their kernels go on with old rules.
 """
 
 from __future__ import annotations

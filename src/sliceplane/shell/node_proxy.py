@@ -458,7 +458,7 @@ class NodeProxy:
         if transaction.full and self._damage.on_whole(plane.family, self._clock()):
             times = self._damage.times(plane.family)
             self.samples.on_put_back(plane.family, times)
-            _log.warning("our rules were gone and are back", family=plane.family, times=times)
+            _log.info("our rules were gone and are back", family=plane.family, times=times)
         self._on_held(plane)
         self._written[plane.family].set()
         await self._consequences[plane.family].on_written(full=transaction.full)

@@ -20,13 +20,11 @@ from sliceplane.nft.layout import CLUSTER_IPS_CHECK
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.proxy import tracker
-from sliceplane.proxy.damage import RECENT_S
 from sliceplane.shell import node_proxy
 from sliceplane.shell.client.base import ListPage, WatchMessage
 from sliceplane.shell.nft_backend import Nftables
 from sliceplane.shell.nft_runner import NftError
 from sliceplane.shell.node_proxy import FAMILIES, NodeProxy
-from sliceplane.shell.proxy_healthz import health_document
 
 
 class Runner:
@@ -94,11 +92,6 @@ async def running(proxy: NodeProxy) -> AsyncIterator[None]:
 def synced(proxy: NodeProxy) -> None:
     for resource in (Services, EndpointSlices, Nodes, ServiceCIDRs):
         proxy.on_synced(resource.key)
-
-
-def put_back(proxy: NodeProxy) -> dict[tuple[str, ...], float]:
-    (family,) = [each for each in proxy.samples.families() if each.name == "sliceplane_proxy_rules_put_back_total"]
-    return {sample.labels: sample.value for sample in family.samples}
 
 
 async def settled(proxy: NodeProxy) -> None:
@@ -303,49 +296,6 @@ async def test_a_table_that_somebody_deleted_comes_back_without_any_change(monke
         await settled(proxy)
         assert len(runner.texts) == 3
         assert runner.texts[2] == runner.texts[1] or runner.texts[2] == runner.texts[0]
-
-
-async def test_a_table_that_somebody_deleted_is_counted_and_health_tells_of_it_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.01)
-    now = 1_800_000_000.0
-    runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), clock=lambda: now)
-    async with running(proxy):
-        proxy.on_change(added())
-        synced(proxy)
-        await settled(proxy)
-        assert put_back(proxy) == {("IPv4",): 0, ("IPv6",): 0}
-        assert proxy.health().warnings == ()
-        for times in (1, 2):
-            runner.deleted = {TableRef("ip6", TABLE)}
-            while put_back(proxy)["IPv6",] != times:
-                await asyncio.sleep(0.001)
-            assert not runner.deleted
-        assert put_back(proxy) == {("IPv4",): 0, ("IPv6",): 2}
-        document = health_document(proxy.health(), now)
-        assert document["healthy"]
-        (warning,) = document["warnings"]
-        assert warning.startswith("IPv6 rules were gone and were put back at 2027-01-15T08:00:00Z (2 times")
-        now += RECENT_S + 1
-        assert proxy.health().warnings == (), "for a while"
-
-
-async def test_a_deleted_table_that_a_change_meets_first_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 60.0)
-    runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
-    async with running(proxy):
-        synced(proxy)
-        await settled(proxy)
-        runner.deleted, runner.failures = {TableRef("ip", TABLE)}, 2
-        proxy.on_change(added())
-        while runner.deleted:
-            await asyncio.sleep(0.001)
-        await settled(proxy)
-        await asyncio.sleep(0.05)
-        assert put_back(proxy) == {("IPv4",): 1}
 
 
 async def test_a_refused_transaction_of_one_family_makes_the_other_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def informer(resource: Resource, objects: int, *, synced: bool, error: StatusErr
 
 
 def text(*informers: InformerStatus) -> list[str]:
-    status = HostStatus(informers, (), RecorderStatus(0, 0, 0, 0, 0))
+    status = HostStatus(informers, (), RecorderStatus(0, 0, 0, 0, 0), 0.0)
     return summary_text(OnceSummary(4.0, status, ("endpointslice-controller",))).splitlines()
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.slices.heuristics import find
 
-from sliceplane.api.codec import decode_document
-from sliceplane.api.core import Service, ServiceCondition, ServiceStatus
+from sliceplane.api.codec import decode, decode_document, encode
+from sliceplane.api.core import Node, Service, ServiceCondition, ServiceStatus
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError, conflict
 from sliceplane.api.meta import ObjectMeta
@@ -16,6 +16,7 @@ from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
 from sliceplane.controllers.base import Done
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.hint_problems import HintProblems
+from sliceplane.controllers.node_progress import STOPPED_KEPT_S
 from sliceplane.controllers.traffic_distribution import (
     ACCEPTED,
     GRACE_S,
@@ -94,8 +95,10 @@ class Plane:
         return sum(write.resource is Services for _, write in self.cluster.writes)
 
     def report(self, node: str, revision: int | None = None) -> None:
-        """What the proxy of *node* writes: by default, that it holds everything."""
+        """What the proxy of *node* writes: by default, that it holds everything.  It knows its Node if there is one."""
         progress = self.proxies.setdefault(node, Progress(node, ("IPv4",)))
+        if node in ("node-0", "node-1"):
+            progress.on_object(decode(encode(self.cluster.get(Nodes, node)), Node))
         newest = str(self.cluster.store.revision if revision is None else revision)
         progress.on_object(EndpointSlice(metadata=ObjectMeta(resource_version=newest)))
         progress.on_idle("IPv4")
@@ -268,10 +271,78 @@ def test_nodes_report_and_fall_behind() -> None:
     found = plane.conditions()[HONORED]
     assert (found["status"], found["reason"]) == ("False", "NodesBehind")
     assert found["message"].startswith("2 of 3 nodes do not hold the EndpointSlices of 20")
+    assert found["message"].endswith("Z yet: n2, n3")
     plane.report("n2")
     plane.report("n3")
     plane.settle(12)
     assert plane.told()["Honored"] == ("True", "NodesUpToDate")
+
+
+def late(plane: Plane, *alive: str, seconds: float = GRACE_S) -> str:
+    """The message after *seconds* in which *alive* report what they had, and the slices changed at the start."""
+    old = plane.cluster.store.revision
+    plane.ready(0, status="False")
+    for _ in range(int(seconds / 7) + 2):
+        for node in alive:
+            plane.report(node, old)
+        plane.settle(7)
+    found = plane.conditions()[HONORED]
+    assert (found["status"], found["reason"]) == ("False", "NodesBehind")
+    return str(found["message"]).partition(" yet")[2]
+
+
+def test_the_node_that_lags_is_named_and_of_many_the_first_few() -> None:
+    plane = Plane()
+    plane.report_all("n1")
+    assert late(plane, "n1") == ": n1"
+    plane = Plane()
+    names = [f"n{number}" for number in range(7)]
+    for number, name in enumerate(names):
+        plane.report(name, 10 - number)
+    assert late(plane) == ": n6, n5, n4 and 4 more", "those that are furthest behind"
+
+
+def test_a_node_whose_proxy_stopped_is_named_and_one_that_was_removed_is_not() -> None:
+    plane = Plane()
+    plane.report_all("node-0", "node-1")
+    plane.ready(0, status="False")
+    told = []
+    for _ in range(12):
+        plane.settle(20)
+        plane.report("node-0")
+        plane.settle(1)
+        told.append(plane.conditions()[HONORED])
+    assert told[-1]["status"] == "False", "its kernel still sends to an endpoint that is not ready"
+    assert told[-1]["message"].endswith(" yet: node-1 (its proxy stopped reporting)")
+    assert told[-1]["message"].startswith("1 of 2 nodes"), "after 90 s as before"
+    # as the garbage collector does when the Node goes
+    plane.cluster.delete(Leases, plane.proxies["node-1"].name, namespace="kube-node-lease")
+    plane.settle(12)
+    assert plane.told()["Honored"] == ("True", "NodesUpToDate")
+
+
+def test_a_proxy_that_stopped_and_comes_back_is_heard_at_once() -> None:
+    plane = Plane()
+    plane.report_all("node-0", "node-1")
+    plane.ready(0, status="False")
+    plane.settle(LEASE_DURATION_S + PERIOD_S + 20)
+    found = plane.conditions()[HONORED]
+    assert (found["status"], found["reason"]) == ("Unknown", "NoReports"), "nobody reports at all"
+    assert found["message"].endswith(": node-0 (its proxy stopped reporting), node-1 (its proxy stopped reporting)")
+    plane.report_all("node-0", "node-1")
+    plane.settle(PERIOD_S)
+    assert plane.told()["Honored"] == ("True", "NodesUpToDate")
+
+
+def test_a_proxy_that_was_taken_away_is_forgotten_after_a_day() -> None:
+    plane = Plane()
+    plane.report_all("node-0", "node-1")
+    plane.ready(0, status="False")
+    lag = plane.cluster.controllers[1]._progress.lag
+    newest = plane.cluster.store.revision
+    day = plane.cluster.now + STOPPED_KEPT_S
+    assert lag(newest, day).nodes == 2
+    assert lag(newest, day + LEASE_DURATION_S + 1).nodes == 0
 
 
 def test_nodes_that_are_gone_do_not_count() -> None:

@@ -378,7 +378,10 @@ STORY: tuple[Chapter, ...] = (
                 LATE_YAML,
                 (
                     condition(
-                        "Honored", "False", "NodesBehind", "1 of 2 nodes do not hold the EndpointSlices of .* yet"
+                        "Honored",
+                        "False",
+                        "NodesBehind",
+                        r"'1 of 2 nodes do not hold the EndpointSlices of .*\s+yet:\s+node-2'",
                     ),
                 ),
                 wait_s=LATE_S,

@@ -33,7 +33,9 @@ def metadata(name: str, labels: Document, annotations: Document, managers: list[
 def services(draw: st.DrawFn) -> Document:
     spec: Document = draw(st.sampled_from([{"selector": {"x": "y"}}, {}, {"type": "ExternalName"}, {"selector": {}}]))
     families = draw(st.sampled_from([["IPv4"], ["IPv6", "IPv4"], None]))
-    return {"metadata": {"name": draw(NAMES), "namespace": "n"}, "spec": {**spec, "ipFamilies": families}}
+    ports = draw(st.sampled_from([[], [{"port": 80, "targetPort": "http"}], [{"port": 80, "targetPort": 8080}]]))
+    spec = {**spec, "ipFamilies": families, "ports": ports}
+    return {"metadata": {"name": draw(NAMES), "namespace": "n"}, "spec": spec}
 
 
 @st.composite
@@ -77,6 +79,7 @@ def slices(draw: st.DrawFn) -> Document:
         "metadata": metadata(draw(st.text("abc", min_size=3, max_size=6)), labels, {}, [], ""),
         "addressType": "IPv4",
         "endpoints": draw(st.lists(endpoint, max_size=3)),
+        "ports": draw(st.sampled_from([None, [], [{"name": "", "port": 8080, "protocol": "TCP"}]])),
     }
 
 
@@ -140,6 +143,16 @@ def differs(left: set[tuple[str, bool]], right: set[tuple[str, bool]]) -> tuple[
     return ips - others, others - ips, turned
 
 
+def label_of(found: Document) -> str:
+    return str(found["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"])
+
+
+def portless(found: list[Document]) -> set[str]:
+    """Addresses that are in slices without ports alone."""
+    bare, good = (of_slices([each for each in found if bool(each["ports"]) is some]) for some in (False, True))
+    return {ip for ip, _ in bare} - {ip for ip, _ in good}
+
+
 def dumb_kinds(world: World, name: str) -> set[Kind]:  # a list of plain checks
     def named(plural: str) -> Document | None:
         return next((each for each in world[plural] if each["metadata"]["name"] == name), None)
@@ -163,6 +176,9 @@ def dumb_kinds(world: World, name: str) -> set[Kind]:  # a list of plain checks
     first = [{canonical(e["addresses"][0]) for each in part for e in each["endpoints"]} for part in (mirrored, others)]
     if first[0] & first[1]:
         kinds.add(Kind.DOUBLED)
+    names_port = selecting and service is not None and any(p["targetPort"] == "http" for p in service["spec"]["ports"])
+    if names_port and portless([each for each in others if label_of(each) == "endpointslice-controller.k8s.io"]):
+        kinds.add(Kind.NO_PORT)
     if found is None:
         return kinds
     if lock:
@@ -186,6 +202,8 @@ def dumb_kinds(world: World, name: str) -> set[Kind]:  # a list of plain checks
         six = families[0] == "IPv6"
         left, right = ({each for each in side if (":" in each[0]) == six} for side in (left, right))
     only_left, only_right, turned = differs(left, right)
+    if names_port:
+        only_right -= portless(counterparts)
     over = "endpoints.kubernetes.io/over-capacity" in found["metadata"]["annotations"]
     if over:
         kinds.add(Kind.TRUNCATED)

@@ -16,8 +16,9 @@ from sliceplane.endpoints_audit.audit import Auditor
 from sliceplane.endpoints_audit.judge import Kind
 from sliceplane.sim.cluster import Cluster
 
-#: true of every history here: users' Endpoints without Service, and a test that writes without a manager's name
-TRUE = {Kind.ORPHAN, Kind.OWN_WRITER, Kind.FOREIGN_WRITER}
+#: true of every history here: users' Endpoints without Service, Pods without the port that a Service names, and a test
+#: that writes without a manager's name
+TRUE = {Kind.ORPHAN, Kind.OWN_WRITER, Kind.FOREIGN_WRITER, Kind.NO_PORT}
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -70,7 +71,7 @@ def step(cluster: Cluster, rng: random.Random) -> None:
 
 
 def make_pod(cluster: Cluster, rng: random.Random, name: str, app: str) -> None:
-    ports = [{"name": "x", "containerPort": rng.choice([1, 2])}]
+    ports = [{"name": rng.choice("xy"), "containerPort": rng.choice([1, 2])}]
     spec = {"nodeName": "n1", "containers": [{"name": "m", "image": "x", "ports": ports}]}
     cluster.create(Pods, {"metadata": {"name": name, "labels": {"app": app}}, "spec": spec})
     ips = [{"ip": f"10.0.0.{rng.randrange(1, 15)}"}, {"ip": f"fd00::{rng.randrange(1, 9)}"}]

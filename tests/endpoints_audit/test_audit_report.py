@@ -315,3 +315,31 @@ def test_addresses_however_spelled(spelling: str, plain: str) -> None:
 )
 def test_what_is_no_address(text: str) -> None:
     assert packed(text) is None
+
+
+@pytest.mark.parametrize("others", [(), ("10.0.0.9",)])
+def test_a_target_port_that_does_not_exist_is_told_as_that_and_not_as_a_controller_that_is_off(
+    others: tuple[str, ...],
+) -> None:
+    service = body("web", spec={"selector": {"a": "b"}, "ports": [{"port": 80, "targetPort": "htpp"}]})
+    bare = {**slice_of("web", "10.0.0.1", "10.0.0.2"), "ports": []}
+    good = {**slice_of("web", *others), "ports": [{"name": "", "port": 8080, "protocol": "TCP"}]}
+    stored = body("web", subsets=subsets(*others) if others else [])
+    auditor = audited(services=[service], endpoints=[stored], slices=[bare, good])
+    (found,) = auditor.findings()
+    assert found.kind is Kind.NO_PORT
+    assert found.detail == '2 addresses (10.0.0.1, 10.0.0.2), no container port has the name "htpp"'
+    told = report(auditor, auditor.findings(), None)
+    assert told.safe, "it says nothing about the Endpoints controller"
+    assert "Is its controller off" not in as_text(told)
+    assert "Correct the Service's targetPort" in as_text(told)
+
+
+def test_an_address_that_endpoints_lack_beside_a_missing_port_is_stale_all_the_same() -> None:
+    service = body("web", spec={"selector": {"a": "b"}, "ports": [{"port": 80, "targetPort": "htpp"}]})
+    bare = {**slice_of("web", "10.0.0.1"), "ports": []}
+    good = {**slice_of("web", "10.0.0.9"), "ports": [{"name": "", "port": 8080, "protocol": "TCP"}]}
+    auditor = audited(services=[service], endpoints=[body("web", subsets=[])], slices=[bare, good])
+    kinds = {each.kind: each.detail for each in auditor.findings()}
+    assert kinds.keys() == {Kind.STALE, Kind.NO_PORT}
+    assert kinds[Kind.STALE] == "1 address only in EndpointSlices (10.0.0.9)"

@@ -41,6 +41,7 @@ class Server:
         self.store = Store.restore(loaded.history, loaded.revision, loaded.compacted)
         self.hub = Hub(self.store)
         self.reports: list[str] = []
+        self.mended: list[str] = []
         self.registry = Registry(self.store, rng=Rng(int.from_bytes(os.urandom(4), "big")))
         self.committer = ReplicatedCommitter(
             self.store,
@@ -51,6 +52,7 @@ class Server:
             on_replaced=self.registry.on_aborted,
             compaction_interval_s=config.compaction_interval_s,
             report=self.reports.append,
+            report_mended=self.mended.append,
         )
         self.client = InProcessClient(
             self.registry, self.committer, self.hub, arm=lambda: None, clock=time.time,

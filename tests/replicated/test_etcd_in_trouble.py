@@ -19,6 +19,7 @@ from tests.replicated.relay import Relay
 from tests.replicated.servers import Server, servers
 
 from sliceplane.api.errors import StatusError
+from sliceplane.shell.plane import report_mended_storage, report_storage
 
 
 @contextlib.contextmanager
@@ -198,3 +199,33 @@ async def test_health_is_red_as_long_as_a_full_etcd_takes_no_writes(tmp_path: Pa
             assert len(one.reports) == huge, "one line is enough"
     finally:
         member.kill()
+
+
+async def test_an_etcd_that_comes_back_is_no_error_in_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who is called for ``level=error`` shall not be called for a recovery."""
+    (member,) = make(tmp_path, 1)
+    member.start()
+    try:
+        await asyncio.to_thread(member.wait_ready)
+        async with servers(1, member.url) as (one,):
+            await one.put("a", "1")
+            member.kill()
+            await until_failing(one, failing=True)
+            problems = list(one.reports)
+            assert problems
+            member.start()
+            await asyncio.to_thread(member.wait_ready)
+            await until_failing(one, failing=False)
+            await one.put("a", "2")
+            assert one.mended[0] == "etcd answers again"
+            assert not [each for each in one.reports if "answers again" in each]
+    finally:
+        member.kill()
+    report_mended_storage("etcd answers again")
+    report_storage("etcd: gone")
+    good, bad = capsys.readouterr().err.splitlines()[-2:]
+    assert "level=info" in good
+    assert "etcd answers again" in good
+    assert "level=error" in bad

@@ -20,7 +20,9 @@ class Filling:
 
     def status(self) -> Any:
         return SimpleNamespace(
-            controllers=(SimpleNamespace(name="endpointslice-controller", synced=False),), staleness_s=self.staleness_s
+            informers=(),
+            controllers=(SimpleNamespace(name="endpointslice-controller", synced=False),),
+            staleness_s=self.staleness_s,
         )
 
 

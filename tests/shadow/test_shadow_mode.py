@@ -229,6 +229,38 @@ def kubeconfig_with_token(server: Server, token: str) -> str:
     )
 
 
+def test_beside_nobody_a_person_is_told_so_and_reads_each_difference_once(server: Server) -> None:
+    populate(server, PODS)
+    done = once(server)
+    assert done.returncode == 1, done.stderr
+    *rows, summary, nobody = done.stdout.splitlines()
+    assert nobody.startswith("Nobody seems to write EndpointSlices here")
+    # the Service kubernetes has no selector: it is compared, and nothing is due to it
+    assert summary.startswith("5 differences in 1 of 2 services after "), summary
+    assert rows[0].startswith("SERVICE")
+    assert len(rows) == len(set(rows)) == 1 + 5, "the slice is missing, and the endpoint of each Pod"
+    assert not [row for row in rows if " appeared " in row]
+
+
+def test_who_follows_a_cluster_without_controller_is_told_once_and_gets_no_table_of_the_lines_at_the_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    printed, ledger = Printed(None, to_stdout=False), Ledger(0.0)
+    found = [Difference(Kind.ENDPOINT_MISSING, "IPv4", f"Pod p{n}", "10.0.0.1", "(none)", f"p{n}") for n in range(3)]
+    ledger.observe("a/b", found, (), unrest=False, now=1.0)
+    ledger.confirm("a/b", ledger.due("a/b", 1.0), 1.0)
+    printed.news(ledger.take_news())
+    for now in (2.0, 3.0):
+        printed.look(ledger, summary_of(ledger, 4), now)
+    printed.end(ledger, summary_of(ledger, 4), 4.0, complete=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert [sum(f"Pod p{n}" in each for each in lines) for n in range(3)] == [1, 1, 1]
+    assert lines[-2] == "3 differences in 1 of 4 services after 1 comparison"
+    assert sum("Nobody seems" in each for each in lines) == 2, "when it shows, and in the summary"
+    ledger.managed = 1
+    assert not summary_of(ledger, 4).nobody
+
+
 def test_what_people_read() -> None:
     ledger = Ledger(5.0)
     found = [Difference(Kind.ZONE, "IPv4", f"Pod web-{n}", "a", "b" * 60, f"web-{n}") for n in range(3)]
@@ -274,6 +306,7 @@ def test_a_terminal_shows_a_picture_and_only_when_it_changed(
     printed.look(ledger, summary_of(ledger, 1), 4.0)
     first, second = capsys.readouterr().out.split("\x1b[H\x1b[2J")[1:]
     assert first.strip() == "no difference in 1 service after 0 comparisons"
+    assert "Nobody seems to write EndpointSlices here" in second
     assert second.startswith("1 difference in 1 service after 1 comparison")
     assert "a/b      ready  IPv4  Pod p  true  false   1s" in second
 

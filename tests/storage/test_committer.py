@@ -38,7 +38,9 @@ class Server:
         self.store: Store = kit.restore(backend)
         self.hub = Hub(self.store)
         self.reports: list[str] = []
-        self.committer = Committer(self.store, self.hub, backend, retention=retention, report=self.reports.append)
+        self.mended: list[str] = []
+        told = {"report": self.reports.append, "report_mended": self.mended.append}
+        self.committer = Committer(self.store, self.hub, backend, retention=retention, **told)
 
     async def put(self, key: Key, payload: str = "") -> Record:
         record = self.kit.put(self.store, key, payload)
@@ -137,7 +139,11 @@ async def test_a_full_disk_fails_all_that_wait_and_later_writes_succeed(medium, 
             await server.put(A)
         assert server.committer.failing == "the write was not stored: the disk is full"
         assert server.reports == ["the write was not stored: the disk is full"], "once, not for each write"
+        assert server.mended == []
         record = await server.put(A)
+        await server.put(A)
+        assert server.mended == ["writes are stored again"], "once, and not as a problem"
+        assert len(server.reports) == 1
         assert record.revision > late.revision
         assert server.committer.failing is None
         with pytest.raises(StatusError, match="disk is full"):

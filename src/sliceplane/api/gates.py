@@ -22,6 +22,9 @@ Release = tuple[int, int]
 
 NEWEST: Final[Release] = (1, 36)
 OLDEST: Final[Release] = (1, 16)
+#: the oldest cluster that our controllers and proxies run against: since then servers keep all that they write for
+#: Services of the same age (terminating endpoints since 1.22, hints since 1.24)
+OLDEST_CLUSTER: Final[Release] = (1, 24)
 
 ENDPOINT_SLICE: Final = "EndpointSlice"
 ENDPOINT_SLICE_PROXYING: Final = "EndpointSliceProxying"

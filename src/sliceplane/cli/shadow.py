@@ -56,23 +56,26 @@ def check_shadow_flags(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> 
 
 
 class Printed:
-    """A ``shell.shadow.Output``.  A picture on a terminal, lines elsewhere; JSON lines where they are wanted.
+    """A ``shell.shadow.Output``.  A picture on a terminal, lines elsewhere; JSON lines where they are wanted.  A run
+    that ends by itself (*once*) prints a table at its end, and no lines on the way: people read each difference once.
 
     A JSON line that cannot be written (a full disk) is lost, and the log says so once; watching goes on, and the next
     line is tried.  ``lost`` counts them."""
 
-    def __init__(self, json_lines: FileIO | None, *, to_stdout: bool) -> None:
+    def __init__(self, json_lines: FileIO | None, *, to_stdout: bool, once: bool = False) -> None:
         self._json = json_lines
         self._torn = False
         self.lost = 0
         self._quiet = to_stdout
         self._live = sys.stdout.isatty() and not to_stdout
+        self._once = once
+        self._said_nobody = False
         self._shown = ""
 
     @property
     def plain(self) -> bool:
         """Lines for people are wanted on stdout."""
-        return not self._live and not self._quiet
+        return not (self._live or self._quiet or self._once)
 
     def news(self, news: tuple[News, ...]) -> None:
         from sliceplane.shell.shadow_report import json_line, line
@@ -102,10 +105,13 @@ class Printed:
             self._torn = False
 
     def look(self, ledger: Ledger, summary: Summary, now: float) -> None:
+        from sliceplane.shell.shadow_report import NOBODY, table
+
+        if self.plain and summary.nobody and not self._said_nobody:
+            self._said_nobody = True
+            say(NOBODY)
         if not self._live:
             return
-        from sliceplane.shell.shadow_report import table
-
         picture = f"{summary.text}\n\n{table(ledger.standing(), now, width=screen_width())}"
         if picture != self._shown:
             self._shown = picture
@@ -118,9 +124,10 @@ class Printed:
         self.json(json_summary(summary, now))
         if self._quiet:
             return
-        found = table(ledger.standing(), now, sys.maxsize, screen_width())
+        shown = self._live or self._once
+        found = table(ledger.standing(), now, sys.maxsize, screen_width()) if shown else ""
         if found:
-            say(found)
+            say(f"{_CLEAR if self._live else ''}{found}")
         say(summary.text if complete else f"NOT everything was compared: {summary.text}")
 
 
@@ -136,7 +143,7 @@ def run_shadow(
         click.echo(f"Error: --shadow-output {target}: {error.strerror}", err=True)
         return TROUBLE
     try:
-        output = Printed(lines, to_stdout=to_stdout)
+        output = Printed(lines, to_stdout=to_stdout, once=once_timeout_s is not None)
         code = run(_run(connection, config, flags, output, once_timeout_s))
         if not output.lost:
             return code

@@ -11,6 +11,9 @@ _logger = logging.getLogger("sliceplane.client")
 class StandardLog:
     """See ``shell.reflect.Log``.  Values follow the event as ``name=value``."""
 
+    def info(self, event: str, **values: Any) -> None:
+        self._write(logging.INFO, event, values)
+
     def warning(self, event: str, **values: Any) -> None:
         self._write(logging.WARNING, event, values)
 

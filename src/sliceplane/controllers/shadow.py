@@ -122,6 +122,7 @@ class ShadowController:
             case EndpointSlice():
                 assert old is None or isinstance(old, EndpointSlice), f"{old!r} became an EndpointSlice"
                 assert new is None or isinstance(new, EndpointSlice), f"an EndpointSlice became {new!r}"
+                self._ledger.managed += _is_managed(new) - _is_managed(old)
                 for key in (*self._engine.on_slice(old, new), *self._note_unlabelled(old, new)):
                     self._add(key, now)
             case unexpected:
@@ -317,6 +318,10 @@ def _answers(done: Done) -> _Versions:
         elif answer:
             found[read.resource.key, read.name] = decode(answer, Object).metadata.resource_version
     return found
+
+
+def _is_managed(observed: EndpointSlice | None) -> bool:
+    return observed is not None and (observed.metadata.labels or {}).get(LABEL_MANAGED_BY) == MANAGED_BY_CONTROLLER
 
 
 def _unlabelled_of(observed: EndpointSlice | None) -> str:

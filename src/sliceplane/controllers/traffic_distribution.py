@@ -10,7 +10,8 @@ that move with every Pod, a change is looked at after ``SETTLE_S``, and a node i
 rolling update of a Service whose hints stay costs no write at all.
 
 *Honored* compares with a **goal**: the newest revision of the Service's slices at some moment.  When all nodes hold it,
-the next goal is set; slices that change all the time do not make it false, nodes that stay behind do.
+the next goal is set; slices that change all the time do not make it false, nodes that stay behind do.  They are named,
+a few of them; so are those whose proxy stopped (``controllers.node_progress``), for their kernels go on with old rules.
 """
 
 from __future__ import annotations
@@ -253,8 +254,9 @@ class TrafficDistributionController(KeyedController):
             goal = self._goals[key] = _Goal(newest, now)
             lag = self._progress.lag(newest, now)
         self.enqueue_after(key, BEHIND_PERIOD_S if lag.behind or another else PERIOD_S, now)
-        if not lag.nodes or not newest:
-            return Verdict(HONORED, "Unknown", "NoReports", "no node proxy reports which EndpointSlices it holds")
+        if not lag.reporting or not newest:
+            text = "no node proxy reports which EndpointSlices it holds"
+            return Verdict(HONORED, "Unknown", "NoReports", f"{text}: {lag.text}" if lag.behind else text)
         if not lag.behind and not another:
             return Verdict(HONORED, "True", "NodesUpToDate", "every node proxy that reports holds the EndpointSlices")
         if now - goal.since < GRACE_S:
@@ -263,7 +265,7 @@ class TrafficDistributionController(KeyedController):
                 return Verdict(HONORED, known.status, known.reason, known.message)
             return Verdict(HONORED, "Unknown", "NodesCatchUp", "not every node proxy holds the EndpointSlices yet")
         text = f"{lag.behind} of {lag.nodes} nodes do not hold the EndpointSlices of {format_time(goal.since)} yet"
-        return Verdict(HONORED, "False", "NodesBehind", text)
+        return Verdict(HONORED, "False", "NodesBehind", f"{text}: {lag.text}" if lag.behind else text)
 
     def check(self) -> None:
         super().check()

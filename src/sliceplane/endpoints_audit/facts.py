@@ -40,10 +40,12 @@ class Writer(Fact, frozen=True, gc=False, kw_only=True):
 
 
 class ServiceFacts(Fact, frozen=True, gc=False, kw_only=True):
-    """``address_bytes``: the length of addresses of the primary family; 0 where the Service does not say."""
+    """``address_bytes``: the length of addresses of the primary family; 0 where the Service does not say.
+    ``named_ports``: target ports that Pods must have by name."""
 
     role: ServiceRole
     address_bytes: int
+    named_ports: tuple[str, ...] = ()
 
 
 class EndpointsFacts(Fact, frozen=True, gc=False, kw_only=True):
@@ -60,10 +62,13 @@ class EndpointsFacts(Fact, frozen=True, gc=False, kw_only=True):
 
 
 class SliceFacts(Fact, frozen=True, gc=False, kw_only=True):
+    """``portless``: it has no port, which its addresses have then neither."""
+
     name: str
     manager: str
     addresses: bytes
     writers: tuple[Writer, ...]
+    portless: bool = False
 
     @property
     def mirrored(self) -> bool:
@@ -76,11 +81,14 @@ def service_facts(found: WireService) -> ServiceFacts:
         role: ServiceRole = "external name"
     else:
         role = "selecting" if spec.selector else "without selector"
+    targets = {each.target_port for each in spec.ports or () if isinstance(each.target_port, str)}
+    named = tuple(intern(name) for name in sorted(targets))
     families = spec.ip_families or ()
     if families:
-        return ServiceFacts(role=role, address_bytes=_ADDRESS_BYTES.get(families[0], 0))
+        return ServiceFacts(role=role, address_bytes=_ADDRESS_BYTES.get(families[0], 0), named_ports=named)
     address = parse_lenient(spec.cluster_ip)
-    return ServiceFacts(role=role, address_bytes=0 if address is None else _ADDRESS_BYTES[family(address)])
+    length = 0 if address is None else _ADDRESS_BYTES[family(address)]
+    return ServiceFacts(role=role, address_bytes=length, named_ports=named)
 
 
 def endpoints_facts(found: WireEndpoints) -> EndpointsFacts:
@@ -124,6 +132,7 @@ def slice_facts(found: WireSlice) -> tuple[str, SliceFacts]:
         manager=intern(labels.get(LABEL_MANAGED_BY, "")),
         addresses=b"" if found.address_type == "FQDN" else pack(_slice_entries(found)),
         writers=_writers(found.metadata),
+        portless=not found.ports,
     )
     return f"{found.metadata.namespace}/{labels.get(LABEL_SERVICE_NAME, '')}", facts
 

@@ -49,6 +49,7 @@ class Kind(Enum):
     DEAD_MIRROR = "dead-mirror"
     DOUBLED = "doubled"
     FOREIGN_WRITER = "foreign-writer"
+    NO_PORT = "no-port"
     UNMIRRORED = "unmirrored"
     OWN_WRITER = "own-writer"
     LOCK = "lock"
@@ -107,6 +108,14 @@ _TRAITS: Final = {
         "object has a second writer",
         "objects have a second writer",
     ),
+    Kind.NO_PORT: Traits(
+        "Pods without the port that their Service names: slices have them without a port, Endpoints not at all",
+        "Correct the Service's targetPort, or name the port in the containers; both controllers do what they should.",
+        "Service names a port that Pods lack",
+        "Services name a port that Pods lack",
+        blocks=False,
+        fleeting=True,
+    ),
     Kind.UNMIRRORED: Traits(
         "Endpoints that are not to be mirrored: only their readers see these addresses",
         "Write the addresses to EndpointSlices too, or take the label skip-mirror away.",
@@ -153,6 +162,12 @@ def judge(
     """In the order of ``Kind``.  *slices* in any order."""
     ordered = sorted(slices, key=lambda each: each.name)
     found = list(_slice_problems(service, endpoints, ordered))
+    lacking = _without_port(service, [each for each in ordered if each.manager == MANAGED_BY_CONTROLLER])
+    if service is not None and lacking:
+        names = _some([f'"{name}"' for name in service.named_ports])
+        found.append(
+            (Kind.NO_PORT, f"{_count(len(lacking))} ({_spell(lacking)}), no container port has the name {names}")
+        )
     if endpoints is not None:
         if endpoints.lock is not None:
             found.append((Kind.LOCK, endpoints.lock))
@@ -177,7 +192,8 @@ def _endpoints_problems(
     made_for_it = selecting or endpoints.reverse
     counted = _counterparts(selecting, endpoints, slices)
     # Endpoints that were made for a Service have one family
-    difference = _compare(endpoints, counted, service.address_bytes if made_for_it else 0)
+    left_out = _without_port(service, counted) if made_for_it else frozenset()
+    difference = _compare(endpoints, counted, service.address_bytes if made_for_it else 0, left_out)
     full = endpoints.count >= ADDRESSES_MAX and difference.only_slices
     truncated = endpoints.capacity == TRUNCATED or bool(full)
     if truncated:
@@ -260,8 +276,23 @@ class _Difference:
         return "; ".join(f"{_count(len(which))} {what} ({_spell(which)})" for which, what in parts if which)
 
 
-def _compare(endpoints: EndpointsFacts, slices: list[SliceFacts], address_bytes: int) -> _Difference:
-    """*address_bytes*: the one family to compare; 0: all.
+def _without_port(service: ServiceFacts | None, slices: Iterable[SliceFacts]) -> frozenset[Packed]:
+    """Addresses of Pods that have none of the ports which the Service asks for by name: they are in a slice without
+    ports, and in Endpoints, which have an address for each port, not at all."""
+    if service is None or service.role != "selecting" or not service.named_ports:
+        return frozenset()
+    lacking: set[Packed] = set()
+    served: set[Packed] = set()
+    for each in slices:
+        listed = (address for address, state in unpack(each.addresses) if state != LEAVING)
+        (lacking if each.portless else served).update(listed)
+    return frozenset(lacking - served)
+
+
+def _compare(
+    endpoints: EndpointsFacts, slices: list[SliceFacts], address_bytes: int, left_out: frozenset[Packed]
+) -> _Difference:
+    """*address_bytes*: the one family to compare; 0: all.  *left_out*: addresses that Endpoints need not have.
 
     An address that one side has both ready and not (two Pods on one host, say) is not compared in that.
     """
@@ -271,7 +302,7 @@ def _compare(endpoints: EndpointsFacts, slices: list[SliceFacts], address_bytes:
     certain = ({READY}, {WAITING})
     return _Difference(
         frozenset(left.keys() - right.keys()),
-        frozenset(right.keys() - left.keys()),
+        frozenset(right.keys() - left.keys() - left_out),
         frozenset(a for a in both if left[a] in certain and right[a] in certain and left[a] != right[a]),
     )
 

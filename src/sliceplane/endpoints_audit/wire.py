@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from sliceplane.api.core import EndpointSubset, ServiceSpec
-from sliceplane.api.discovery import Endpoint
+from sliceplane.api.discovery import Endpoint, EndpointPort
 from sliceplane.api.meta import Projection
 
 _ABSENT: Final = msgspec.Raw()
@@ -61,6 +61,7 @@ class WireSlice(Projection, frozen=True, kw_only=True):
     metadata: Metadata = Metadata()
     address_type: str = ""
     endpoints: tuple[Endpoint, ...] | None = None
+    ports: tuple[EndpointPort, ...] | None = None
 
 
 class LockRecord(Projection, frozen=True, kw_only=True):

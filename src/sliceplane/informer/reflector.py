@@ -26,6 +26,8 @@ What the machine promises, and how:
   a server that is behind it is silent, too.
 - **An accepted watch is news.**  A server that opens a watch at our version would send at once what came after it; so
   a stream that stays quiet for ``SETTLED_S`` says that the cache was current when it was opened.
+- **What can be done without is.**  Where a cluster lacks a kind of ``api.dispensable``, or keeps it from us, the cache
+  counts as filled with nothing (or with what it had) and as current, and is looked for again every ``ABSENT_PERIOD_S``.
 - **No tight loop.**  Each failure backs off, and a watch without news that ends within ``SHORT_WATCH_S`` is a failure.
 
 Lists ask for the most recent state (no resourceVersion) rather than for "any cached state" (``"0"``, as client-go
@@ -44,6 +46,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
+from sliceplane.api.dispensable import is_done_without
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object
 from sliceplane.informer.answers import bookmark_version, is_bad_version, is_expired, is_overload, status_of
@@ -72,6 +75,10 @@ RETRY_AFTER_MAX_S = 300
 BARREN_WATCHES_MAX = 2
 #: so many expired continue tokens in a row, and the next list is asked for whole
 EXPIRED_PAGES_MAX = 2
+
+
+#: how soon a kind that this cluster does not have is looked for again: it comes with an upgrade, or with a role
+ABSENT_PERIOD_S = 300.0
 
 
 class Phase(Enum):
@@ -133,8 +140,10 @@ class Reflector(Generic[T]):
         self.cache = cache
         self.counters = Counters()
         self.phase = Phase.NEW
-        #: the cache has been filled by a complete list
+        #: the cache has been filled by a complete list, or there is none to be had and none is needed
         self.synced = False
+        #: why we do without this kind at the moment
+        self.absent: StatusError | None = None
         #: why the last list or watch failed, and when; ``None`` once things go well again
         self.last_error: tuple[StatusError, float] | None = None
         self._rng = rng
@@ -181,8 +190,10 @@ class Reflector(Generic[T]):
         """Seconds since the cache was last known to be what the server held; ``math.inf`` before the first list.
 
         A quiet and healthy watch stays below ``idle_timeout_s`` and a little; more means that the server has not been
-        heard of.
+        heard of.  What we do without is never stale.
         """
+        if self.absent is not None:
+            return 0.0
         return max(now - max(self._current_at, self._quiet_since(now)), 0.0)
 
     @property
@@ -228,6 +239,9 @@ class Reflector(Generic[T]):
     def on_list_failed(self, error: StatusError, now: float) -> None:
         """``StartList`` got no page (``api.errors.unreachable`` if it got no answer)."""
         assert self.phase is Phase.LISTING, f"a list failed when {self.phase}"
+        if is_done_without(self.cache.resource, error):
+            self._do_without(error, now)
+            return
         if self._list_token and not is_expired(error) and error.code != 400:
             # The pages so far are still good: the token names the version that they are of.
             self._fail(error, now)
@@ -241,7 +255,7 @@ class Reflector(Generic[T]):
         assert self.phase is Phase.WATCHING, f"a watch opened when {self.phase}"
         self._watch_began = self._watch_opened_at = now
         self._deadline = now + self._idle_timeout_s
-        self.last_error = None
+        self.last_error = self.absent = None
 
     def on_watch_event(self, kind: str, body: bytes, now: float) -> None:
         """One message of the stream, ``kind`` as sent: ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
@@ -263,6 +277,9 @@ class Reflector(Generic[T]):
         """The stream ended, or never opened.  *error* ``None``: it ended cleanly."""
         assert self.phase is Phase.WATCHING, f"a watch ended when {self.phase}"
         self._leave_watch(now)
+        if error is not None and is_done_without(self.cache.resource, error):
+            self._do_without(error, now)
+            return
         if error is None and not self._watch_moved and now - self._watch_began < SHORT_WATCH_S:
             error = internal("a watch ended within a second and without news")
         if error is None:
@@ -332,7 +349,7 @@ class Reflector(Generic[T]):
         self._expired_pages = self._barren = self._silent = 0
         self._version, self._list_version, self._list_token = self._list_version, "", ""
         self.synced = True
-        self.last_error = None
+        self.last_error = self.absent = None
         self._current_at = max(self._current_at, self._list_began)
         self._begin_watch(now)
 
@@ -440,6 +457,16 @@ class Reflector(Generic[T]):
         self._deadline = now + delay
         self.phase = Phase.WAITING
 
+    def _do_without(self, error: StatusError, now: float) -> None:
+        """What the cache has stays: nobody says that it is wrong."""
+        self._pages = []
+        self._list_version = self._list_token = self._version = ""
+        self.synced = True
+        self.absent = error
+        self.last_error = None
+        self._deadline = now + ABSENT_PERIOD_S + self._rng.uniform(0.0, 0.1 * ABSENT_PERIOD_S)
+        self.phase = Phase.WAITING
+
     def check(self) -> None:
         """Assert every invariant.  O(cache)."""
         self.cache.check()
@@ -451,4 +478,7 @@ class Reflector(Generic[T]):
             assert self._deadline is not None, "whoever waits, waits for something"
         if self.phase is Phase.LISTING:
             assert self._deadline is None, "the shell bounds the time of a list"
+        if self.absent is not None:
+            assert self.synced, "who does without waits for nothing"
+            assert self.last_error is None, "to do without is no error"
         assert bool(self._list_token) <= bool(self._list_version), "a token belongs to a list"

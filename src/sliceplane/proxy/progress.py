@@ -26,7 +26,7 @@ ANNOTATION_REVISION: Final = "sliceplane.dev/endpointslices-revision"
 
 CHANGED_PERIOD_S: Final = 10.0
 IDLE_PERIOD_S: Final = 30.0
-#: a proxy that was not heard of for so long is gone
+#: a proxy that was not heard of for so long has stopped, or its node is gone
 LEASE_DURATION_S: Final = 90
 
 

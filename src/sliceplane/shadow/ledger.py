@@ -51,6 +51,8 @@ class Ledger:
         self.version = 0
         #: comparisons and confirmations, for metrics
         self.compared = 0
+        #: EndpointSlices there are that say that the controller beside us manages them
+        self.managed = 0
         self.confirmations = {"confirmed": 0, "behind": 0, "failed": 0}
 
     def begin(self) -> None:
@@ -58,6 +60,7 @@ class Ledger:
         self._pending.clear()
         self._standing.clear()
         self._beyond.clear()
+        self.managed = 0
         self.version += 1
 
     # -- for the controller -----------------------------------------------------------------------------
@@ -132,6 +135,11 @@ class Ledger:
         for key in sorted(self._standing):
             for each, since in sorted(self._standing[key].items()):
                 yield Standing(key, each, since)
+
+    @property
+    def differing(self) -> int:
+        """Services of which a difference stands."""
+        return len(self._standing)
 
     def kinds(self) -> dict[str, dict[Kind, int]]:
         """How many differences of each kind stand, by service."""

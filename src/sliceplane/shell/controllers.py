@@ -8,7 +8,6 @@ filled and how stale they are.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import socket
 from collections.abc import Callable
@@ -35,6 +34,7 @@ from sliceplane.shell.client.base import Client
 from sliceplane.shell.client.fenced import FencedClient
 from sliceplane.shell.election import Candidate
 from sliceplane.shell.host import ControllerHost
+from sliceplane.shell.host.freshness import stale, unfilled
 from sliceplane.shell.reflect import loop_clock
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ USER_NAME = "system:kube-controller-manager"
 LEASE_NAME = "sliceplane-controllers"
 #: who they are in managedFields, as in any cluster
 FIELD_MANAGER = "kube-controller-manager"
-#: caches older than this make the plane not ready: informers hear from the server at least every minute
-STALENESS_S_MAX = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +185,14 @@ class ControllerService:
         if self._settled:
             return ""
         if self._host is not None:
-            why = _unsynced(self._host)
+            why = unfilled(self._host.status())
         else:
             why = "" if self._candidate is not None and self._candidate.holder else "nobody is known to lead"
         self._settled = self._elect and not why
         return why
 
     def _complaint(self) -> str:
-        return self._filling() or (stale(self._host) if self._host is not None else "")
+        return self._filling() or (stale(self._host.status()) if self._host is not None else "")
 
     async def drain(self) -> None:
         """Another server's controllers may work from now on.  Those that nobody would follow go on to the end."""
@@ -206,22 +204,3 @@ class ControllerService:
         await self.drain()
         if self._host is not None:
             await self._host.close()
-
-
-def complaint(host: ControllerHost) -> str:
-    """Why the controllers are not ready; "" if they are."""
-    return _unsynced(host) or stale(host)
-
-
-def stale(host: ControllerHost) -> str:
-    """How old the oldest filled cache is, if that is too old."""
-    staleness_s = host.status().staleness_s
-    if STALENESS_S_MAX < staleness_s < math.inf:
-        return f"a cache was last known current {staleness_s:.0f} s ago"
-    return ""
-
-
-def _unsynced(host: ControllerHost) -> str:
-    """Whose caches have not seen the whole state yet; "" if nobody's."""
-    behind = sorted(controller.name for controller in host.status().controllers if not controller.synced)
-    return f"caches of {', '.join(behind)} are not filled" if behind else ""

@@ -35,6 +35,7 @@ from sliceplane.controllers.base import EventNote, Watched
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
+from sliceplane.proxy.damage import Damage
 from sliceplane.proxy.endpoints import differences
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.plane import Plane, PlaneConfig
@@ -91,6 +92,8 @@ class ProxyHealth:
     node_leaving: bool = False
     #: twice the period at which rules are looked at (reference A11)
     timeout_s: float = HEALTH_TIMEOUT_S
+    #: what happened lately that somebody should look into, though all is well
+    warnings: tuple[str, ...] = ()
 
     @property
     def last_success(self) -> float | None:
@@ -165,6 +168,7 @@ class NodeProxy:
         self._doubt = asyncio.Event()
         #: families whose tables somebody may have changed since they were written
         self._suspects: set[Family] = set()
+        self._damage = Damage()
         self._written = {plane.family: asyncio.Event() for plane in self._planes}
         self._refusals: dict[Family, str] = {}
         self._consequences = {
@@ -310,9 +314,8 @@ class NodeProxy:
                 reasons.append(f"a change has been waiting for its {family} rules for {waiting:.0f} s")
         age = self._inputs.staleness_s() if self._inputs is not None else None
         leaving = self._is_node_leaving()
-        return ProxyHealth(
-            not reasons, self._gate.is_set(), families, age, tuple(reasons), leaving, self._health_timeout_s
-        )
+        told = (tuple(reasons), leaving, self._health_timeout_s, self._damage.warnings(now))
+        return ProxyHealth(not reasons, self._gate.is_set(), families, age, *told)
 
     async def unanswered(self) -> str:
         """Why what we know may be old: a sentence; "" if the API server answers.  Takes up to *api_timeout_s*."""
@@ -398,6 +401,8 @@ class NodeProxy:
         now = self._clock()
         period_s = SUSPECT_PERIOD_S if plane.family in self._suspects else WHOLE_TABLE_PERIOD_S
         if not present:
+            if not self._damage.on_gone(plane.family, now):
+                return  # being written, or refused: the back-off counts
             _log.warning("our rules are gone, they are written anew", family=plane.family)
         elif now - plane.written_whole_at < period_s:
             return
@@ -439,6 +444,7 @@ class NodeProxy:
         except KernelError as error:
             self._refusals[plane.family] = str(error)
             plane.on_failure(self._clock())
+            await self._look_at_rules(plane)  # before the next try brings them back
             self._doubt.set()  # what befell this table may have befallen the other one
             failures = plane.freshness.failures
             _log.error(
@@ -449,6 +455,10 @@ class NodeProxy:
             seconds = self._clock() - started
             self.samples.on_write(plane.family, seconds, full=transaction.full, failed=failed)
         plane.on_success(self._clock())
+        if transaction.full and self._damage.on_whole(plane.family, self._clock()):
+            times = self._damage.times(plane.family)
+            self.samples.on_put_back(plane.family, times)
+            _log.info("our rules were gone and are back", family=plane.family, times=times)
         self._on_held(plane)
         self._written[plane.family].set()
         await self._consequences[plane.family].on_written(full=transaction.full)

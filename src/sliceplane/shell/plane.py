@@ -291,6 +291,7 @@ class Plane:
             self.hub,
             backend,
             report=report_storage,
+            report_mended=report_mended_storage,
             retention=Retention(keep_s=self.config.history_keep_s),
             on_batch=self.observe_batch(),
             on_aborted=lambda: self.registry.on_aborted(),  # noqa: PLW0108  # the registry is made later
@@ -450,6 +451,11 @@ class Plane:
 
 def report_storage(sentence: str) -> None:
     _log.error("storage", problem=sentence)
+
+
+def report_mended_storage(sentence: str) -> None:
+    """What was reported is over: nobody shall be called for it."""
+    _log.info("storage is well again", news=sentence)
 
 
 def _complaint(committer: Committer | ReplicatedCommitter) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sliceplane.api.dispensable import is_done_without
 from sliceplane.api.errors import StatusError
 from sliceplane.controllers.base import Watched
 from sliceplane.shell.client.base import Reader
@@ -28,7 +29,7 @@ async def check_readable(reader: Reader, wanted: Iterable[Watched]) -> None:
         try:
             await reader.list(each.resource, namespace=each.namespace, limit=1)
         except StatusError as error:
-            if error.code in _FINAL:
+            if error.code in _FINAL and not is_done_without(each.resource, error):
                 refused[each.resource.plural] = error
     if refused:
         first = next(iter(refused.values()))

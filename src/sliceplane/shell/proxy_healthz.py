@@ -9,6 +9,8 @@ sending traffic to stale endpoints.
 ``/healthz`` alone is 503, too, while the Node is about to go (``nodeEligible`` false): load balancers shall look
 elsewhere, but nobody shall restart the proxy for it.
 
+``warnings`` are what happened lately and is mended, such as rules that somebody else deleted; they turn nothing red.
+
 The metrics address has ``/metrics``, ``/proxyMode`` and a ``/healthz`` that says that the process lives.
 """
 
@@ -49,6 +51,7 @@ def health_document(health: ProxyHealth, now: float, unanswered: str = "") -> di
         "currentTime": format_micro_time(now),
         "healthy": health.healthy and not unanswered,
         "reasons": reasons,
+        "warnings": list(health.warnings),
         "synced": health.synced,
         "inputStalenessSeconds": _seconds(health.input_staleness_s),
         "status": {family: _family(freshness, now, health.timeout_s) for family, freshness in health.families},

@@ -135,7 +135,8 @@ class Inputs:
     def _heard_s(self) -> float:
         """How long ago any watch brought something."""
         selected = [each.informer for each in self._selections.values()]
-        return min((informer.staleness() for informer in (*self._informers, *selected)), default=math.inf)
+        watching = [each for each in (*self._informers, *selected) if not each.absent]
+        return min((informer.staleness() for informer in watching), default=math.inf)
 
     async def unanswered(self) -> str:
         """Why the server cannot be believed to have told us everything; "" if it answers."""

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 from sliceplane.api import codec
 from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.dispensable import is_done_without
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services
@@ -36,9 +37,6 @@ _NEIGHBOURS: Final = (
     "ServiceExport",
     "VirtualService",
 )
-#: read if the cluster has them and lets us: before 1.33 there was no stable API of them
-_OPTIONAL: Final = (ServiceCIDRs,)
-_NOT_TO_BE_HAD: Final = (403, 404)
 
 
 class RenderError(Exception):
@@ -114,7 +112,7 @@ async def objects_from(client: Client, node_name: str) -> Objects:
         try:
             page = await client.list(resource, label_selector=selectors.get(resource.key, ""))
         except StatusError as error:
-            if resource in _OPTIONAL and error.code in _NOT_TO_BE_HAD:
+            if is_done_without(resource, error):
                 continue
             raise
         found += [codec.decode(item, projection) for item in page.items]

@@ -38,6 +38,7 @@ class ProxySamples:
         self._queued: dict[str, float] = {}
         self._without_local: dict[tuple[str, str], int] = {}
         self._unserved: dict[str, int] = {}
+        self._put_back: dict[str, int] = {}
         self._health: dict[tuple[str, int], int] = {}
         self.endpoint_changes = self.service_changes = 0
         self.endpoint_changes_pending = self.service_changes_pending = 0
@@ -79,6 +80,10 @@ class ProxySamples:
     def on_claims(self, family: IPFamily, unserved: int) -> None:
         """How many Services do not get all that they ask for."""
         self._unserved[family] = unserved
+
+    def on_put_back(self, family: IPFamily, times: int) -> None:
+        """How often rules that were gone were written anew, until now."""
+        self._put_back[family] = times
 
     def on_conntrack(self, family: IPFamily, seconds: float, deleted: int) -> None:
         _observe(self._conntrack, family, SYNC_BUCKETS, seconds)
@@ -136,6 +141,17 @@ class ProxySamples:
                 "Services that ask for addresses or node ports that are another's, or for more than the bounds.",
                 ("ip_family",),
                 _samples(self._unserved),
+            )
+        )
+        # from the first write on, so that a rise from 0 can be seen
+        put_back = {family: self._put_back.get(family, 0) for family in self._last}
+        made.append(
+            Family(
+                "sliceplane_proxy_rules_put_back_total",
+                "counter",
+                "Times that our rules were gone from the kernel and were written anew.",
+                ("ip_family",),
+                _samples(put_back),
             )
         )
         ways = tuple(Sample((way,), count) for way, count in sorted(self._ways.items()))

@@ -39,6 +39,7 @@ _log = get_logger("informer")
 class Log(Protocol):
     """Where an informer tells of failures; ours, or that of a program which we are a library in."""
 
+    def info(self, event: str, **values: Any) -> None: ...
     def warning(self, event: str, **values: Any) -> None: ...
     def error(self, event: str, **values: Any) -> None: ...
 
@@ -106,6 +107,11 @@ class Informer(Generic[T]):
         """Why nobody tells us of changes at the moment: a list or watch failed and no watch was opened since; "" if one
         is open or being opened for the first time."""
         return self._lost
+
+    @property
+    def absent(self) -> bool:
+        """The cluster lacks this kind or keeps it from us, and we do without."""
+        return self.reflector.absent is not None
 
     async def wait_synced(self) -> None:
         await self._synced.wait()
@@ -225,10 +231,16 @@ class Informer(Generic[T]):
     def _failed(self, event: str, error: StatusError | Unreachable | TimeoutError) -> None:
         told = error if isinstance(error, StatusError) else no_answer(error)
         self._lost = str(told)
+        was_absent = self.absent
         if self.reflector.phase is Phase.LISTING:
             self.reflector.on_list_failed(told, self._clock())
         elif self.reflector.phase is Phase.WATCHING:
             self.reflector.on_watch_ended(self._clock(), told)
+        if self.absent:
+            self._lost = ""
+            if not was_absent:  # once, not at each look for it
+                self._log.info("this cluster has none of these for us, we do without", **self._named, error=str(told))
+            return
         due = self.reflector.next_deadline() or self._clock()
         wait = round(due - self._clock(), 1)
         self._log.warning(event, **self._named, error=str(told), reason=told.reason, retry_in_s=wait)

@@ -18,8 +18,8 @@ from sliceplane.kit.samples import Family
 from sliceplane.shadow.ledger import Ledger, News
 from sliceplane.shell.client.base import Reader
 from sliceplane.shell.client.readonly import ReadOnlyClient
-from sliceplane.shell.controllers import STALENESS_S_MAX, complaint
 from sliceplane.shell.host import ControllerHost
+from sliceplane.shell.host.freshness import complaint, stuck
 from sliceplane.shell.pages import Page, PageMaker
 from sliceplane.shell.reflect import loop_clock
 from sliceplane.shell.shadow_report import Summary, summary_of
@@ -124,11 +124,9 @@ class ShadowRun:
         return {"/healthz": self._live, "/livez": self._live, "/readyz": self._ready}
 
     def _live(self) -> Page:
-        status = self._host.status()
-        if not status.synced or status.staleness_s <= 2 * STALENESS_S_MAX:
-            return Page(b"ok\n")
-        return Page(f"a cache was last known current {status.staleness_s:.0f} s ago\n".encode(), healthy=False)
+        why = stuck(self._host.status())
+        return Page(f"{why}\n".encode(), healthy=False) if why else Page(b"ok\n")
 
     def _ready(self) -> Page:
-        why = complaint(self._host)
+        why = complaint(self._host.status())
         return Page(f"{why}\n".encode(), healthy=False) if why else Page(b"ok: shadow\n")

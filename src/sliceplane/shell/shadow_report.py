@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from sliceplane.api.discovery import LABEL_MANAGED_BY, MANAGED_BY_CONTROLLER
 from sliceplane.kit import columns
 from sliceplane.kit.times import format_micro_time
 from sliceplane.shadow.ledger import Ledger, News, Standing
@@ -15,25 +16,39 @@ from sliceplane.shadow.ledger import Ledger, News, Standing
 TABLE_ROWS_MAX = 30
 #: a value longer than this is cut in tables; JSON lines have all of it
 CELL_CHARACTERS_MAX = 48
+#: what follows from a summary without a single slice
+NOBODY = (
+    f"Nobody seems to write EndpointSlices here: none has {LABEL_MANAGED_BY}={MANAGED_BY_CONTROLLER}.  Does an"
+    " EndpointSlice controller run?"
+)
 HEADER = ("SERVICE", "KIND", "TYPE", "WHERE", "OURS", "THEIRS", "FOR")
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Where a run stands.  ``pending``: differences within the grace period; ``beyond``: only counted."""
+    """Where a run stands.  ``differing``: services of which a difference stands; ``pending``: differences within the
+    grace period; ``beyond``: only counted; ``managed``: slices there are of the controller that is compared."""
 
     services: int
+    differing: int
     comparisons: int
     differences: int
     pending: int
     beyond: int
+    managed: int
 
     @property
     def text(self) -> str:
         found = _count(self.differences + self.beyond, "difference") if self.differences else "no difference"
         waiting = f", {self.pending} younger than the grace period" if self.pending else ""
-        where = f"{_count(self.services, 'service')} after {_count(self.comparisons, 'comparison')}"
-        return f"{found} in {where}{waiting}"
+        some = f"{self.differing} of " if self.differences and self.differing != self.services else ""
+        where = f"{some}{_count(self.services, 'service')} after {_count(self.comparisons, 'comparison')}"
+        return f"{found} in {where}{waiting}{f'{chr(10)}{NOBODY}' if self.nobody else ''}"
+
+    @property
+    def nobody(self) -> bool:
+        """Services lack what is due to them, and no slice says that a controller made it."""
+        return bool(self.differences) and not self.managed
 
 
 def rows(standing: Iterable[Standing], now: float) -> list[tuple[str, ...]]:
@@ -97,7 +112,9 @@ def json_summary(summary: Summary, now: float) -> bytes:
 
 def summary_of(ledger: Ledger, services: int) -> Summary:
     standing: Sequence[Standing] = tuple(ledger.standing())
-    return Summary(services, ledger.compared, len(standing), ledger.pending, ledger.beyond)
+    return Summary(
+        services, ledger.differing, ledger.compared, len(standing), ledger.pending, ledger.beyond, ledger.managed
+    )
 
 
 def _count(number: int, what: str) -> str:

@@ -47,7 +47,7 @@ class SharedStorage:
 
     def attach(self, plane: Plane) -> tuple[Store, Hub, ReplicatedCommitter]:
         """The parts of *plane* that rest on what was read."""
-        from sliceplane.shell.plane import report_storage
+        from sliceplane.shell.plane import report_mended_storage, report_storage
 
         assert self._snapshot is not None, "what was read is used once"
         snapshot, self._snapshot = self._snapshot, None
@@ -66,6 +66,7 @@ class SharedStorage:
             retention=Retention(keep_s=plane.config.history_keep_s),
             compaction_interval_s=self._config.compaction_interval_s,
             report=report_storage,
+            report_mended=report_mended_storage,
             on_batch=plane.observe_batch(),
         )
         self._add_metrics(plane, committer)

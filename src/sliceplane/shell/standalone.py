@@ -19,10 +19,11 @@ from sliceplane.kit.samples import Family
 from sliceplane.shell.client.base import Client
 from sliceplane.shell.client.fenced import FencedClient
 from sliceplane.shell.client_metrics import leader_family
-from sliceplane.shell.controllers import STALENESS_S_MAX, Entry, complaint
+from sliceplane.shell.controllers import Entry
 from sliceplane.shell.election import Candidate
 from sliceplane.shell.events import EventRecorder
 from sliceplane.shell.host import ControllerHost
+from sliceplane.shell.host.freshness import complaint, stuck
 from sliceplane.shell.host.host import HostStatus
 from sliceplane.shell.pages import Page
 from sliceplane.shell.preflight import check_readable
@@ -77,7 +78,7 @@ class Standalone:
     async def wait_ready(self) -> str:
         """Until the caches are filled, or until another instance is seen to lead; a line that says which."""
         while True:
-            if self._host is not None and not complaint(self._host):
+            if self._host is not None and not complaint(self._host.status()):
                 return "leading"
             if self._candidate is not None and not self._candidate.leading and self._candidate.holder:
                 return f"standby leader={self._candidate.holder}"
@@ -110,15 +111,13 @@ class Standalone:
         return math.inf if self._host is None else self._host.status().staleness_s
 
     def _live(self) -> Page:
-        """Stale caches are somebody else's fault at first; a restart helps if they stay so."""
-        status = None if self._host is None else self._host.status()
-        if status is None or not status.synced or status.staleness_s <= 2 * STALENESS_S_MAX:
-            return Page(b"ok\n")
-        return Page(f"a cache was last known current {status.staleness_s:.0f} s ago\n".encode(), healthy=False)
+        """Stale caches are somebody else's fault at first; a restart may help if they stay so."""
+        why = "" if self._host is None else stuck(self._host.status())
+        return Page(f"{why}\n".encode(), healthy=False) if why else Page(b"ok\n")
 
     def _ready(self) -> Page:
         if self._host is not None:
-            why = complaint(self._host)
+            why = complaint(self._host.status())
             return Page(f"{why}\n".encode(), healthy=False) if why else Page(b"ok: leading\n")
         if self._candidate is not None and self._candidate.holder:
             return Page(f"ok: standing by, {self._candidate.holder} leads\n".encode())

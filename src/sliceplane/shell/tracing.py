@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from sliceplane.api import codec
 from sliceplane.api.core import Endpoints, Node, Pod, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.dispensable import is_done_without
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, ServiceCIDRs, Services
@@ -31,8 +32,6 @@ from sliceplane.tracer.question import AddressTarget, NamedSource, Question, Una
 PAGE_OBJECTS: Final = 500
 LISTS_MAX: Final = 3
 SERVICES_AT_ONCE: Final = 8
-#: answers to a list that mean "you cannot have that here": not allowed, or an API that this cluster does not have
-_NOT_FOR_US: Final = (403, 404)
 
 T = TypeVar("T", bound=Object)
 
@@ -119,7 +118,8 @@ async def _allowed(
     try:
         return await _list(client, resource, kind, field_selector=field_selector)
     except StatusError as error:
-        if error.code not in _NOT_FOR_US:
+        who_is_hidden = resource is Pods and error.code == 403
+        if not who_is_hidden and not is_done_without(resource, error):
             raise
         sentence = f"{resource.plural}, the server answers {error.code}"
         if sentence not in unread:

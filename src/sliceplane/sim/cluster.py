@@ -15,6 +15,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Resource, by_storage_key
 from sliceplane.controllers.base import Controller, Done, EventNote, Job, Watched, Write
+from sliceplane.controllers.failed_writes import as_told
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.config import RegistryConfig
@@ -167,7 +168,7 @@ class Cluster:
             except StatusError as failure:
                 self.writes.append((failure.reason, write))
                 if failure.reason not in write.tolerate:
-                    error = failure
+                    error = as_told(write, failure)
                     break
                 results.append(b"")
         controller.on_done(Done(job, tuple(results), error), self.now)

@@ -36,6 +36,8 @@ class HostStatus:
     informers: tuple[InformerStatus, ...]
     controllers: tuple[ControllerStatus, ...]
     recorder: RecorderStatus
+    #: seconds since the epoch
+    at: float
 
     @property
     def synced(self) -> bool:
@@ -122,6 +124,7 @@ class ControllerHost:
             self._informers.statuses(),
             tuple(runner.status() for runner in self._runners),
             self._recorder.status(),
+            self._clock(),
         )
 
 

@@ -6,6 +6,7 @@ import asyncio
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.controllers.base import Done, Job, Write
+from sliceplane.controllers.failed_writes import as_told
 from sliceplane.shell.client.base import Client, Unreachable, no_answer
 from sliceplane.shell.log import get_logger
 
@@ -28,7 +29,7 @@ async def perform(client: Client, job: Job) -> Done:
                 results.append(await _send(client, write))
         except StatusError as error:
             if error.reason not in write.tolerate:
-                return Done(job, tuple(results), error)
+                return Done(job, tuple(results), as_told(write, error))
             results.append(b"")
         except (Unreachable, TimeoutError) as error:
             return Done(job, tuple(results), no_answer(error))

@@ -75,6 +75,7 @@ class Committer:
         *,
         retention: Retention | None = None,
         report: Callable[[str], None] = _silent,
+        report_mended: Callable[[str], None] = _silent,
         on_aborted: Callable[[], None] = _nothing,
         on_batch: Callable[[float], None] = _unobserved,
     ) -> None:
@@ -83,6 +84,8 @@ class Committer:
         self._backend = backend
         self._retention = retention if retention is not None else Retention()
         self._report = report
+        #: for what is well again
+        self._report_mended = report_mended
         self._on_aborted = on_aborted
         self._on_batch = on_batch
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="storage") if backend.blocking else None
@@ -207,7 +210,9 @@ class Committer:
             if not await self._reconcile(error, batch):
                 return
         self._on_batch(time.perf_counter() - started)
-        self.failing = None
+        if self.failing is not None:
+            self.failing = None
+            self._report_mended("writes are stored again")
         self.batches += 1
         self.commits += len(batch)
         events = self._store.on_durable(batch[-1].revision)
@@ -224,7 +229,7 @@ class Committer:
             self._seal(f"it is not known whether the write was stored, and writes are refused until a restart: {again}")
             return False
         if batch and newest == batch[-1].revision:
-            self._report("the write was stored")
+            self._report_mended("the write was stored")
             return True
         if newest == self._store.revision:
             if batch:
@@ -248,7 +253,9 @@ class Committer:
             self._may_compact = False
             await self._reconcile(error, ())
         else:
-            self._compaction_failing = ""
+            if self._compaction_failing:
+                self._compaction_failing = ""
+                self._report_mended("compaction works again")
             self._store.compact(step)
 
     def _failed(self, why: str) -> None:

@@ -69,12 +69,15 @@ class ReplicatedCommitter:
         retention: Retention | None = None,
         compaction_interval_s: float = 300.0,
         report: Callable[[str], None] = lambda _: None,
+        report_mended: Callable[[str], None] = lambda _: None,
         on_batch: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._backend = backend
         self._retention = retention if retention is not None else Retention()
         self._report = report
+        #: for what is well again
+        self._report_mended = report_mended
         self._on_batch = on_batch
         self.replica = Replica(
             store,
@@ -284,7 +287,9 @@ class ReplicatedCommitter:
             return
         now = self._loop.time()
         if isinstance(answer, Taken):
-            self._writes_failing = None
+            if self._writes_failing is not None:
+                self._writes_failing = None
+                self._report_mended("etcd takes writes again")
             self._answered()
             self._on_batch(now - began)
             self.replica.on_taken(batch.number, answer.position, now)
@@ -370,7 +375,7 @@ class ReplicatedCommitter:
         self._failures = 0
         known, self._call_failing = self._call_failing is not None, None
         if known and self.failing is None:
-            self._report("etcd answers again")
+            self._report_mended("etcd answers again")
 
     def _no_answer(self, error: Exception) -> None:
         self._failures += 1
@@ -442,6 +447,7 @@ class ReplicatedCommitter:
         self.reloads += 1
         if found.told:
             self._report(found.told)
+        self._report_mended("the state was loaded anew")
         loaded = Loaded(tuple(found.loaded.history), found.loaded.revision, found.loaded.compacted)
         if Known(found.position, found.name, loaded.revision) != self.replica.known:
             self._retention.on_replaced()

@@ -1,0 +1,64 @@
+"""Rules that somebody else deletes: they come back, they count, and health tells of them for a while."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.proxy.test_node_proxy_shell import Runner, added, running, settled, synced
+
+from sliceplane.nft.names import TABLE
+from sliceplane.nft.objects import TableRef
+from sliceplane.proxy.damage import RECENT_S
+from sliceplane.shell import node_proxy
+from sliceplane.shell.nft_backend import Nftables
+from sliceplane.shell.node_proxy import NodeProxy
+from sliceplane.shell.proxy_healthz import health_document
+
+
+def put_back(proxy: NodeProxy) -> dict[tuple[str, ...], float]:
+    (family,) = [each for each in proxy.samples.families() if each.name == "sliceplane_proxy_rules_put_back_total"]
+    return {sample.labels: sample.value for sample in family.samples}
+
+
+async def test_a_table_that_somebody_deleted_is_counted_and_health_tells_of_it_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.01)
+    now = 1_800_000_000.0
+    runner = Runner()
+    proxy = NodeProxy("node-1", Nftables(runner), clock=lambda: now)
+    async with running(proxy):
+        proxy.on_change(added())
+        synced(proxy)
+        await settled(proxy)
+        assert put_back(proxy) == {("IPv4",): 0, ("IPv6",): 0}
+        assert proxy.health().warnings == ()
+        for times in (1, 2):
+            runner.deleted = {TableRef("ip6", TABLE)}
+            while put_back(proxy)["IPv6",] != times:
+                await asyncio.sleep(0.001)
+            assert not runner.deleted
+        assert put_back(proxy) == {("IPv4",): 0, ("IPv6",): 2}
+        document = health_document(proxy.health(), now)
+        assert document["healthy"]
+        (warning,) = document["warnings"]
+        assert warning.startswith("IPv6 rules were gone and were put back at 2027-01-15T08:00:00Z (2 times")
+        now += RECENT_S + 1
+        assert proxy.health().warnings == (), "for a while"
+
+
+async def test_a_deleted_table_that_a_change_meets_first_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 60.0)
+    runner = Runner()
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+    async with running(proxy):
+        synced(proxy)
+        await settled(proxy)
+        runner.deleted, runner.failures = {TableRef("ip", TABLE)}, 2
+        proxy.on_change(added())
+        while runner.deleted:
+            await asyncio.sleep(0.001)
+        await settled(proxy)
+        await asyncio.sleep(0.05)
+        assert put_back(proxy) == {("IPv4",): 1}

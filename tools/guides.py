@@ -1,17 +1,18 @@
 """Run the commands of a guide in the order in which a person pastes them, and keep what they print.
 
-A guide is a Markdown document whose ``console`` blocks are one session: what begins with ``$`` is typed into one shell,
-what a command exports stays.  A command goes on over a line end after ``\\``, ``|`` or inside a here-document.  A comment
-on the line before a block says what is special:
+A guide is a Markdown document whose ``console`` blocks are one session: what begins with ``$`` is typed into one
+shell, what a command exports stays.  A command goes on over a line end after ``\\``, ``|`` or inside a here-document.
+A comment on the line before a block says what is special:
 
 - ``<!-- stays -->``: its last command goes on running, as in a terminal of its own, until the guide ends;
+- ``<!-- ends with N -->``: its last command must end with this exit code instead of 0;
 - ``<!-- not run: WHY -->``: it is only shown.
 
 A line ``...`` in an output stands for what is left out.  ``refreshed`` makes the outputs anew and leaves out as much;
 ``shape`` is what must stay the same from run to run: numbers, random names and the width of columns may change.
 The shell lives in a network namespace, a home and a folder of its own, so it needs root and meets no other plane.
 
-Run from the root of the repository: ``PYTHONPATH=src:. .venv/bin/python tools/guides.py [FILE ...]`` writes the outputs.
+``PYTHONPATH=src:. .venv/bin/python tools/guides.py [FILE ...]``, from the root of the repository, writes the outputs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -38,10 +39,25 @@ COMMAND_S = 60.0
 SILENCE_S = 1.0
 
 _BLOCK = re.compile(
-    r"^(?:<!-- (?P<mark>stays|not run: [^\n]*?) -->\n)?```console\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+    r"^(?:<!-- (?P<mark>stays|ends with \d+|not run: [^\n]*?) -->\n)?```console\n(?P<text>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
 )
+#: what the shell says, sooner or later, of a program that was killed
+_JOB = re.compile(r"^bash: line \d+: +\d+ (?:Killed|Terminated) .*\n", re.MULTILINE)
 _HERE = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
-_NAME = re.compile(r"\b((?:demo|web)[a-z-]*?(?:-[a-z0-9]{8,10})?)-[a-z0-9]{5}\b")
+#: what changes from run to run, in this order, and what ``shape`` puts there
+_CHANGES = tuple(
+    (re.compile(pattern), instead)
+    for pattern, instead in (
+        (r"\s+", " "),
+        (r"\b(demo|web)((?:-[a-z]+)*)(-[a-z0-9]{8,10})?-[a-z0-9]{5}\b", r"\1\2-NAME"),
+        (r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME"),
+        (r"\b(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|[0-9a-f]{8})\b", "ID"),
+        (r"\b(?:\d+[hms]){1,3}(?= |$)", "AGE"),
+        (r"\d[\d.,:]*", "N"),
+        (r"\bzone-[ab]\b", "ZONE"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -49,9 +65,10 @@ class Step:
     command: str
     output: tuple[str, ...]
     stays: bool = False
+    code: int = 0
 
 
-def steps(block: str, *, stays: bool = False) -> list[Step]:
+def steps(block: str, mark: str = "") -> list[Step]:
     """The commands of one block, each with what is shown below it."""
     made: list[tuple[list[str], list[str]]] = []
     open_until: str | None = None
@@ -69,8 +86,9 @@ def steps(block: str, *, stays: bool = False) -> list[Step]:
             goes_on = here is None and line.endswith(("\\", "|"))
         else:
             made[-1][1].append(line)
-    last = len(made) - 1
-    return [Step("\n".join(command), tuple(said), stays and i == last) for i, (command, said) in enumerate(made)]
+    commands = [Step("\n".join(command), tuple(said)) for command, said in made]
+    code = int(mark.removeprefix("ends with ")) if mark.startswith("ends with") else 0
+    return [*commands[:-1], replace(commands[-1], stays=mark == "stays", code=code)]
 
 
 class Terminal:
@@ -95,16 +113,16 @@ class Terminal:
             env={**kept, "HOME": str(home), "PATH": path, "COLUMNS": "100", "USER": "you"},
         )
         self._home = str(home)
-        self.run("ip link set lo up")
+        self.run(Step("ip link set lo up", ()))
 
-    def run(self, command: str, *, stays: bool = False, seconds: float = COMMAND_S) -> list[str]:
-        """What it prints; one that fails is an ``AssertionError`` with all that it said."""
-        if stays:
+    def run(self, step: Step, seconds: float = COMMAND_S) -> list[str]:
+        """What it prints; an end with another code than the step's is an ``AssertionError`` with all that it said."""
+        if step.stays:
             self._log.write_bytes(b"")
-            self._ask(f"{{ {command}\n}} </dev/null >{self._log} 2>&1 &", seconds)
-            return self._told(self._settled(command, seconds))
-        code, said = self._ask(f"{{ {command}\n}} </dev/null", seconds)
-        assert code == 0, f"$ {command}\nended with {code}:\n{said}"
+            self._ask(f"{{ {step.command}\n}} </dev/null >{self._log} 2>&1 &", seconds)
+            return self._told(self._settled(step.command, seconds))
+        code, said = self._ask(f"{{ {step.command}\n}} </dev/null", seconds)
+        assert code == step.code, f"$ {step.command}\nended with {code}:\n{said}"
         return self._told(said)
 
     def _ask(self, script: str, seconds: float) -> tuple[int, str]:
@@ -134,7 +152,8 @@ class Terminal:
         return "\n".join(line for line in said.splitlines() if not line.startswith("timestamp="))
 
     def _told(self, said: str) -> list[str]:
-        return [line.rstrip() for line in said.replace(self._home, "/home/you").rstrip("\n").splitlines()]
+        said = _JOB.sub("", said.replace(self._home, "/home/you"))
+        return [line.rstrip() for line in said.rstrip("\n").splitlines()]
 
     def close(self) -> None:
         """End the shell and what it left running; ``wait`` in it sees to the latter."""
@@ -159,7 +178,7 @@ def blocks(text: str) -> Iterator[tuple[re.Match[str], list[Step]]]:
     for block in _BLOCK.finditer(text):
         mark = block["mark"] or ""
         if not mark.startswith("not run"):
-            yield block, steps(block["text"], stays=mark == "stays")
+            yield block, steps(block["text"], mark)
 
 
 def cut(shown: tuple[str, ...], real: list[str]) -> list[str]:
@@ -172,9 +191,13 @@ def cut(shown: tuple[str, ...], real: list[str]) -> list[str]:
 
 def shape(lines: tuple[str, ...] | list[str]) -> list[str]:
     """What of an output stays from run to run."""
-    kept = [re.sub(r"\s+", " ", line).strip() for line in lines]
-    kept = [re.sub(r"\d[\d.,:]*(?:ms|s|m|h)?\b", "N", _NAME.sub(r"\1-X", line)) for line in kept]
-    return [re.sub(r"(N ?[a-z]{0,2})+s\b", "N", re.sub(r"\bzone-[ab]\b", "zone-X", line)) for line in kept if line]
+    made: list[str] = []
+    for line in lines:
+        for pattern, instead in _CHANGES:
+            line = pattern.sub(instead, line)
+        if line.strip():
+            made.append(line.strip())
+    return made
 
 
 def refreshed(text: str) -> str:
@@ -185,7 +208,7 @@ def refreshed(text: str) -> str:
         for block, commands in blocks(text):
             lines: list[str] = []
             for step in commands:
-                said = shell.run(step.command, stays=step.stays)
+                said = shell.run(step)
                 lines += [f"$ {step.command}", *cut(step.output, said)]
             parts += [text[done : block.start("text")], "\n".join(lines), "\n"]
             done = block.end("text")

@@ -25,14 +25,13 @@ from tools.guides import ROOT, SHOWN
 
 PICTURE = ROOT / "docs" / "recording.svg"
 TITLE = "sliceplane"
-COLUMNS, LINES = 110, 60
+COLUMNS, LINES = 112, 60
 PLANE = "sliceplane up --emulate --emulate-nodes 2 --zones zone-a,zone-b"
 QUESTIONS = (
     "kubectl apply -f demo/manifest.yaml",
     "kubectl wait --for=condition=TrafficDistributionProgrammed service/demo-svc",
     "sliceplane trace --from node/node-2 --to demo-svc | head -6",
-    "kubectl scale deployment demo --replicas=1",
-    "kubectl wait --for=jsonpath='{.status.replicas}'=1 deployment/demo",
+    """kubectl patch service demo-svc --type merge -p '{"spec":{"trafficDistribution":null}}'""",
     "sliceplane trace --from node/node-2 --to demo-svc | head -6",
 )
 PROMPT = "$ "
@@ -86,8 +85,8 @@ class Shell:
         }
         setup = f"stty -echo cols {COLUMNS} rows {LINES}; exec bash --norc --noprofile --noediting"
         self._process = subprocess.Popen(
-            [*prefix, "sh", "-c", setup], stdin=theirs, stdout=theirs, stderr=theirs, cwd=work, env=environment,
-            start_new_session=True,
+            [*prefix, "setsid", "--ctty", "sh", "-c", setup],
+            stdin=theirs, stdout=theirs, stderr=theirs, cwd=work, env=environment,
         )  # fmt: skip
         os.close(theirs)
         self._until(PROMPT)
@@ -109,13 +108,17 @@ class Shell:
         return Said(command, tuple(line.rstrip() for line in said.rstrip().splitlines()), time.monotonic() - began)
 
     def close(self) -> None:
+        """Interrupt what runs, and leave."""
         os.write(self._end, b"\x03")
+        self._until(PROMPT)
         os.write(self._end, b"exit\n")
+        os.set_blocking(self._end, False)
         try:
             self._process.wait(10)
-        except subprocess.TimeoutExpired:
+        finally:
             self._process.kill()
-        os.close(self._end)
+            self._process.wait()
+            os.close(self._end)
 
 
 def record() -> list[list[Said]]:

@@ -108,20 +108,27 @@ def test_dotted_names_exist(path: Path) -> None:
 
 
 def test_every_guarantee_names_a_test() -> None:
-    rows = [line for line in (ROOT / "docs" / "invariants.md").read_text(encoding="utf-8").splitlines() if "|" in line]
-    guarantees = [row for row in rows if not row.startswith(("| guarantee", "|---"))]
-    assert len(guarantees) > 50
-    for row in guarantees:
-        _, guarantee, held, tested, _ = row.split("|")
+    text = (ROOT / "docs" / "invariants.md").read_text(encoding="utf-8").partition("\n## ")[2]
+    guarantees = re.findall(r"^\* (.*?)(?=^\* |^#|\Z)", text, re.DOTALL | re.MULTILINE)
+    assert len(guarantees) > 200
+    for guarantee in guarantees:
+        _, by, rest = guarantee.partition("\n  - held by")
+        held, _, tested = rest.partition("\n  - tested by")
+        assert by, f"{guarantee}: held by nothing"
         assert _DOTTED.search(held), f"{guarantee}: held by nothing"
         assert "::" in tested, f"{guarantee}: tested by nothing"
 
 
 def test_every_historic_bug_has_a_test_of_its_name() -> None:
     """Lines that concern controllers; the first test of each bears the number of an issue of its line."""
-    rows = re.findall(r"^\| (\d+) \| (.*?) \|.*?\|.*?\| (.*?) \| (?:yes|no) \|$", HISTORIC.read_text(), re.MULTILINE)
-    assert [int(line) for line, _, _ in rows] == [*range(1, 10), 12, 13, *range(16, 21), *range(22, 25)]
-    for line, issues, tests in rows:
+    stories = re.findall(
+        r"^## (\d+)\. .*?^\* \*\*told in\*\* (.*?)^\* \*\*must hold:.*?"
+        r"^\* \*\*tested by\*\*(.*?)^\* \*\*put back:\*\* (?:yes|no)$",
+        HISTORIC.read_text(encoding="utf-8"),
+        re.DOTALL | re.MULTILINE,
+    )
+    assert [int(line) for line, _, _ in stories] == [*range(1, 10), 12, 13, *range(16, 21), *range(22, 25)]
+    for line, issues, tests in stories:
         named = _TEST.search(tests)
         assert named is not None, f"line {line} has no test"
         numbers = re.findall(r"#(\d+)", issues)

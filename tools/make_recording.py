@@ -2,8 +2,8 @@
 
 ``PYTHONPATH=src:. .venv/bin/python tools/make_recording.py``, from the root of the repository, as root: the shells live
 in a network namespace, a home and a folder of their own.  Two terminals, as a person has: one for the plane, one for
-the questions.  Lines appear as they did, pauses are cut to what a reader waits for; in the end all of it stands there,
-and so it does at once for readers who do not want motion.  The picture needs no script, no font and nothing else.
+the questions.  Lines light up as they came, pauses are cut to what a reader waits for; in the end all of it is lit,
+and so it is at once for readers who do not want motion.  The picture needs no script, no font and nothing else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUESTIONS = (
     "kubectl wait --for=condition=TrafficDistributionProgrammed service/demo-svc",
     "sliceplane trace --from node/node-2 --to demo-svc | head -6",
     """kubectl patch service demo-svc --type merge -p '{"spec":{"trafficDistribution":null}}'""",
-    "sliceplane trace --from node/node-2 --to demo-svc | head -6",
+    "sliceplane trace --from node/node-2 --to demo-svc | head -1",
 )
 PROMPT = "$ "
 STEP_S = 60.0
@@ -208,7 +208,7 @@ text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mo
 .magenta { fill: #d9a0ff } .cyan { fill: #6fd3e0 } .white { fill: #fff }
 .black { fill: #6b7280 } .bold { font-weight: 600 }
 @media (prefers-reduced-motion: no-preference) {
-.command, .output { animation: appear .15s linear both } @keyframes appear { from { opacity: 0 } }
+.command, .output { animation: appear .15s linear both } @keyframes appear { from { opacity: .3 } }
 }
 </style>"""
 

@@ -35,7 +35,7 @@ TEST_NAMING = [path for path in PAGES if path.name != "kubectl.md"]
 NAMING = [ROOT / "docs" / name for name in ("architecture.md", "invariants.md", "operations.md", "cli.md", "api.md")]
 
 _TEST = re.compile(r"(?P<path>tests/[\w/]+\.py)?(?P<names>(?:::\w+)+)|(?P<file>tests/[\w/]+\.py)")
-_LINK = re.compile(r"\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
+_LINK = re.compile(r"\[[^\]\n]*(?:\n[^\]\n]+)?\]\((?P<target>[^)\s]+)\)")
 _DOTTED = re.compile(r"`(?P<name>[a-z]\w*(?:\.\w+)+)`")
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 #: page of the site: file of the repository
 OUTSIDE = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 
-_LINK = re.compile(r"(?P<before>!?\[[^\]\n]*\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
+_LINK = re.compile(r"(?P<before>!?\[[^\]\n]*(?:\n[^\]\n]+)?\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 _ITEM = re.compile(r"^ *(?:[*-]|\d+\.) ")
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _FETCHED = re.compile(

@@ -7,7 +7,9 @@ import asyncio
 import contextlib
 import http.client
 import importlib
+import itertools
 import re
+import shlex
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import fields, is_dataclass
@@ -18,6 +20,7 @@ from typing import Any
 import click
 import pytest
 import pytest_asyncio
+from click.testing import CliRunner
 from tools.make_reference import DOCUMENTS, refreshed
 
 from sliceplane.cli.main import COMMANDS, main
@@ -40,6 +43,8 @@ _DOTTED = re.compile(r"`(?P<name>[a-z]\w*(?:\.\w+)+)`")
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _EXAMPLE = re.compile(r"<!-- example (?P<name>\w+) -->\n```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+_COMMAND = re.compile(r"^ *[$#] (?:\w+=\S+ )*(?:sudo )?(?:\.venv/bin/)?sliceplane (?P<arguments>.*)$")
+_ENDS = ("|", "&", "&&", "||", ";", ">", "2>&1", "<")
 _UNITS = {"": 1, "s": 1, "levels": 1, "KiB": 1024, "MiB": 1024**2}
 
 
@@ -194,6 +199,22 @@ def test_flags_of_the_command_line() -> None:
         missing = flags_of(command) - set(_FLAG.findall(sections[f"`sliceplane {name}`"]))
         assert not missing, f"docs/cli.md does not describe {sorted(missing)} of {name}"
     assert set(_FLAG.findall(text)) <= known, f"no such flags: {sorted(set(_FLAG.findall(text)) - known)}"
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if path.name != "cli.md"], ids=page)
+def test_commands_that_are_shown_parse(path: Path) -> None:
+    """Every option of every line that somebody may paste exists; docs/cli.md, which shows mistakes, too, is made."""
+    for block in re.findall(
+        r"^ *```(?:console|bash)?\n(.*?)^ *```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    ):
+        for line in block.replace("\\\n", " ").splitlines():
+            if not (shown := _COMMAND.match(line)):
+                continue
+            arguments = list(
+                itertools.takewhile(lambda word: word not in _ENDS, shlex.split(shown["arguments"], comments=True))
+            )
+            result = CliRunner().invoke(main, [word for word in arguments if not word.startswith(">")] + ["--help"])
+            assert result.exit_code == 0, f"{page(path)}: {line.strip()}\n{result.output}"
 
 
 def value_of(dotted: str) -> Any:

@@ -44,7 +44,8 @@ _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _EXAMPLE = re.compile(r"<!-- example (?P<name>\w+) -->\n```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^ *[$#] (?:\w+=\S+ )*(?:sudo )?(?:\.venv/bin/)?sliceplane (?P<arguments>.*)$")
-_ENDS = ("|", "&", "&&", "||", ";", ">", "2>&1", "<")
+_ENDS = ("|", "&", ";", ">", "2>", "<")
+_SHELL = re.compile(r"^ *```(?:console|bash)?\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 _UNITS = {"": 1, "s": 1, "levels": 1, "KiB": 1024, "MiB": 1024**2}
 
 
@@ -204,17 +205,13 @@ def test_flags_of_the_command_line() -> None:
 @pytest.mark.parametrize("path", [path for path in PAGES if path.name != "cli.md"], ids=page)
 def test_commands_that_are_shown_parse(path: Path) -> None:
     """Every option of every line that somebody may paste exists; docs/cli.md, which shows mistakes, too, is made."""
-    for block in re.findall(
-        r"^ *```(?:console|bash)?\n(.*?)^ *```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    ):
+    for block in _SHELL.findall(path.read_text(encoding="utf-8")):
         for line in block.replace("\\\n", " ").splitlines():
-            if not (shown := _COMMAND.match(line)):
-                continue
-            arguments = list(
-                itertools.takewhile(lambda word: word not in _ENDS, shlex.split(shown["arguments"], comments=True))
-            )
-            result = CliRunner().invoke(main, [word for word in arguments if not word.startswith(">")] + ["--help"])
-            assert result.exit_code == 0, f"{page(path)}: {line.strip()}\n{result.output}"
+            if shown := _COMMAND.match(line):
+                words = shlex.split(shown["arguments"], comments=True)
+                arguments = [*itertools.takewhile(lambda word: not word.startswith(_ENDS), words), "--help"]
+                result = CliRunner().invoke(main, arguments)
+                assert result.exit_code == 0, f"{page(path)}: {line.strip()}\n{result.output}"
 
 
 def value_of(dotted: str) -> Any:

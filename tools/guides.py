@@ -110,7 +110,16 @@ class Terminal:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=work,
-            env={**kept, "HOME": str(home), "PATH": path, "COLUMNS": "100", "USER": "you"},
+            # a reader's pytest has not the plug-ins of our tests
+            env={
+                **kept,
+                "HOME": str(home),
+                "PATH": path,
+                "COLUMNS": "150",
+                "USER": "you",
+                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+                "PYTEST_PLUGINS": "sliceplane.pytest_plugin",
+            },
         )
         self._home = str(home)
         self.run(Step("ip link set lo up", ()))

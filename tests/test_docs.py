@@ -7,7 +7,9 @@ import asyncio
 import contextlib
 import http.client
 import importlib
+import itertools
 import re
+import shlex
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import fields, is_dataclass
@@ -18,6 +20,7 @@ from typing import Any
 import click
 import pytest
 import pytest_asyncio
+from click.testing import CliRunner
 from tools.make_reference import DOCUMENTS, refreshed
 
 from sliceplane.cli.main import COMMANDS, main
@@ -35,11 +38,14 @@ TEST_NAMING = [path for path in PAGES if path.name != "kubectl.md"]
 NAMING = [ROOT / "docs" / name for name in ("architecture.md", "invariants.md", "operations.md", "cli.md", "api.md")]
 
 _TEST = re.compile(r"(?P<path>tests/[\w/]+\.py)?(?P<names>(?:::\w+)+)|(?P<file>tests/[\w/]+\.py)")
-_LINK = re.compile(r"\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
+_LINK = re.compile(r"\[[^\]\n]*(?:\n[^\]\n]+)?\]\((?P<target>[^)\s]+)\)")
 _DOTTED = re.compile(r"`(?P<name>[a-z]\w*(?:\.\w+)+)`")
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _EXAMPLE = re.compile(r"<!-- example (?P<name>\w+) -->\n```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
+_COMMAND = re.compile(r"^ *[$#] (?:\w+=\S+ )*(?:sudo )?(?:\.venv/bin/)?sliceplane (?P<arguments>.*)$")
+_ENDS = ("|", "&", ";", ">", "2>", "<")
+_SHELL = re.compile(r"^ *```(?:console|bash)?\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 _UNITS = {"": 1, "s": 1, "levels": 1, "KiB": 1024, "MiB": 1024**2, "characters": 1}
 
 
@@ -108,20 +114,27 @@ def test_dotted_names_exist(path: Path) -> None:
 
 
 def test_every_guarantee_names_a_test() -> None:
-    rows = [line for line in (ROOT / "docs" / "invariants.md").read_text(encoding="utf-8").splitlines() if "|" in line]
-    guarantees = [row for row in rows if not row.startswith(("| guarantee", "|---"))]
-    assert len(guarantees) > 50
-    for row in guarantees:
-        _, guarantee, held, tested, _ = row.split("|")
+    text = (ROOT / "docs" / "invariants.md").read_text(encoding="utf-8").partition("\n## ")[2]
+    guarantees = re.findall(r"^\* (.*?)(?=^\* |^#|\Z)", text, re.DOTALL | re.MULTILINE)
+    assert len(guarantees) > 200
+    for guarantee in guarantees:
+        _, by, rest = guarantee.partition("\n  - held by")
+        held, _, tested = rest.partition("\n  - tested by")
+        assert by, f"{guarantee}: held by nothing"
         assert _DOTTED.search(held), f"{guarantee}: held by nothing"
         assert "::" in tested, f"{guarantee}: tested by nothing"
 
 
 def test_every_historic_bug_has_a_test_of_its_name() -> None:
     """Lines that concern controllers; the first test of each bears the number of an issue of its line."""
-    rows = re.findall(r"^\| (\d+) \| (.*?) \|.*?\|.*?\| (.*?) \| (?:yes|no) \|$", HISTORIC.read_text(), re.MULTILINE)
-    assert [int(line) for line, _, _ in rows] == [*range(1, 10), 12, 13, *range(16, 21), *range(22, 25)]
-    for line, issues, tests in rows:
+    stories = re.findall(
+        r"^## (\d+)\. .*?^\* \*\*told in\*\* (.*?)^\* \*\*must hold:.*?"
+        r"^\* \*\*tested by\*\*(.*?)^\* \*\*put back:\*\* (?:yes|no)$",
+        HISTORIC.read_text(encoding="utf-8"),
+        re.DOTALL | re.MULTILINE,
+    )
+    assert [int(line) for line, _, _ in stories] == [*range(1, 10), 12, 13, *range(16, 21), *range(22, 25)]
+    for line, issues, tests in stories:
         named = _TEST.search(tests)
         assert named is not None, f"line {line} has no test"
         numbers = re.findall(r"#(\d+)", issues)
@@ -187,6 +200,18 @@ def test_flags_of_the_command_line() -> None:
         missing = flags_of(command) - set(_FLAG.findall(sections[f"`sliceplane {name}`"]))
         assert not missing, f"docs/cli.md does not describe {sorted(missing)} of {name}"
     assert set(_FLAG.findall(text)) <= known, f"no such flags: {sorted(set(_FLAG.findall(text)) - known)}"
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if path.name != "cli.md"], ids=page)
+def test_commands_that_are_shown_parse(path: Path) -> None:
+    """Every option of every line that somebody may paste exists; docs/cli.md, which shows mistakes, too, is made."""
+    for block in _SHELL.findall(path.read_text(encoding="utf-8")):
+        for line in block.replace("\\\n", " ").splitlines():
+            if shown := _COMMAND.match(line):
+                words = shlex.split(shown["arguments"], comments=True)
+                arguments = [*itertools.takewhile(lambda word: not word.startswith(_ENDS), words), "--help"]
+                result = CliRunner().invoke(main, arguments)
+                assert result.exit_code == 0, f"{page(path)}: {line.strip()}\n{result.output}"
 
 
 def value_of(dotted: str) -> Any:

@@ -68,5 +68,6 @@ fi
 $venv/bin/python -m compileall -q src
 
 if [ "$what" = dev ]; then
-    apt_missing nft nftables ip iproute2 conntrack conntrack iptables iptables ipset ipset etcd etcd-server
+    apt_missing nft nftables ip iproute2 conntrack conntrack iptables iptables ipset ipset etcd etcd-server \
+        etcdctl etcd-client haproxy haproxy curl curl jq jq  # what docs/etcd.md shows
 fi

@@ -1,0 +1,37 @@
+"""How guides are read and compared (``tools/guides.py``), and how they are wrapped; ``tests/kernel`` runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tools.guides import GUIDES, ROOT, cut, shape, steps
+
+#: prose is wrapped, so that it can be read in a terminal and a change is a small difference
+COLUMNS_MAX = 100
+
+
+def test_steps_of_a_block() -> None:
+    block = "$ one \\\n    two\nsaid\n$ cat >f <<'EOF'\n$ not a command\nEOF\n$ three |\n    four\n...\n"
+    assert [(step.command, step.output) for step in steps(block)] == [
+        ("one \\\n    two", ("said",)),
+        ("cat >f <<'EOF'\n$ not a command\nEOF", ()),
+        ("three |\n    four", ("...",)),
+    ]
+
+
+def test_the_shape_of_an_output_tells_words_and_forgets_what_changes() -> None:
+    table = ("NAME  AGE", "demo-58mvhnr5bf-6x246  0s")
+    assert shape(table) == shape(["NAME                    AGE", "demo-58mvhnr5bf-ndmpc   12s"])
+    assert shape(table) != shape(["NAME AGE"])
+    assert shape(("10 requests, 0 failed",)) != shape(["10 requests, refused"])
+    assert cut(("a", "...", "z"), ["a", "b", "c", "d"]) == ["a", "...", "d"]
+
+
+@pytest.mark.parametrize("path", [*GUIDES, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_prose_is_wrapped_evenly(path: Path) -> None:
+    fenced = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        fenced ^= line.startswith("```")
+        if not fenced and not line.startswith(("|", "[", "<", "!")):
+            assert len(line) <= COLUMNS_MAX, f"{path.name}:{number} has {len(line)} columns"

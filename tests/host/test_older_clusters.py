@@ -115,7 +115,9 @@ async def test_a_kind_that_is_needed_still_turns_health_red(older: Older) -> Non
         assert proxy._inputs is not None
         informer = next(each for each in proxy._inputs._informers if each.resource is Services)
         informer._failed("a watch failed", older.hides[Services.key])
-        assert "services are not watched" in await proxy.unanswered()
+        why = await proxy.unanswered()
+        assert "services are not watched" in why
+        assert proxy.refused() == why, "no restart mends it"
 
 
 async def test_render_trace_and_the_look_before_once_do_without_too(older: Older) -> None:

@@ -21,13 +21,17 @@ BAD = ProxyHealth(False, True, (("IPv4", Freshness(1000.0, 1099.0, 1010.0, 7)),)
 class Told:
     """A proxy that says what it is told to."""
 
-    def __init__(self, health: Callable[[], ProxyHealth], unanswered: str = "") -> None:
+    def __init__(self, health: Callable[[], ProxyHealth], unanswered: str = "", refused: str = "") -> None:
         self.health = health
         self.samples = ProxySamples()
         self._unanswered = unanswered
+        self._refused = refused
 
     async def unanswered(self) -> str:
         return self._unanswered
+
+    def refused(self) -> str:
+        return self._refused
 
 
 @pytest.mark.parametrize("path", ["healthz", "livez"])
@@ -72,6 +76,16 @@ async def test_a_server_that_does_not_answer_is_a_reason(path: str) -> None:
     code, body = await ask(Told(lambda: GOOD, "the API server did not answer"), path)
     assert code == 503
     assert json.loads(body)["reasons"] == ["the API server did not answer"]
+
+
+async def test_a_right_that_is_missing_restarts_no_proxy() -> None:
+    why = "services are not watched: services is forbidden"
+    for path, code in (("/healthz", 503), ("/livez", 200)):
+        answer, body = await ask(Told(lambda: GOOD, why, why), path)
+        assert (answer, json.loads(body)["healthy"], json.loads(body)["reasons"]) == (code, False, [why])
+    assert (await ask(Told(lambda: BAD, why, why), "/livez"))[0] == 503, "rules are not written either"
+    both = f"{why}; nodes are not watched: connection refused"
+    assert (await ask(Told(lambda: GOOD, both), "/livez"))[0] == 503
 
 
 async def test_a_node_that_is_going_is_for_load_balancers_only() -> None:

@@ -233,7 +233,9 @@ def test_beside_nobody_a_person_is_told_so_and_reads_each_difference_once(server
     populate(server, PODS)
     done = once(server)
     assert done.returncode == 1, done.stderr
-    *rows, summary, nobody = done.stdout.splitlines()
+    *rows, summary, nobody, question = done.stdout.splitlines()
+    assert max(len(nobody), len(question)) <= 80
+    assert question == "endpointslice-controller.k8s.io.  Does an EndpointSlice controller run?"
     assert nobody.startswith("Nobody seems to write EndpointSlices here")
     # the Service kubernetes has no selector: it is compared, and nothing is due to it
     assert summary.startswith("5 differences in 1 of 2 services after "), summary
@@ -255,7 +257,7 @@ def test_who_follows_a_cluster_without_controller_is_told_once_and_gets_no_table
     printed.end(ledger, summary_of(ledger, 4), 4.0, complete=True)
     lines = capsys.readouterr().out.splitlines()
     assert [sum(f"Pod p{n}" in each for each in lines) for n in range(3)] == [1, 1, 1]
-    assert lines[-2] == "3 differences in 1 of 4 services after 1 comparison"
+    assert lines[-3] == "3 differences in 1 of 4 services after 1 comparison"
     assert sum("Nobody seems" in each for each in lines) == 2, "when it shows, and in the summary"
     ledger.managed = 1
     assert not summary_of(ledger, 4).nobody

@@ -321,6 +321,10 @@ class NodeProxy:
         """Why what we know may be old: a sentence; "" if the API server answers.  Takes up to *api_timeout_s*."""
         return "" if self._inputs is None else await self._inputs.unanswered()
 
+    def refused(self) -> str:
+        """What ``unanswered`` says where the reason is a right or an API that is missing; "" otherwise."""
+        return "" if self._inputs is None else self._inputs.refused()
+
     def _on_port_failed(self, key: ServiceKey, why: str) -> None:
         """Tells the owner of the Service, where somebody looks for it."""
         service = self._inputs.service(str(key)) if self._inputs is not None else None

@@ -7,7 +7,8 @@ that cannot write rules is unhealthy even though its process is fine: everything
 sending traffic to stale endpoints.
 
 ``/healthz`` alone is 503, too, while the Node is about to go (``nodeEligible`` false): load balancers shall look
-elsewhere, but nobody shall restart the proxy for it.
+elsewhere, but nobody shall restart the proxy for it.  For the same reason ``/livez`` stays 200 where all that is wrong
+is a right or an API that is missing (403, 404): its body says so.
 
 ``warnings`` are what happened lately and is mended, such as rules that somebody else deleted; they turn nothing red.
 
@@ -41,6 +42,8 @@ class Proxy(Protocol):
     def health(self) -> ProxyHealth: ...
 
     def unanswered(self) -> Awaitable[str]: ...
+
+    def refused(self) -> str: ...
 
 
 def health_document(health: ProxyHealth, now: float, unanswered: str = "") -> dict[str, Any]:
@@ -88,6 +91,8 @@ def health_pages(proxy: Proxy, clock: Callable[[], float] = time.time) -> dict[s
         if name == "healthz":
             document["nodeEligible"] = not found.node_leaving
             good = good and not found.node_leaving
+        elif unanswered and unanswered == proxy.refused():
+            good = found.healthy
         proxy.samples.on_health_asked(name, 200 if good else 503)
         return Page(encode(document) + b"\n", good, "application/json")
 

@@ -128,9 +128,15 @@ class Inputs:
 
     def _lost(self) -> str:
         """Which of our watches are none at the moment, although the server answers others."""
+        return "; ".join(f"{each.resource.plural} are not watched: {each.lost}" for each in self._losers())
+
+    def _losers(self) -> list[Informer[Object]]:
         selected = [each.informer for each in self._selections.values()]
-        lost = [each for each in (*self._informers, *selected) if each.lost]
-        return "; ".join(f"{each.resource.plural} are not watched: {each.lost}" for each in lost)
+        return [each for each in (*self._informers, *selected) if each.lost]
+
+    def refused(self) -> str:
+        """``unanswered``, if it is the server that refuses all that is lost; "" otherwise."""
+        return self._lost() if all(each.refused for each in self._losers()) else ""
 
     def _heard_s(self) -> float:
         """How long ago any watch brought something."""

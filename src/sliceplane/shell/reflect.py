@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+from sliceplane.api.dispensable import NOT_TO_BE_HAD
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Resource
@@ -112,6 +113,12 @@ class Informer(Generic[T]):
     def absent(self) -> bool:
         """The cluster lacks this kind or keeps it from us, and we do without."""
         return self.reflector.absent is not None
+
+    @property
+    def refused(self) -> bool:
+        """What is lost is lost by the server's own word (403, 404), which no restart of ours changes."""
+        error = self.reflector.last_error
+        return bool(self._lost) and error is not None and error[0].code in NOT_TO_BE_HAD
 
     async def wait_synced(self) -> None:
         await self._synced.wait()

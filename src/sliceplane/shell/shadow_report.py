@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sliceplane.api.discovery import LABEL_MANAGED_BY, MANAGED_BY_CONTROLLER
+from sliceplane.api.discovery import MANAGED_BY_CONTROLLER
 from sliceplane.kit import columns
 from sliceplane.kit.times import format_micro_time
 from sliceplane.shadow.ledger import Ledger, News, Standing
@@ -18,8 +18,8 @@ TABLE_ROWS_MAX = 30
 CELL_CHARACTERS_MAX = 48
 #: what follows from a summary without a single slice
 NOBODY = (
-    f"Nobody seems to write EndpointSlices here: none has {LABEL_MANAGED_BY}={MANAGED_BY_CONTROLLER}.  Does an"
-    " EndpointSlice controller run?"
+    "Nobody seems to write EndpointSlices here: no slice says that it is managed by\n"
+    f"{MANAGED_BY_CONTROLLER}.  Does an EndpointSlice controller run?"
 )
 HEADER = ("SERVICE", "KIND", "TYPE", "WHERE", "OURS", "THEIRS", "FOR")
 
@@ -43,7 +43,7 @@ class Summary:
         waiting = f", {self.pending} younger than the grace period" if self.pending else ""
         some = f"{self.differing} of " if self.differences and self.differing != self.services else ""
         where = f"{some}{_count(self.services, 'service')} after {_count(self.comparisons, 'comparison')}"
-        return f"{found} in {where}{waiting}{f'{chr(10)}{NOBODY}' if self.nobody else ''}"
+        return f"{found} in {where}{waiting}" + (f"\n{NOBODY}" if self.nobody else "")
 
     @property
     def nobody(self) -> bool:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
+from sliceplane.api.dispensable import NOT_TO_BE_HAD
 from sliceplane.kit.times import format_time
 from sliceplane.shell.host.host import HostStatus
 from sliceplane.shell.host.informers import InformerStatus
@@ -20,8 +21,6 @@ from sliceplane.shell.host.informers import InformerStatus
 STALENESS_S_MAX: Final = 120.0
 #: and those that are older than this are a reason to start it anew
 DEAD_AFTER_S: Final = 2 * STALENESS_S_MAX
-#: answers that a restart does not change
-_LASTING: Final = (403, 404)
 #: caches that a sentence names
 TOLD_MAX: Final = 3
 
@@ -51,7 +50,7 @@ def stuck(status: HostStatus) -> str:
     if not status.synced:
         return ""
     old = _older(status, DEAD_AFTER_S)
-    return _tell(status, [each for each in old if each.error is None or each.error[0].code not in _LASTING])
+    return _tell(status, [each for each in old if each.error is None or each.error[0].code not in NOT_TO_BE_HAD])
 
 
 def _older(status: HostStatus, seconds: float) -> list[InformerStatus]:

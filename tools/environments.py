@@ -37,6 +37,8 @@ FAST = [
     ),
     *("tests/endpoints", "tests/balancing", "tests/registry", "tests/storage", "tests/apiserver", "tests/host"),
     *("tests/client", "tests/python_client", "tests/render", "tests/estimate", "tests/cli"),
+    # grpcio, with a real etcd if there is one
+    *("tests/replicated/test_etcd_tls.py", "tests/replicated/test_two_servers.py"),
 ]
 MARKS = "not slow and not kernel and not kubectl and not peer"
 _BOUND = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*>=\s*([0-9][^,;\s]*)")

@@ -32,8 +32,8 @@ RUN apt-get update \
  && echo 'sliceplane:x:65532:65532:Sliceplane:/var/lib/sliceplane:/usr/sbin/nologin' >> /etc/passwd \
  && install -d -o 65532 -g 65532 -m 0700 /var/lib/sliceplane
 COPY --from=build /opt/sliceplane /opt/sliceplane
-# XDG_DATA_HOME: every command finds the plane's folder there, /var/lib/sliceplane, without a flag.  In a container,
-# loopback is reached by no one else.
+# XDG_DATA_HOME: every command finds the plane's folder there, /var/lib/sliceplane, without a flag.  In a container
+# nobody else reaches loopback, so servers listen on all addresses.
 ENV PATH=/opt/sliceplane/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
     HOME=/var/lib/sliceplane XDG_DATA_HOME=/var/lib \
     SLICEPLANE_UP_BIND_ADDRESS=0.0.0.0 SLICEPLANE_APISERVER_BIND_ADDRESS=0.0.0.0

@@ -34,8 +34,8 @@ if [ -z "${BASE:-}" ]; then
         say "mmdebstrap: a Debian 12 with Python"
         mirror=${SNAPSHOT:+https://snapshot.debian.org/archive/debian/$SNAPSHOT}
         mmdebstrap --quiet --variant=minbase --include=ca-certificates,python3,python3-venv \
-            ${SNAPSHOT:+--aptopt='Acquire::Check-Valid-Until "false"'} bookworm "$out/base.part" $mirror
-        mv "$out/base.part" "$out/base.tar"
+            ${SNAPSHOT:+--aptopt='Acquire::Check-Valid-Until "false"'} bookworm "$out/base.part.tar" $mirror
+        mv "$out/base.part.tar" "$out/base.tar"
     fi
     BASE=localhost/sliceplane-base:bookworm
     scratch=$("${buildah[@]}" from scratch)
@@ -51,11 +51,11 @@ say "buildah: $name on $BASE"
     --volume /etc/ssl/certs:/etc/ssl/certs:ro -t "$name" .
 
 rm -rf "$out/rootfs" "$out/sliceplane.tar"
-"${buildah[@]}" inspect --type image --format '{{.Docker}}' "$name" >/dev/null
 "${buildah[@]}" inspect --type image "$name" >"$out/config.json"
 container=$("${buildah[@]}" from "$name")
 cp -a "$("${buildah[@]}" mount "$container")" "$out/rootfs"
 "${buildah[@]}" umount "$container" >/dev/null
 "${buildah[@]}" rm "$container" >/dev/null
 "${buildah[@]}" push -q "$name" "docker-archive:$out/sliceplane.tar:$name"
+rm -rf "$out/storage" "$out/run"
 say "$(du -sh "$out/rootfs" | cut -f1) in $out/rootfs; docker load -i $out/sliceplane.tar"

@@ -71,7 +71,8 @@ def image() -> Image:
     for tool, package in (("bwrap", "bubblewrap"), ("nsenter", "util-linux")):
         if shutil.which(tool) is None:
             subprocess.run(["apt-get", "install", "-y", "-qq", package], check=True, timeout=300)
-    subprocess.run([ROOT / "tools" / "image.sh"], check=True, timeout=1500)
+    if not os.environ.get("IMAGE_IS_BUILT"):
+        subprocess.run([ROOT / "tools" / "image.sh"], check=True, timeout=1500)
     config = json.loads((OUT / "config.json").read_text())["Docker"]["config"]
     return Image(config, OUT / "rootfs")
 
@@ -81,13 +82,14 @@ class Container:
 
     def __init__(self, image: Image, netns: str, volume: Path, *command: str) -> None:
         self.image = image
+        self._inside = ["ip", "netns", "exec", netns]
         uid, _, gid = image.config["User"].partition(":")
         self._as_user = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups"]
         (target,) = image.config["Volumes"]
         reading, writing = os.pipe()
         environment = [part for entry in image.config["Env"] for part in ("--setenv", *entry.split("=", 1))]
         self.process = subprocess.Popen(
-            ["ip", "netns", "exec", netns, *self._as_user,
+            [*self._inside, *self._as_user,
              "bwrap", "--ro-bind", image.rootfs, "/", "--bind", volume, target, "--proc", "/proc", "--dev", "/dev",
              "--unshare-user", "--uid", uid, "--gid", gid, "--unshare-pid", "--unshare-ipc", "--unshare-uts",
              "--as-pid-1", "--cap-drop", "ALL", "--die-with-parent", "--chdir", image.config["WorkingDir"],
@@ -112,7 +114,7 @@ class Container:
         """Inside of it, as ``docker exec``."""
         environment = list(self.image.config["Env"])
         return subprocess.run(
-            [*self._as_user, "nsenter", "-t", str(self.pid), "-U", "-m", "-n", "-p", "--preserve-credentials",
+            [*self._inside, *self._as_user, "nsenter", "-t", str(self.pid), "-U", "-m", "-p", "--preserve-credentials",
              "env", "-i", *environment, *command],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip

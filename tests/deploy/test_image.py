@@ -82,14 +82,13 @@ class Container:
 
     def __init__(self, image: Image, netns: str, volume: Path, *command: str) -> None:
         self.image = image
-        self._inside = ["ip", "netns", "exec", netns]
         uid, _, gid = image.config["User"].partition(":")
-        self._as_user = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups"]
+        as_user = ["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups"]
         (target,) = image.config["Volumes"]
         reading, writing = os.pipe()
         environment = [part for entry in image.config["Env"] for part in ("--setenv", *entry.split("=", 1))]
         self.process = subprocess.Popen(
-            [*self._inside, *self._as_user,
+            ["ip", "netns", "exec", netns, *as_user,
              "bwrap", "--ro-bind", image.rootfs, "/", "--bind", volume, target, "--proc", "/proc", "--dev", "/dev",
              "--unshare-user", "--uid", uid, "--gid", gid, "--unshare-pid", "--unshare-ipc", "--unshare-uts",
              "--as-pid-1", "--cap-drop", "ALL", "--die-with-parent", "--chdir", image.config["WorkingDir"],
@@ -113,8 +112,9 @@ class Container:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Inside of it, as ``docker exec``."""
         environment = list(self.image.config["Env"])
+        uid, _, gid = self.image.config["User"].partition(":")
         return subprocess.run(
-            [*self._inside, *self._as_user, "nsenter", "-t", str(self.pid), "-U", "-m", "-p", "--preserve-credentials",
+            ["nsenter", "-t", str(self.pid), "-m", "-p", "-n", "-S", uid, "-G", gid,
              "env", "-i", *environment, *command],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip

@@ -109,7 +109,7 @@ STORY: tuple[Symptom, ...] = (
                 "$(kubectl create token slices)/\" $KUBECONFIG >account.kubeconfig"),)),
     Symptom("EndpointSlices are wrong, or somebody changes them",
         "Two controllers write the same slices, or one that should is off. Shadow mode writes nothing and says what differs.",
-        "Switch the other one off ([hand-over](hand-over.md)). Here a slice was edited by hand while no controller ran.",
+        "Switch the other one off ([hand-over](hand-over.md)). Here a slice was deleted while no controller ran.",
         (Step("sliceplane controllers --shadow --once", r"1 difference|differ", 1,
             before=f"{STOP}; sliceplane apiserver --data-dir data --secure-port $PORT >up.out 2>up.log & echo $! >pid2;"
                 " until grep -q ^ready up.out; do kill -0 $!; sleep 0.1; done; mv pid2 pid;"

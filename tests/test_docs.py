@@ -40,7 +40,7 @@ _DOTTED = re.compile(r"`(?P<name>[a-z]\w*(?:\.\w+)+)`")
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _EXAMPLE = re.compile(r"<!-- example (?P<name>\w+) -->\n```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
-_UNITS = {"": 1, "s": 1, "levels": 1, "KiB": 1024, "MiB": 1024**2}
+_UNITS = {"": 1, "s": 1, "levels": 1, "characters": 1, "KiB": 1024, "MiB": 1024**2}
 
 
 def page(path: Path) -> str:

@@ -21,8 +21,9 @@ LINES_MAX = 30
 HEAD = """\
 # What one sees, and what to do
 
-Fifteen troubles, each with its real output. Made by `tools/make_symptoms.py`, which makes each trouble; `tests/e2e/test_symptoms.py` makes them again.
-What an alert says is in [alerts](alerts.md); which part keeps what, and what becomes of it, in [operations](operations.md).
+Fifteen troubles, each with its real output. Made by `tools/make_symptoms.py`, which makes each trouble;
+`tests/e2e/test_symptoms.py` makes them again. What an alert says is in [alerts](alerts.md); which part keeps what, and
+what becomes of it, in [operations](operations.md).
 """
 
 

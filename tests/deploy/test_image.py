@@ -65,6 +65,7 @@ class Image:
 
 @pytest.fixture(scope="module")
 def image() -> Image:
+    """Built anew; with IMAGE_IS_BUILT in the environment the one of the last time."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         assert not os.environ.get("CI"), "CI must build the image"
         pytest.skip("needs root and apt, to make a root file system")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,17 @@ def test_insecure_and_server_name(tmp_path: Path) -> None:
     assert connection.ssl_context is not None
     assert connection.ssl_context.verify_mode is ssl.CERT_NONE
     assert connection.server_hostname == "api.internal"
+
+
+def test_certificates_need_no_folder_for_temporary_files(
+    tmp_path: Path, plane_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container whose file system is read-only; and no key is ever on a disk."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "not-there"))
+    path = Path(plane_server.plane.kubeconfig)
+    assert "client-key-data" in path.read_text()
+    context = kubeconfig.load(path).ssl_context
+    assert context is not None
 
 
 def test_client_certificates_as_files_and_as_data(tmp_path: Path, plane_server: Server) -> None:

@@ -20,7 +20,8 @@ import pytest
 
 from sliceplane.shell import log
 from sliceplane.shell.line_writer import LineWriter
-from sliceplane.shell.log import LINE_CHARACTERS_MAX, QUEUE_BYTES_MAX, get_logger, lost_lines, settle
+from sliceplane.shell.log import QUEUE_BYTES_MAX, get_logger, lost_lines, settle
+from sliceplane.shell.log_lines import LINE_CHARACTERS_MAX
 
 #: a thousand lines that no one takes: without a queue the first of them that does not fit takes for ever
 STUCK_SECONDS_MAX = 5.0

@@ -238,7 +238,7 @@ def test_any_values_are_refused_or_survive_being_written(values: dict[str, Any])
         ),
         (
             "mode: nftables\nlogging: {options: {json: {infoBufferSize: 1k}}}\n",
-            ["logging.options: has no effect: --log-level says what is logged, to stderr"],
+            ["logging.options: has no effect: --log-level and --log-format say what is logged, to stderr"],
         ),
     ],
 )

@@ -9,6 +9,7 @@ import click
 
 from sliceplane.cli.access import with_access
 from sliceplane.cli.etcd import with_etcd
+from sliceplane.cli.logs import Logs
 from sliceplane.cli.options import Command
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
 
@@ -34,7 +35,7 @@ def command(
     topology_storage: TopologyStorage,
     feature_gates: str,
     emulated_version: str,
-    log_level: str,
+    logs: Logs,
     **flags: Any,
 ) -> None:
     """Run the API server alone.
@@ -59,4 +60,4 @@ def command(
         )
         return with_etcd(with_access(plane, flags), flags)
 
-    serve(config, lambda: (), log_level=log_level)
+    serve(config, lambda: (), logs=logs)

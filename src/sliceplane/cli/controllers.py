@@ -13,10 +13,11 @@ import click
 from sliceplane.cli.cluster import cluster_options, connect, limited_client, rate_options
 from sliceplane.cli.controller_choice import choose, controllers_option
 from sliceplane.cli.discovery import discovery_config, discovery_options
+from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.options import Command
-from sliceplane.cli.process import on_stop_signal, run, say, spare_collector, spare_descriptors
-from sliceplane.cli.serving import LOG_LEVELS, gates_of
+from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_collector, spare_descriptors
+from sliceplane.cli.serving import gates_of
 from sliceplane.cli.shadow import TROUBLE, check_shadow_flags, run_shadow, shadow_options
 from sliceplane.cli.slices import check_slice_options, slice_options
 from sliceplane.cli.values import DurationType, SwitchType
@@ -61,8 +62,7 @@ LEASE_NAME = "sliceplane-controllers"
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="Features to switch on or off.")
 @rate_options
 @monitoring_options
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
-    help="The least that is logged, to stderr.")  # fmt: skip
+@log_options
 def command(
     *,
     kubeconfig: Path | None,
@@ -71,7 +71,7 @@ def command(
     once: bool,
     once_timeout: float,
     cleanup: bool,
-    log_level: str,
+    logs: Logs,
     **flags: Any,
 ) -> None:
     """Run the controllers against any API server.
@@ -87,11 +87,10 @@ def command(
     """
     from sliceplane.shell.client.base import Unreachable
     from sliceplane.shell.client.kubeconfig import KubeconfigError
-    from sliceplane.shell.log import configure
     from sliceplane.shell.pages import PageError
     from sliceplane.shell.preflight import CannotRead
 
-    configure(log_level)
+    logs.begin()
     if cleanup and chosen not in ("reverse-mirror-controller", "reverse-mirror"):
         raise click.UsageError("--cleanup is for --controllers=reverse-mirror-controller alone")
     check_shadow_flags(chosen, flags, cleanup=cleanup)
@@ -186,7 +185,7 @@ async def _serve(
 
 
 async def _say_ready(waiting: Any) -> None:
-    say(f"ready {await waiting}")
+    say_ready(await waiting)
 
 
 async def _once(connection: Connection, entries: tuple[Entry, ...], flags: dict[str, Any], timeout_s: float) -> int:

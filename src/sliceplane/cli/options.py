@@ -32,6 +32,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Leader election", ("leader_elect*",)),
     ("Storage in etcd", ("etcd_*",)),
     ("Credentials", ("token_auth_file", "client_ca_file", "anonymous_auth", "service_account_*", "api_audiences")),
+    ("Log", ("log_*", "no_color")),
     ("Audit log", ("audit_log_*",)),
     ("Limits", ("max_*", "history_keep", "shutdown_*")),
     ("Versions and features", ("runtime_config", "feature_gates", "emulated_version", "enable_admission_*",

@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable, Coroutine
 from importlib.util import find_spec
@@ -69,12 +70,16 @@ def on_stop_signal(callback: Callable[[], object]) -> None:
     """Call *callback* at SIGINT, SIGTERM and, unless it is ignored (``nohup``), SIGHUP: the terminal was closed."""
     import asyncio
 
+    def stop() -> None:
+        notify("STOPPING=1")
+        callback()
+
     loop = asyncio.get_running_loop()
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     for number in numbers:
-        loop.add_signal_handler(number, callback)
+        loop.add_signal_handler(number, stop)
 
 
 def spare_descriptors() -> None:
@@ -133,6 +138,26 @@ def say(line: str) -> None:
 
         get_logger("cli").warning("cannot print to stdout", line=line, problem=str(error))
         _give_up_stdout()
+
+
+def say_ready(line: str) -> None:
+    """Tell whoever started the process that it works now: a service manager first, since stdout may be slow."""
+    notify(f"READY=1\nSTATUS={line}")
+    say(f"ready {line}")
+
+
+def notify(state: str) -> None:
+    """*state* for systemd (sd_notify(3)), if that started us and waits for it; one that is gone is told nothing."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
+        try:
+            manager.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
+        except OSError as error:
+            from sliceplane.shell.log import get_logger
+
+            get_logger("cli").warning("the service manager was not told", state=state, problem=str(error))
 
 
 def _give_up_stdout() -> None:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.cluster import cluster_options, connect
+from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.options import Group
-from sliceplane.cli.process import on_stop_signal, require, say, spare_descriptors
+from sliceplane.cli.process import on_stop_signal, require, say_ready, spare_descriptors
 from sliceplane.cli.proxy_flags import flag, given_by, proxy_options, used
 from sliceplane.cli.proxy_render import command as render
-from sliceplane.cli.serving import LOG_LEVELS, gates_of
+from sliceplane.cli.serving import gates_of
 from sliceplane.cli.values import DurationType, SwitchType
 
 if TYPE_CHECKING:
@@ -48,8 +49,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--emulated-version", default="", metavar="RELEASE", help="The Kubernetes release whose feature gates count."
 )
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
-    help="The least that is logged, to stderr.")  # fmt: skip
+@log_options
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -64,7 +64,7 @@ def command(
     init_only: bool,
     progress_lease: bool,
     healthz_api_timeout: float,
-    log_level: str,
+    logs: Logs,
     **flags: Any,
 ) -> None:
     """Run the node proxy: rules in the kernel that lead Services to their endpoints.
@@ -76,7 +76,6 @@ def command(
         return
     from sliceplane.shell.backend import KernelError
     from sliceplane.shell.client.kubeconfig import KubeconfigError, load_for
-    from sliceplane.shell.log import configure
     from sliceplane.shell.pages import PageError
     from sliceplane.shell.proxy_config import ConfigError, written
     from sliceplane.shell.proxy_modes import backend_of
@@ -84,7 +83,7 @@ def command(
     from sliceplane.shell.sysctls import SysctlError
 
     require("structlog", "prometheus_client")
-    configure(log_level)
+    logs.begin()
     if hostname_override and not hostname_override.strip():
         raise click.UsageError("--hostname-override: must not be empty")
     try:
@@ -242,4 +241,4 @@ async def _tidy(proxy: NodeProxy, mode: Mode, netns: str) -> None:
 async def _say_ready(proxy: NodeProxy, node_name: str) -> None:
     await proxy.wait_ready()
     counts = " ".join(f"{family.lower()}-services={services}" for family, (services, _) in proxy.counts().items())
-    say(f"ready node={node_name} {counts}")
+    say_ready(f"node={node_name} {counts}")

@@ -14,7 +14,8 @@ import click
 
 from sliceplane.cli.access import access_options
 from sliceplane.cli.etcd import etcd_options
-from sliceplane.cli.process import on_stop_signal, run, say, spare_collector, spare_descriptors
+from sliceplane.cli.logs import Logs, log_options
+from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_collector, spare_descriptors
 from sliceplane.cli.values import AddressType, DurationType
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from sliceplane.api.scheme import Resource
     from sliceplane.shell.apiserver.audit import AuditConfig
     from sliceplane.shell.plane import Plane, PlaneConfig, Service
-
-LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 class ServiceRangeType(click.ParamType[tuple[str, ...]]):
@@ -80,7 +79,7 @@ def gates_of(feature_gates: str, emulated_version: str) -> Gates:
 
 def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The flags that every command with an API server has; those of ``access_options`` come after the others."""
-    command = etcd_options(access_options(command))
+    command = log_options(etcd_options(access_options(command)))
     options = [
         click.option(
             "--bind-address", type=AddressType(), default="127.0.0.1", show_default=True, help="IP to listen on."
@@ -159,9 +158,7 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="MAJOR.MINOR",
             help="The Kubernetes release whose feature gates count.  [default: the newest]",
         ),
-        click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
-            help="The least that is logged, to stderr."),
-    ]  # fmt: skip
+    ]
     for option in reversed(options):
         command = option(command)
     return command
@@ -174,17 +171,16 @@ def audit_config(path: Path | None, maxsize: int, maxbackup: int) -> AuditConfig
     return None if path is None else AuditConfig(path=path, size_max=maxsize * 1024 * 1024, backups_max=maxbackup)
 
 
-def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Service, ...]], *, log_level: str) -> None:
+def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Service, ...]], *, logs: Logs) -> None:
     """Run a plane until a signal asks it to stop; exits with code 1 and one sentence if it cannot start.
 
     *config* and *services* are called after the flags are known to be good, so that what they import is not paid
     for by ``--help`` and usage errors.
     """
-    from sliceplane.shell.log import configure
     from sliceplane.shell.plane import Plane
     from sliceplane.shell.start_error import StartError
 
-    configure(log_level)
+    logs.begin()
     try:
         run(_run(Plane(config(), services())))
     except StartError as error:
@@ -234,7 +230,7 @@ async def _run(plane: Plane) -> None:
             await asyncio.wait({starting})
         if not starting.cancelled():
             await starting
-            say(f"ready {plane.url} kubeconfig={plane.kubeconfig}")
+            say_ready(f"{plane.url} kubeconfig={plane.kubeconfig}")
             for line in next_steps(plane.kubeconfig, plane.config.data_dir):
                 say(line)
             # What is there now stays, so the garbage collector need not look at it again.

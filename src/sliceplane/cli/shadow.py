@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.cluster import limited_client
+<<<<<<< HEAD
 from sliceplane.cli.process import on_stop_signal, run, say, screen_width, spare_descriptors
+=======
+from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_descriptors
+>>>>>>> ops
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
@@ -207,6 +211,6 @@ async def _follow(run: ShadowRun, output: Printed) -> bool:
     """Until cancelled."""
     await run.wait_synced()
     if output.plain:
-        say("ready shadow")
+        say_ready("shadow")
     await run.follow(output)
     return True

@@ -14,6 +14,7 @@ from sliceplane.cli.controller_choice import EVERYBODY, choose, controllers_opti
 from sliceplane.cli.discovery import discovery_config, discovery_options
 from sliceplane.cli.emulation import emulation_config, emulation_options
 from sliceplane.cli.etcd import with_etcd
+from sliceplane.cli.logs import Logs
 from sliceplane.cli.options import Command
 from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
 from sliceplane.cli.slices import check_slice_options, slice_options
@@ -67,7 +68,7 @@ def command(
     topology_storage: TopologyStorage,
     feature_gates: str,
     emulated_version: str,
-    log_level: str,
+    logs: Logs,
     chosen: str,
     traffic_distribution_conditions: bool,
     proxy: bool,
@@ -130,7 +131,7 @@ def command(
             running.append(ProxyService(node_name, netns, gates, settings))
         return tuple(running)
 
-    serve(config, services, log_level=log_level)
+    serve(config, services, logs=logs)
 
 
 def _proxy_settings(path: Path, gates: Gates) -> ProxySettings:

@@ -5,8 +5,8 @@ at module level: ``get_logger`` hands out a proxy that binds on first use.
 
 **A line holds nobody up.**  Lines for a file go through a queue to a thread (``line_writer``), so a pipe without a
 reader, a terminal stopped with ^S, a full disk or a slow network file system costs lines, never a moment of the event
-loop.  What is lost is counted, and told of by the next line that is taken.  A line is at most ``LINE_CHARACTERS_MAX``
-long, and control characters in it are escaped: part of it may be what a stranger sent.
+loop.  What is lost is counted, and told of by the next line that is taken.  What a line looks like is the matter of
+``log_lines``.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import re
 import select
 import sys
+from collections.abc import MutableMapping
 from functools import cache
 from typing import Any
 
+from sliceplane.shell import log_lines
 from sliceplane.shell.line_writer import LineWriter
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
-LINE_CHARACTERS_MAX = 32 * 1024
 QUEUE_BYTES_MAX = 1024 * 1024
 #: what is still waiting at the end of the process may take so long
 EXIT_SECONDS_MAX = 1.0
 
-#: all but the ends of lines and tabs, which tracebacks have
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
 _level = LEVELS["info"]
+_json = False
+_colour = False
 
 
-def configure(level: str) -> None:
-    """Choose the least severe level that is written, and have what libraries log written the same way: by themselves
-    they would write to stderr at once, and wait for it.  Call once, before the first line."""
-    global _level  # noqa: PLW0603  # one setting of the process, made by its command line
-    _level = LEVELS[level]
+def configure(level: str, form: str = "text", *, colour: bool = False) -> None:
+    """Choose the least severe level that is written and the form of lines (one of ``log_lines.FORMATS``), and have what
+    libraries log written the same way: by themselves they would write to stderr at once, and wait for it.  With
+    *colour*, text on a terminal has colours.  Call once, before the first line."""
+    global _level, _json, _colour  # settings of the process, made by its command line
+    _level, _json, _colour = LEVELS[level], form == "json", colour
     root = logging.getLogger()
     if not any(isinstance(handler, _Bridge) for handler in root.handlers):
         root.addHandler(_Bridge(logging.WARNING))
@@ -81,8 +81,11 @@ class _Stderr:
         return self._lost_here + self._writer.lost
 
     def write(self, text: str) -> int:
-        line = _fit(text)
-        if _descriptor() is not None:
+        line = text if _json else log_lines.fit_text(text)
+        descriptor = _descriptor()
+        if descriptor is not None:
+            if _colour and not _json and os.isatty(descriptor):
+                line = log_lines.painted(line)
             self._writer.put(line.encode(errors="backslashreplace"))
             return len(text)
         # Not a file: what a test runner put there.
@@ -103,8 +106,7 @@ class _Stderr:
         """In the writer's thread; how many were not taken."""
         lost = self.lost
         if lost > self._told:
-            what = "lines were lost: stderr took no more"
-            notice = f'level=warning component=log event="{what}" lines={lost - self._told}\n'
+            notice = _plainly("warning", "log", "lines were lost: stderr took no more", {"lines": lost - self._told})
             if self._write_line(notice.encode()):
                 self._told = lost
         return sum([not self._write_line(line) for line in lines])
@@ -138,11 +140,10 @@ def _descriptor() -> int | None:
         return None
 
 
-def _fit(text: str) -> str:
-    """*text* with its end, as a terminal may see it."""
-    if len(text) > LINE_CHARACTERS_MAX:
-        text = f"{text[:LINE_CHARACTERS_MAX]}... ({len(text) - LINE_CHARACTERS_MAX} characters more)\n"
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+def _plainly(level: str, component: str, event: str, values: dict[str, Any]) -> str:
+    """A line, with its end, that no library is needed for."""
+    told = {"timestamp": log_lines.now(), "level": level, "component": component, "event": event, **values}
+    return (log_lines.as_json(told) if _json else log_lines.plain_text(told)) + "\n"
 
 
 _stderr = _Stderr()
@@ -170,10 +171,22 @@ def _root() -> Any:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "component", "event"]),
+            _rendered(structlog.processors.LogfmtRenderer(key_order=list(log_lines.KEYS))),
         ],
         cache_logger_on_first_use=True,
     )
+
+
+def _rendered(as_text: Any) -> Any:
+    """The last processor: by the form that is chosen when a line is written."""
+
+    def render(logger: Any, name: str, values: MutableMapping[str, Any]) -> str:
+        if not _json:
+            return str(as_text(logger, name, values))
+        first = {key: values.pop(key) for key in log_lines.KEYS if key in values}
+        return log_lines.as_json({**first, **values})
+
+    return render
 
 
 class Logger:
@@ -191,8 +204,8 @@ class Logger:
             write = getattr(_root(), level)
         except (OSError, ImportError) as error:
             # Not a descriptor left to read the library with, which is worth saying above all.
-            told = " ".join(f"{name}={str(value)!r}" for name, value in values.items())
-            _stderr.write(f'level={level} component={self._component} event="{event}" {told} plain="{error}"\n')
+            told = {name: str(value) for name, value in values.items()}
+            _stderr.write(_plainly(level, self._component, event, {**told, "plain": str(error)}))
             return
         write(event, component=self._component, **values)
 

@@ -40,7 +40,7 @@ class Field:
 
 _REQUESTS: Final = "the proxy makes few requests, and does not limit them"
 _JSON: Final = "the proxy reads and writes JSON"
-_LOGGING: Final = "--log-level says what is logged, to stderr"
+_LOGGING: Final = "--log-level and --log-format say what is logged, to stderr"
 _RESYNC: Final = "caches are kept by watches that are checked, and are not handed on again"
 _LOOPBACK: Final = "node ports are not served on loopback addresses"
 _WINDOWS: Final = "it is for Windows"

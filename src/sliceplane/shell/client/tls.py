@@ -8,6 +8,7 @@ replaced) leave everything as it was.
 
 from __future__ import annotations
 
+import os
 import ssl
 import tempfile
 import time
@@ -108,12 +109,23 @@ class Tls:
             context.verify_mode = ssl.CERT_NONE
         pem = self._given or b"\n".join(filter(None, (self._certificate.read(), self._key.read())))
         if pem:
-            # OpenSSL takes certificates from files only; this one is readable by us alone and gone at once.
-            with tempfile.NamedTemporaryFile() as file:
-                file.write(pem)
-                file.flush()
-                context.load_cert_chain(file.name)
+            _load(context, pem)
         return context
+
+
+def _load(context: ssl.SSLContext, pem: bytes) -> None:
+    """OpenSSL takes certificates from files only.  This one is in memory: a key has no business on a disk, and where
+    the file system is read-only there may be no folder for temporary files."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(pem)
+            file.flush()
+            context.load_cert_chain(file.name)
+        return
+    with os.fdopen(os.memfd_create("certificate"), "wb") as file:
+        file.write(pem)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
 
 
 def _stamp(path: Path | None) -> object:

@@ -1,0 +1,108 @@
+"""Whether the command that a container runs is alive: ``python -m sliceplane.cli.alive``, the image's HEALTHCHECK.
+
+The container's first process says what to ask: its command, and its flags or environment if its port is not the usual
+one.  Another's port is never asked, since containers may share a network.  Exit code 0: it says that it is alive, or
+has no health page, so that it runs is all there is to know; 1: it says that it is not, or does not answer.
+
+Nothing of a probe is secret and it goes to this machine alone, so the certificate is not looked at: the authority may
+be in a folder of any name.  Only the standard library is imported, since this runs every few seconds.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+#: seconds; Docker gives the whole probe five
+TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a health page is."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+def place_of(words: Sequence[str], environment: Mapping[str, str]) -> Place | None:
+    """Where the process with this command line has its health page; None if it has none."""
+    command = next((word for word in words if word in ("up", "apiserver", "controllers", "proxy")), "")
+
+    def told(flag: str, default: str) -> str:
+        for word, following in zip(words, [*words[1:], ""], strict=True):
+            if word == f"--{flag}":
+                return following
+            if word.startswith(f"--{flag}="):
+                return word.partition("=")[2]
+        return environment.get(f"SLICEPLANE_{command}_{flag}".upper().replace("-", "_")) or default
+
+    match command:
+        case "up" | "apiserver":
+            return _place(told("bind-address", "127.0.0.1"), told("secure-port", "6443"), tls=True)
+        case "controllers" | "proxy":
+            # Controllers have their health pages beside their metrics, too.
+            default = "0.0.0.0:10256" if command == "proxy" else told("metrics-bind-address", "")
+            host, _, port = told("healthz-bind-address", default).rpartition(":")
+            return _place(host, port, tls=False)
+    return None
+
+
+def _place(host: str, port: str, *, tls: bool) -> Place | None:
+    """All addresses of the machine are asked for on loopback."""
+    name = host.strip("[]")
+    here = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)
+    return Place(here, int(port), tls) if port.isdigit() else None
+
+
+def ask(place: Place, path: str) -> tuple[int, str]:
+    """The status and the first line of the answer.  Raises ``OSError`` where nothing listens or nothing comes."""
+    connection = (
+        http.client.HTTPSConnection(place.host, place.port, timeout=TIMEOUT_S, context=_trusting())
+        if place.tls
+        else http.client.HTTPConnection(place.host, place.port, timeout=TIMEOUT_S)
+    )
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read(4096).decode(errors="replace").partition("\n")[0]
+    except http.client.HTTPException as error:
+        raise OSError(f"no answer of HTTP: {error}") from error
+    finally:
+        connection.close()
+
+
+def _trusting() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def main(process: Path = Path("/proc/1")) -> int:
+    """The exit code."""
+
+    def entries(name: str) -> list[str]:
+        return (process / name).read_bytes().decode(errors="replace").strip("\0").split("\0")
+
+    words = entries("cmdline")
+    place = place_of(words, dict(entry.partition("=")[::2] for entry in entries("environ")))
+    if place is None:
+        print(f"it runs, without a health page (--healthz-bind-address): {' '.join(words)}")
+        return 0
+    try:
+        status, line = ask(place, "/livez")
+    except OSError as error:
+        print(f"{place.host} port {place.port}: {error}")
+        return 1
+    print(f"{place.host} port {place.port}: {status} {line}")
+    return 0 if status == 200 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""The flags of every long-running command that say what is logged, and how."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+import click
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("text", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """What the three flags say."""
+
+    level: str = "info"
+    form: str = "text"
+    colour: bool = True
+
+    def begin(self) -> None:
+        """Before the first line."""
+        from sliceplane.shell.log import configure
+
+        # https://no-color.org: set, and not empty
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        configure(self.level, self.form, colour=self.colour and not plain)
+
+
+def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """``--log-level``, ``--log-format`` and ``--no-color``; the command gets them as ``logs``, a ``Logs``."""
+
+    @wraps(command)
+    def with_logs(*arguments: Any, log_level: str, log_format: str, no_color: bool, **flags: Any) -> Any:
+        return command(*arguments, logs=Logs(log_level, log_format, not no_color), **flags)
+
+    told: Callable[..., Any] = with_logs
+    for option in (
+        click.option("--no-color", is_flag=True, help="No colours in a log on a terminal; so does NO_COLOR=1."),
+        click.option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True,
+            help="logfmt, with colours on a terminal; or one JSON object a line."),
+        click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
+            help="The least that is logged, to stderr."),
+    ):  # fmt: skip
+        told = option(told)
+    return told

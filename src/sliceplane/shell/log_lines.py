@@ -1,0 +1,92 @@
+"""What a line of the log looks like: logfmt for people (``text``), or one JSON object (``json``) for programs.
+
+Both begin with the same four keys, in this order: ``timestamp``, ``level``, ``component``, ``event``; what varies
+follows in the order in which it was given, ``exception`` last.  A line has a bound, and nothing in it can move a
+terminal's cursor, colour it or make a second line of JSON: part of a line may be what a stranger sent.  Colours are put
+on last, by this program alone, and only where a line's beginning is ours.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+FORMATS = ("text", "json")
+KEYS = ("timestamp", "level", "component", "event")
+LINE_CHARACTERS_MAX = 32 * 1024
+
+#: all but the ends of lines and tabs, which tracebacks have
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+#: what JSON leaves as it is, and a terminal or a reader of lines does not
+_JSON_CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")
+#: values of a line that is too long are cut to this, then to nothing
+_VALUE_CHARACTERS_MAX = 1024
+
+_COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31;1"}
+_HEAD = re.compile(
+    r"^(?P<time>timestamp=\S+ )(?P<level>level=(?P<name>\w+))(?P<part> component=\S+ )"
+    r'(?P<event>event=(?:"(?:[^"\\]|\\.)*"|\S+))'
+)
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def as_json(values: Mapping[str, Any]) -> str:
+    """One object, in one line, that can be read whatever its length was."""
+    line = _dumped(values)
+    if len(line) <= LINE_CHARACTERS_MAX:
+        return line
+    lost = len(line) - LINE_CHARACTERS_MAX
+    cut = {key: _cut(value) for key, value in values.items()}
+    line = _dumped({**cut, "cut": lost})
+    return (
+        line
+        if len(line) <= LINE_CHARACTERS_MAX
+        else _dumped({**{key: cut[key] for key in KEYS if key in cut}, "cut": lost})
+    )
+
+
+def _dumped(values: Mapping[str, Any]) -> str:
+    line = json.dumps(values, ensure_ascii=False, default=str)
+    return _JSON_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, (bool, int, float)) or value is None:
+        return value
+    text = value if isinstance(value, str) else str(value)
+    if len(text) <= _VALUE_CHARACTERS_MAX:
+        return text
+    return f"{text[:_VALUE_CHARACTERS_MAX]}... ({len(text) - _VALUE_CHARACTERS_MAX} characters more)"
+
+
+def plain_text(values: Mapping[str, Any]) -> str:
+    """logfmt, by nothing but Python: for lines about what keeps the library from being read."""
+    return " ".join(
+        f"{key}={value}" if re.fullmatch(r"[\w.:+-]+", str(value)) else f"{key}={json.dumps(str(value))}"
+        for key, value in values.items()
+    )
+
+
+def fit_text(text: str) -> str:
+    """*text* with its end, as a terminal may see it."""
+    if len(text) > LINE_CHARACTERS_MAX:
+        text = f"{text[:LINE_CHARACTERS_MAX]}... ({len(text) - LINE_CHARACTERS_MAX} characters more)\n"
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def painted(line: str) -> str:
+    """A line of ``fit_text`` with colours: the level by its weight, the event bold, time and component dim."""
+    found = _HEAD.match(line)
+    if found is None:
+        return line
+    colour = _COLOURS.get(found["name"], "0")
+    return (
+        f"\x1b[2m{found['time']}\x1b[0m\x1b[{colour}m{found['level']}\x1b[0m\x1b[2m{found['part']}\x1b[0m"
+        f"\x1b[1m{found['event']}\x1b[0m{line[found.end() :]}"
+    )

@@ -1,0 +1,218 @@
+"""Fifteen things that go wrong, made for real: what a person does and sees.  ``tools/make_symptoms.py`` writes
+``docs/symptoms.md`` of them, and ``test_symptoms.py`` looks whether they are so.
+
+The story is played in order by one shell after the other, in a folder with a plane that ends half-way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+STEP_S = 40
+#: a step that is asked for until it says what is expected
+PATIENCE_S = 15.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command line; *says* is a pattern that its output has, *code* its exit code."""
+
+    line: str
+    says: str
+    code: int = 0
+    #: beside it, not shown: makes the trouble, or takes it away
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class Symptom:
+    title: str
+    why: str
+    do: str
+    steps: tuple[Step, ...]
+
+
+UP = "sliceplane up --data-dir data --secure-port $PORT --emulate --emulate-nodes 2 --zones zone-a,zone-b"
+#: a plane in the background, until STOP; it is the shell's own child, so its number is in a file
+START = f"{UP} >up.out 2>up.log & echo $! >pid; until grep -q ^ready up.out; do kill -0 $!; sleep 0.1; done"
+STOP = "kill $(cat pid); while kill -0 $(cat pid) 2>/dev/null; do sleep 0.1; done"
+#: without emulation and controllers instead
+ALONE = (
+    f"{STOP}; sliceplane apiserver --data-dir data --secure-port $PORT >up.out 2>up.log & echo $! >pid2;"
+    " until grep -q ^ready up.out; do kill -0 $!; sleep 0.1; done; mv pid2 pid"
+)
+#: the address of one of the Pods of "web"
+POD_IP = "$(kubectl get pods -l app=web -o jsonpath='{.items[0].status.podIP}')"
+
+STORY: tuple[Symptom, ...] = (
+    Symptom("A client gets no answer from a Service: it has no endpoints",
+        "The Service's selector chooses no Pod, or the Pods that it chooses have another port. The addresses of "
+            "the Service then refuse connections.",
+        "Compare the selector with the labels (`kubectl get pods --show-labels`); `sliceplane trace` says what "
+            "the rules do with a packet, and which slices do not count.",
+        (Step("kubectl get endpointslices -l kubernetes.io/service-name=shop", r"<unset> +<unset>",
+            before="kubectl create deployment web --image=x --replicas=2;"
+                " kubectl create service clusterip shop --tcp=80:8080;"
+                " kubectl wait --for=condition=Available deployment/web; sleep 1"),
+         Step(f"sliceplane trace --from {POD_IP} --to shop.default", r"verdict +reject: .* has no endpoints", 1))),
+    Symptom("A client gets no answer from a Service: its Pods are not ready",
+        "Endpoints are there, but none is ready (readiness probe, `Ready` condition): they get no traffic.",
+        "Look at the Pods, not at the Service: `kubectl describe pod`. A Service that must be reached all the "
+            "same has `publishNotReadyAddresses`.",
+        (Step("kubectl get endpointslices -l kubernetes.io/service-name=web"
+            " -o jsonpath='{.items[*].endpoints[*].conditions}'",
+            r'"ready":false',
+            before="kubectl create service clusterip web --tcp=80:8080;"
+                " kubectl annotate pods -l app=web emulation.sliceplane.dev/ready=false"),
+         Step(f"sliceplane trace --from {POD_IP} --to web.default", r"verdict +reject", 1,
+            after="kubectl annotate pods -l app=web emulation.sliceplane.dev/ready-"))),
+    Symptom("Pods of a Deployment never start",
+        "Nothing schedules Pods and runs containers here; only `--emulate` makes Pods of Deployments, and only "
+            "`up` has it.",
+        "Start with `--emulate`, or make Pods yourself. On a cluster, look at its scheduler and kubelets.",
+        (Step("kubectl get pods -l app=late", r"No resources found",
+            before=f"{ALONE}; kubectl create deployment late --image=x --replicas=3"),
+         Step("kubectl get deployment late", r"late +0/3 +0 +0",
+            after=f"kubectl delete deployment late; {STOP}; {START}"))),
+    Symptom("`Forbidden`",
+        "The user is known, and no role that is bound to it allows this. `kubectl auth whoami` says who you are.",
+        "Bind a role: the message names user, verb, resource and namespace. [Access](operations.md#access).",
+        (Step("kubectl get endpointslices --as jane", r'Forbidden.*User "jane" cannot list', 1),)),
+    Symptom("`Unauthorized`",
+        "The token is not known, has ended, or was signed with a key that is no more; the certificate is of "
+            "another authority.",
+        "Take the kubeconfig anew from the server's data directory, or a new token: `kubectl create token NAME`.",
+        (Step("curl -sk https://127.0.0.1:$PORT/api/v1/services -H 'Authorization: Bearer no-more'",
+            r'"code": ?401'),)),
+    Symptom("A write is refused: `provided port is already allocated`",
+        "Another Service has the node port (or the cluster IP: `provided IP is already allocated`).",
+        "Leave it out, and one is given; or find who has it.",
+        (Step("kubectl create service nodeport second --tcp=80 --node-port=30080",
+            r"provided port is already allocated", 1,
+            before="kubectl create service nodeport first --tcp=80 --node-port=30080"),
+         Step("kubectl get services -A -o custom-columns='NAME:.metadata.name,PORTS:.spec.ports[*].nodePort'"
+            " | grep 30080",
+            r"first +30080"))),
+    Symptom("An object is deleted and stays",
+        "It has a finalizer: whoever put it there has to take it away, and does not run, or waits for something.",
+        "Start that program again. Only if it is gone for good, take the finalizer away by hand.",
+        (Step("kubectl delete service first --wait=false", r"deleted",
+            before="kubectl patch service first -p '{\"metadata\":{\"finalizers\":[\"example.com/hold\"]}}'"),
+         Step("kubectl get service first -o jsonpath='{.metadata.deletionTimestamp} {.metadata.finalizers}'",
+            r'example\.com/hold',
+            after="kubectl patch service first -p '{\"metadata\":{\"finalizers\":null}}'"))),
+    Symptom("Writes fail: `the write was not stored`",
+        "The disk is full, has an I/O error, or the file was moved away. Reads and watches go on; nothing of the "
+            "write is kept.",
+        "The message and the check `etcd` say which. Make space or put the file back: writes work again by "
+            "themselves. Do not restart for a full disk.",
+        (Step("kubectl create namespace blue", r"the write was not stored: .* was removed or replaced", 1,
+            before="mv data/sliceplane.db data/away"),
+         Step("kubectl get --raw /livez/etcd", r"the write was not stored", 1, after="mv data/away data/sliceplane.db"),
+         Step("kubectl create namespace blue", r"namespace/blue created"))),
+    Symptom("Controllers on a cluster say what they may not read",
+        "The ServiceAccount has no role for it.",
+        "Apply the roles of the chart or of [controllers alone](operations.md#controllers-alone).",
+        (Step("sliceplane controllers --once --kubeconfig account.kubeconfig",
+            r"does not let us read endpoints, endpointslices", 1,
+            before="kubectl create serviceaccount slices; sed \"s/client-certificate.*//; s/client-key-data.*/token: "
+                "$(kubectl create token slices)/\" $KUBECONFIG >account.kubeconfig"),)),
+    Symptom("EndpointSlices are wrong, or somebody changes them",
+        "Two controllers write the same slices, or one that should is off. Shadow mode writes nothing and says "
+            "what differs.",
+        "Switch the other one off ([hand-over](hand-over.md)). Here a slice was deleted while no controller ran.",
+        (Step("sliceplane controllers --shadow --once", r"default/web +endpoint-missing", 1,
+            before=f"{ALONE}; kubectl delete endpointslice -l kubernetes.io/service-name=web"),
+         Step("sliceplane controllers --once --controllers endpointslice-controller",
+            r"endpointslice-controller: 1 jobs, 1 writes, 0 failed"),
+         Step("sliceplane controllers --shadow --once", r"no difference", after=f"{STOP}; {START}"))),
+    Symptom("A second process does not start: `another process is using it`",
+        "A data directory belongs to one process. It may be one that you forgot, or a service of systemd.",
+        "Use the one that runs (its kubeconfig is in the directory), or give another `--data-dir`.",
+        (Step("sliceplane up --data-dir data", r"another process is using it", 1),)),
+    Symptom("It does not start: `address already in use`",
+        "Something listens on the port; `ss -ltnp` says what.",
+        "`--secure-port 0` takes a free one.",
+        (Step("sliceplane up --data-dir other --secure-port $PORT", r"address already in use", 1),)),
+    Symptom("`connection refused`",
+        "No server is there: it was stopped, it does not run yet, or the kubeconfig is of an older port.",
+        "Start it. `kubectl config view --minify` shows which address is asked for.",
+        (Step("kubectl get services", r"connection to the server .* was refused", 1, before=STOP),
+         Step("sliceplane controllers --once", r"connection refused", 1))),
+    Symptom("`certificate signed by unknown authority`",
+        "The kubeconfig is older than the server's authority: `pki/` was lost, or replaced because it was about "
+            "to end.",
+        "Take the new `admin.kubeconfig`. Back `pki/` up with the database, so that it does not happen in a restore.",
+        (Step("kubectl --kubeconfig old.kubeconfig get services", r"certificate signed by unknown authority", 1,
+            before=f"cp data/admin.kubeconfig old.kubeconfig; rm -r data/pki; {START}", after=STOP),)),
+    Symptom("It does not start: the database is damaged",
+        "The file's pages do not belong together: a bad disk, or a copy that was made while it was written.",
+        "Restore a snapshot, or move the file away and begin anew. Nothing was changed: what can be saved of it "
+            "can be saved still. [Backup and restore](operations.md#backup-and-restore).",
+        (Step("sliceplane up --data-dir data --secure-port $PORT", r"it is damaged .*; restore it", 1,
+            before="dd if=/dev/zero of=data/sliceplane.db bs=4096 seek=1 count=6 conv=notrunc status=none"),)),
+)  # fmt: skip
+
+
+class Player:
+    """Plays the story in *folder*."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._folder = folder
+        self._port = port
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self._environment = {
+            "PATH": path,
+            "PYTHONPATH": str(ROOT / "src"),
+            "HOME": str(folder),
+            "PORT": str(port),
+            "TERM": "dumb",
+            "KUBECONFIG": str(folder / "data" / "admin.kubeconfig"),
+        }
+
+    def begin(self) -> None:
+        self._hidden(START)
+
+    def end(self) -> None:
+        self._shell(f"test -f pid && {STOP}; true")
+
+    def play(self, step: Step) -> tuple[str, int]:
+        """What it says, without what differs between two runs, and its exit code."""
+        if step.before:
+            self._hidden(step.before)
+        end = time.monotonic() + PATIENCE_S
+        said, code = self._shell(step.line)
+        while (code != step.code or not re.search(step.says, said)) and time.monotonic() < end:
+            time.sleep(0.5)
+            said, code = self._shell(step.line)
+        if step.after:
+            self._hidden(step.after)
+        return self._plain(said), code
+
+    def shown(self, step: Step) -> str:
+        """The line as a person would type it."""
+        return step.line.replace("$PORT", "6443").replace(POD_IP, "10.244.1.2")
+
+    def _plain(self, said: str) -> str:
+        said = said.replace(str(self._folder), "/home/me").replace(str(self._port), "6443")
+        return "\n".join(line.rstrip() for line in said.rstrip().splitlines())
+
+    def _hidden(self, line: str) -> None:
+        said, code = self._shell(line)
+        assert code == 0, f"{line}\n{said}"
+
+    def _shell(self, line: str) -> tuple[str, int]:
+        # A file, not a pipe: what goes on in the background would keep it open.
+        out = self._folder / "said"
+        with out.open("wb") as told:
+            done = subprocess.run(["bash", "-c", line], cwd=self._folder, env=self._environment, check=False,
+                stdin=subprocess.DEVNULL, stdout=told, stderr=subprocess.STDOUT, timeout=STEP_S)  # fmt: skip
+        return out.read_text(errors="replace"), done.returncode

@@ -1,0 +1,44 @@
+"""What ``docs/symptoms.md`` shows happens: each trouble is made anew, and says what the document says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.symptoms import ROOT, STORY, Player
+from tests.ports import free_port
+
+DOCUMENT = ROOT / "docs" / "symptoms.md"
+
+pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def player(tmp_path: Path) -> Iterator[Player]:
+    player = Player(tmp_path, free_port())
+    player.begin()
+    yield player
+    player.end()
+
+
+def test_what_one_sees_is_what_is_written(player: Player) -> None:
+    assert len(STORY) == 15
+    text = DOCUMENT.read_text(encoding="utf-8")
+    for symptom in STORY:
+        written = text.partition(f"## {symptom.title}\n")[2].partition("\n## ")[0]
+        assert written, symptom.title
+        for step in symptom.steps:
+            said, code = player.play(step)
+            assert re.search(step.says, said), f"{symptom.title}: {step.line}\n{said}"
+            assert code == step.code, f"{symptom.title}: {step.line}\n{said}"
+            shown = written.partition(f"$ {player.shown(step)}\n")[2].partition("```")[0]
+            assert re.search(step.says, shown), f"{symptom.title}: not written: {step.line}"
+
+
+def test_operations_begins_with_every_symptom() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    first = text.partition("\n## Running")[0]
+    for symptom in STORY:
+        assert f"[{symptom.title}](symptoms.md#" in first, symptom.title

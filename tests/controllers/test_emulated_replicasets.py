@@ -187,8 +187,8 @@ def test_a_set_that_its_quota_stops_says_failed_create_and_counts_what_there_is(
     assert failure is not None
     assert (failure["status"], failure["reason"]) == ("True", "FailedCreate")
     assert "exceeded quota: few, requested: pods=1, used: pods=1, limited: pods=1" in failure["message"]
-    assert {reason for reason, _ in said(cluster)} == {"FailedCreate"}
-    assert all(note.startswith("Error creating: pods ") for _, note in said(cluster))
+    assert set(said(cluster)) == {("FailedCreate", f"Error creating: {failure['message']}")}, "one Event with a count"
+    assert failure["message"].startswith('pods "web-" is forbidden: ')
     tries = len(said(cluster))
     cluster.settle(limit_s=300)
     assert len(said(cluster)) - tries <= 300 / 30 + 1, "the back-off has grown to its cap"

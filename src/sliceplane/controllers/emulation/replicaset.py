@@ -17,7 +17,7 @@ from typing import Final, Literal
 from sliceplane.api.apps import ReplicaSet
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Pod
-from sliceplane.api.errors import is_namespace_terminating
+from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Pods, ReplicaSets
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Watched, Write
@@ -181,8 +181,9 @@ class ReplicaSetController(KeyedController):
             return
         creating = failed.verb == "create"
         reason = "FailedCreate" if creating else "FailedDelete"
-        self._refusals.note(meta.uid, meta.generation, reason, done.error.message, now)
-        self._event(wanted, "Warning", reason, f"Error {'creating' if creating else 'deleting'}: {done.error.message}")
+        message = _without_made_name(done.error, meta.name) if creating else done.error.message
+        self._refusals.note(meta.uid, meta.generation, reason, message, now)
+        self._event(wanted, "Warning", reason, f"Error {'creating' if creating else 'deleting'}: {message}")
         self.enqueue(meta.key, now)  # the status tells at once
 
     def _event(self, wanted: ReplicaSet, kind: Literal["Normal", "Warning"], reason: str, text: str) -> None:
@@ -207,6 +208,12 @@ class ReplicaSetController(KeyedController):
         siblings = {uid for uids in self._siblings.values() for uid in uids}
         assert siblings == set(self._key_of_uid), f"{siblings} != {sorted(self._key_of_uid)}"
         assert self._refusals.uids() <= siblings, f"{self._refusals.uids()} not in {siblings}"
+
+
+def _without_made_name(error: StatusError, owner: str) -> str:
+    """The message with the prefix in the place of the name that was made for this try: Events of one cause are one."""
+    name, prefix = (error.details or {}).get("name", ""), f"{owner}-"
+    return error.message.replace(f'"{name}"', f'"{prefix}"') if name.startswith(prefix) else error.message
 
 
 def _scales(write: Write) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.controllers.test_emulated_replicasets import condition, names, owners, said
+from tests.controllers.emulated import condition, names, owners, said
 from tests.effort import effort
 
 from sliceplane.api.scheme import Deployments, Pods, ReplicaSets, ResourceQuotas

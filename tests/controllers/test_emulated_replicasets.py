@@ -1,4 +1,4 @@
-"""Emulated ReplicaSets against upstream's published behaviour: claims, order of deletion, refusals, status."""
+"""Emulated ReplicaSets against upstream's published behaviour: order of deletion, refusals, status."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.controllers.emulated import bare_pod, condition, make, names, owners, replica_set, said
 from tests.effort import effort
 
 from sliceplane.api.core import Pod, PodSpec, PodStatus
 from sliceplane.api.meta import Condition, ObjectMeta
 from sliceplane.api.scheme import Deployments, Events, LimitRanges, Pods, ReplicaSets, ResourceQuotas
-from sliceplane.controllers.base import Controller
 from sliceplane.controllers.emulation.kubelet import KubeletController
 from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.controllers.emulation.pods import deletion_cost, deletion_rank
@@ -21,155 +21,6 @@ from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.kit.times import format_time
 from sliceplane.sim.cluster import Cluster
-
-
-def make(*more: Controller, nodes: int = 3, **config: Any) -> Cluster:
-    emulated = make_nodes(nodes, ["zone-a", "zone-b"])
-    kubelet = KubeletController(EmulationConfig(nodes=emulated, **config))
-    return Cluster(ReplicaSetController(), kubelet, *more)
-
-
-def replica_set(replicas: int = 2, name: str = "web", **spec: Any) -> dict[str, Any]:
-    labels = {"app": "web"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "web:1"}]}}
-    return {
-        "metadata": {"name": name},
-        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template, **spec},
-    }
-
-
-def bare_pod(name: str, **labels: str) -> dict[str, Any]:
-    return {"metadata": {"name": name, "labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-
-
-def owners(document: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(one["kind"], one["uid"]) for one in document["metadata"].get("ownerReferences", ())]
-
-
-def names(cluster: Cluster) -> set[str]:
-    return {pod["metadata"]["name"] for pod in cluster.list(Pods) if not pod["metadata"].get("deletionTimestamp")}
-
-
-def said(cluster: Cluster, kind: str = "Warning") -> list[tuple[str, str]]:
-    return [(note.reason, note.note) for note in cluster.notes if note.type == kind]
-
-
-def condition(document: dict[str, Any], kind: str) -> dict[str, Any] | None:
-    return next((one for one in document["status"].get("conditions", ()) if one["type"] == kind), None)
-
-
-# -- adoption and release -------------------------------------------------------------------------------
-
-
-def test_a_bare_pod_that_matches_is_adopted_and_counts() -> None:
-    cluster = make()
-    cluster.create(Pods, bare_pod("lonely", app="web"))
-    cluster.create(Pods, bare_pod("other", app="shop"))
-    cluster.settle()
-    made = cluster.create(ReplicaSets, replica_set(2))
-    cluster.settle()
-    assert owners(cluster.get(Pods, "lonely")) == [("ReplicaSet", made["metadata"]["uid"])]
-    assert owners(cluster.get(Pods, "other")) == []
-    assert len(cluster.list(Pods)) == 3, "one was adopted, one made, one is somebody else's"
-    assert cluster.get(ReplicaSets, "web")["status"]["replicas"] == 2
-    cluster.check()
-
-
-def test_a_bare_pod_created_beside_a_full_set_is_adopted_and_one_goes() -> None:
-    cluster = make()
-    cluster.create(ReplicaSets, replica_set(2))
-    cluster.settle()
-    cluster.create(Pods, bare_pod("late", app="web"))
-    cluster.settle()
-    assert len(names(cluster)) == 2
-    assert "late" not in names(cluster), "it had no node yet, so it goes first"
-
-
-def test_a_pod_whose_labels_stop_matching_is_released_and_replaced_and_comes_home_again() -> None:
-    cluster = make()
-    made = cluster.create(ReplicaSets, replica_set(2))
-    cluster.settle()
-    taken = sorted(names(cluster))[0]
-    cluster.patch(Pods, taken, {"metadata": {"labels": {"app": "debugged"}}})
-    cluster.settle()
-    assert owners(cluster.get(Pods, taken)) == []
-    assert len(names(cluster)) == 3
-    cluster.patch(ReplicaSets, "web", {"spec": {"replicas": 3}})
-    cluster.settle()
-    cluster.patch(Pods, taken, {"metadata": {"labels": {"app": "web"}}})
-    cluster.patch(ReplicaSets, "web", {"spec": {"replicas": 4}})
-    cluster.settle()
-    assert owners(cluster.get(Pods, taken)) == [("ReplicaSet", made["metadata"]["uid"])]
-    assert len(names(cluster)) == 4
-    cluster.check()
-
-
-def test_pods_of_another_owner_and_of_other_uids_are_left_alone() -> None:
-    cluster = make()
-    stranger = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "not-ours", "controller": True}
-    taken = bare_pod("taken", app="web")
-    taken["metadata"]["ownerReferences"] = [stranger]
-    cluster.create(Pods, taken)
-    cluster.create(ReplicaSets, replica_set(1))
-    cluster.settle()
-    assert owners(cluster.get(Pods, "taken")) == [("ReplicaSet", "not-ours")], "the name is ours, the uid is not"
-    assert len(cluster.list(Pods)) == 2
-
-
-def test_a_set_that_goes_and_orphans_its_pods_does_not_take_them_back() -> None:
-    cluster = make(GarbageCollector())
-    cluster.create(ReplicaSets, replica_set(3))
-    cluster.settle()
-    before = names(cluster)
-    cluster.delete(ReplicaSets, "web", propagationPolicy="Orphan")
-    cluster.settle()
-    assert not cluster.list(ReplicaSets)
-    assert [owners(pod) for pod in cluster.list(Pods)] == [[]] * 3
-    again = cluster.create(ReplicaSets, replica_set(3))
-    cluster.settle()
-    assert names(cluster) == before, "the next set of that selector adopts them; no Pod was restarted"
-    assert {uid for pod in cluster.list(Pods) for _, uid in owners(pod)} == {again["metadata"]["uid"]}
-    cluster.check()
-
-
-def test_before_an_adoption_the_server_is_asked_whether_the_set_is_still_there() -> None:
-    """A cache that has missed the deletion would take back what was orphaned (kubernetes/kubernetes#42639)."""
-    controller = ReplicaSetController()
-    cluster = Cluster(controller)
-    cluster.create(ReplicaSets, replica_set(0))
-    cluster.settle()
-    cluster.controllers = ()  # the watch of ReplicaSets is silent from here on
-    cluster.delete(ReplicaSets, "web", propagationPolicy="Background")
-    cluster.controllers = (controller,)
-    cluster.create(Pods, bare_pod("lonely", app="web"))
-    cluster.settle(limit_s=5)
-    assert owners(cluster.get(Pods, "lonely")) == []
-    assert [write.verb for _, write in cluster.writes if write.resource is Pods] == []
-
-
-def test_sets_with_expressions_only_adopt_too() -> None:
-    cluster = make()
-    selector = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "shop"]}]}
-    cluster.create(ReplicaSets, replica_set(1, selector=selector))
-    cluster.create(Pods, bare_pod("lonely", app="shop"))
-    cluster.settle()
-    assert len(names(cluster)) == 1
-    cluster.check()
-
-
-def test_two_sets_that_select_the_same_pod_share_nothing() -> None:
-    cluster = make()
-    for name in ("one", "two"):
-        cluster.create(ReplicaSets, replica_set(0, name=name))
-    cluster.settle()
-    cluster.patch(ReplicaSets, "one", {"spec": {"replicas": 1}})
-    cluster.patch(ReplicaSets, "two", {"spec": {"replicas": 1}})
-    cluster.create(Pods, bare_pod("lonely", app="web"))
-    cluster.settle()
-    assert all(len(owners(pod)) == 1 for pod in cluster.list(Pods))
-    assert [cluster.get(ReplicaSets, name)["status"]["replicas"] for name in ("one", "two")] == [1, 1]
-    cluster.check()
-
 
 # -- what the server refuses ----------------------------------------------------------------------------
 
@@ -349,75 +200,6 @@ def test_available_only_after_min_ready_seconds() -> None:
     assert "availableReplicas" not in status
     cluster.settle(limit_s=15)
     assert cluster.get(ReplicaSets, "web")["status"]["availableReplicas"] == 2
-
-
-# -- readiness gates ------------------------------------------------------------------------------------
-
-
-def gated(**spec: Any) -> dict[str, Any]:
-    document = bare_pod("gated", app="web")
-    document["spec"]["readinessGates"] = [{"conditionType": "example.com/lb"}, {"conditionType": "example.com/dns"}]
-    document["spec"].update(spec)
-    return document
-
-
-def conditions_of(cluster: Cluster, name: str) -> dict[str, tuple[str, str, str]]:
-    found = cluster.get(Pods, name)["status"]["conditions"]
-    return {one["type"]: (one["status"], one.get("reason", ""), one.get("message", "")) for one in found}
-
-
-def set_condition(cluster: Cluster, kind: str, status: str) -> None:
-    kept = [one for one in cluster.get(Pods, "gated")["status"]["conditions"] if one["type"] != kind]
-    change = {"status": {"conditions": [*kept, {"type": kind, "status": status}]}}
-    cluster.patch(Pods, "gated", change, subresource="status")
-
-
-def test_a_pod_is_ready_only_when_its_readiness_gates_are_met() -> None:
-    cluster = make(ready_s=1.0)
-    cluster.create(Pods, gated())
-    cluster.settle()
-    told = conditions_of(cluster, "gated")
-    assert told["ContainersReady"] == ("True", "", "")
-    missing = (
-        'corresponding condition of pod readiness gate "example.com/lb" does not exist., '
-        'corresponding condition of pod readiness gate "example.com/dns" does not exist.'
-    )
-    assert told["Ready"] == ("False", "ReadinessGatesNotReady", missing)
-    set_condition(cluster, "example.com/lb", "True")
-    set_condition(cluster, "example.com/dns", "False")
-    cluster.settle()
-    unmet = 'the status of pod readiness gate "example.com/dns" is not "True", but False'
-    assert conditions_of(cluster, "gated")["Ready"] == ("False", "ReadinessGatesNotReady", unmet)
-    set_condition(cluster, "example.com/dns", "True")
-    cluster.settle()
-    assert conditions_of(cluster, "gated")["Ready"] == ("True", "", "")
-    set_condition(cluster, "example.com/lb", "False")
-    cluster.settle()
-    assert conditions_of(cluster, "gated")["Ready"][0] == "False", "a gate may close again"
-
-
-def test_a_pod_with_unready_containers_says_which_whatever_its_gates_say() -> None:
-    cluster = make(ready_by_default=False)
-    cluster.create(Pods, gated())
-    cluster.settle()
-    why = ("False", "ContainersNotReady", "containers with unready status: [c]")
-    assert conditions_of(cluster, "gated")["Ready"] == conditions_of(cluster, "gated")["ContainersReady"] == why
-
-
-def test_min_ready_seconds_begin_when_the_gate_opens() -> None:
-    cluster = make()
-    document = replica_set(1, minReadySeconds=10)
-    document["spec"]["template"]["spec"]["readinessGates"] = [{"conditionType": "example.com/lb"}]
-    cluster.create(ReplicaSets, document)
-    cluster.settle(limit_s=30)
-    cluster.now += 30
-    (made,) = cluster.list(Pods)
-    conditions = [*made["status"]["conditions"], {"type": "example.com/lb", "status": "True"}]
-    cluster.patch(Pods, made["metadata"]["name"], {"status": {"conditions": conditions}}, subresource="status")
-    cluster.settle(limit_s=5)
-    status = cluster.get(ReplicaSets, "web")["status"]
-    assert status["readyReplicas"] == 1
-    assert "availableReplicas" not in status
 
 
 # -- any history ----------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ class DeploymentStatus(Projection, frozen=True, kw_only=True):
     ready_replicas: int = 0
     available_replicas: int = 0
     unavailable_replicas: int = 0
+    terminating_replicas: int | None = None
+    collision_count: int = 0
     conditions: tuple[Condition, ...] | None = None
 
 
@@ -58,6 +60,8 @@ class ReplicaSetStatus(Projection, frozen=True, kw_only=True):
     fully_labeled_replicas: int = 0
     ready_replicas: int = 0
     available_replicas: int = 0
+    terminating_replicas: int | None = None
+    conditions: tuple[Condition, ...] | None = None
 
 
 class ReplicaSet(Object, frozen=True, kw_only=True):

@@ -140,12 +140,17 @@ class PodIP(Projection, frozen=True, kw_only=True):
     ip: str = ""
 
 
+class ContainerStatus(Projection, frozen=True, kw_only=True):
+    restart_count: int = 0
+
+
 class PodStatus(Projection, frozen=True, kw_only=True):
     phase: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
     pod_ips: tuple[PodIP, ...] | None = msgspec.field(name="podIPs", default=None)
     host_ip: str = msgspec.field(name="hostIP", default="")
     conditions: tuple[Condition, ...] | None = None
+    container_statuses: tuple[ContainerStatus, ...] | None = None
     start_time: str | None = None
 
 

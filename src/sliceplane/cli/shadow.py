@@ -15,11 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.cluster import limited_client
-<<<<<<< HEAD
-from sliceplane.cli.process import on_stop_signal, run, say, screen_width, spare_descriptors
-=======
-from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_descriptors
->>>>>>> ops
+from sliceplane.cli.process import on_stop_signal, run, say, say_ready, screen_width, spare_descriptors
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:

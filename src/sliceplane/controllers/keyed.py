@@ -101,12 +101,12 @@ class KeyedController(ABC):
     # for it races the garbage collector, who takes them away at once: a loop at full speed.
 
     def note_gone(self, uid: str, done: Done, resource: Resource, now: float) -> None:
-        """*uid* is what *done* was for; if one of its patches of *resource* found nothing, let its key rest.
+        """*uid* is what *done* was for; if a patch of *resource* or a question for it found nothing, let its key rest.
 
         Another object of that name refuses the uid in the patch: 422.
         """
         for write, result in zip(done.job.writes, done.results, strict=False):
-            if write.resource is resource and write.verb == "patch" and not result:
+            if write.resource is resource and write.verb in ("get", "patch") and not result:
                 self._gone[uid] = now + GONE_REST_S
         if done.error is not None and done.error.reason == "Invalid":
             refused = done.job.writes[len(done.results)]

@@ -116,6 +116,8 @@ class Cluster:
         context = Context(now=self.now + self.server_ahead_s, user=ADMIN)
         target = self._target(write.resource, write.name, write.namespace, write.subresource)
         options = WriteOptions()
+        if write.verb == "get":
+            return self.registry.get(context, target).body
         if write.verb == "create":
             outcome = self.registry.create(context, target, Body(document=decode_document(write.body)), options)
         elif write.verb == "update":

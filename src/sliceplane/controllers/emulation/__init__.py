@@ -3,9 +3,16 @@
 Plainly labelled (every Node that it makes carries ``emulation.sliceplane.dev/node``), off by default, and
 a client of the public API like any other controller: nothing here knows the server.
 
+What it promises of upstream's behaviour, line by line with tests, is in docs/emulation.md.
+
+* ``deployment``  Deployments -> ReplicaSets: caches, claims, Events; ``strategy`` decides the next step, ``rollout``
+  does the arithmetic, ``revisions`` writes the sets and their annotations, ``deployment_status`` the conditions
+* ``replicaset``  ReplicaSets -> Pods; ``replicaset_status`` tells how many there are
+* ``claims``      adoption and release, for both
+* ``refusals``    what the server would not have, and when to try again, for both
+* ``pods``        which Pods count, and which go first
 * ``templates``   the hash of a pod template and the documents of children made from it
-* ``deployment``  Deployments -> ReplicaSets: rolling update with surge, Recreate, status for ``rollout status``
-* ``replicaset``  ReplicaSets -> Pods
 * ``nodes``       what is emulated: names, zones, pod address ranges, delays
-* ``kubelet``     Pods get a node, addresses, readiness; terminate after a grace period
+* ``kubelet``     Pods get a node (``placement``), ``addresses`` and a status (``pod_status``: readiness and its gates);
+  they terminate after a grace period
 """

@@ -1,126 +1,202 @@
-"""A Deployment's status: what ``kubectl rollout status`` and ``kubectl wait --for=condition`` read."""
+"""A Deployment's status: what ``kubectl rollout status`` and ``kubectl wait --for=condition`` read.
+
+Conditions, reasons and messages are upstream's.  A condition is left as it is while its status and reason stay, but for
+Progressing, whose update time is the time of the last progress: ``progressDeadlineSeconds`` counts from there.  While a
+Deployment is paused or being scaled nobody estimates progress.
+"""
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
 from sliceplane.api.apps import Deployment, ReplicaSet
 from sliceplane.api.codec import encode
-from sliceplane.api.meta import Condition, Document
+from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Deployments
 from sliceplane.controllers.base import Write
+from sliceplane.controllers.emulation.replicaset_status import REPLICA_FAILURE, replica_failure, replicas_of
+from sliceplane.controllers.emulation.revisions import REVISION, wanted_of
 from sliceplane.controllers.emulation.rollout import limits
+from sliceplane.controllers.emulation.strategy import Rollout
 from sliceplane.kit.times import format_time, parse_time
 
-REVISION = "deployment.kubernetes.io/revision"
+CREATE_ERROR: Final = "ReplicaSetCreateError"
+#: as a deadline it means that there is none
+_INT32_MAX: Final = 2**31 - 1
+#: the deadline is looked at so much later than it passes: times have whole seconds
+_LATE_S: Final = 1.0
+_ALWAYS: Final = ("terminatingReplicas",)
 
 
-def is_complete(deployment: Deployment) -> bool:
-    """The status already says that the rollout has ended, well or not."""
-    progressing = _previous(deployment, "Progressing")
-    return progressing is not None and progressing.reason in ("NewReplicaSetAvailable", "ProgressDeadlineExceeded")
+class _Conditions:
+    """Conditions by type, in the order in which they were last changed."""
+
+    def __init__(self, deployment: Deployment, now: float) -> None:
+        self._stamp = format_time(now)
+        self.held: dict[str, Document] = {
+            one.type: msgspec.to_builtins(one) for one in deployment.status.conditions or ()
+        }
+
+    def reason(self, kind: str) -> str:
+        reason: str = self.held.get(kind, {}).get("reason", "")
+        return reason
+
+    def put(self, kind: str, status: str, reason: str, message: str, *, touch: bool = False) -> None:
+        """*touch*: the update time is told even if nothing else has changed."""
+        before = self.held.get(kind, {})
+        same_status = before.get("status") == status
+        if same_status and before.get("reason") == reason and not touch:
+            return
+        changed = before.get("lastTransitionTime") if same_status else self._stamp
+        self.held.pop(kind, None)
+        self.held[kind] = {
+            "type": kind,
+            "status": status,
+            "lastUpdateTime": self._stamp,
+            "lastTransitionTime": changed or self._stamp,
+            "reason": reason,
+            "message": message,
+        }
 
 
-def _condition(
-    previous: Condition | None, kind: str, *, status: str, reason: str, message: str, now: float
-) -> Document:
-    """The condition, with its transition time kept while ``status`` stays and its update time while all stays."""
-    stamp = format_time(now)
-    same_status = previous is not None and previous.status == status
-    same = same_status and previous is not None and (previous.reason, previous.message) == (reason, message)
-    return {
-        "type": kind,
-        "status": status,
-        "lastUpdateTime": previous.last_update_time if same and previous else stamp,
-        "lastTransitionTime": previous.last_transition_time if same_status and previous else stamp,
-        "reason": reason,
-        "message": message,
-    }
+def has_deadline(deployment: Deployment) -> bool:
+    return deployment.spec.progress_deadline_seconds not in (None, _INT32_MAX)
 
 
-def _available(deployment: Deployment, available: int, replicas: int, now: float) -> Document:
-    _, unavailable = limits(deployment.spec.strategy, replicas)
-    enough = available >= replicas - unavailable
-    return _condition(
-        _previous(deployment, "Available"),
-        "Available",
-        status="True" if enough else "False",
-        reason="MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
-        message=f"Deployment {'has' if enough else 'does not have'} minimum availability.",
-        now=now,
+def creation_failure(name: str, message: str) -> str:
+    return f'Failed to create new replica set "{name}": {message}'
+
+
+def _pause_or_resume(rollout: Rollout, conditions: _Conditions) -> None:
+    reason = conditions.reason("Progressing")
+    if not has_deadline(rollout.deployment) or reason == "ProgressDeadlineExceeded":
+        return
+    if rollout.mode == "paused":
+        conditions.put("Progressing", "Unknown", "DeploymentPaused", "Deployment is paused")
+    elif reason == "DeploymentPaused":
+        conditions.put("Progressing", "Unknown", "DeploymentResumed", "Deployment is resumed")
+
+
+def _estimate_progress(rollout: Rollout, conditions: _Conditions, counts: dict[str, int], now: float) -> None:
+    deployment, newest = rollout.deployment, rollout.newest
+    what = f'ReplicaSet "{newest.metadata.name}"' if newest else f'Deployment "{deployment.metadata.name}"'
+    if counts["replicas"] == counts["updatedReplicas"] and conditions.reason("Progressing") == "NewReplicaSetAvailable":
+        return  # that rollout is over; what happens to its Pods later is no progress
+    if rollout.is_complete():
+        message = f"{what} has successfully progressed."
+        conditions.put("Progressing", "True", "NewReplicaSetAvailable", message)
+    elif _has_moved(deployment, counts):
+        conditions.put("Progressing", "True", "ReplicaSetUpdated", f"{what} is progressing.", touch=True)
+    elif _is_overdue(deployment, conditions, now):
+        conditions.put("Progressing", "False", "ProgressDeadlineExceeded", f"{what} has timed out progressing.")
+
+
+def _has_moved(deployment: Deployment, counts: dict[str, int]) -> bool:
+    before = deployment.status
+    return (
+        counts["updatedReplicas"] > before.updated_replicas
+        or counts["replicas"] - counts["updatedReplicas"] < before.replicas - before.updated_replicas
+        or counts["readyReplicas"] > before.ready_replicas
+        or counts["availableReplicas"] > before.available_replicas
     )
 
 
-def _progressing(deployment: Deployment, newest: ReplicaSet | None, counts: dict[str, int], now: float) -> Document:
-    previous = _previous(deployment, "Progressing")
-    replicas = 1 if deployment.spec.replicas is None else deployment.spec.replicas
-    name = newest.metadata.name if newest else ""
-    complete = counts["updatedReplicas"] == counts["replicas"] == counts["availableReplicas"] == replicas
-    status, reason = "True", "ReplicaSetUpdated"
-    message = f'ReplicaSet "{name}" is progressing.'
-    if newest is None:
-        reason, message = "NewReplicaSetCreated", "A new ReplicaSet is being created."
-    elif complete:
-        reason, message = "NewReplicaSetAvailable", f'ReplicaSet "{name}" has successfully progressed.'
-    elif _overdue(deployment, previous, counts, now):
-        status, reason = "False", "ProgressDeadlineExceeded"
-        message = f'ReplicaSet "{name}" has timed out progressing.'
-    condition = _condition(previous, "Progressing", status=status, reason=reason, message=message, now=now)
-    if reason == "ReplicaSetUpdated" and _moved(deployment, counts):
-        condition["lastUpdateTime"] = format_time(now)
-    return condition
-
-
-def _moved(deployment: Deployment, counts: dict[str, int]) -> bool:
-    status = deployment.status
-    return (status.updated_replicas, status.available_replicas) != (
-        counts["updatedReplicas"],
-        counts["availableReplicas"],
-    )
-
-
-def _overdue(deployment: Deployment, previous: Condition | None, counts: dict[str, int], now: float) -> bool:
+def _due_at(deployment: Deployment, conditions: _Conditions) -> float | None:
+    """When the deadline passes if nothing moves; ``None``: there is none, or nothing to wait for."""
+    progressing = conditions.held.get("Progressing")
     deadline_s = deployment.spec.progress_deadline_seconds
-    if deadline_s is None or deployment.spec.paused or previous is None or _moved(deployment, counts):
-        return False
-    if deployment.status.observed_generation != deployment.metadata.generation:
-        return False
-    if previous.reason == "ProgressDeadlineExceeded":
-        return True
-    return previous.last_update_time is not None and now > parse_time(previous.last_update_time) + deadline_s
+    if progressing is None or deadline_s is None or not has_deadline(deployment):
+        return None
+    if progressing.get("reason") in ("NewReplicaSetAvailable", "ProgressDeadlineExceeded"):
+        return None
+    told = progressing.get("lastUpdateTime")
+    return None if told is None else parse_time(told) + deadline_s
 
 
-def _previous(deployment: Deployment, kind: str) -> Condition | None:
-    return next((one for one in deployment.status.conditions or () if one.type == kind), None)
+def _is_overdue(deployment: Deployment, conditions: _Conditions, now: float) -> bool:
+    due = _due_at(deployment, conditions)
+    return due is not None and now > due
 
 
-def status_patch(
-    deployment: Deployment, newest: ReplicaSet | None, older: list[ReplicaSet], now: float
-) -> tuple[Write, ...]:
-    """The write that brings status up to date; none if it is."""
-    sets = [*older, *([newest] if newest else [])]
-    replicas = 1 if deployment.spec.replicas is None else deployment.spec.replicas
+def _conditions(rollout: Rollout, counts: dict[str, int], now: float, *, creating: bool) -> _Conditions:
+    deployment, newest, replicas = rollout.deployment, rollout.newest, wanted_of(rollout.deployment)
+    conditions = _Conditions(deployment, now)
+    deadline = has_deadline(deployment)
+    _pause_or_resume(rollout, conditions)
+    name = newest.metadata.name if newest else f"{deployment.metadata.name}-{rollout.hashed}"
+    if deadline and newest is not None and "Progressing" not in conditions.held:
+        conditions.put("Progressing", "True", "FoundNewReplicaSet", f'Found new replica set "{name}"')
+    _, unavailable = limits(deployment.spec.strategy, replicas)
+    if counts["availableReplicas"] >= replicas - unavailable:
+        message = "Deployment has minimum availability."
+        conditions.put("Available", "True", "MinimumReplicasAvailable", message)
+    else:
+        message = "Deployment does not have minimum availability."
+        conditions.put("Available", "False", "MinimumReplicasUnavailable", message)
+    if rollout.mode != "rollout":
+        return conditions
+    if not deadline:
+        conditions.held.pop("Progressing", None)
+    elif rollout.refusal is not None and newest is None:
+        message = creation_failure(name, rollout.refusal.message)
+        conditions.put("Progressing", "False", CREATE_ERROR, message)
+    elif creating:
+        conditions.put("Progressing", "True", "NewReplicaSetCreated", f'Created new replica set "{name}"')
+    else:
+        _estimate_progress(rollout, conditions, counts, now)
+    _tell_failure(rollout, conditions)
+    return conditions
+
+
+def _tell_failure(rollout: Rollout, conditions: _Conditions) -> None:
+    """What a set says of its Pods' refusal, the newest before the others."""
+    ordered: list[ReplicaSet] = [*reversed(rollout.sets)]
+    failure = next((found for item in ordered if (found := replica_failure(item)) is not None), None)
+    if failure is None:
+        conditions.held.pop(REPLICA_FAILURE, None)
+    else:
+        conditions.put(REPLICA_FAILURE, failure.status, failure.reason, failure.message)
+
+
+def _counts(rollout: Rollout) -> dict[str, int]:
+    sets, newest = rollout.sets, rollout.newest
     available = sum(item.status.available_replicas for item in sets)
-    counts = {
+    return {
         "replicas": sum(item.status.replicas for item in sets),
         "updatedReplicas": newest.status.replicas if newest else 0,
         "readyReplicas": sum(item.status.ready_replicas for item in sets),
         "availableReplicas": available,
-        "unavailableReplicas": max(max(replicas, sum(item.status.replicas for item in sets)) - available, 0),
-        "observedGeneration": deployment.metadata.generation,
+        "unavailableReplicas": max(sum(replicas_of(item) for item in sets) - available, 0),
+        "terminatingReplicas": sum(item.status.terminating_replicas or 0 for item in sets),
+        "collisionCount": rollout.deployment.status.collision_count + rollout.collides,
+        "observedGeneration": rollout.deployment.metadata.generation,
     }
-    conditions = [_available(deployment, available, replicas, now), _progressing(deployment, newest, counts, now)]
+
+
+def status_patch(rollout: Rollout, now: float, *, creating: bool) -> tuple[tuple[Write, ...], float | None]:
+    """The writes that bring status up to date, and when to look again though nothing has changed.
+
+    *creating*: the newest set is created by the same job.
+    """
+    deployment = rollout.deployment
+    counts = _counts(rollout)
+    told = _conditions(rollout, counts, now, creating=creating)
+    conditions = list(told.held.values())
     current = msgspec.to_builtins(deployment.status)
-    same_counts = all(current.get(member, 0) == value for member, value in counts.items())
-    revision = (newest.metadata.annotations or {}).get(REVISION) if newest else None
+    same = all(current.get(member, 0) == value for member, value in counts.items())
+    same = same and deployment.status.terminating_replicas is not None
     writes: list[Write] = []
-    if not same_counts or current.get("conditions") != conditions:
-        status: Document = {member: value or None for member, value in counts.items()}
+    if not same or current.get("conditions") != conditions:
+        status: Document = {member: value if value or member in _ALWAYS else None for member, value in counts.items()}
         status["conditions"] = conditions
         writes.append(_patch(deployment, {"status": status}, subresource="status"))
-    if revision and (deployment.metadata.annotations or {}).get(REVISION) != revision:
+    revision = (rollout.newest.metadata.annotations or {}).get(REVISION) if rollout.newest else None
+    if revision and rollout.mode != "deleted" and (deployment.metadata.annotations or {}).get(REVISION) != revision:
         writes.append(_patch(deployment, {"metadata": {"annotations": {REVISION: revision}}}))
-    return tuple(writes)
+    due = _due_at(deployment, told) if rollout.mode == "rollout" else None
+    return tuple(writes), None if due is None else due + _LATE_S
 
 
 def _patch(deployment: Deployment, change: Document, subresource: str = "") -> Write:

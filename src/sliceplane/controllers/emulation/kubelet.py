@@ -5,8 +5,9 @@ started (addresses, phase Running), ready, and after a deletion removed when its
 the configuration, has passed.  While it terminates it stays as it was: a terminating Pod that still serves
 is what consumers must cope with.
 
-Readiness is the configured default unless the Pod carries the annotation ``emulation.sliceplane.dev/ready``:
-whoever runs the real thing behind a Pod's address says so there.
+Whether a Pod's containers are ready is the configured default unless the Pod carries the annotation
+``emulation.sliceplane.dev/ready``: whoever runs the real thing behind a Pod's address says so there.  The Pod itself is
+ready when its readiness gates are met, too (``pod_status``).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from sliceplane.controllers.emulation.nodes import (
     node_status,
 )
 from sliceplane.controllers.emulation.placement import Placement
-from sliceplane.controllers.emulation.pod_status import ready_status, started_status
-from sliceplane.controllers.emulation.replicaset import is_ready
+from sliceplane.controllers.emulation.pod_status import readiness, ready_status, started_status
+from sliceplane.controllers.emulation.pods import has_ended, pod_condition
 from sliceplane.controllers.emulation.templates import controller_uid
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.keyed import KeyedController
@@ -100,7 +101,7 @@ class KubeletController(KeyedController):
     def _take_stock(self, pod: Pod, now: float) -> None:
         """Bring addresses and placement up to what the Pod says."""
         uid = pod.metadata.uid
-        if pod.status.phase in ("Succeeded", "Failed"):
+        if has_ended(pod):
             self._leave(uid, now)
             return
         self._addresses.hold(uid, tuple(item.ip for item in pod.status.pod_ips or ()))
@@ -112,7 +113,7 @@ class KubeletController(KeyedController):
         if key.startswith("node/"):
             return self._register(self._emulated[key.removeprefix("node/")], now)
         pod = self._pods.get(key)
-        if pod is None or pod.status.phase in ("Succeeded", "Failed"):
+        if pod is None or has_ended(pod):
             return ()
         again = self._expectations.pending(key, now)
         if again is not None:
@@ -206,16 +207,16 @@ class KubeletController(KeyedController):
                 return ()
             self._without_address.discard(key)
             node = self._emulated[pod.spec.node_name]
-            ready = self._wants_ready(pod) and not self._config.ready_s
-            return (_status(pod, started_status(pod, addresses, node.address, ready=ready, now=now)),)
+            told = readiness(pod, containers=self._wants_ready(pod) and not self._config.ready_s)
+            return (_status(pod, started_status(pod, addresses, node.address, told, now)),)
         wants = self._wants_ready(pod)
-        if wants == is_ready(pod):
-            return ()
+        containers = pod_condition(pod, "ContainersReady")
         due = parse_time(pod.status.start_time or "1970-01-01T00:00:00Z") + self._config.ready_s
-        if wants and now < due:
+        if wants and now < due and (containers is None or containers.status != "True"):
             self.enqueue_after(key, due - now, now)
             return ()
-        return (_status(pod, ready_status(pod, ready=wants, now=now)),)
+        told = readiness(pod, containers=wants)
+        return () if told.is_told(pod) else (_status(pod, ready_status(pod, told, now)),)
 
     def _warn(self, pod: Pod, reason: str, note: str, action: str) -> None:
         self.note(

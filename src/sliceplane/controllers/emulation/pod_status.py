@@ -1,20 +1,69 @@
-"""The status documents that an emulated kubelet writes: started, ready, not ready."""
+"""The status documents that an emulated kubelet writes: started, ready, not ready.
+
+A Pod is Ready when its containers are and, for each of its readiness gates, the condition of that name is "True";
+whoever feeds a gate patches that condition into the Pod's status.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import Document
+from sliceplane.controllers.emulation.pods import pod_condition
 from sliceplane.kit.times import format_time
 
 
-def _condition(kind: str, *, true: bool, now: float, reason: str = "") -> Document:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """What the conditions Ready and ContainersReady have to say; ``reason`` and ``message`` are Ready's."""
+
+    containers: bool
+    ready: bool
+    reason: str = ""
+    message: str = ""
+
+    def is_told(self, pod: Pod) -> bool:
+        ready, containers = pod_condition(pod, "Ready"), pod_condition(pod, "ContainersReady")
+        if ready is None or containers is None or (containers.status == "True") != self.containers:
+            return False
+        return (ready.status == "True", ready.reason, ready.message) == (self.ready, self.reason, self.message)
+
+
+def readiness(pod: Pod, *, containers: bool) -> Readiness:
+    """*containers*: they are all ready."""
+    if not containers:
+        names = " ".join(container.name for container in pod.spec.containers or ())
+        message = f"containers with unready status: [{names}]"
+        return Readiness(containers=False, ready=False, reason="ContainersNotReady", message=message)
+    unmet: list[str] = []
+    for gate in pod.spec.readiness_gates or ():
+        said = pod_condition(pod, gate.condition_type)
+        if said is None:
+            unmet.append(f'corresponding condition of pod readiness gate "{gate.condition_type}" does not exist.')
+        elif said.status != "True":
+            unmet.append(f'the status of pod readiness gate "{gate.condition_type}" is not "True", but {said.status}')
+    if unmet:
+        return Readiness(containers=True, ready=False, reason="ReadinessGatesNotReady", message=", ".join(unmet))
+    return Readiness(containers=True, ready=True)
+
+
+def _condition(pod: Pod, kind: str, *, true: bool, now: float, reason: str = "", message: str = "") -> Document:
+    """The condition, with its transition time kept while its status stays."""
+    before = pod_condition(pod, kind)
+    status = "True" if true else "False"
+    same = before is not None and before.status == status and before.last_transition_time
     condition: Document = {
         "type": kind,
-        "status": "True" if true else "False",
-        "lastTransitionTime": format_time(now),
+        "status": status,
+        "lastTransitionTime": before.last_transition_time if same and before else format_time(now),
     }
-    if reason:
-        condition["reason"] = reason
+    for member, value, old in (
+        ("reason", reason, before.reason if before else ""),
+        ("message", message, before.message if before else ""),
+    ):
+        if value or old:
+            condition[member] = value or None
     return condition
 
 
@@ -33,25 +82,28 @@ def _containers(pod: Pod, *, ready: bool, started_at: str) -> list[Document]:
     ]
 
 
-def ready_status(pod: Pod, *, ready: bool, now: float) -> Document:
+def ready_status(pod: Pod, told: Readiness, now: float) -> Document:
     """The part of a running Pod's status that readiness changes (a strategic merge patch)."""
-    reason = "" if ready else "ContainersNotReady"
+    why = {"reason": told.reason, "message": told.message}
+    of_containers = {} if told.containers else why
     return {
         "conditions": [
-            _condition("Ready", true=ready, now=now, reason=reason),
-            _condition("ContainersReady", true=ready, now=now, reason=reason),
+            _condition(pod, "Ready", true=told.ready, now=now, **why),
+            _condition(pod, "ContainersReady", true=told.containers, now=now, **of_containers),
         ],
-        "containerStatuses": _containers(pod, ready=ready, started_at=pod.status.start_time or format_time(now)),
+        "containerStatuses": _containers(
+            pod, ready=told.containers, started_at=pod.status.start_time or format_time(now)
+        ),
     }
 
 
-def started_status(pod: Pod, addresses: tuple[str, ...], host: str, *, ready: bool, now: float) -> Document:
+def started_status(pod: Pod, addresses: tuple[str, ...], host: str, told: Readiness, now: float) -> Document:
     """A Pod that has just started on its node."""
     stamp = format_time(now)
-    status = ready_status(pod, ready=ready, now=now)
+    status = ready_status(pod, told, now)
     status["conditions"] += [
-        _condition("PodScheduled", true=True, now=now),
-        _condition("Initialized", true=True, now=now),
+        _condition(pod, "PodScheduled", true=True, now=now),
+        _condition(pod, "Initialized", true=True, now=now),
     ]
     return {
         **status,

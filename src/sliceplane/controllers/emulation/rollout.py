@@ -1,7 +1,11 @@
 """The arithmetic of a Deployment's rollout, apart from everything else: numbers in, numbers out.
 
 Facts: ``maxSurge`` Pods may exist beyond the wanted number (percentages round up) and ``maxUnavailable``
-may be missing (percentages round down); both zero would never move, so one may then be missing.
+may be missing (percentages round down); both zero would never move, so one may then be missing.  ``Recreate`` knows
+neither.
+
+A Deployment that is scaled in the middle of a rollout keeps its proportions: each set grows or shrinks by its share of
+what all sets together might be before (``largest``, which the sets remember) and may be now.
 """
 
 from __future__ import annotations
@@ -13,11 +17,15 @@ from sliceplane.api.apps import DeploymentStrategy
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """One ReplicaSet: ``wanted`` is its spec.replicas, ``available`` its status.availableReplicas."""
+    """One ReplicaSet: ``wanted`` is its spec.replicas, ``available`` its status.availableReplicas.
+
+    ``largest`` is how many Pods the Deployment might have when the set was last resized; 0: nobody knows.
+    """
 
     name: str
     wanted: int
     available: int
+    largest: int = 0
 
 
 def resolve(value: int | str | None, default: str, total: int, *, up: bool) -> int:
@@ -34,20 +42,21 @@ def resolve(value: int | str | None, default: str, total: int, *, up: bool) -> i
 
 def limits(strategy: DeploymentStrategy, replicas: int) -> tuple[int, int]:
     """(surge, unavailable) in Pods."""
-    if strategy.type == "Recreate":
-        return 0, replicas
+    if strategy.type != "RollingUpdate":
+        return 0, 0
     rolling = strategy.rolling_update
     surge = resolve(rolling.max_surge if rolling else None, "25%", replicas, up=True)
     unavailable = resolve(rolling.max_unavailable if rolling else None, "25%", replicas, up=False)
-    return (surge, unavailable) if surge or unavailable else (0, 1)
+    return (surge, min(unavailable, replicas)) if surge or unavailable else (0, min(1, replicas))
 
 
-def newest_size(replicas: int, surge: int, newest: Counts, older: list[Counts]) -> int:
+def newest_size(replicas: int, surge: int, newest: Counts | None, older: list[Counts]) -> int:
     """How large the newest set may be now: grow into the surge, never past the wanted number."""
-    if newest.wanted >= replicas:
+    wanted = newest.wanted if newest is not None else 0
+    if wanted >= replicas:
         return replicas
-    room = replicas + surge - newest.wanted - sum(one.wanted for one in older)
-    return min(newest.wanted + max(room, 0), replicas)
+    room = replicas + surge - wanted - sum(one.wanted for one in older)
+    return min(wanted + max(room, 0), replicas)
 
 
 def older_sizes(replicas: int, unavailable: int, newest: Counts, older: list[Counts]) -> dict[str, int]:
@@ -68,3 +77,35 @@ def older_sizes(replicas: int, unavailable: int, newest: Counts, older: list[Cou
         spare -= surplus
         removable -= surplus
     return sizes
+
+
+def proportional_sizes(replicas: int, surge: int, oldest_first: list[Counts]) -> dict[str, int]:
+    """What the sets become when the wanted number of Pods has changed and several sets have some.
+
+    The largest set comes first and gets what rounding leaves over; of equals the newest grows and the oldest shrinks.
+    """
+    largest = replicas + surge if replicas else 0
+    change = largest - sum(one.wanted for one in oldest_first)
+    ordered = sorted(reversed(oldest_first) if change > 0 else oldest_first, key=lambda one: -one.wanted)
+    sizes: dict[str, int] = {}
+    done = 0
+    for one in ordered:
+        share = 0
+        if change != done and one.wanted:
+            share = _share(one, replicas, replicas + surge)
+            share = min(share, change - done) if change > 0 else max(share, change - done)
+        sizes[one.name] = one.wanted + share
+        done += share
+    if ordered and change:
+        first = ordered[0].name
+        sizes[first] = max(sizes[first] + change - done, 0)
+    return sizes
+
+
+def _share(one: Counts, replicas: int, largest: int) -> int:
+    """By how much the set changes to be the same part of *largest* as it was of ``one.largest``, rounded half up."""
+    if not replicas:
+        return -one.wanted
+    if not one.largest:
+        return 0
+    return (2 * one.wanted * largest + one.largest) // (2 * one.largest) - one.wanted

@@ -10,6 +10,7 @@ import hashlib
 import json
 from typing import Any
 
+from sliceplane.api.apps import Deployment, ReplicaSet
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.names import GENERATED_ALPHABET
@@ -18,19 +19,47 @@ LABEL_TEMPLATE_HASH = "pod-template-hash"
 HASH_LENGTH = 10
 
 
-def template_hash(template: Document) -> str:
-    """Ten characters that change when anything in the template but its own hash label changes."""
+def template_hash(template: Document, collisions: int = 0) -> str:
+    """Ten characters that change when anything in the template but its own hash label changes.
+
+    *collisions* gives other ones to a Deployment that found the name of its set taken by another.
+    """
     plain = copy.deepcopy(template)
     labels = plain.get("metadata", {}).get("labels")
     if isinstance(labels, dict):
         labels.pop(LABEL_TEMPLATE_HASH, None)
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    if collisions:
+        text += str(collisions)
     number = int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
     digits = []
     for _ in range(HASH_LENGTH):
         number, index = divmod(number, len(GENERATED_ALPHABET))
         digits.append(GENERATED_ALPHABET[index])
     return "".join(digits)
+
+
+class Fingerprints:
+    """Equal ones: equal templates but for the hash label.  Worked out once for each generation of an object.
+
+    Owned by the controller of Deployments, which forgets objects that are gone.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, str]] = {}  # uid -> generation, fingerprint
+
+    def of(self, item: Deployment | ReplicaSet) -> str:
+        meta = item.metadata
+        known = self._known.get(meta.uid)
+        if known is None or known[0] != meta.generation:
+            known = self._known[meta.uid] = meta.generation, template_hash(item.spec.template)
+        return known[1]
+
+    def forget(self, uid: str) -> None:
+        self._known.pop(uid, None)
+
+    def uids(self) -> set[str]:
+        return set(self._known)
 
 
 def owner_reference(owner: Object, resource: Resource) -> Document:

@@ -18,7 +18,7 @@ from sliceplane.balancing.merge import PortChoice
 from sliceplane.balancing.model import Endpoint, Place
 from sliceplane.balancing.view import ServiceView
 from sliceplane.controllers.emulation.nodes import ANNOTATION_READY
-from sliceplane.controllers.emulation.pod_status import ready_status
+from sliceplane.controllers.emulation.pod_status import readiness, ready_status
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import parse_strict
 from sliceplane.shell.plane import Plane
@@ -104,7 +104,8 @@ class Objects:
             annotation = {"metadata": {"annotations": {ANNOTATION_READY: str(ready).lower()}}}
             await self._client.patch(Pods, namespace, name, codec.encode(annotation), patch_type="merge")
         pod = codec.decode(await self._client.get(Pods, namespace, name), Pod)
-        status = codec.encode({"status": ready_status(pod, ready=ready, now=self._plane.clock())})
+        told = readiness(pod, containers=ready)
+        status = codec.encode({"status": ready_status(pod, told, self._plane.clock())})
         await self._client.patch(Pods, namespace, name, status, patch_type="strategic", subresource="status")
 
     async def forget_history(self) -> None:

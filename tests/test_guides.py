@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from tools.guides import GUIDES, ROOT, cut, shape, steps
+from tools.site_markdown import deepened, labelled
 
 #: prose is wrapped, so that it can be read in a terminal and a change is a small difference
 COLUMNS_MAX = 100
@@ -35,3 +37,25 @@ def test_prose_is_wrapped_evenly(path: Path) -> None:
         fenced ^= line.startswith("```")
         if not fenced and not line.startswith(("|", "[", "<", "!")):
             assert len(line) <= COLUMNS_MAX, f"{path.name}:{number} has {len(line)} columns"
+
+
+# The site
+
+
+def test_every_document_has_a_place_in_the_site() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    named = re.findall(r"[\w-]+\.md", nav)
+    there = [path.name for path in (ROOT / "docs").glob("*.md")]
+    assert sorted(named) == sorted([*there, "index.md", "contributing.md", "changelog.md"])
+
+
+def test_lists_that_github_reads_are_lists_in_the_site() -> None:
+    text = "Words\n* one\n  goes on\n\n  ```\n  code\n  ```\n  - below\n1. first\n   goes on\n\nend\n"
+    assert deepened(text) == (
+        "Words\n\n* one\n    goes on\n\n    ```\n    code\n    ```\n    - below\n1. first\n    goes on\n\nend\n"
+    )
+
+
+def test_a_cell_says_its_column() -> None:
+    table = "<table><tr><th>what</th><th></th></tr><tr><td>a</td><td>b</td></tr></table>"
+    assert '<td data-label="what">a</td><td>b</td>' in labelled(table)

@@ -208,7 +208,7 @@ text { font: 13px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mo
 .magenta { fill: #d9a0ff } .cyan { fill: #6fd3e0 } .white { fill: #fff }
 .black { fill: #6b7280 } .bold { font-weight: 600 }
 @media (prefers-reduced-motion: no-preference) {
-.command, .output { animation: appear .15s linear both } @keyframes appear { from { opacity: .3 } }
+.command, .output { animation: appear .15s linear both } @keyframes appear { from { opacity: .45 } }
 }
 </style>"""
 

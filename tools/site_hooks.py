@@ -15,14 +15,13 @@ from typing import Any
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from site_markdown import deepened, labelled
 
 ROOT = Path(__file__).parents[1]
 #: page of the site: file of the repository
 OUTSIDE = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 
 _LINK = re.compile(r"(?P<before>!?\[[^\]\n]*(?:\n[^\]\n]+)?\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
-_ITEM = re.compile(r"^ *(?:[*-]|\d+\.) ")
-_TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _FETCHED = re.compile(
     r"<(?:script|img|iframe|source)[^>]*\bsrc=\"(?:https?:)?//"
     r"|<link(?![^>]*rel=\"canonical\")[^>]*\bhref=\"(?:https?:)?//|@import|url\(\"?(?:https?:)?//"
@@ -57,50 +56,8 @@ def _retargeted(link: re.Match[str], source: str, config: Any, files: Files) -> 
     return f"{link['before']}{config.repo_url}/blob/main/{path}{anchor}"
 
 
-def deepened(markdown: str) -> str:
-    """Lists as Python-Markdown reads them: an empty line before them, their inside by four spaces a level."""
-    made: list[str] = []
-    inside = fenced = False
-    shift = 0
-    for line in markdown.splitlines():
-        bare = line.lstrip(" ")
-        indent = len(line) - len(bare)
-        if bare.startswith("```"):
-            shift = (4 * ((indent + 1) // 2) - indent if inside else 0) if not fenced else shift
-            inside, fenced = inside and (fenced or indent > 0), not fenced
-            made.append(" " * shift + line)
-        elif fenced:
-            made.append(" " * shift + line)
-        elif _ITEM.match(line):
-            if not inside and made and made[-1].strip():
-                made.append("")
-            inside = True
-            made.append(" " * (4 * (indent // 2)) + bare)
-        elif inside and indent:
-            made.append(" " * (4 * ((indent + 1) // 2 if indent != 3 else 1)) + bare)
-        else:
-            inside = inside and not bare
-            made.append(line)
-    return "\n".join(made) + "\n"
-
-
 def on_page_content(html: str, **_: Any) -> str:
-    return _TABLE.sub(lambda table: _labelled(table[0]), html)
-
-
-def _labelled(table: str) -> str:
-    heads = [re.sub(r"<.*?>", "", head) for head in re.findall(r"<th[^>]*>(.*?)</th>", table, re.DOTALL)]
-
-    def row(cells: re.Match[str]) -> str:
-        names = iter(heads)
-
-        def cell(_: re.Match[str]) -> str:
-            name = next(names, "")
-            return f'<td data-label="{name}"' if name else "<td"
-
-        return re.sub(r"<td", cell, cells[0])
-
-    return re.sub(r"<tr>.*?</tr>", row, table, flags=re.DOTALL)
+    return labelled(html)
 
 
 def on_post_build(config: Any) -> None:

@@ -5,7 +5,7 @@ PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin:/sbin
 
-.PHONY: help install dev demo test check lint bench soak fuzz attack peers docs lock clean
+.PHONY: help install dev demo test check lint format bench soak fuzz attack peers reference docs site image floors matrix dist lock clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -25,6 +25,10 @@ lint: dev
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	PYTHONPATH=src .venv/bin/lint-imports
+
+format: dev ## code and imports as the linter wants them
+	$(PY) -m ruff check --fix-only --quiet .
+	$(PY) -m ruff format .
 
 check: lint ## fast: lint, types, layers, quick tests of the cores (without long histories)
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -m "not slow and not kernel and not kubectl" --ignore=tests/proxy/test_memory_after_histories.py tests/test_tidy.py tests/test_docs.py $(wildcard tests/kit tests/api tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft tests/iptables)
@@ -49,15 +53,43 @@ peers: dev ## real Kubernetes programs, built with Go, against our server
 bench: dev ## every budget of the design: ours, the peer's, the ratio
 	@$(PY) -m benchmarks
 
-docs: dev ## make the made parts of the documents anew: help texts, tables, kubectl transcripts
+reference: dev ## the made parts of docs/cli.md and docs/api.md: help texts, tables; no transcripts
 	PYTHONPATH=src:. $(PY) tools/make_reference.py
+
+docs: reference ## the same, and every output in README and guides, transcripts, symptoms, the recording (root)
 	PYTHONPATH=src:. $(PY) tools/make_transcripts.py
+	PYTHONPATH=src:. $(PY) tools/make_symptoms.py
+	PYTHONPATH=src:. $(PY) tools/guides.py
+	PYTHONPATH=src:. $(PY) tools/make_recording.py
+
+.venv-site/bin/mkdocs: requirements-site.lock | install
+	.venv/bin/python -m venv .venv-site
+	.venv-site/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements-site.lock
+	@touch $@
+
+site: .venv-site/bin/mkdocs ## the documents as a site in site/, with search; links are checked
+	@NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs build --strict --quiet
+	@echo "ready: site/index.html"
+
+image: dev ## build the image without Docker or a registry, and run it read-only (root, Debian)
+	$(PYTEST) tests/deploy/test_image.py -m ''
+
+floors: dev ## the fast tests with every dependency at its lower bound
+	$(PY) tools/environments.py floors
+
+matrix: dev ## lint and the fast tests under every Python that is here, 3.11 to 3.14; says which are not
+	$(PY) tools/environments.py matrix
+
+dist: dev ## wheel and sdist: built twice to the same bytes, checked, installed and run in clean environments
+	$(PY) tools/dist.py
 
 lock: ## pin anew what pyproject.toml asks for
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --extra server --extra proxy --extra etcd pyproject.toml -o requirements.lock
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --all-extras pyproject.toml --group dev -o requirements-dev.lock
 	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --group build -c requirements-dev.lock -o requirements-build.lock
+	uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --group site -o requirements-site.lock
+	$(PY) tools/environments.py pin
 
 clean: ## remove what the targets made
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/results
+	rm -rf .venv .venv-site site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache benchmarks/results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -68,6 +68,7 @@ fi
 $venv/bin/python -m compileall -q src
 
 if [ "$what" = dev ]; then
-    apt_missing nft nftables ip iproute2 conntrack conntrack iptables iptables ipset ipset etcd etcd-server \
-        etcdctl etcd-client haproxy haproxy curl curl jq jq  # what docs/etcd.md shows
+    apt_missing nft nftables ip iproute2 conntrack conntrack iptables iptables ipset ipset etcd etcd-server
+    # What docs/etcd.md shows, and what checks deploy/systemd.
+    apt_missing etcdctl etcd-client haproxy haproxy curl curl jq jq systemd-analyze systemd
 fi

@@ -11,6 +11,7 @@ import pytest
 
 from sliceplane.controllers import garbage_collector
 from sliceplane.controllers.base import Work
+from sliceplane.controllers.emulation import strategy
 from sliceplane.controllers.emulation.addresses import PodAddresses
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.ownership import OwnershipGraph
@@ -107,6 +108,11 @@ def test_an_endpoint_moves_by_way_of_nowhere(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_collector_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage_collector.GarbageCollector, "take_work", lambda self, now, most: Work())
     assert found("none") & {"no-dead-owner", "replicas", "namespaces-end", "deleted-services-leave-nothing"}
+
+
+def test_a_rollout_forgets_that_its_deployment_was_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategy, "resize", lambda *_: ())
+    assert found("none") & {"deployments-true"}
 
 
 def test_an_address_is_given_out_twice(monkeypatch: pytest.MonkeyPatch) -> None:

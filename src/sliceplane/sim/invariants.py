@@ -12,13 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from sliceplane.api.apps import ReplicaSet
+from sliceplane.api.apps import Deployment, ReplicaSet
 from sliceplane.api.codec import decode, projection_of
 from sliceplane.api.core import Pod, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.quota import COUNTABLE, COUNTED, amount, usage
-from sliceplane.api.scheme import ConfigMaps, ReplicaSets, ServiceAccounts, by_storage_key
+from sliceplane.api.scheme import ConfigMaps, Deployments, ReplicaSets, ServiceAccounts, by_storage_key
+from sliceplane.controllers.emulation.rollout import limits
 from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.sim.endpoints_invariants import check_endpoints, check_mirror
 from sliceplane.sim.roster import AUTHORITY, MAX_ENDPOINTS, Setup
@@ -232,6 +233,37 @@ def _replicas(world: World) -> None:
                 )
 
 
+def _deployments(world: World) -> None:
+    """A rollout may be stuck (a full quota, Pods that are held unready), but never between two states of its own."""
+    if not {"deployment", "replicaset", "garbage-collector"} <= set(world.controllers):
+        return
+    view = world.view
+    sets: dict[str, list[ReplicaSet]] = {}
+    for record in view.server.records(ReplicaSets):
+        item: ReplicaSet = decode(record.body, ReplicaSet)
+        for each in item.metadata.owner_references or ():
+            if each.controller:
+                sets.setdefault(each.uid, []).append(item)
+    for record in view.server.records(Deployments):
+        found: Deployment = decode(record.body, Deployment)
+        meta, status, wanted = found.metadata, found.status, found.spec.replicas or 0
+        if meta.deletion_timestamp is not None or meta.namespace not in view.namespaces:
+            continue
+        mine = sets.get(meta.uid, [])
+        surge, _ = limits(found.spec.strategy, wanted)
+        asked = sum(item.spec.replicas or 0 for item in mine)
+        if not wanted <= asked <= wanted + surge:
+            raise Broken("deployments-true", meta.name, f"{meta.key} asks for {asked} of {wanted} and {surge} more")
+        told = (status.replicas, status.available_replicas, status.observed_generation)
+        true = (
+            sum(item.status.replicas for item in mine),
+            sum(item.status.available_replicas for item in mine),
+            meta.generation,
+        )
+        if told != true:
+            raise Broken("deployments-true", meta.name, f"{meta.key} tells {told}, and {true} is so")
+
+
 def _is_full(view: View, namespace: str, what: str) -> bool:
     """A quota lets no further one of *what* in."""
     return any(
@@ -322,6 +354,7 @@ INVARIANTS: Final[dict[str, tuple[str, Callable[[World], None]]]] = {
     "quotas-true": ("a quota's status counts what there is", _quotas),
     "one-address-one-pod": ("no two running Pods have one address", _addresses),
     "replicas": ("a ReplicaSet has the Pods that it asks for", _replicas),
+    "deployments-true": ("a Deployment's sets want what it wants, and its status counts them", _deployments),
     "slices-merged": ("with defragmentation no slice is kept that others have room for", _merged),
     "every-namespace": ("every namespace has its ServiceAccount and knows the authority", _per_namespace),
     "conditions-true": ("conditions of traffic distribution tell what slices show", _conditions),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tools.guides import GUIDES, ROOT, cut, shape, steps
-from tools.site_markdown import deepened, labelled
+from tools.site_markdown import breakable, deepened, labelled
 
 #: prose is wrapped, so that it can be read in a terminal and a change is a small difference
 COLUMNS_MAX = 100
@@ -59,3 +59,10 @@ def test_lists_that_github_reads_are_lists_in_the_site() -> None:
 def test_a_cell_says_its_column() -> None:
     table = "<table><tr><th>what</th><th></th></tr><tr><td>a</td><td>b</td></tr></table>"
     assert '<td data-label="what">a</td><td>b</td>' in labelled(table)
+
+
+def test_long_names_break_between_their_words() -> None:
+    assert breakable("<code>tests/kit/test_a.py::test_long_name</code>") == (
+        "<code>tests/<wbr>kit/<wbr>test_<wbr>a.<wbr>py::<wbr>test_<wbr>long_<wbr>name</code>"
+    )
+    assert breakable("<code>kubectl_short</code>") == "<code>kubectl_short</code>"

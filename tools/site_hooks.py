@@ -15,7 +15,7 @@ from typing import Any
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from site_markdown import deepened, labelled
+from site_markdown import breakable, deepened, labelled
 
 ROOT = Path(__file__).parents[1]
 #: page of the site: file of the repository
@@ -57,7 +57,7 @@ def _retargeted(link: re.Match[str], source: str, config: Any, files: Files) -> 
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    return labelled(html)
+    return breakable(labelled(html))
 
 
 def on_post_build(config: Any) -> None:

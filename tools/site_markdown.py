@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 _ITEM = re.compile(r"^ *(?:[*-]|\d+\.) ")
+#: a name in running text that is too long for a narrow column
+_LONG = re.compile(r"<code>([^<\n]{25,})</code>")
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 
 
@@ -38,6 +40,11 @@ def deepened(markdown: str) -> str:
 def labelled(html: str) -> str:
     """Each cell of a table says which column it is of."""
     return _TABLE.sub(lambda table: _labelled_table(table[0]), html)
+
+
+def breakable(html: str) -> str:
+    """Long names may be broken where their words end."""
+    return _LONG.sub(lambda name: "<code>" + re.sub(r"(::|[_/.,])(?=\w)", r"\1<wbr>", name[1]) + "</code>", html)
 
 
 def _labelled_table(table: str) -> str:

@@ -60,6 +60,7 @@ def promtool(tmp_path_factory: pytest.TempPathFactory) -> str:
         if not packages:
             assert not os.environ.get("CI"), f"CI must have promtool: {got}"
             pytest.skip("needs promtool: apt-get install prometheus")
+        kept.parents[2].mkdir(parents=True, exist_ok=True)  # dpkg makes the last folder only
         subprocess.run(["dpkg", "-x", packages[0], ROOT / "build" / "prometheus"], check=True, timeout=300)
     return str(kept)
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,8 @@ def served(node: Host, tmp_path_factory: pytest.TempPathFactory) -> dict[str, se
         pages = {"apiserver": kubectl(plane, "get", "--raw", "/metrics")}
         kubeconfig = f"--kubeconfig={plane.kubeconfig}"
         for program, port in (("controllers", 10257), ("proxy", 10249)):
-            child = node.spawn(["sliceplane", program, kubeconfig, f"--metrics-bind-address=127.0.0.1:{port}"])
+            bound = f"--metrics-bind-address=127.0.0.1:{port}"
+            child = node.spawn([sys.executable, "-m", "sliceplane", program, kubeconfig, bound])
             assert child.stdout is not None
             assert child.stdout.readline().startswith("ready ")
             pages[program] = node.exec(["curl", "-sS", f"http://127.0.0.1:{port}/metrics"]).stdout

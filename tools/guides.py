@@ -119,6 +119,7 @@ class Terminal:
                 "USER": "you",
                 "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
                 "PYTEST_PLUGINS": "sliceplane.pytest_plugin",
+                "PYTEST_ADDOPTS": "-o console_output_style=classic",  # no padding up to COLUMNS
             },
         )
         self._home = str(home)

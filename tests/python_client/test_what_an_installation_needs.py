@@ -49,7 +49,7 @@ def test_nothing_of_servers_is_imported() -> None:
     ours = {name.split(".")[1] for name in modules if name.startswith("sliceplane.")}
     assert ours == IMPORTED
     shell = {name.split(".")[2] for name in modules if name.startswith("sliceplane.shell.")}
-    assert shell == {"client", "line_writer", "log", "reflect"}
+    assert shell == {"client", "line_writer", "log", "log_lines", "reflect"}
 
 
 def test_importing_costs_less_than_aiohttp() -> None:

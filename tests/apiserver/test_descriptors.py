@@ -110,6 +110,7 @@ def test_a_line_is_written_without_a_descriptor_for_the_library(
 
     monkeypatch.setattr(log, "_root", fail)
     log.get_logger("apiserver").error("connections are refused", why="a reason", limit=200)
+    assert log.settle(10)
     told = capfd.readouterr().err
     _, _, line = told.partition(" ")  # its time comes first
     assert line.startswith('level=error component=apiserver event="connections are refused" why="a reason" limit=200')

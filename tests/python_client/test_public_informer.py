@@ -110,8 +110,13 @@ async def test_a_slow_reader_gets_differences(client: HttpClient, writer: Writer
 
 
 async def test_a_resource_that_is_not_there_is_told_of(
-    client: HttpClient, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    client: HttpClient,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # What a program of ours that ran in this process before has put there is its own.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [caplog.handler])
     crontabs = custom_resource("stable.example.com/v1", "crontabs", "CronTab")
     assert crontabs.path("ns", "a") == "/apis/stable.example.com/v1/namespaces/ns/crontabs/a"
     with caplog.at_level(logging.WARNING, "sliceplane.client"):

@@ -107,7 +107,7 @@ def test_a_pod_is_shown_as_a_row_without_looking_for_each_gate_in_all_conditions
         shown = {"metadata": {"name": "p"}, "spec": {"readinessGates": gates}, "status": {"conditions": conditions}}
         return lambda: build(Pods, [shown], 0.0)
 
-    # looking for each in all would take seconds; more names than these no processor's cache holds, which is no step of ours
+    # looking for each in all would take seconds; many more names than these do not fit a cache of the processor
     assert_linear(make, 8_000)
 
 

@@ -33,8 +33,8 @@ format: dev ## code and imports as the linter wants them
 check: lint ## fast: lint, types, layers, quick tests of the cores (without long histories)
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -m "not slow and not kernel and not kubectl" --ignore=tests/proxy/test_memory_after_histories.py tests/test_tidy.py tests/test_docs.py $(wildcard tests/kit tests/api tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft tests/iptables)
 
-test: lint ## everything that must pass (what CI runs)
-	$(PYTEST)
+test: lint ## everything that must pass (what CI runs), in two processes
+	$(PYTEST) -n 2 --dist loadfile
 
 soak: dev ## the slow ones: 100 kills under write load, long random histories, thousands of simulated seeds
 	HYPOTHESIS_PROFILE=soak $(PYTEST) -m slow --timeout=3600

@@ -205,6 +205,8 @@ PLANTED: dict[str, dict[str, str]] = {
     "SliceplaneRulesLate": {
         f'kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{{{_PROXY},ip_family="IPv4"}}': "1000x90",
         f'kubeproxy_sync_proxy_rules_last_timestamp_seconds{{{_PROXY},ip_family="IPv4"}}': "900x29 1001x60"},
+    "SliceplaneRulesDeleted": {
+        f'sliceplane_proxy_rules_put_back_total{{{_PROXY},ip_family="IPv4"}}': "0+1x29 29x60"},
     "SliceplaneProgrammingSlow": {
         f'{_PROGRAMMED}"5"}}': "0+1x29 29+600x60",
         f'{_PROGRAMMED}"60"}}': "0+600x90",

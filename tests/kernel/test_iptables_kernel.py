@@ -120,8 +120,12 @@ async def test_no_connection_fails_while_iptables_change_hands(client: Host, bac
         cluster.synced()
         await cluster.written()
         asking = asyncio.create_task(cluster.ask(VIP["IPv4"], count=600))
-        version = heirs = 1
-        while not asking.done():
+        answers: set[str] = set()
+        version, heirs = 1, 0
+        while not asking.done() or heirs < 2:
+            if asking.done():  # a busy machine: one has taken over so far
+                answers |= set(await asking)
+                asking = asyncio.create_task(cluster.ask(VIP["IPv4"], count=600))
             heirs += 1
             async with running(client, mode) as heir:
                 heir.clean = False
@@ -132,9 +136,8 @@ async def test_no_connection_fails_while_iptables_change_hands(client: Host, bac
                     version += 1
                     heir.put(make_slice("IPv4", backends[version % 3 :] + backends[: version % 2], version=version))
                     await heir.written()
-        answers = await asking
-        assert heirs > 2
-        assert set(answers) == {"b1", "b2", "b3"}, answers
+        answers |= set(await asking)
+        assert answers == {"b1", "b2", "b3"}
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -45,8 +45,10 @@ def _run_again(block: str) -> str:
         if line == "$ echo $?":
             lines += [line, str(code)]
         elif line.startswith("$ sliceplane"):
-            result = CliRunner().invoke(
-                sliceplane, shlex.split(line)[2:], prog_name="sliceplane", terminal_width=COLUMNS
+            words = shlex.split(line)[2:]
+            # tables as wide as they are, whoever runs this, from whichever terminal
+            result = CliRunner(env={"COLUMNS": None}).invoke(
+                sliceplane, words, prog_name="sliceplane", terminal_width=COLUMNS
             )
             code = result.exit_code
             lines += [line, *result.output.rstrip().splitlines()]

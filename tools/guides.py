@@ -105,7 +105,7 @@ class Terminal:
         kept = {name: os.environ[name] for name in ("LANG", "TERM") if name in os.environ}
         path = f"{ROOT}/.venv/bin:{os.environ['PATH']}:/usr/sbin:/sbin"
         self._shell = subprocess.Popen(
-            ["unshare", "--net", "bash", "--norc", "--noprofile"],
+            ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "--norc", "--noprofile"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -166,9 +166,9 @@ class Terminal:
         return [line.rstrip() for line in said.rstrip("\n").splitlines()]
 
     def close(self) -> None:
-        """End the shell and what it left running; ``wait`` in it sees to the latter."""
+        """End the shell and all that it left running: no process outlives the first of its PID namespace."""
         with contextlib.suppress(AssertionError):
-            self._ask("jobs -p | xargs -r kill -TERM; wait", 20.0)
+            self._ask("kill -TERM -1; wait", 20.0)
         self._shell.kill()
         self._shell.communicate()
 

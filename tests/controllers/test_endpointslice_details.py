@@ -1,4 +1,4 @@
-"""What endpoints and slices look like, line by line of reference 1.2 and 1.6 to 1.8, and what waits for the batch."""
+"""What endpoints and slices look like, as upstream makes them, and what waits for the batch."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_slices_of_ours_are_seen_after_the_longer_of_a_second_and_the_batch_peri
         assert plane.controller.next_deadline() == plane.now + delay
 
 
-# -- reference 1.6, 1.7, 1.8 ----------------------------------------------------------------------------
+# -- what an endpoint says -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Metrics of the EndpointSlice controller and of work queues: names, labels, buckets and figures of reference 1.13."""
+"""Metrics of the EndpointSlice controller and of work queues: names, labels, buckets and figures of upstream."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Two Services select overlapping Pods.  A step changes one thing (a Pod, a Node, 
 brings a fault (a write refused, an answer lost, a late echo, a restart); then the engine syncs until it has nothing to
 write, and what the server holds must be what the oracle says, in slices that are well packed.
 
-``Upstream``, the packing of reference 1.10, is told of each sync twice: over the very slices that the server holds,
+``Upstream``, the packing of upstream, is told of each sync twice: over the very slices that the server holds,
 where it must never write less, and with slices of its own through the whole history, for the totals.  After what the
 text does not cover (a foreign edit, a fault) the latter adopts the server's slices.
 """

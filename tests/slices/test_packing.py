@@ -1,4 +1,4 @@
-"""Packing by example (reference 1.10); that it never writes more than full packing is a property test elsewhere."""
+"""Packing by example; that it never writes more than full packing is a property test elsewhere."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_transfers_leave_every_zone_with_enough_and_near_its_share(cpu: dict[str
     assert not giving.keys() & getting.keys()
     after = {z: counts.get(z, 0) - giving.get(z, 0) + getting.get(z, 0) for z in {*counts, *shares}}
     assert holds(after, allocation.minimum), f"{after} is not enough for {allocation.minimum}"
-    # reference 2.1: no transfer is left that would be worth it, but for what a minimum takes
+    # no transfer is left that would be worth it, but for what a minimum takes
     over = {z: after[z] - max(Fraction(total * shares[z], sum(cpu.values())), allocation.minimum[z]) for z in shares}
     most, least = max(over.values()), -min(over.values())
     assert most < 1 or least < Fraction(1, 2) or (most < Fraction(1, 2)), f"{over} after {giving} -> {getting}"

@@ -1,4 +1,4 @@
-"""The Endpoints controller: Services and Pods in, Endpoints out (KEP-0752, "Endpoints Controller"; reference 3).
+"""The Endpoints controller: Services and Pods in, Endpoints out (KEP-0752, "Endpoints Controller").
 
 Policy and state are ``endpoints.EndpointsEngine``'s; this file decides *when* a Service is synced: at once after a
 change of the Service or where traffic must leave an address, after the batch period for all else that its Pods do, a

@@ -1,4 +1,4 @@
-"""The EndpointSlice controller: Services, Pods and Nodes in, EndpointSlices out (KEP-0752; reference 1.2 and 1.4).
+"""The EndpointSlice controller: Services, Pods and Nodes in, EndpointSlices out (KEP-0752).
 
 Policy and state are ``slices.SliceEngine``'s; this file decides *when* a service is synced: at once after a change
 of the service or where traffic must leave an endpoint, after the batch period for all else that its pods and nodes

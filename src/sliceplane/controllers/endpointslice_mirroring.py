@@ -1,4 +1,4 @@
-"""The EndpointSliceMirroring controller: Endpoints of others in, EndpointSlices out (KEP-0752; reference 4).
+"""The EndpointSliceMirroring controller: Endpoints of others in, EndpointSlices out (KEP-0752).
 
 Policy and state are ``endpoints.mirroring.MirrorEngine``'s; this file decides *when* an object is synced: at once after
 a change of it or of its Service's selector, after the batch period for its slices, with exponential back-off after a

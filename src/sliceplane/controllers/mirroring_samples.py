@@ -1,4 +1,4 @@
-"""What the mirroring controller counts, under upstream's names, labels and buckets (reference 4)."""
+"""What the mirroring controller counts, under upstream's names, labels and buckets."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class ServiceSyncs:
         return tuple(jobs)
 
     def end(self, key: str, *, failed: bool, deadline: float | None, now: float) -> None:
-        """A sync is over.  After 15 failures in a row the next event starts afresh (reference 1.2).
+        """A sync is over.  After 15 failures in a row the next event starts afresh.
 
         *deadline*: when the key has to be planned again although nothing happens.  One that has passed is the
         retry's to look at.

@@ -1,4 +1,4 @@
-"""What the EndpointSlice controller counts, under upstream's names, labels and buckets (reference 1.13)."""
+"""What the EndpointSlice controller counts, under upstream's names, labels and buckets."""
 
 from __future__ import annotations
 

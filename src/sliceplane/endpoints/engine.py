@@ -77,7 +77,7 @@ class EndpointsEngine:
         return (state.key,) if changed and (state.shape is not None or state.condemned) else ()
 
     def condemn_strays(self) -> tuple[str, ...]:
-        """At the start, when all Services are known: objects without one, whoever made them (reference 3, step 2)."""
+        """At the start, when all Services are known: objects without one, whoever made them."""
         strays = [state for state in self._states.values() if state.is_stray]
         for state in strays:
             state.condemned = True

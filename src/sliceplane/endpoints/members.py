@@ -1,4 +1,4 @@
-"""The Pods that a Service selects, as the subsets of its Endpoints (reference 3, steps 3 to 8).
+"""The Pods that a Service selects, as the subsets of its Endpoints.
 
 Pods are kept in *groups*: those whose service ports resolve to the same endpoint ports.  Two ports have the same
 addresses exactly if they belong to the same groups, so the canonical subsets follow from the groups alone; and each

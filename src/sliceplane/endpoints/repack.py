@@ -1,4 +1,4 @@
-"""The canonical form of an Endpoints object's subsets: equal exactly if they say the same (reference 3).
+"""The canonical form of an Endpoints object's subsets: equal exactly if they say the same.
 
 Every port is in one subset: with the addresses that any subset gave it, each once by IP and target's uid, not ready
 if any subset said so.  Ports that have the same addresses, ready and not ready, share a subset.  Addresses are in the

@@ -4,7 +4,7 @@ Knowledge of the server has two sources, the cache and the answers to our own wr
 that is older than our last write is passed over, so no plan is made on a cache that has not seen it; the event of our
 own write tells nothing new, so its addresses are not looked at.  What an object says is known by the digest of
 its canonical subsets, worked out at most once a version, and compared with what would be written: truncated
-with truncated, so that an object that cannot hold every address is still left alone (reference 3, step 9).
+with truncated, so that an object that cannot hold every address is still left alone.
 """
 
 from __future__ import annotations

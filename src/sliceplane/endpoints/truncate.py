@@ -1,4 +1,4 @@
-"""How many addresses one Endpoints object may hold, and which share of them each subset gets (reference 3).
+"""How many addresses one Endpoints object may hold, and which share of them each subset gets.
 
 Addresses count once in every subset that they are in.  Ready ones come first: those that are not ready get what the
 ready ones leave over.  Shares are in proportion, rounded up, so the last subsets may get less.

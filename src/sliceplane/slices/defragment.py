@@ -1,4 +1,4 @@
-"""Merging under-filled slices of one group, which packing never does (reference 1.10): which to empty into which.
+"""Merging under-filled slices of one group, which packing never does: which to empty into which.
 
 A step empties the slice with the fewest endpoints into the room of others and deletes it, so each slice saved moves as
 few endpoints as it can.  A step that would not free a whole slice is not made.  Every step's additions are written

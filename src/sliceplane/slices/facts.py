@@ -114,7 +114,7 @@ class PodFacts:
 
 
 def endpoint_identity(pod: str, addresses: tuple[str, ...], hostname: str | None) -> str:
-    """What makes two endpoints "the same one" (reference 1.6), within the namespace of the slice.
+    """What makes two endpoints "the same one", within the namespace of the slice.
 
     The pod's name comes first and ends at the first blank, see ``pod_of``.
     """

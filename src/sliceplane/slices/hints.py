@@ -1,4 +1,4 @@
-"""Hints of topology-mode ``Auto`` for one service and one address type (reference 2.1), kept by differences.
+"""Hints of topology-mode ``Auto`` for one service and one address type, kept by differences.
 
 Every ready endpoint is hinted for one zone: its own, as long as each zone then has enough endpoints for its share of
 CPU (``slices.topology``).  An assignment stays while it is good enough: an endpoint that comes, goes or flips costs

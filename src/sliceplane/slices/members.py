@@ -1,4 +1,4 @@
-"""The pods that a service selects, and the endpoint that each of them is (reference 1.6, 2)."""
+"""The pods that a service selects, and the endpoint that each of them is."""
 
 from __future__ import annotations
 

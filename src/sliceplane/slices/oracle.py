@@ -1,7 +1,7 @@
 """The specification of the EndpointSlice policy: plain, complete and slow, over whole objects.
 
 Nothing in production calls it.  ``desired`` says which endpoints must exist; ``check_converged`` asserts that slices
-show exactly these; ``baseline_writes`` is the packing of reference 1.10, recomputed from nothing, and says how
+show exactly these; ``baseline_writes`` is the packing of upstream, recomputed from nothing, and says how
 many writes it would make: the incremental engine must never make more.
 
 Written from the reference alone and sharing no code with the engine but the kit and the projections.
@@ -328,7 +328,7 @@ def without_hints(observed: EndpointSlice) -> EndpointSlice:
     return msgspec.structs.replace(observed, endpoints=bare)
 
 
-# -- how many writes the packing of reference 1.10 makes ------------------------------------------------
+# -- how many writes the packing of upstream makes ------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,6 +441,6 @@ class _Packing:
 
 
 def _same(endpoint: Endpoint) -> tuple[object, ...]:
-    """Identity of reference 1.6."""
+    """Identity of an endpoint, as upstream keeps it."""
     target = endpoint.target_ref or ObjectReference()
     return tuple(sorted(endpoint.addresses)), endpoint.hostname or "", target.namespace, target.name

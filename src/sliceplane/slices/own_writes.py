@@ -1,6 +1,6 @@
 """Own writes: how long they are believed in while the cache does not show them, and what the bodies of slices share.
 
-Knowledge of the server has two sources, the cache and the answers to our own writes (reference 1.11).  Between the two
+Knowledge of the server has two sources, the cache and the answers to our own writes.  Between the two
 there is a time in which only we know of a write; it has an end, because an answer may be of a server that lost it.
 """
 

@@ -1,4 +1,4 @@
-"""Which slice holds which endpoint: packing for one service and one address type (reference 1.10), incrementally.
+"""Which slice holds which endpoint: packing for one service and one address type, incrementally.
 
 The state has two inputs, what is *desired* (an endpoint per pod) and what the *server* holds (slices), and
 everything else follows from the two::
@@ -301,7 +301,7 @@ class Packer:
             self._fill(group, waiting, updates, creates)
         self._keep_placeholder(labels, creates, deletes)
         recycled = min(len(creates), len(deletes))
-        # A create takes over the name of a slice that would go: one write instead of two (reference 1.10 step 5)
+        # A create takes over the name of a slice that would go: one write instead of two
         rewritten += [
             Update(state, creation.group, creation.content)
             for creation, state in zip(creates[:recycled], deletes[:recycled], strict=True)

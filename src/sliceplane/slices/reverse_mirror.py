@@ -254,7 +254,7 @@ def _merged(groups: list[tuple[Ports, Group]]) -> list[_Subset]:
 def shares(sizes: Sequence[tuple[int, int]], limit: int = ADDRESSES_MAX) -> list[tuple[int, int]]:
     """How many (ready, not ready) addresses each subset keeps.
 
-    Ready ones first; in proportion, rounded up, so the last subsets may get less (reference 3, "Truncation").
+    Ready ones first; in proportion, rounded up, so the last subsets may get less.
     """
     ready, waiting = sum(size[0] for size in sizes), sum(size[1] for size in sizes)
     if ready + waiting <= limit:

@@ -6,7 +6,7 @@ cause: the state holds only what the server is *known* to hold (``Packer``).
 
 Knowledge of the server has two sources, the cache and the answers to our own writes, and the newer one wins: an
 event that is older than our last write of a slice is passed over (its generation is smaller), so no plan is
-made on a cache that has not seen our own writes (reference 1.11; k/k#93374).
+made on a cache that has not seen our own writes (k/k#93374).
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ _SUBSET_LABELS = (LABEL_FOR_ZONE, LABEL_FOR_REGION)
 class HintMode(Enum):
     """Which hints ready endpoints get.
 
-    ``AUTO``: by the zones' shares of CPU, as the annotation asks (KEP-2433; reference 2.1).  The others follow
-    ``spec.trafficDistribution`` (KEP-4444, KEP-3015; reference 2.2), ``PLUGIN`` by a heuristic that it names.
+    ``AUTO``: by the zones' shares of CPU, as the annotation asks (KEP-2433).  The others follow
+    ``spec.trafficDistribution`` (KEP-4444, KEP-3015), ``PLUGIN`` by a heuristic that it names.
     """
 
     NONE = "none"

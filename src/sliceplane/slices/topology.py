@@ -1,4 +1,4 @@
-"""Zones by their share of CPU: what topology-mode ``Auto`` makes of the Nodes (reference 2.1), and the arithmetic.
+"""Zones by their share of CPU: what topology-mode ``Auto`` makes of the Nodes, and the arithmetic.
 
 All pure but ``ZoneShares``, which keeps its sums by differences.  Numbers are whole: a zone's share is its CPU over
 the sum of all, and every comparison is made between products, so that no rounding decides where an endpoint goes.

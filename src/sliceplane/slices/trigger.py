@@ -1,4 +1,4 @@
-"""The trigger time: since when the oldest change that a write makes known has been waiting (reference 1.9).
+"""The trigger time: since when the oldest change that a write makes known has been waiting.
 
 Consumers subtract it from the time at which they have programmed the change; that difference is the
 network programming latency SLI.  Times are whole nanoseconds since the epoch.

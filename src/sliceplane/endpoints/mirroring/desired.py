@@ -1,4 +1,4 @@
-"""The slices that one Endpoints object is: one for each subset and IP family (reference 4).
+"""The slices that one Endpoints object is: one for each subset and IP family.
 
 Subsets are taken in their canonical form, so every port is in one of them.  Of each subset at most so many addresses
 are mirrored, ready ones first, both families together; what is not an IP address is passed over.
@@ -32,7 +32,7 @@ ANNOTATION_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configurati
 ADDRESSES_PER_SUBSET_MAX: Final = 1000
 _OWN_ANNOTATIONS: Final = (ANNOTATION_TRIGGER_TIME, ANNOTATION_LAST_APPLIED)
 
-#: what makes two endpoints the same one: addresses, host name, namespace and name of the target (reference 1.6)
+#: what makes two endpoints the same one: addresses, host name, namespace and name of the target
 Identity = tuple[str, ...]
 #: endpoints by identity, as JSON without what no comparison looks at
 Content = dict[Identity, bytes]

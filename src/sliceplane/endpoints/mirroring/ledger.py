@@ -1,7 +1,7 @@
 """What is known of the slices that mirror one object.
 
 Knowledge has two sources, the cache and the answers to our own writes, and the newer one wins: an event that is older
-than our last write of a slice is passed over, so no plan is made on a cache that has not seen it (reference 1.11).
+than our last write of a slice is passed over, so no plan is made on a cache that has not seen it.
 Slices are kept as the cache has them, so that tens of thousands of objects cost little beside the cache itself.
 """
 

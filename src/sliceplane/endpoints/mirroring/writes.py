@@ -47,7 +47,7 @@ class Notice(NamedTuple):
 class MirrorPlan:
     """What one sync writes, in this order.  ``stale``: the cache has not caught up with a conflict.
 
-    ``counted`` False: slices of something that is not mirrored go, which metrics do not count (reference 4).
+    ``counted`` False: slices of something that is not mirrored go, which metrics do not count.
     """
 
     writes: tuple[MirrorWrite, ...] = ()

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from sliceplane.api.errors import StatusError
-from sliceplane.api.meta import Object
+from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import Resource
 from sliceplane.informer.changes import Change
 from sliceplane.kit.samples import Family
+from sliceplane.slices.own_writes import delete_options
 
 Verb = Literal["create", "update", "patch", "delete", "get", "list"]
 PatchType = Literal["merge", "strategic", "json"]
@@ -47,6 +48,18 @@ class Write:
     label_selector: str = ""
     #: errors that count as success, by reason (a delete that finds nothing, say)
     tolerate: tuple[str, ...] = ()
+
+
+def deletion(resource: Resource, meta: ObjectMeta) -> Write:
+    """Of this very object: one of its name that came since stays; one that is gone, or going, is no error."""
+    return Write(
+        verb="delete",
+        resource=resource,
+        namespace=meta.namespace,
+        name=meta.name,
+        body=delete_options(meta.uid),
+        tolerate=("NotFound", "Conflict"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ import msgspec
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Namespace, NamespaceSpec
-from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.api.meta import Object
 from sliceplane.api.scheme import RESOURCES, Namespaces, Pods, Resource
-from sliceplane.controllers.base import ControllerInfo, Done, Job, Watched, Work, Write
+from sliceplane.controllers.base import ControllerInfo, Done, Job, Watched, Work, Write, deletion
 from sliceplane.controllers.namespace_content import CONDITIONS, NamespaceContent, conditions, said
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
@@ -195,18 +195,9 @@ class NamespaceController:
         for key, object_name in chosen:
             if (key, object_name) not in content.failed:
                 content.not_left(key, object_name)
-        return [self._delete(name, key, content.objects[key][object_name].metadata) for key, object_name in chosen]
-
-    def _delete(self, namespace: str, key: str, meta: ObjectMeta) -> Write:
-        options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": meta.uid}}
-        return Write(
-            verb="delete",
-            resource=self._resources[key],
-            namespace=namespace,
-            name=meta.name,
-            body=encode(options),
-            tolerate=("NotFound", "Conflict"),
-        )
+        return [
+            deletion(self._resources[key], content.objects[key][object_name].metadata) for key, object_name in chosen
+        ]
 
     def _status(self, namespace: Namespace, content: NamespaceContent, now: float) -> list[Write]:
         """A status patch, if conditions changed."""

@@ -20,7 +20,7 @@ from sliceplane.api.core import Pod
 from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Pods, ReplicaSets
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Watched, Write
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Watched, Write, deletion
 from sliceplane.controllers.emulation.claims import Claims
 from sliceplane.controllers.emulation.pods import available_at, deletion_rank, is_active, is_terminating
 from sliceplane.controllers.emulation.refusals import Refusals
@@ -133,7 +133,7 @@ class ReplicaSetController(KeyedController):
             body = encode(pod_document(wanted.spec.template, wanted, ReplicaSets))
             create = Write(verb="create", resource=Pods, namespace=wanted.metadata.namespace, body=body)
             return (create,) * min(missing, CREATES_PER_JOB_MAX)
-        return tuple(_delete(pod) for pod in self._surplus(wanted, active, -missing, now))
+        return tuple(deletion(Pods, pod.metadata) for pod in self._surplus(wanted, active, -missing, now))
 
     def _surplus(self, wanted: ReplicaSet, active: list[Pod], count: int, now: float) -> list[Pod]:
         if count == len(active):
@@ -218,14 +218,3 @@ def _without_made_name(error: StatusError, owner: str) -> str:
 
 def _scales(write: Write) -> bool:
     return write.resource is Pods and write.verb in ("create", "delete")
-
-
-def _delete(pod: Pod) -> Write:
-    return Write(
-        verb="delete",
-        resource=Pods,
-        namespace=pod.metadata.namespace,
-        name=pod.metadata.name,
-        body=encode({"preconditions": {"uid": pod.metadata.uid}}),
-        tolerate=("NotFound", "Conflict"),
-    )

@@ -15,7 +15,7 @@ from sliceplane.api.apps import Deployment, ReplicaSet
 from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Deployments, ReplicaSets
-from sliceplane.controllers.base import Write
+from sliceplane.controllers.base import Write, deletion
 from sliceplane.controllers.emulation.replicaset_status import replicas_of
 from sliceplane.controllers.emulation.rollout import Counts, limits
 from sliceplane.controllers.emulation.templates import owner_reference, with_hash_label
@@ -121,19 +121,7 @@ def forget_history(deployment: Deployment, older: list[ReplicaSet]) -> tuple[Ste
         return ()
     kept = sorted((item for item in older if not item.metadata.deletion_timestamp), key=revision_of)
     idle = (item for item in kept[: max(len(kept) - limit, 0)] if _is_idle(item))
-    return tuple(
-        Step(
-            Write(
-                verb="delete",
-                resource=ReplicaSets,
-                namespace=item.metadata.namespace,
-                name=item.metadata.name,
-                body=encode({"preconditions": {"uid": item.metadata.uid}}),
-                tolerate=("NotFound", "Conflict"),
-            )
-        )
-        for item in idle
-    )
+    return tuple(Step(deletion(ReplicaSets, item.metadata)) for item in idle)
 
 
 def _is_idle(item: ReplicaSet) -> bool:

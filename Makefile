@@ -31,7 +31,7 @@ format: dev ## code and imports as the linter wants them
 	$(PY) -m ruff format .
 
 check: lint ## fast: lint, types, layers, quick tests of the cores (without long histories, and proxies that wait for sockets)
-	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -n 2 --dist loadfile -m "not slow and not kernel and not kubectl" --ignore=tests/proxy/test_memory_after_histories.py --ignore=tests/proxy/test_consumption.py tests/test_tidy.py tests/test_docs.py $(wildcard tests/kit tests/api tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft tests/iptables)
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -n 2 --dist loadfile -m "not slow and not kernel and not kubectl" --ignore=tests/proxy/test_memory_after_histories.py --ignore=tests/proxy/test_consumption.py tests/test_tidy.py tests/test_docs.py $(wildcard tests/kit tests/api tests/documents tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft tests/iptables)
 
 test: lint ## everything that must pass (what CI runs), in two processes
 	$(PYTEST) -n 2 --dist loadfile

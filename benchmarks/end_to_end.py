@@ -38,8 +38,8 @@ from benchmarks.tools.objects import (
 from benchmarks.tools.process import PlaneProcess, Process, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
-from sliceplane.shell.client.http import HttpClient
-from sliceplane.shell.client.kubeconfig import load
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.transport.kubeconfig import load
 
 PODS, FLIPS, CPU_FLIPS = 20_000, 200, 400
 SMALL_PODS, SMALL_FLIPS, SMALL_CPU_FLIPS = 200, 5, 20

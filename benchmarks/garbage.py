@@ -31,9 +31,9 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Resource, Services
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.client.inprocess import InProcessClient
-from sliceplane.shell.host import ControllerHost
-from sliceplane.shell.plane import Plane, PlaneConfig
+from sliceplane.shell.hosting import ControllerHost
+from sliceplane.shell.server.inprocess import InProcessClient
+from sliceplane.shell.server.plane import Plane, PlaneConfig
 
 #: services and the slices of each
 MANY, ONE = (1_000, 100), (1, 100_000)

@@ -19,8 +19,8 @@ from benchmarks.tools.objects import NAMESPACE, PER_SLICE, namespace_document, s
 from benchmarks.tools.process import PlaneProcess, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces
-from sliceplane.shell.client.http import HttpClient
-from sliceplane.shell.client.kubeconfig import load
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.transport.kubeconfig import load
 
 WATCHERS, SLICES = 5_000, 200
 SMALL_WATCHERS, SMALL_SLICES = 50, 10

@@ -22,8 +22,8 @@ from benchmarks.tools.objects import PER_SLICE, namespace_document, slice_docume
 from benchmarks.tools.process import PlaneProcess, Process, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces
-from sliceplane.shell.client.http import HttpClient
-from sliceplane.shell.client.kubeconfig import load
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.transport.kubeconfig import load
 
 CLIENTS, SECONDS, PROCESSES = 200, 60.0, 2
 SMALL_CLIENTS, SMALL_SECONDS = 20, 5.0

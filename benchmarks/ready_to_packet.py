@@ -39,8 +39,8 @@ from benchmarks.tools.objects import (
 from benchmarks.tools.process import PlaneProcess, Process, scratch
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Services
-from sliceplane.shell.client.http import HttpClient
-from sliceplane.shell.client.kubeconfig import load
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.transport.kubeconfig import load
 
 SERVICES, ENDPOINTS, RUNS = 1_000, 10, 200
 SMALL_SERVICES, SMALL_RUNS = 10, 3

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks.harness import Result, main, percentile
 from benchmarks.tools.process import scratch
-from sliceplane.shell.storage.committer import Committer
-from sliceplane.shell.storage.sqlite import SqliteBackend
+from sliceplane.shell.server.storage.committer import Committer
+from sliceplane.shell.server.storage.sqlite import SqliteBackend
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key, Record

@@ -24,8 +24,8 @@ from click.testing import CliRunner
 from tools.make_reference import DOCUMENTS, refreshed
 
 from sliceplane.cli.main import COMMANDS, main
-from sliceplane.shell.controllers import ControllerService, default_controllers
-from sliceplane.shell.plane import Plane, PlaneConfig
+from sliceplane.shell.hosting.embedded import ControllerService, default_controllers
+from sliceplane.shell.server.plane import Plane, PlaneConfig
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "sliceplane"

@@ -26,17 +26,9 @@ FLOORS = ROOT / "requirements-floors.lock"
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 #: what says soon whether a package or an interpreter is too old or too new, without root and without kubectl
 FAST = [
-    *(
-        "tests/kit",
-        "tests/api",
-        "tests/store",
-        "tests/informer",
-        "tests/workqueue",
-        "tests/flowcontrol",
-        "tests/slices",
-    ),
-    *("tests/endpoints", "tests/balancing", "tests/registry", "tests/storage", "tests/apiserver", "tests/host"),
-    *("tests/client", "tests/python_client", "tests/render", "tests/estimate", "tests/cli"),
+    *("tests/kit", "tests/api", "tests/documents", "tests/store", "tests/informer", "tests/workqueue"),
+    *("tests/flowcontrol", "tests/slices", "tests/endpoints", "tests/balancing", "tests/registry", "tests/shell"),
+    *("tests/client", "tests/estimate", "tests/cli"),
     # grpcio, with a real etcd if there is one
     *("tests/replicated/test_etcd_tls.py", "tests/replicated/test_two_servers.py"),
 ]

@@ -1,6 +1,6 @@
-"""Make ``src/sliceplane/api/protobuf/fields.txt`` from a table of facts about Kubernetes' protobuf messages.
+"""Make ``src/sliceplane/documents/protobuf/fields.txt`` from a table of facts about Kubernetes' protobuf messages.
 
-    python tools/make_protobuf_fields.py FACTS.tsv > src/sliceplane/api/protobuf/fields.txt
+    python tools/make_protobuf_fields.py FACTS.tsv > src/sliceplane/documents/protobuf/fields.txt
 
 FACTS.tsv has a header line and one field a line, in these columns:
 

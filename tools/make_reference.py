@@ -22,7 +22,7 @@ from click.testing import CliRunner
 
 from sliceplane.api.scheme import RESOURCES, Resource
 from sliceplane.cli.main import main as sliceplane
-from sliceplane.shell.apiserver.paths import _SUBRESOURCE_VERBS
+from sliceplane.shell.server.requests.paths import _SUBRESOURCE_VERBS
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENTS = (DOCS / "cli.md", DOCS / "api.md")

@@ -1,4 +1,5 @@
-"""Write ``src/sliceplane/api/schema/data.json`` from the JSON schemas of the PyPI package ``kubernetes-validate``.
+"""Write ``src/sliceplane/documents/schema/data.json`` from the JSON schemas of the PyPI package
+``kubernetes-validate``.
 
 A development script, run by hand when a new Kubernetes version is to be followed.  The package is 69 MB and
 never a dependency, so it belongs into an environment of its own::
@@ -19,7 +20,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-OUTPUT = Path(__file__).parent.parent / "src/sliceplane/api/schema/data.json"
+OUTPUT = Path(__file__).parent.parent / "src/sliceplane/documents/schema/data.json"
 META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 REF = "#/$defs/"
 

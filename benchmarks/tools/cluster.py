@@ -9,8 +9,8 @@ from typing import Any
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Resource
-from sliceplane.shell.client.inprocess import InProcessClient
-from sliceplane.shell.plane import Plane, PlaneConfig
+from sliceplane.shell.server.inprocess import InProcessClient
+from sliceplane.shell.server.plane import Plane, PlaneConfig
 
 #: writes that wait for one commit
 TOGETHER = 500

@@ -22,7 +22,7 @@ from urllib.parse import quote
 import uvloop
 
 from benchmarks.tools.objects import NAMESPACE, slice_document
-from sliceplane.shell.client.kubeconfig import load
+from sliceplane.shell.transport.kubeconfig import load
 
 PACE_S = 0.2
 ANSWER_SECONDS_MAX = 20.0

@@ -35,10 +35,10 @@ from sliceplane.api.codec import encode
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, Services
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.objects import AddElements, AddRule, Transaction
-from sliceplane.shell.client.base import ListPage, WatchMessage
-from sliceplane.shell.nft_backend import Nftables
-from sliceplane.shell.nft_runner import NftRunner
-from sliceplane.shell.node_proxy import NodeProxy
+from sliceplane.shell.node.kernel.nft_backend import Nftables
+from sliceplane.shell.node.kernel.nft_runner import NftRunner
+from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.transport.base import ListPage, WatchMessage
 
 SECONDS_MAX = 60.0
 NODE = node_name(0)
@@ -100,7 +100,7 @@ class Cluster:
 
 
 class Server:
-    """As much of ``shell.client.base.Client`` as informers use."""
+    """As much of ``shell.transport.base.Client`` as informers use."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sliceplane.api.validation.addresses import ip_problem, plain_version, special_problem, version_of
-from sliceplane.api.validation.warnings import spelling
 from sliceplane.kit.ip import parse_lenient
+from sliceplane.registry.validation.addresses import ip_problem, plain_version, special_problem, version_of
+from sliceplane.registry.validation.warnings import spelling
 
 ADDRESSES = st.one_of(
     st.ip_addresses().map(str),

@@ -24,13 +24,13 @@ from tests.attack.harness import Attack, Figure, admin_context
 from tests.replicated.members import Member, cluster
 
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.datadir import DataDir
-from sliceplane.shell.start_error import StartError
-from sliceplane.shell.storage.errors import StorageError
-from sliceplane.shell.storage.etcd import wire
-from sliceplane.shell.storage.etcd.backend import EtcdBackend
-from sliceplane.shell.storage.etcd.client import EtcdConfig
-from sliceplane.shell.storage.sqlite import SqliteBackend
+from sliceplane.shell.process.start_error import StartError
+from sliceplane.shell.server.datadir import DataDir
+from sliceplane.shell.server.storage.errors import StorageError
+from sliceplane.shell.server.storage.etcd import wire
+from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
+from sliceplane.shell.server.storage.etcd.client import EtcdConfig
+from sliceplane.shell.server.storage.sqlite import SqliteBackend
 from sliceplane.store.mvcc import Store
 
 MAPS = "/api/v1/namespaces/default/configmaps"

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from sliceplane.cli.access import access_options, with_access
 from sliceplane.cli.main import main
-from sliceplane.shell.plane import PlaneConfig
+from sliceplane.shell.server.plane import PlaneConfig
 
 
 def parsed(*arguments: str) -> PlaneConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sliceplane.cli.controller_choice import choose
-from sliceplane.shell.controllers import DiscoveryConfig, Entry, default_controllers
+from sliceplane.shell.hosting.embedded import DiscoveryConfig, Entry, default_controllers
 
 ALL = (
     *("endpointslice-controller", "endpoints-controller", "endpointslice-mirroring-controller"),

@@ -10,9 +10,9 @@ from sliceplane.cli.controllers import summary_text
 from sliceplane.controllers.base import Watched
 from sliceplane.controllers.events import RecorderStatus
 from sliceplane.informer.reflector import Counters
-from sliceplane.shell.host.host import HostStatus
-from sliceplane.shell.host.informers import InformerStatus
-from sliceplane.shell.standalone import OnceSummary
+from sliceplane.shell.hosting.host import HostStatus
+from sliceplane.shell.hosting.informers import InformerStatus
+from sliceplane.shell.hosting.standalone import OnceSummary
 
 
 def informer(resource: Resource, objects: int, *, synced: bool, error: StatusError | None = None) -> InformerStatus:

@@ -51,7 +51,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
         ("estimate",),
         ("simulate", "--steps", "1"),
         ("completion", "bash"),
-        ("proxy", "render", "-f", str(ROOT / "tests/render/objects.yaml"), "--hostname-override", "node-1"),
+        ("proxy", "render", "-f", str(ROOT / "tests/shell/node/objects.yaml"), "--hostname-override", "node-1"),
     ],
     ids=" ".join,
 )

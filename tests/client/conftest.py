@@ -1,54 +1,74 @@
-"""Both clients, over the same registry code: in this process, and over TLS to a real server in another thread."""
+"""A live plane that anybody may fill with slices by hand, and a namespace for each test."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.apiserver.serving import Server, run_plane
+from tests.shell.server.serving import Server, run_plane
 
 from sliceplane.api import codec
-from sliceplane.api.scheme import Namespaces
-from sliceplane.shell.client import kubeconfig
-from sliceplane.shell.client.base import Client
-from sliceplane.shell.client.http import HttpClient
-from sliceplane.shell.client.inprocess import InProcessClient
-from sliceplane.shell.plane import Plane, PlaneConfig
+from sliceplane.client import EndpointSlices, HttpClient, Namespaces, StatusError, connect
+from sliceplane.shell.server.plane import PlaneConfig
 
 _numbers = count()
 
 
 @pytest.fixture(scope="session")
-def plane_server() -> Iterator[Server]:
+def live() -> Iterator[Server]:
     plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0))
     yield Server(plane)
     end()
 
 
 @pytest_asyncio.fixture
-async def inprocess() -> AsyncIterator[InProcessClient]:
-    async with Plane(PlaneConfig(data_dir="memory:", secure_port=0)) as plane:
-        yield plane.client("system:admin")
+async def client(live: Server) -> AsyncIterator[HttpClient]:
+    async with connect(live.plane.kubeconfig) as made:
+        yield made
+
+
+class Writer:
+    """Writes slices of the Service ``web`` of one namespace, as somebody else's controller."""
+
+    def __init__(self, client: HttpClient, namespace: str) -> None:
+        self._client = client
+        self.namespace = namespace
+
+    async def put(self, name: str, *endpoints: dict[str, Any], ports: list[dict[str, Any]] | None = None) -> None:
+        body = {
+            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": "web"}},
+            "addressType": "IPv4",
+            "endpoints": list(endpoints),
+            "ports": ports if ports is not None else [{"name": "http", "port": 8080}],
+        }
+        try:
+            await self._client.update(EndpointSlices, self.namespace, name, codec.encode(body))
+        except StatusError as error:
+            if error.code != 404:
+                raise
+            await self._client.create(EndpointSlices, self.namespace, codec.encode(body))
+
+    async def delete(self, name: str) -> None:
+        await self._client.delete(EndpointSlices, self.namespace, name)
+
+
+def endpoint(number: int, *, ready: bool = True, terminating: bool = False, zone: str = "") -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "addresses": [f"10.1.0.{number}"],
+        "conditions": {"ready": ready, "serving": True, "terminating": terminating},
+        "targetRef": {"kind": "Pod", "name": f"web-{number}", "uid": f"uid-{number}"},
+        "nodeName": f"node-{number % 2}",
+    }
+    if zone:
+        made |= {"zone": zone, "hints": {"forZones": [{"name": zone}]}}
+    return made
 
 
 @pytest_asyncio.fixture
-async def over_http(plane_server: Server) -> AsyncIterator[HttpClient]:
-    client = HttpClient(kubeconfig.load(plane_server.plane.kubeconfig))
-    yield client
-    await client.close()
-
-
-@pytest.fixture(params=["inprocess", "over_http"])
-def client(request: pytest.FixtureRequest) -> Client:
-    found: Client = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest_asyncio.fixture
-async def namespace(client: Client) -> str:
-    """A namespace of the test's own: servers are shared."""
-    name = f"clients-{next(_numbers)}"
+async def writer(client: HttpClient) -> Writer:
+    name = f"views-{next(_numbers)}"
     await client.create(Namespaces, "", codec.encode({"metadata": {"name": name}}))
-    return name
+    return Writer(client, name)

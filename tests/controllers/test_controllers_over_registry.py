@@ -16,9 +16,9 @@ from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.client.inprocess import InProcessClient
-from sliceplane.shell.host import ControllerHost
-from sliceplane.shell.plane import Plane, PlaneConfig
+from sliceplane.shell.hosting import ControllerHost
+from sliceplane.shell.server.inprocess import InProcessClient
+from sliceplane.shell.server.plane import Plane, PlaneConfig
 
 LIMIT_S = 10.0
 

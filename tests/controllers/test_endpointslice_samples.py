@@ -12,7 +12,7 @@ from sliceplane.api.scheme import Pods, Services
 from sliceplane.controllers.base import Done, Measured
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.kit.samples import Distribution, Histogram
-from sliceplane.shell.apiserver.metrics import Metrics
+from sliceplane.shell.server.monitoring.metrics import Metrics
 from sliceplane.workqueue.queue import WorkQueue
 from sliceplane.workqueue.samples import queue_families
 

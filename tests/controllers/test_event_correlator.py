@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.effort import machine
 
-from sliceplane.api import validation
 from sliceplane.api.codec import decode_document
 from sliceplane.api.core import Node, Service
 from sliceplane.api.meta import Document, Object, ObjectMeta
 from sliceplane.api.scheme import EventsV1, Nodes, Services
-from sliceplane.api.views import to_stored
 from sliceplane.controllers.base import EventNote
 from sliceplane.controllers.events import (
     FINISHED_AFTER_S,
@@ -31,6 +29,8 @@ from sliceplane.controllers.events import (
     Outcome,
     cut,
 )
+from sliceplane.documents.views import to_stored
+from sliceplane.registry import validation
 
 NOW = 1_000_000.0
 

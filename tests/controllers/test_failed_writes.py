@@ -12,9 +12,9 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, EventsV1, Nodes, Pods, Resource, ResourceQuotas, Services
 from sliceplane.controllers.base import Write
 from sliceplane.controllers.failed_writes import as_told
-from sliceplane.shell.client.base import Client
-from sliceplane.shell.controllers import ControllerService, default_controllers
-from sliceplane.shell.plane import Plane, PlaneConfig
+from sliceplane.shell.hosting.embedded import ControllerService, default_controllers
+from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.transport.base import Client
 
 
 def create(**metadata: str) -> Write:

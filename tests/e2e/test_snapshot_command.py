@@ -21,9 +21,9 @@ import pytest
 from tests.e2e.running import ROOT, Plane, running_plane
 from tests.e2e.test_kill9 import Api
 
-from sliceplane.shell.datadir import DataDir
-from sliceplane.shell.start_error import StartError
-from sliceplane.shell.storage.sqlite import SqliteBackend
+from sliceplane.shell.process.start_error import StartError
+from sliceplane.shell.server.datadir import DataDir
+from sliceplane.shell.server.storage.sqlite import SqliteBackend
 from sliceplane.store.backend import REVISIONS_BEYOND
 
 PYTHON = {**os.environ, "PYTHONPATH": str(ROOT / "src")}

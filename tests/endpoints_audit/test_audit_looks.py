@@ -12,9 +12,9 @@ from sliceplane.api.errors import StatusError, expired
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
 from sliceplane.endpoints_audit.judge import Kind
 from sliceplane.fakes.fake_api import FakeApi
-from sliceplane.shell import endpoints_audit
-from sliceplane.shell.client.base import ListPage
-from sliceplane.shell.endpoints_audit import LISTS_MAX, audit, read_log
+from sliceplane.shell.tools import endpoints_audit
+from sliceplane.shell.tools.endpoints_audit import LISTS_MAX, audit, read_log
+from sliceplane.shell.transport.base import ListPage
 
 GONE = expired("The provided continue parameter is too old to display a consistent list result.")
 

@@ -18,21 +18,21 @@ from sliceplane.kit.rng import Rng
 from sliceplane.registry.authentication.types import NoTokens
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import User
-from sliceplane.shell.apiserver import app as app_module
-from sliceplane.shell.apiserver import resources as resources_module
-from sliceplane.shell.apiserver.app import ApiServer, Services
-from sliceplane.shell.apiserver.auth import Certificate, Tokens
-from sliceplane.shell.apiserver.discovery import Discovery
-from sliceplane.shell.apiserver.health import HealthChecks
-from sliceplane.shell.apiserver.heavy.service import Heavy
-from sliceplane.shell.apiserver.limits import Limits
-from sliceplane.shell.apiserver.metrics import Metrics
-from sliceplane.shell.apiserver.resources import ResourceHandlers
-from sliceplane.shell.apiserver.revocation import Revocation
-from sliceplane.shell.apiserver.ticker import HubTicker
-from sliceplane.shell.apiserver.watch import WatchHandler
-from sliceplane.shell.storage.committer import Committer
-from sliceplane.shell.storage.memory import MemoryBackend
+from sliceplane.shell.server.heavy.service import Heavy
+from sliceplane.shell.server.monitoring.metrics import Metrics
+from sliceplane.shell.server.nonresource.discovery import Discovery
+from sliceplane.shell.server.nonresource.health import HealthChecks
+from sliceplane.shell.server.requests import app as app_module
+from sliceplane.shell.server.requests import resources as resources_module
+from sliceplane.shell.server.requests.app import ApiServer, Services
+from sliceplane.shell.server.requests.auth import Certificate, Tokens
+from sliceplane.shell.server.requests.limits import Limits
+from sliceplane.shell.server.requests.resources import ResourceHandlers
+from sliceplane.shell.server.requests.revocation import Revocation
+from sliceplane.shell.server.requests.ticker import HubTicker
+from sliceplane.shell.server.requests.watch import WatchHandler
+from sliceplane.shell.server.storage.committer import Committer
+from sliceplane.shell.server.storage.memory import MemoryBackend
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 

@@ -20,8 +20,9 @@ import yaml
 from tests.fuzz.application import Answer, Application, Ask, OpenWatch
 from tests.fuzz.requests import JSON, PROTOBUF, YAML
 
-from sliceplane.api import codec, protobuf
+from sliceplane.api import codec
 from sliceplane.api.scheme import by_kind
+from sliceplane.documents import protobuf
 
 #: parts of messages that Kubernetes gives with a 500, without a reason, to what is a client's mistake (B4, B6, B7)
 QUIRKS = (

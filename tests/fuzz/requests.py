@@ -15,10 +15,10 @@ import yaml
 from tests.fuzz import values
 from tests.fuzz.application import Ask
 
-from sliceplane.api import protobuf, schema
 from sliceplane.api.errors import StatusError
-from sliceplane.api.protobuf.wire import varint
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource, by_kind
+from sliceplane.documents import protobuf, schema
+from sliceplane.documents.protobuf.wire import varint
 
 CORPUS = Path(__file__).parent / "corpus"
 OBJECTS: list[dict[str, Any]] = [json.loads(line) for line in (CORPUS / "objects.jsonl").read_text().splitlines()]

@@ -11,7 +11,7 @@ from tests.fuzz.application import Answer, Application, Ask
 from tests.fuzz.cases import check, check_watches
 from tests.fuzz.requests import JSON, PROTOBUF, YAML
 
-from sliceplane.api import protobuf
+from sliceplane.documents import protobuf
 from sliceplane.kit.times import format_time, parse_time
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"

@@ -10,8 +10,8 @@ from tests.fuzz import requests
 from tests.fuzz.application import Answer, Application, Ask
 from tests.fuzz.cases import check_watches
 
-from sliceplane.shell.apiserver.heavy.pool import Inline
-from sliceplane.shell.apiserver.heavy.service import Heavy
+from sliceplane.shell.server.heavy.pool import Inline
+from sliceplane.shell.server.heavy.service import Heavy
 
 BLOCKS, CASES, REQUESTS = 4, 8, 40
 #: what is drawn at random, and differs: uids, addresses, ports, the ends of generated names

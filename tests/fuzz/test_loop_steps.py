@@ -14,8 +14,8 @@ from tests.fuzz.watchdog import STEP_SECONDS_MAX, Watchdog, watching
 
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.registry.types import Body, Context, Target, WriteOptions
-from sliceplane.shell.apiserver.heavy.pool import Inline
-from sliceplane.shell.apiserver.heavy.service import Heavy
+from sliceplane.shell.server.heavy.pool import Inline
+from sliceplane.shell.server.heavy.service import Heavy
 
 CASES = 16
 TRIES = 3

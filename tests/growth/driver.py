@@ -17,10 +17,10 @@ from tests.growth.measure import Run
 from tests.growth.shapes import LongField, Variant
 from tests.registry.conftest import Api
 
-from sliceplane.api import protobuf, strict
 from sliceplane.api.errors import StatusError
-from sliceplane.api.protobuf import supports
-from sliceplane.api.table import build
+from sliceplane.documents import protobuf, strict
+from sliceplane.documents.protobuf import supports
+from sliceplane.documents.table import build
 from sliceplane.registry.types import Body, WriteOptions
 
 #: an answer may say again what was sent and what is there, in a few ways, and this much of its own

@@ -11,11 +11,7 @@ import pytest
 from tests.growth.measure import Run, assert_linear
 from tests.registry.conftest import Api
 
-from sliceplane.api import protobuf, strict
 from sliceplane.api.errors import ERRORS_CHARACTERS_MAX, ERRORS_MAX, StatusError
-from sliceplane.api.fields import sets
-from sliceplane.api.protobuf.wire import framed
-from sliceplane.api.schema.yaml_documents import YamlError, parse_yaml
 from sliceplane.api.scheme import (
     ConfigMaps,
     Deployments,
@@ -24,8 +20,12 @@ from sliceplane.api.scheme import (
     Pods,
     Services,
 )
-from sliceplane.api.table import build
 from sliceplane.controllers.emulation.rollout import resolve
+from sliceplane.documents import protobuf, strict
+from sliceplane.documents.fields import sets
+from sliceplane.documents.protobuf.wire import framed
+from sliceplane.documents.schema.yaml_documents import YamlError, parse_yaml
+from sliceplane.documents.table import build
 
 _CONTAINER: Final = {"name": "c", "image": "i"}
 

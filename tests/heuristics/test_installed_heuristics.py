@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sliceplane.heuristics.shipped import SHIPPED
-from sliceplane.shell.heuristics import InstalledHeuristics
+from sliceplane.shell.hosting.heuristics import InstalledHeuristics
 
 ROOT = Path(__file__).parents[2]
 GOOD = """
@@ -106,7 +106,7 @@ def test_ours_are_declared_too() -> None:
 def test_a_start_reads_no_packages() -> None:
     """The scan costs milliseconds for each hundred packages: it is left until somebody asks."""
     script = (
-        "import sys; from sliceplane.shell.heuristics import InstalledHeuristics as I; i = I();"
+        "import sys; from sliceplane.shell.hosting.heuristics import InstalledHeuristics as I; i = I();"
         "i.find('sliceplane.dev/Balanced'); print(i._points)"
     )
     environment = {"PYTHONPATH": str(ROOT / "src")}

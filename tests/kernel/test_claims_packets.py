@@ -15,9 +15,9 @@ from sliceplane.api import codec
 from sliceplane.api.core import Service, ServiceCIDR
 from sliceplane.api.scheme import Nodes
 from sliceplane.informer.changes import Change
-from sliceplane.shell.backend import KernelError
-from sliceplane.shell.presence import present
-from sliceplane.shell.proxy_claims import ALL_NODES
+from sliceplane.shell.node.claims import ALL_NODES
+from sliceplane.shell.node.kernel.backend import KernelError
+from sliceplane.shell.node.kernel.presence import present
 
 pytestmark = pytest.mark.kernel
 MODES: tuple[Mode, ...] = ("nftables", "iptables-nft", "iptables-legacy")

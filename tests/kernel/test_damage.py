@@ -18,11 +18,11 @@ from sliceplane.kit.rng import Rng
 from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.objects import NftFamily, TableRef
 from sliceplane.nft.plane import FamilyPlane
-from sliceplane.shell import node_proxy
-from sliceplane.shell.nft_backend import Nftables
-from sliceplane.shell.nft_generation import generation
-from sliceplane.shell.nft_runner import NftRunner
-from sliceplane.shell.node_proxy import FAMILIES
+from sliceplane.shell.node import node_proxy
+from sliceplane.shell.node.kernel.nft_backend import Nftables
+from sliceplane.shell.node.kernel.nft_generation import generation
+from sliceplane.shell.node.kernel.nft_runner import NftRunner
+from sliceplane.shell.node.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 

@@ -12,7 +12,7 @@ from tests.nft.machine import DYING
 from tests.ports import free_port
 
 from sliceplane.kit.ip import Family
-from sliceplane.shell.node_proxy import FAMILIES
+from sliceplane.shell.node.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 

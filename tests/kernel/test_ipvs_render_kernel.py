@@ -7,7 +7,7 @@ import re
 
 import pytest
 from tests.kernel.netns import Net
-from tests.render.test_proxy_render import rendered
+from tests.shell.node.test_proxy_render import rendered
 
 pytestmark = pytest.mark.kernel
 

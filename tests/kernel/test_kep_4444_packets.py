@@ -16,8 +16,8 @@ from tests.kernel.test_proxy_command import SERVER, ask, create, started, traced
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Namespaces, Nodes, Pods, Services
-from sliceplane.shell.client.http import HttpClient
-from sliceplane.shell.client.kubeconfig import load
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.transport.kubeconfig import load
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(120)]
 

@@ -23,8 +23,8 @@ from sliceplane.nft.statements import AddressIn, Drop, FromInterface, NftFamily
 from sliceplane.nft.table import TableState
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.surroundings import Detector, Surroundings
-from sliceplane.shell.nft_netlink import Channel, Messages
-from sliceplane.shell.nft_runner import NftError, NftRunner
+from sliceplane.shell.node.kernel.nft_netlink import Channel, Messages
+from sliceplane.shell.node.kernel.nft_runner import NftError, NftRunner
 
 pytestmark = pytest.mark.kernel
 

@@ -26,8 +26,8 @@ from tests.kernel.netns import Host, Net
 from tests.nft.machine import DYING, GONE, node
 
 from sliceplane.kit.ip import Family
-from sliceplane.shell import node_proxy
-from sliceplane.shell.node_proxy import FAMILIES
+from sliceplane.shell.node import node_proxy
+from sliceplane.shell.node.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 

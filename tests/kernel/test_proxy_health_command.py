@@ -12,8 +12,8 @@ from tests.kernel.proxy_process import create, page, rules_in, started
 from tests.ports import free_port
 
 from sliceplane.api.scheme import Namespaces, Services
-from sliceplane.shell.client.http import HttpClient
-from sliceplane.shell.client.kubeconfig import load
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.transport.kubeconfig import load
 
 pytestmark = pytest.mark.kernel
 

@@ -34,7 +34,7 @@ from sliceplane.api.core import ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.shell.node_proxy import FAMILIES
+from sliceplane.shell.node.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 

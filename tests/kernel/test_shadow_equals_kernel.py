@@ -19,7 +19,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.nft.elements import RETIRE_AFTER_S
 from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.plane import FamilyPlane, PlaneConfig
-from sliceplane.shell.nft_runner import NftRunner
+from sliceplane.shell.node.kernel.nft_runner import NftRunner
 
 pytestmark = pytest.mark.kernel
 

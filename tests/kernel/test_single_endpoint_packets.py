@@ -15,8 +15,8 @@ from tests.nft.older_layout import in_the_older_layout
 from sliceplane.kit.ip import Family
 from sliceplane.nft.layout import ENDPOINTS_CHECK
 from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane, PlaneConfig
-from sliceplane.shell.nft_runner import NftRunner
-from sliceplane.shell.node_proxy import FAMILIES
+from sliceplane.shell.node.kernel.nft_runner import NftRunner
+from sliceplane.shell.node.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 

@@ -6,10 +6,10 @@ import contextlib
 import tracemalloc
 
 from sliceplane.api.errors import StatusError
-from sliceplane.api.protobuf import decode, supports
-from sliceplane.api.validation.metadata import validate_maps
+from sliceplane.documents.protobuf import decode, supports
 from sliceplane.kit.remembered import TEXT_MAX, remembered
-from sliceplane.shell.apiserver.negotiate import negotiate
+from sliceplane.registry.validation.metadata import validate_maps
+from sliceplane.shell.server.requests.negotiate import negotiate
 
 
 def test_answers_for_long_texts_are_made_anew() -> None:

@@ -144,7 +144,7 @@ def tell(plane: Plane, old: Object | None, new: Object | None, now: float) -> No
 
 
 def take_consequences(plane: Plane) -> None:
-    """What ``shell.proxy_consequences`` takes after a write."""
+    """What ``shell.node.consequences`` takes after a write."""
     plane.aftermath.take_latencies()
     plane.aftermath.take_udp()
     plane.aftermath.take_udp_gone()

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from tests.peers.programs import build
 
-from sliceplane.api import fields, scheme
-from sliceplane.api.schema import lookup
+from sliceplane.api import scheme
+from sliceplane.documents import fields
+from sliceplane.documents.schema import lookup
 from sliceplane.registry import managed_fields
 from sliceplane.registry.apply import check_configuration, conflict_error
 from sliceplane.registry.documents import canonical, normalised

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.apiserver.serving import Server, run_plane
 from tests.peers.kubernetes import Asked, load
+from tests.shell.server.serving import Server, run_plane
 
-from sliceplane.api import protobuf
-from sliceplane.shell.plane import PlaneConfig
+from sliceplane.documents import protobuf
+from sliceplane.shell.server.plane import PlaneConfig
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 END = "k8s.io/initial-events-end"

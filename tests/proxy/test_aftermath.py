@@ -23,12 +23,13 @@ from sliceplane.kit.times import format_micro_time
 from sliceplane.proxy.aftermath import HealthCheck
 from sliceplane.proxy.conntrack import Expected, Flow, parse_flow, stale_flows
 from sliceplane.proxy.model import Endpoint, ServiceKey, ServicePort, ServicePortName
-from sliceplane.shell import node_proxy, proxy_consequences
-from sliceplane.shell.conntrack import Conntrack, ConntrackError
-from sliceplane.shell.nft_backend import Nftables
-from sliceplane.shell.node_proxy import NodeProxy
-from sliceplane.shell.proxy_samples import PROGRAMMING_BUCKETS, ProxySamples
-from sliceplane.shell.service_health import ServiceHealth
+from sliceplane.shell.node import consequences as proxy_consequences
+from sliceplane.shell.node import node_proxy
+from sliceplane.shell.node.kernel.conntrack import Conntrack, ConntrackError
+from sliceplane.shell.node.kernel.nft_backend import Nftables
+from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.node.samples import PROGRAMMING_BUCKETS, ProxySamples
+from sliceplane.shell.node.service_health import ServiceHealth
 
 KEY = ServiceKey("ns", "svc")
 HERE = {"nodeName": NODE}

@@ -25,12 +25,13 @@ from sliceplane.kit.rng import Rng
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.proxy.endpoints import slices_of
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
-from sliceplane.shell import node_proxy, proxy_inputs
-from sliceplane.shell.client.base import Unreachable
-from sliceplane.shell.client.inprocess import InProcessClient
-from sliceplane.shell.nft_backend import Nftables
-from sliceplane.shell.node_proxy import NodeProxy
-from sliceplane.shell.plane import Plane, PlaneConfig
+from sliceplane.shell.node import inputs as proxy_inputs
+from sliceplane.shell.node import node_proxy
+from sliceplane.shell.node.kernel.nft_backend import Nftables
+from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.server.inprocess import InProcessClient
+from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.transport.base import Unreachable
 
 ON = Gates.parse("EndpointSliceSubsetting=true")
 _MAPS = r"endpoints-\S+|single-endpoints"

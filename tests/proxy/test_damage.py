@@ -10,10 +10,10 @@ from tests.proxy.test_node_proxy_shell import Runner, added, running, settled, s
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import TableRef
 from sliceplane.proxy.damage import RECENT_S
-from sliceplane.shell import node_proxy
-from sliceplane.shell.nft_backend import Nftables
-from sliceplane.shell.node_proxy import NodeProxy
-from sliceplane.shell.proxy_healthz import health_document
+from sliceplane.shell.node import node_proxy
+from sliceplane.shell.node.healthz import health_document
+from sliceplane.shell.node.kernel.nft_backend import Nftables
+from sliceplane.shell.node.node_proxy import NodeProxy
 
 
 def put_back(proxy: NodeProxy) -> dict[tuple[str, ...], float]:

@@ -18,15 +18,15 @@ from tests.ports import free_port
 
 from sliceplane.proxy.aftermath import HealthCheck
 from sliceplane.proxy.model import ServiceKey
-from sliceplane.shell import descriptors, door
-from sliceplane.shell.backend import KernelError
-from sliceplane.shell.conntrack import Conntrack, ConntrackError
-from sliceplane.shell.door import Door, Port
-from sliceplane.shell.interfaces import addresses_of
-from sliceplane.shell.kernel_program import KernelProgram
-from sliceplane.shell.netns import within
-from sliceplane.shell.pages import Page, serve_pages
-from sliceplane.shell.service_health import ServiceHealth
+from sliceplane.shell.node.kernel.backend import KernelError
+from sliceplane.shell.node.kernel.conntrack import Conntrack, ConntrackError
+from sliceplane.shell.node.kernel.netns import within
+from sliceplane.shell.node.kernel.program import KernelProgram
+from sliceplane.shell.node.service_health import ServiceHealth
+from sliceplane.shell.process import descriptors, door
+from sliceplane.shell.process.door import Door, Port
+from sliceplane.shell.process.interfaces import addresses_of
+from sliceplane.shell.process.pages import Page, serve_pages
 
 Open = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -268,6 +268,6 @@ async def test_addresses_that_cannot_be_asked_for_are_not_none_at_all(
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("sliceplane.shell.interfaces.socket.socket", refuse)
-    monkeypatch.setattr("sliceplane.shell.interfaces.asyncio.create_subprocess_exec", refuse)
+    monkeypatch.setattr("sliceplane.shell.process.interfaces.socket.socket", refuse)
+    monkeypatch.setattr("sliceplane.shell.process.interfaces.asyncio.create_subprocess_exec", refuse)
     assert await addresses_of(netns) is None

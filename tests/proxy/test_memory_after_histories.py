@@ -18,8 +18,8 @@ from sliceplane.nft.plane import FamilyPlane as NftPlane
 from sliceplane.proxy import aftermath
 from sliceplane.proxy.model import ServicePort
 from sliceplane.proxy.plane import PlaneConfig
-from sliceplane.shell.proxy_consequences import Consequences
-from sliceplane.shell.proxy_samples import ProxySamples
+from sliceplane.shell.node.consequences import Consequences
+from sliceplane.shell.node.samples import ProxySamples
 
 SERVICES, BATCH, EVENTS = 30, 40, 2_000
 #: blocks of a few hundred thousand; where nobody takes what went, two planes gain 700 by as many events

@@ -13,9 +13,9 @@ from sliceplane.nft.netlink.answers import Answer
 from sliceplane.nft.netlink.batch import Batch
 from sliceplane.nft.objects import AddRule, Command, DeleteChain, FlushChain, Rule, TableRef, Transaction
 from sliceplane.nft.statements import Drop, FromInterface
-from sliceplane.shell.nft_netlink import REFUSALS_MAX, Channel
-from sliceplane.shell.nft_runner import NftError, NftRunner
-from sliceplane.shell.nft_socket import namespace_of, netfilter_socket
+from sliceplane.shell.node.kernel.nft_netlink import REFUSALS_MAX, Channel
+from sliceplane.shell.node.kernel.nft_runner import NftError, NftRunner
+from sliceplane.shell.node.kernel.nft_socket import namespace_of, netfilter_socket
 
 TABLE = TableRef("ip", "sliceplane")
 CHANGE: tuple[Command, ...] = (FlushChain(writer_chain("me").name), DeleteChain("c"), DeleteChain("d"))

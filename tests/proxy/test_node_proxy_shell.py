@@ -20,11 +20,11 @@ from sliceplane.nft.layout import CLUSTER_IPS_CHECK
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.proxy import tracker
-from sliceplane.shell import node_proxy
-from sliceplane.shell.client.base import ListPage, WatchMessage
-from sliceplane.shell.nft_backend import Nftables
-from sliceplane.shell.nft_runner import NftError
-from sliceplane.shell.node_proxy import FAMILIES, NodeProxy
+from sliceplane.shell.node import node_proxy
+from sliceplane.shell.node.kernel.nft_backend import Nftables
+from sliceplane.shell.node.kernel.nft_runner import NftError
+from sliceplane.shell.node.node_proxy import FAMILIES, NodeProxy
+from sliceplane.shell.transport.base import ListPage, WatchMessage
 
 
 class Runner:

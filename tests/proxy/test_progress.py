@@ -20,10 +20,10 @@ from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy import progress as progress_module
 from sliceplane.proxy.progress import ANNOTATION_REVISION, CHANGED_PERIOD_S, IDLE_PERIOD_S, Progress, revision_of
-from sliceplane.shell import proxy_report
-from sliceplane.shell.nft_backend import Nftables
-from sliceplane.shell.node_proxy import NodeProxy
-from sliceplane.shell.proxy_report import report_progress
+from sliceplane.shell.node import report as proxy_report
+from sliceplane.shell.node.kernel.nft_backend import Nftables
+from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.node.report import report_progress
 
 
 def slice_of(revision: int) -> EndpointSlice:

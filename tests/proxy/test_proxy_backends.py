@@ -11,11 +11,11 @@ from tests.nft.machine import Machine as NftMachine
 
 from sliceplane.iptables.names import CANARY
 from sliceplane.proxy.plane import PlaneConfig
-from sliceplane.shell import proxy_modes
-from sliceplane.shell.backend import KernelError
-from sliceplane.shell.iptables_backend import Iptables
-from sliceplane.shell.nft_backend import Nftables
-from sliceplane.shell.proxy_samples import ProxySamples
+from sliceplane.shell.node.kernel import modes as proxy_modes
+from sliceplane.shell.node.kernel.backend import KernelError
+from sliceplane.shell.node.kernel.iptables_backend import Iptables
+from sliceplane.shell.node.kernel.nft_backend import Nftables
+from sliceplane.shell.node.samples import ProxySamples
 
 
 @pytest.fixture

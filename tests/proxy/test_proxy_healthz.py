@@ -9,10 +9,10 @@ import aiohttp
 import pytest
 
 from sliceplane.proxy.schedule import Freshness
-from sliceplane.shell.node_proxy import ProxyHealth
-from sliceplane.shell.pages import serve_pages
-from sliceplane.shell.proxy_healthz import health_pages, metrics_pages
-from sliceplane.shell.proxy_samples import ProxySamples
+from sliceplane.shell.node.healthz import health_pages, metrics_pages
+from sliceplane.shell.node.node_proxy import ProxyHealth
+from sliceplane.shell.node.samples import ProxySamples
+from sliceplane.shell.process.pages import serve_pages
 
 GOOD = ProxyHealth(True, True, (("IPv4", Freshness(1000.0, None, None, 0)), ("IPv6", Freshness(None, None, 1100.0, 0))))
 BAD = ProxyHealth(False, True, (("IPv4", Freshness(1000.0, 1099.0, 1010.0, 7)),))

@@ -17,8 +17,8 @@ from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
 from sliceplane.informer.changes import Change
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.proxy.slicecache import SliceCache
-from sliceplane.shell.nft_backend import Nftables
-from sliceplane.shell.node_proxy import NodeProxy
+from sliceplane.shell.node.kernel.nft_backend import Nftables
+from sliceplane.shell.node.node_proxy import NodeProxy
 
 MILLION = 1_000_000
 

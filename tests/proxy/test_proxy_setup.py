@@ -14,11 +14,11 @@ from sliceplane.nft.plane import FamilyPlane, PlaneConfig
 from sliceplane.proxy.configuration.fields import API_VERSION, KIND
 from sliceplane.proxy.configuration.settings import ConntrackSettings, ProxySettings, settings_of
 from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.shell import proxy_config
-from sliceplane.shell.netns import listening_in, within
-from sliceplane.shell.proxy_config import ConfigError, changed, load_config, written
-from sliceplane.shell.proxy_setup import rules_of
-from sliceplane.shell.sysctls import SysctlError, adjust_oom_score, tune_conntrack
+from sliceplane.shell.node import config as proxy_config
+from sliceplane.shell.node.config import ConfigError, changed, load_config, written
+from sliceplane.shell.node.kernel.netns import listening_in, within
+from sliceplane.shell.node.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
+from sliceplane.shell.node.setup import rules_of
 
 DEFAULTS = settings_of({}, listen_by_default=False).conntrack
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
 
-from sliceplane.api import protobuf
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import EndpointSlices, EndpointSlicesV1beta1, EndpointsObjects, Resource, Services
-from sliceplane.api.strict import decode_yaml
+from sliceplane.documents import protobuf
+from sliceplane.documents.strict import decode_yaml
 
 names = st.sampled_from(["a", "b-c", "n1"])
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

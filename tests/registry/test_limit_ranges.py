@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sliceplane.api import table
-from sliceplane.api.protobuf import decode, encode
 from sliceplane.api.scheme import LimitRanges, Pods
+from sliceplane.documents import table
+from sliceplane.documents.protobuf import decode, encode
 
 
 def limits(*items: Any, name: str = "l") -> Any:

@@ -12,7 +12,6 @@ from tests.effort import effort
 from tests.registry.applied import apply, config_map, owners, refused, slice_document
 
 from sliceplane.api.errors import StatusError
-from sliceplane.api.fields import sets
 from sliceplane.api.scheme import (
     ConfigMaps,
     EndpointSlices,
@@ -21,6 +20,7 @@ from sliceplane.api.scheme import (
     Roles,
     Services,
 )
+from sliceplane.documents.fields import sets
 from sliceplane.registry.types import User
 
 

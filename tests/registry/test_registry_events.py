@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.registry.conftest import Api
 
-from sliceplane.api import views
 from sliceplane.api.scheme import Events, EventsV1
+from sliceplane.documents import views
 from sliceplane.kit.times import format_micro_time, format_time
 from sliceplane.registry.documents import document_of
 from sliceplane.registry.expiry import Expiry

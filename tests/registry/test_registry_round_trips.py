@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.api import protobuf
 from sliceplane.api.scheme import EndpointSlices, EndpointSlicesV1beta1, Resource
+from sliceplane.documents import protobuf
 
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 

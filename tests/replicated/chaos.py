@@ -27,7 +27,7 @@ from tests.replicated.chaos_plane import ChaosPlane
 from tests.replicated.history import Truth, Version, check
 
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.shell.storage.etcd.backend import EtcdBackend
+from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
 from sliceplane.store.batches import FeedItem, Group
 from sliceplane.store.types import EventType
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from sliceplane.shell.storage.etcd import wire
-from sliceplane.shell.storage.etcd.layout import Layout
+from sliceplane.shell.server.storage.etcd import wire
+from sliceplane.shell.server.storage.etcd.layout import Layout
 
 
 class FakeEtcd:

@@ -20,7 +20,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Context, User
-from sliceplane.shell.storage.etcd.layout import Layout, decode_head, decode_row
+from sliceplane.shell.server.storage.etcd.layout import Layout, decode_head, decode_row
 from sliceplane.store.backend import Loaded, chain
 from sliceplane.store.batches import Batch, Group, HeadName, Ticket
 from sliceplane.store.hub import Hub
@@ -279,12 +279,12 @@ def shown(store: Store) -> dict[str, Any]:
 
 
 def _only(key: bytes) -> Any:
-    from sliceplane.shell.storage.etcd import wire
+    from sliceplane.shell.server.storage.etcd import wire
 
     return wire.TxnRequest(success=[wire.put(key, b"{}")])
 
 
 def _gone(key: bytes) -> Any:
-    from sliceplane.shell.storage.etcd import wire
+    from sliceplane.shell.server.storage.etcd import wire
 
     return wire.TxnRequest(success=[wire.delete(key)])

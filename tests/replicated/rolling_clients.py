@@ -19,8 +19,8 @@ import aiohttp
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Leases, Pods, Resource
-from sliceplane.shell.client.base import Unreachable
-from sliceplane.shell.client.http import HttpClient
+from sliceplane.shell.transport.base import Unreachable
+from sliceplane.shell.transport.http import HttpClient
 
 NAMESPACE = "/api/v1/namespaces/default"
 REQUEST_SECONDS_MAX = 10.0

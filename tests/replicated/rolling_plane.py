@@ -21,9 +21,9 @@ from tests.ports import free_port
 from tests.replicated.balancer import Balancer
 from tests.replicated.members import Member
 
-from sliceplane.shell.client import kubeconfig
-from sliceplane.shell.client.http import HttpClient
-from sliceplane.shell.client.retries import Retries
+from sliceplane.shell.transport import kubeconfig
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.transport.retries import Retries
 
 DELAY_SECONDS = 0.8
 READY_SECONDS_MAX = 40.0

@@ -13,10 +13,10 @@ from sliceplane.api.scheme import ConfigMaps
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import User
-from sliceplane.shell.client.inprocess import InProcessClient
-from sliceplane.shell.storage.etcd.backend import EtcdBackend
-from sliceplane.shell.storage.etcd.client import EtcdConfig
-from sliceplane.shell.storage.replicated import ReplicatedCommitter
+from sliceplane.shell.server.inprocess import InProcessClient
+from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
+from sliceplane.shell.server.storage.etcd.client import EtcdConfig
+from sliceplane.shell.server.storage.replicated import ReplicatedCommitter
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.watcher import Interest, Watcher

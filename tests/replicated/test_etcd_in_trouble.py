@@ -19,7 +19,7 @@ from tests.replicated.relay import Relay
 from tests.replicated.servers import Server, servers
 
 from sliceplane.api.errors import StatusError
-from sliceplane.shell.plane import report_mended_storage, report_storage
+from sliceplane.shell.server.plane import report_mended_storage, report_storage
 
 
 @contextlib.contextmanager

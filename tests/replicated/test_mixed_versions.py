@@ -9,10 +9,10 @@ from tests.replicated.members import Member
 from tests.replicated.servers import Server, servers
 
 from sliceplane.api.errors import StatusError
-from sliceplane.shell.storage.errors import StorageError
-from sliceplane.shell.storage.etcd import wire
-from sliceplane.shell.storage.etcd.backend import EtcdBackend
-from sliceplane.shell.storage.etcd.layout import FORMAT
+from sliceplane.shell.server.storage.errors import StorageError
+from sliceplane.shell.server.storage.etcd import wire
+from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
+from sliceplane.shell.server.storage.etcd.layout import FORMAT
 from sliceplane.store.types import Key, Record
 
 

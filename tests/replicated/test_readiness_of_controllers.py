@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from sliceplane.shell.apiserver.request import Query
-from sliceplane.shell.controllers import ControllerService, default_controllers
-from sliceplane.shell.plane import Plane, PlaneConfig
+from sliceplane.shell.hosting.embedded import ControllerService, default_controllers
+from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.requests.request import Query
 
 
 @dataclass

@@ -17,9 +17,9 @@ from tests.replicated.test_replica_interleavings import create, prepared
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.shell.storage.etcd.backend import EtcdBackend
-from sliceplane.shell.storage.etcd.client import EtcdConfig
-from sliceplane.shell.storage.etcd.layout import Origin, decode_head
+from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
+from sliceplane.shell.server.storage.etcd.client import EtcdConfig
+from sliceplane.shell.server.storage.etcd.layout import Origin, decode_head
 from sliceplane.store.backend import REVISIONS_BEYOND
 from sliceplane.store.replica import OutOfOrder
 from sliceplane.store.watcher import Interest

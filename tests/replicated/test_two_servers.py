@@ -14,7 +14,7 @@ from tests.replicated.servers import Server, servers
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, Pods, Services
-from sliceplane.shell.storage.etcd import wire
+from sliceplane.shell.server.storage.etcd import wire
 
 
 async def test_a_write_is_seen_by_linearizable_reads_of_the_other_at_once(etcd: Member) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.apiserver.serving import Server
+from tests.shell.server.serving import Server
 
 from sliceplane.controllers.base import Controller
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.client import kubeconfig
-from sliceplane.shell.client.http import HttpClient
-from sliceplane.shell.host import ControllerHost
+from sliceplane.shell.hosting import ControllerHost
+from sliceplane.shell.transport import kubeconfig
+from sliceplane.shell.transport.http import HttpClient
 
 NAMESPACE = "/api/v1/namespaces/default"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.apiserver.serving import Server, run_plane
 from tests.shadow.beside import (
     NAMESPACE,
     SLICES,
@@ -26,10 +25,11 @@ from tests.shadow.beside import (
     until,
     versions,
 )
+from tests.shell.server.serving import Server, run_plane
 
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
-from sliceplane.shell.host import ControllerHost
-from sliceplane.shell.plane import PlaneConfig
+from sliceplane.shell.hosting import ControllerHost
+from sliceplane.shell.server.plane import PlaneConfig
 
 PODS = 13
 #: several slices, so that it matters what is written

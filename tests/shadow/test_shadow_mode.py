@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.apiserver.serving import Server, run_plane
 from tests.shadow import planted
 from tests.shadow.beside import NAMESPACE, controlled, delete_pod, endpoints, populate, set_ready, until
 from tests.shadow.planted import Planted
+from tests.shell.server.serving import Server, run_plane
 
 from sliceplane.api.core import Pod
 from sliceplane.api.errors import StatusError
@@ -29,12 +29,12 @@ from sliceplane.cli.shadow import Printed
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.shadow.differences import Difference, Kind
 from sliceplane.shadow.ledger import DIFFERENCES_PER_SERVICE_MAX, Ledger, News
-from sliceplane.shell.client import kubeconfig
-from sliceplane.shell.client.http import HttpClient
-from sliceplane.shell.client.readonly import ReadOnlyClient
-from sliceplane.shell.plane import PlaneConfig
-from sliceplane.shell.shadow import ShadowRun
-from sliceplane.shell.shadow_report import Summary, line, summary_of, table
+from sliceplane.shell.hosting.shadow import ShadowRun
+from sliceplane.shell.hosting.shadow_report import Summary, line, summary_of, table
+from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.shell.transport import kubeconfig
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.transport.readonly import ReadOnlyClient
 
 ROOT = Path(__file__).parents[2]
 PODS = 4

@@ -16,14 +16,14 @@ from tests.sim import test_history_endpointslice as slices
 from tests.sim import test_selector_life as selectors
 
 from sliceplane.api.discovery import ANNOTATION_OVER_CAPACITY
-from sliceplane.api.validation import addresses
-from sliceplane.api.validation import endpoint_slices as slice_rules
 from sliceplane.endpoints.engine import EndpointsEngine
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
 from sliceplane.endpoints.mirroring.service import MirrorState
 from sliceplane.endpoints.service import EndpointsState
 from sliceplane.informer.cache import Cache
 from sliceplane.informer.reflector import Reflector
+from sliceplane.registry.validation import addresses
+from sliceplane.registry.validation import endpoint_slices as slice_rules
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken
 from sliceplane.slices import facts

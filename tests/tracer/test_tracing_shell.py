@@ -13,8 +13,8 @@ from sliceplane.api.errors import expired, forbidden, not_found
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, ServiceCIDRs, Services
-from sliceplane.shell.client.base import ListPage
-from sliceplane.shell.tracing import trace
+from sliceplane.shell.tools.tracing import trace
+from sliceplane.shell.transport.base import ListPage
 from sliceplane.tracer.answer import Answer
 from sliceplane.tracer.inquiry import ProxySettings
 from sliceplane.tracer.question import Question, Unanswerable, parse_to

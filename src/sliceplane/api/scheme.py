@@ -37,7 +37,7 @@ class Resource:
     subresources: tuple[str, ...] = ()
     #: resources that are two views of one stored object share this (core and events.k8s.io Events)
     storage: str = ""
-    #: the version whose form is stored, if it is another; ``api.conversion`` goes to it and back
+    #: the version whose form is stored, if it is another; ``documents.conversion`` goes to it and back
     hub: Resource | None = None
     check_name: Callable[[str], tuple[str, ...]] = check_dns_subdomain
     #: field selector names beyond metadata.name and metadata.namespace, mapped to a JSON path
@@ -78,7 +78,7 @@ class Resource:
 
     @property
     def is_view(self) -> bool:
-        """Objects of another resource under other names, see ``api.views``; an older version is none."""
+        """Objects of another resource under other names, see ``documents.views``; an older version is none."""
         return self.storage_key != self.key
 
     @property
@@ -205,7 +205,7 @@ Events = Resource(
     create_on_update=True,
     uncached=True,
 )
-#: the same Events under other names, see ``api.views``; paths of fields are those of the stored form
+#: the same Events under other names, see ``documents.views``; paths of fields are those of the stored form
 EventsV1 = Resource(
     group="events.k8s.io",
     version="v1",

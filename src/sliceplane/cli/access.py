@@ -12,7 +12,7 @@ import click
 from sliceplane.cli.values import AddressType, DurationType, SwitchType
 
 if TYPE_CHECKING:
-    from sliceplane.shell.plane import PlaneConfig
+    from sliceplane.shell.server.plane import PlaneConfig
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -121,8 +121,8 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def with_access(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
     """*config* with what *flags* (among others the values of ``access_options``) ask for."""
-    from sliceplane.shell.apiserver.limits import Limits
-    from sliceplane.shell.apiserver.token_keys import TokenConfig
+    from sliceplane.shell.server.keys.token_keys import TokenConfig
+    from sliceplane.shell.server.requests.limits import Limits
 
     if not flags["service_account_issuer"]:
         raise click.BadParameter("it must not be empty", param_hint="'--service-account-issuer'")

@@ -16,7 +16,7 @@ from sliceplane.cli.serving import audit_config, gates_of, serve, serving_option
 if TYPE_CHECKING:
     from sliceplane.api.scheme import Resource
     from sliceplane.registry.config import TopologyStorage
-    from sliceplane.shell.plane import PlaneConfig
+    from sliceplane.shell.server.plane import PlaneConfig
 
 
 @click.command("apiserver", cls=Command)
@@ -45,7 +45,7 @@ def command(
     gates = gates_of(feature_gates, emulated_version)
 
     def config() -> PlaneConfig:
-        from sliceplane.shell.plane import PlaneConfig
+        from sliceplane.shell.server.plane import PlaneConfig
 
         plane = PlaneConfig(
             bind_address=bind_address,

@@ -11,8 +11,8 @@ import click
 from sliceplane.cli.process import fail
 
 if TYPE_CHECKING:
-    from sliceplane.shell.client.http import HttpClient
-    from sliceplane.shell.client.kubeconfig import Connection
+    from sliceplane.shell.transport.http import HttpClient
+    from sliceplane.shell.transport.kubeconfig import Connection
 
 #: requests a second; upstream's controllers have 20 and 30 each, here one process shares them
 QPS_DEFAULT = 50.0
@@ -53,8 +53,8 @@ def rate_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def connect(kubeconfig: Path | None, context: str | None) -> Connection:
     """The API server of the two flags.  Where neither says, and no kubeconfig is there either, it is the plane that
     runs from this user's data folder, and stderr says so.  Raises ``KubeconfigError``."""
-    from sliceplane.shell.client.kubeconfig import NoKubeconfig, from_file, load
-    from sliceplane.shell.datadir import running_plane
+    from sliceplane.shell.server.datadir import running_plane
+    from sliceplane.shell.transport.kubeconfig import NoKubeconfig, from_file, load
 
     try:
         return load(kubeconfig, context=context)
@@ -72,8 +72,8 @@ def asked(work: Callable[[], _T], *sentences: type[Exception], exit_code: int = 
     from msgspec import DecodeError
 
     from sliceplane.api.errors import StatusError
-    from sliceplane.shell.client.base import Unreachable
-    from sliceplane.shell.client.kubeconfig import KubeconfigError
+    from sliceplane.shell.transport.base import Unreachable
+    from sliceplane.shell.transport.kubeconfig import KubeconfigError
 
     told: tuple[type[Exception], ...] = (KubeconfigError, Unreachable, StatusError, DecodeError, *sentences)
     try:
@@ -105,8 +105,8 @@ def _sentence(error: BaseException) -> str:
 def limited_client(connection: Connection, flags: dict[str, Any], *, read_only: bool = False) -> HttpClient:
     """A client that keeps to the limits and sends again what a server had no time for."""
     from sliceplane.kit.token_bucket import TokenBucket
-    from sliceplane.shell.client.http import HttpClient
-    from sliceplane.shell.client.retries import Retries
+    from sliceplane.shell.transport.http import HttpClient
+    from sliceplane.shell.transport.retries import Retries
 
     qps, burst = flags["kube_api_qps"], flags["kube_api_burst"]
     limit = TokenBucket(rate_per_s=qps, burst=burst) if qps > 0 else None

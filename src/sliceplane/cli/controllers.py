@@ -25,9 +25,9 @@ from sliceplane.cli.values import DurationType, SwitchType
 if TYPE_CHECKING:
     from sliceplane.controllers.election import ElectionConfig
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
-    from sliceplane.shell.client.kubeconfig import Connection
-    from sliceplane.shell.controllers import Entry
-    from sliceplane.shell.standalone import OnceSummary
+    from sliceplane.shell.hosting.embedded import Entry
+    from sliceplane.shell.hosting.standalone import OnceSummary
+    from sliceplane.shell.transport.kubeconfig import Connection
 
 #: what KEP-0752 describes; the others are for an API server that runs without controllers
 DEFAULT_CONTROLLERS = ("endpointslice-controller", "endpoints-controller", "endpointslice-mirroring-controller")
@@ -85,10 +85,10 @@ def command(
     Prints one line, "ready leading" or "ready standby leader=ID"; with --once a summary.  Stops on SIGINT and
     SIGTERM, and gives the Lease back.
     """
-    from sliceplane.shell.client.base import Unreachable
-    from sliceplane.shell.client.kubeconfig import KubeconfigError
-    from sliceplane.shell.pages import PageError
-    from sliceplane.shell.preflight import CannotRead
+    from sliceplane.shell.process.pages import PageError
+    from sliceplane.shell.transport.base import Unreachable
+    from sliceplane.shell.transport.kubeconfig import KubeconfigError
+    from sliceplane.shell.transport.preflight import CannotRead
 
     logs.begin()
     if cleanup and chosen not in ("reverse-mirror-controller", "reverse-mirror"):
@@ -109,7 +109,7 @@ def command(
 
 
 def _slice_config(flags: dict[str, Any]) -> EndpointSliceConfig:
-    from sliceplane.shell.heuristics import InstalledHeuristics
+    from sliceplane.shell.hosting.heuristics import InstalledHeuristics
 
     return discovery_config(flags, gates_of(flags["feature_gates"], ""), InstalledHeuristics().find).slices
 
@@ -135,8 +135,8 @@ def _election(flags: dict[str, Any]) -> ElectionConfig | None:
 
 def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[Entry, ...]:
     """The controllers of the flags.  Raises ``click.BadParameter`` for a name that none has."""
-    from sliceplane.shell.controllers import default_controllers, reverse_mirror
-    from sliceplane.shell.heuristics import InstalledHeuristics
+    from sliceplane.shell.hosting.embedded import default_controllers, reverse_mirror
+    from sliceplane.shell.hosting.heuristics import InstalledHeuristics
 
     gates = gates_of(flags["feature_gates"], "")
     check_slice_options(flags, gates)
@@ -156,8 +156,8 @@ async def _serve(
     """Until a signal."""
     from contextlib import AsyncExitStack
 
-    from sliceplane.shell.client.http import HttpClient
-    from sliceplane.shell.standalone import Standalone
+    from sliceplane.shell.hosting.standalone import Standalone
+    from sliceplane.shell.transport.http import HttpClient
 
     spare_collector()
     stop = asyncio.Event()
@@ -190,7 +190,7 @@ async def _say_ready(waiting: Any) -> None:
 
 async def _once(connection: Connection, entries: tuple[Entry, ...], flags: dict[str, Any], timeout_s: float) -> int:
     """The exit code: 0 if everything is as it should be."""
-    from sliceplane.shell.standalone import reconcile_once
+    from sliceplane.shell.hosting.standalone import reconcile_once
 
     stop = asyncio.Event()
     on_stop_signal(stop.set)

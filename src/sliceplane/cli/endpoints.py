@@ -16,7 +16,7 @@ from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
     from sliceplane.endpoints_audit.verdict import Report
-    from sliceplane.shell.client.kubeconfig import Connection
+    from sliceplane.shell.transport.kubeconfig import Connection
 
 #: exit codes
 SAFE, NOT_SAFE, COULD_NOT_LOOK = 0, 1, 2
@@ -62,9 +62,9 @@ def _rendered(found: Report, output: Form) -> str:
 
 
 async def _audit(connection: Connection, audit_logs: tuple[Path, ...], second_look_s: float) -> Report:
-    from sliceplane.shell.client.http import HttpClient
-    from sliceplane.shell.endpoints_audit import audit as look
-    from sliceplane.shell.endpoints_audit import read_log
+    from sliceplane.shell.tools.endpoints_audit import audit as look
+    from sliceplane.shell.tools.endpoints_audit import read_log
+    from sliceplane.shell.transport.http import HttpClient
 
     log = None
     try:

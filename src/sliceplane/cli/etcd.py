@@ -13,7 +13,7 @@ import click
 from sliceplane.cli.values import DurationType, given_flags
 
 if TYPE_CHECKING:
-    from sliceplane.shell.plane import PlaneConfig
+    from sliceplane.shell.server.plane import PlaneConfig
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 #: what says how to use etcd, and so nothing without ``--etcd``
@@ -85,7 +85,7 @@ def with_etcd(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
         return config
     if bool(flags["etcd_certfile"]) != bool(flags["etcd_keyfile"]):
         raise click.UsageError("--etcd-certfile and --etcd-keyfile go together")
-    from sliceplane.shell.datadir import MEMORY
+    from sliceplane.shell.server.datadir import MEMORY
 
     if config.data_dir == MEMORY:
         raise click.UsageError(
@@ -93,7 +93,7 @@ def with_etcd(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
         )
     if not flags["etcd_prefix"].strip("/"):
         raise click.BadParameter("it must not be empty", param_hint="'--etcd-prefix'")
-    from sliceplane.shell.storage.etcd.client import EtcdConfig
+    from sliceplane.shell.server.storage.etcd.client import EtcdConfig
 
     etcd = EtcdConfig(
         servers=flags["etcd_servers"],

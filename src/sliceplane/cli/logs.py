@@ -24,7 +24,7 @@ class Logs:
 
     def begin(self) -> None:
         """Before the first line."""
-        from sliceplane.shell.log import configure
+        from sliceplane.shell.process.log import configure
 
         # https://no-color.org: set, and not empty
         plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"

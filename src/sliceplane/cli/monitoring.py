@@ -12,7 +12,7 @@ from sliceplane.cli.values import ListenType
 
 if TYPE_CHECKING:
     from sliceplane.kit.samples import Family
-    from sliceplane.shell.pages import PageMaker
+    from sliceplane.shell.process.pages import PageMaker
 
 Source = Callable[[], "tuple[Family, ...]"]
 
@@ -35,9 +35,9 @@ async def serve_monitoring(
     sources: Sequence[Source],
     staleness_s: Callable[[], float],
 ) -> None:
-    """Until *stack* ends.  Raises ``shell.pages.PageError``."""
-    from sliceplane.shell.client_metrics import metrics_page
-    from sliceplane.shell.pages import serve_pages
+    """Until *stack* ends.  Raises ``shell.process.pages.PageError``."""
+    from sliceplane.shell.hosting.client_metrics import metrics_page
+    from sliceplane.shell.process.pages import serve_pages
 
     health, metrics = flags["healthz_bind_address"], flags["metrics_bind_address"]
     all_pages = {**pages, "/metrics": metrics_page(sources, staleness_s)}

@@ -86,7 +86,7 @@ def spare_descriptors() -> None:
     """As many as the administrator allows, and one line in the log when they are not enough.  Inside the loop."""
     import asyncio
 
-    from sliceplane.shell import descriptors
+    from sliceplane.shell.process import descriptors
 
     descriptors.raise_limit()
     descriptors.tell_of_exhaustion(asyncio.get_running_loop())
@@ -118,7 +118,7 @@ def say(line: str) -> None:
     except (OSError, ValueError, AttributeError):  # what a test runner put there
         click.echo(line)
         return
-    from sliceplane.shell.line_writer import LineWriter
+    from sliceplane.shell.process.line_writer import LineWriter
 
     problems: list[OSError] = []
 
@@ -134,7 +134,7 @@ def say(line: str) -> None:
     writer.put(f"{line}\n".encode())
     writer.close(SAY_SECONDS_MAX)
     for error in problems:
-        from sliceplane.shell.log import get_logger
+        from sliceplane.shell.process.log import get_logger
 
         get_logger("cli").warning("cannot print to stdout", line=line, problem=str(error))
         _give_up_stdout()
@@ -155,7 +155,7 @@ def notify(state: str) -> None:
         try:
             manager.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)
         except OSError as error:
-            from sliceplane.shell.log import get_logger
+            from sliceplane.shell.process.log import get_logger
 
             get_logger("cli").warning("the service manager was not told", state=state, problem=str(error))
 

@@ -24,10 +24,10 @@ from sliceplane.cli.values import DurationType, SwitchType
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
     from sliceplane.proxy.configuration.settings import Given, ProxySettings
-    from sliceplane.shell.backend import Mode
-    from sliceplane.shell.client.kubeconfig import Connection
-    from sliceplane.shell.node_proxy import NodeProxy
-    from sliceplane.shell.proxy_config import ConfigFile
+    from sliceplane.shell.node.config import ConfigFile
+    from sliceplane.shell.node.kernel.backend import Mode
+    from sliceplane.shell.node.node_proxy import NodeProxy
+    from sliceplane.shell.transport.kubeconfig import Connection
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -74,13 +74,13 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from sliceplane.shell.backend import KernelError
-    from sliceplane.shell.client.kubeconfig import KubeconfigError, load_for
-    from sliceplane.shell.pages import PageError
-    from sliceplane.shell.proxy_config import ConfigError, written
-    from sliceplane.shell.proxy_modes import backend_of
-    from sliceplane.shell.proxy_setup import mode_of, prepare
-    from sliceplane.shell.sysctls import SysctlError
+    from sliceplane.shell.node.config import ConfigError, written
+    from sliceplane.shell.node.kernel.backend import KernelError
+    from sliceplane.shell.node.kernel.modes import backend_of
+    from sliceplane.shell.node.kernel.sysctls import SysctlError
+    from sliceplane.shell.node.setup import mode_of, prepare
+    from sliceplane.shell.process.pages import PageError
+    from sliceplane.shell.transport.kubeconfig import KubeconfigError, load_for
 
     require("structlog", "prometheus_client")
     logs.begin()
@@ -140,8 +140,8 @@ class _Process:
 def _chosen(flags: dict[str, Any]) -> _Chosen:
     """Raises ``click.UsageError`` and ``ConfigError``."""
     from sliceplane.proxy.configuration.settings import settings_of
-    from sliceplane.shell.log import get_logger
-    from sliceplane.shell.proxy_config import load_config
+    from sliceplane.shell.node.config import load_config
+    from sliceplane.shell.process.log import get_logger
 
     path, emulated = flags.pop("config"), flags.pop("emulated_version")
     gates = gates_of(flags["feature_gates"], emulated)
@@ -159,9 +159,9 @@ def _chosen(flags: dict[str, Any]) -> _Chosen:
 
 
 async def _cleanup(settings: ProxySettings, netns: str) -> None:
-    from sliceplane.shell.node_proxy import available_families
-    from sliceplane.shell.proxy_modes import clean_up
-    from sliceplane.shell.proxy_setup import mode_of
+    from sliceplane.shell.node.kernel.modes import clean_up
+    from sliceplane.shell.node.node_proxy import available_families
+    from sliceplane.shell.node.setup import mode_of
 
     await clean_up(mode_of(settings), available_families(), netns)
 
@@ -172,12 +172,12 @@ async def _serve(connection: Connection, process: _Process) -> None:
     from contextlib import AsyncExitStack
 
     from sliceplane.kit.rng import Rng
-    from sliceplane.shell.client.http import HttpClient
-    from sliceplane.shell.presence import present
-    from sliceplane.shell.proxy_modes import backend_of
-    from sliceplane.shell.proxy_report import report_progress
-    from sliceplane.shell.proxy_setup import make_proxy, mode_of, prepare, serving
-    from sliceplane.shell.reflect import loop_clock
+    from sliceplane.shell.node.kernel.modes import backend_of
+    from sliceplane.shell.node.kernel.presence import present
+    from sliceplane.shell.node.report import report_progress
+    from sliceplane.shell.node.setup import make_proxy, mode_of, prepare, serving
+    from sliceplane.shell.transport.http import HttpClient
+    from sliceplane.shell.transport.reflect import loop_clock
 
     settings = process.chosen.settings
     backend = backend_of(mode_of(settings), process.netns)
@@ -222,7 +222,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
 
 async def _changed(file: ConfigFile, gates: Gates) -> None:
     """Ends, with an error, when the file is another one; SIGHUP makes it look at once."""
-    from sliceplane.shell.proxy_config import ConfigError, changed
+    from sliceplane.shell.node.config import ConfigError, changed
 
     look = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, look.set)
@@ -231,8 +231,8 @@ async def _changed(file: ConfigFile, gates: Gates) -> None:
 
 
 async def _tidy(proxy: NodeProxy, mode: Mode, netns: str) -> None:
-    from sliceplane.shell.node_proxy import available_families
-    from sliceplane.shell.proxy_modes import remove_leftovers
+    from sliceplane.shell.node.kernel.modes import remove_leftovers
+    from sliceplane.shell.node.node_proxy import available_families
 
     await proxy.wait_ready()
     await remove_leftovers(mode, available_families(), netns)

@@ -68,7 +68,7 @@ def command(
     """
     from sliceplane.proxy.plane import PlaneConfig
     from sliceplane.proxy.surroundings import RulesConfig
-    from sliceplane.shell.proxy_render import RenderError, objects_of, render
+    from sliceplane.shell.node.render import RenderError, objects_of, render
 
     if files and (kubeconfig is not None or context is not None):
         raise click.UsageError("--filename and --kubeconfig or --context: only one of them says where objects are")
@@ -95,7 +95,7 @@ def command(
 
 
 def _read(path: Path) -> tuple[str, str]:
-    from sliceplane.shell.proxy_render import RenderError
+    from sliceplane.shell.node.render import RenderError
 
     name = "standard input" if str(path) == "-" else str(path)
     try:
@@ -108,8 +108,8 @@ def _read(path: Path) -> tuple[str, str]:
 
 
 def _ask(kubeconfig: Path | None, context: str | None, node_name: str) -> Objects:
-    from sliceplane.shell.client.http import HttpClient
-    from sliceplane.shell.proxy_render import objects_from
+    from sliceplane.shell.node.render import objects_from
+    from sliceplane.shell.transport.http import HttpClient
 
     async def ask() -> Objects:
         client = HttpClient(connect(kubeconfig, context))

@@ -21,8 +21,8 @@ from sliceplane.cli.values import AddressType, DurationType
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
     from sliceplane.api.scheme import Resource
-    from sliceplane.shell.apiserver.audit import AuditConfig
-    from sliceplane.shell.plane import Plane, PlaneConfig, Service
+    from sliceplane.shell.server.audit.log import AuditConfig
+    from sliceplane.shell.server.plane import Plane, PlaneConfig, Service
 
 
 class ServiceRangeType(click.ParamType[tuple[str, ...]]):
@@ -55,7 +55,7 @@ class RuntimeConfigType(click.ParamType["tuple[Resource, ...]"]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Resource, ...]:
         if isinstance(value, tuple):
             return value
-        from sliceplane.api.runtime_config import served_resources
+        from sliceplane.registry.runtime_config import served_resources
 
         try:
             return served_resources(str(value))
@@ -166,7 +166,7 @@ def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def audit_config(path: Path | None, maxsize: int, maxbackup: int) -> AuditConfig | None:
     """The three flags ``--audit-log-...``; *maxsize* is in megabytes."""
-    from sliceplane.shell.apiserver.audit import AuditConfig
+    from sliceplane.shell.server.audit.log import AuditConfig
 
     return None if path is None else AuditConfig(path=path, size_max=maxsize * 1024 * 1024, backups_max=maxbackup)
 
@@ -177,8 +177,8 @@ def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Servic
     *config* and *services* are called after the flags are known to be good, so that what they import is not paid
     for by ``--help`` and usage errors.
     """
-    from sliceplane.shell.plane import Plane
-    from sliceplane.shell.start_error import StartError
+    from sliceplane.shell.process.start_error import StartError
+    from sliceplane.shell.server.plane import Plane
 
     logs.begin()
     try:
@@ -190,7 +190,7 @@ def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Servic
 
 def next_steps(kubeconfig: Path, data_dir: str) -> tuple[str, ...]:
     """What a person may do now; it follows the line that programs wait for."""
-    from sliceplane.shell.datadir import MEMORY
+    from sliceplane.shell.server.datadir import MEMORY
 
     kept = (
         "and all that was written is gone" if data_dir == MEMORY else f"what was written stays in {kubeconfig.parent}"

@@ -21,9 +21,9 @@ from sliceplane.cli.values import DurationType
 if TYPE_CHECKING:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.shadow.ledger import Ledger, News
-    from sliceplane.shell.client.kubeconfig import Connection
-    from sliceplane.shell.shadow import ShadowRun
-    from sliceplane.shell.shadow_report import Summary
+    from sliceplane.shell.hosting.shadow import ShadowRun
+    from sliceplane.shell.hosting.shadow_report import Summary
+    from sliceplane.shell.transport.kubeconfig import Connection
 
 #: exit codes of ``--once``, as of diff(1)
 SAME, DIFFERENT, TROUBLE = 0, 1, 2
@@ -56,8 +56,9 @@ def check_shadow_flags(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> 
 
 
 class Printed:
-    """A ``shell.shadow.Output``.  A picture on a terminal, lines elsewhere; JSON lines where they are wanted.  A run
-    that ends by itself (*once*) prints a table at its end, and no lines on the way: people read each difference once.
+    """A ``shell.hosting.shadow.Output``.  A picture on a terminal, lines elsewhere; JSON lines where they are wanted.
+    A run that ends by itself (*once*) prints a table at its end, and no lines on the way: people read each difference
+    once.
 
     A JSON line that cannot be written (a full disk) is lost, and the log says so once; watching goes on, and the next
     line is tried.  ``lost`` counts them."""
@@ -78,7 +79,7 @@ class Printed:
         return not (self._live or self._quiet or self._once)
 
     def news(self, news: tuple[News, ...]) -> None:
-        from sliceplane.shell.shadow_report import json_line, line
+        from sliceplane.shell.hosting.shadow_report import json_line, line
 
         for each in news:
             self.json(json_line(each))
@@ -98,14 +99,14 @@ class Printed:
         except OSError as error:
             self.lost += 1
             if self.lost == 1:
-                from sliceplane.shell.log import get_logger
+                from sliceplane.shell.process.log import get_logger
 
                 get_logger("cli").error("cannot write to --shadow-output", problem=error.strerror)
         else:
             self._torn = False
 
     def look(self, ledger: Ledger, summary: Summary, now: float) -> None:
-        from sliceplane.shell.shadow_report import NOBODY, table
+        from sliceplane.shell.hosting.shadow_report import NOBODY, table
 
         if self.plain and summary.nobody and not self._said_nobody:
             self._said_nobody = True
@@ -119,7 +120,7 @@ class Printed:
 
     def end(self, ledger: Ledger, summary: Summary, now: float, *, complete: bool) -> None:
         """The last words."""
-        from sliceplane.shell.shadow_report import json_summary, table
+        from sliceplane.shell.hosting.shadow_report import json_summary, table
 
         self.json(json_summary(summary, now))
         if self._quiet:
@@ -166,8 +167,8 @@ async def _run(
     once_timeout_s: float | None,
 ) -> int:
     from sliceplane.cli.monitoring import serve_monitoring
-    from sliceplane.shell.preflight import check_readable
-    from sliceplane.shell.shadow import ShadowRun
+    from sliceplane.shell.hosting.shadow import ShadowRun
+    from sliceplane.shell.transport.preflight import check_readable
 
     stop = asyncio.Event()
     on_stop_signal(stop.set)

@@ -15,7 +15,7 @@ from sliceplane.cli.options import Group
 from sliceplane.cli.process import say
 
 if TYPE_CHECKING:
-    from sliceplane.shell.snapshot import Summary
+    from sliceplane.shell.tools.snapshot import Summary
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -34,7 +34,7 @@ def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
     The server goes on meanwhile.  FILE is there when it is whole, checked and on disk, or not at all; only its owner
     may read it, for Secrets are in it.  Needs the right to get the non-resource URL /sliceplane/snapshot.
     """
-    from sliceplane.shell import snapshot
+    from sliceplane.shell.tools import snapshot
 
     done = _told(lambda: asyncio.run(snapshot.save(connect(kubeconfig, context), file)))
     say(f"saved {done.objects:,} objects of revision {done.revision} to {file} ({done.bytes:,} bytes)")
@@ -44,7 +44,7 @@ def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
 @click.argument("file", type=_FILE)
 def inspect(*, file: Path) -> None:
     """Read FILE to its end and say whether it is whole."""
-    from sliceplane.shell import snapshot
+    from sliceplane.shell.tools import snapshot
 
     done = _told(lambda: snapshot.inspect(file))
     say(f"whole: {done.objects:,} objects of revision {done.revision} ({done.bytes:,} bytes)")
@@ -62,14 +62,14 @@ def restore(*, file: Path, data_dir: str, bump_revision: int) -> None:
     Certificates and tokens are not in FILE: put back pki/ and tokens.csv, or new ones are made.  Versions go on far
     beyond those of FILE, so that none is given out twice and every client lists again.
     """
-    from sliceplane.shell import snapshot
+    from sliceplane.shell.tools import snapshot
 
     done = _told(lambda: snapshot.restore(file, data_dir, bump=bump_revision))
     say(f"restored {done.objects:,} objects; versions go on from {done.revision}")
 
 
 def _told(work: Callable[[], Summary]) -> Summary:
-    from sliceplane.shell.snapshot import SnapshotError
+    from sliceplane.shell.tools.snapshot import SnapshotError
 
     # Half a file is removed on the way out, also when a timer or an orchestrator loses patience.
     signal.signal(signal.SIGTERM, _end)

@@ -16,8 +16,8 @@ from sliceplane.cli.serving import gates_of
 from sliceplane.cli.values import NetworksType, NodePortAddressesType
 
 if TYPE_CHECKING:
-    from sliceplane.shell.client.base import Client
-    from sliceplane.shell.client.kubeconfig import Connection
+    from sliceplane.shell.transport.base import Client
+    from sliceplane.shell.transport.kubeconfig import Connection
     from sliceplane.tracer.answer import Answer
     from sliceplane.tracer.inquiry import ProxySettings
     from sliceplane.tracer.question import Question
@@ -85,7 +85,7 @@ class _Asked:
 
 
 async def _question(client: Client, asked: _Asked) -> Question:
-    from sliceplane.shell.tracing import address_of
+    from sliceplane.shell.tools.tracing import address_of
     from sliceplane.tracer.question import AddressTarget, Question, family_of, parse_source, parse_to
 
     source, to = parse_source(asked.source, asked.namespace), parse_to(asked.target, asked.namespace)
@@ -117,8 +117,8 @@ def _rendered(answer: Answer, output: Form) -> str:
 
 
 async def _trace(connection: Connection, asked: _Asked, settings: ProxySettings) -> Answer:
-    from sliceplane.shell.client.http import HttpClient
-    from sliceplane.shell.tracing import trace
+    from sliceplane.shell.tools.tracing import trace
+    from sliceplane.shell.transport.http import HttpClient
 
     client = HttpClient(connection)
     try:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from sliceplane.api.scheme import Resource
     from sliceplane.proxy.configuration.settings import ProxySettings
     from sliceplane.registry.config import TopologyStorage
-    from sliceplane.shell.controllers import Entry
-    from sliceplane.shell.plane import PlaneConfig, Service
+    from sliceplane.shell.hosting.embedded import Entry
+    from sliceplane.shell.server.plane import PlaneConfig, Service
 
 
 @click.command("up", cls=Command, examples=[
@@ -93,7 +93,7 @@ def command(
     check_slice_options(grouped, gates)
 
     def config() -> PlaneConfig:
-        from sliceplane.shell.plane import PlaneConfig
+        from sliceplane.shell.server.plane import PlaneConfig
 
         plane = PlaneConfig(
             bind_address=bind_address,
@@ -109,8 +109,8 @@ def command(
         return with_etcd(with_access(plane, grouped), grouped)
 
     def entries() -> tuple[Entry, ...]:
-        from sliceplane.shell.controllers import default_controllers, emulation_controllers
-        from sliceplane.shell.heuristics import InstalledHeuristics
+        from sliceplane.shell.hosting.embedded import default_controllers, emulation_controllers
+        from sliceplane.shell.hosting.heuristics import InstalledHeuristics
 
         config = discovery_config(grouped, gates, InstalledHeuristics().find)
         found = default_controllers(config, conditions=traffic_distribution_conditions, reverse=reverse_mirror)
@@ -119,11 +119,11 @@ def command(
     some = None if chosen.strip() == EVERYBODY else choose(chosen, entries)
 
     def services() -> tuple[Service, ...]:
-        from sliceplane.shell.controllers import ControllerService
+        from sliceplane.shell.hosting.embedded import ControllerService
 
         running: list[Service] = [ControllerService(entries() if some is None else some, elect=elect)]
         if proxy:
-            from sliceplane.shell.proxy_service import ProxyService
+            from sliceplane.shell.node.embedded import ProxyService
 
             settings = None if proxy_config is None else _proxy_settings(proxy_config, gates)
             named = settings.hostname_override if settings is not None else ""
@@ -137,9 +137,9 @@ def command(
 def _proxy_settings(path: Path, gates: Gates) -> ProxySettings:
     """What the file says.  Raises ``StartError``; a field that is the plane's own matter here is told of."""
     from sliceplane.proxy.configuration.settings import settings_of
-    from sliceplane.shell.log import get_logger
-    from sliceplane.shell.proxy_config import ConfigError, load_config
-    from sliceplane.shell.start_error import StartError
+    from sliceplane.shell.node.config import ConfigError, load_config
+    from sliceplane.shell.process.log import get_logger
+    from sliceplane.shell.process.start_error import StartError
 
     try:
         file = load_config(path, release=gates.release)

@@ -44,9 +44,9 @@ from sliceplane.client.raw import RawObject
 from sliceplane.client.sync import SyncEndpointView
 from sliceplane.client.view import EndpointView, NotReady
 from sliceplane.informer.changes import Change
-from sliceplane.shell.client.base import Client, ListPage, Unreachable, WatchMessage
-from sliceplane.shell.client.http import HttpClient
-from sliceplane.shell.client.kubeconfig import Connection, KubeconfigError
+from sliceplane.shell.transport.base import Client, ListPage, Unreachable, WatchMessage
+from sliceplane.shell.transport.http import HttpClient
+from sliceplane.shell.transport.kubeconfig import Connection, KubeconfigError
 
 __all__ = [
     "Change",

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from sliceplane.api.scheme import Resource
-from sliceplane.shell.client import kubeconfig
-from sliceplane.shell.client.http import HttpClient
+from sliceplane.shell.transport import kubeconfig
+from sliceplane.shell.transport.http import HttpClient
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The public face of the informer: ``shell.reflect`` with a task of its own, and readers that may be slow.
+"""The public face of the informer: ``shell.transport.reflect`` with a task of its own, and readers that may be slow.
 
 How it keeps what it promises is told in ``sliceplane.informer.reflector`` (the state machine) and
 ``sliceplane.informer.cache`` (what a change is); nothing is decided here.
@@ -23,8 +23,8 @@ from sliceplane.informer.changes import Change
 from sliceplane.informer.coalesce import Coalesced
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S, Counters
 from sliceplane.kit.rng import Rng
-from sliceplane.shell import reflect
-from sliceplane.shell.client.base import Client
+from sliceplane.shell.transport import reflect
+from sliceplane.shell.transport.base import Client
 
 T = TypeVar("T", bound=Object)
 

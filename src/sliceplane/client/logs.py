@@ -9,7 +9,7 @@ _logger = logging.getLogger("sliceplane.client")
 
 
 class StandardLog:
-    """See ``shell.reflect.Log``.  Values follow the event as ``name=value``."""
+    """See ``shell.transport.reflect.Log``.  Values follow the event as ``name=value``."""
 
     def info(self, event: str, **values: Any) -> None:
         self._write(logging.INFO, event, values)

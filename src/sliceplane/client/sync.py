@@ -21,8 +21,8 @@ from sliceplane.balancing.model import Endpoint, ViewChange
 from sliceplane.balancing.usable import Scope
 from sliceplane.client.picking import Picker
 from sliceplane.client.view import EndpointView
-from sliceplane.shell.client import kubeconfig
-from sliceplane.shell.client.http import HttpClient
+from sliceplane.shell.transport import kubeconfig
+from sliceplane.shell.transport.http import HttpClient
 
 T = TypeVar("T")
 

@@ -29,7 +29,7 @@ from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S
 from sliceplane.kit.ip import Family
 from sliceplane.kit.names import check_dns_label
-from sliceplane.shell.client.base import Client
+from sliceplane.shell.transport.base import Client
 
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
 _FAMILIES = ("IPv4", "IPv6")

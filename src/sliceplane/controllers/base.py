@@ -1,6 +1,6 @@
 """The shape of every controller core, and the values that it exchanges with its host.
 
-A host (``shell.host``, or the simulator) owns informers and a client.  It calls, always from one place
+A host (``shell.hosting``, or the simulator) owns informers and a client.  It calls, always from one place
 at a time:
 
 1. ``on_change`` for every difference that an informer reports, and ``on_synced`` once, after the first

@@ -13,10 +13,10 @@ from typing import Final, Literal, Protocol
 from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import Resource
-from sliceplane.api.validation.events import NOTE_MAX
 from sliceplane.controllers.base import Done, EventNote, Job, Write
 from sliceplane.kit.backoff import Backoff
 from sliceplane.kit.samples import Family
+from sliceplane.registry.validation.events import NOTE_MAX
 from sliceplane.workqueue.queue import RETRY_BACKOFF, WorkQueue
 from sliceplane.workqueue.samples import queue_families
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final, Literal
 
-from sliceplane.api import protobuf
 from sliceplane.api.codec import decode, decode_document, encode
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
+from sliceplane.documents import protobuf
 from sliceplane.estimate.scale import Design
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.registry import Registry

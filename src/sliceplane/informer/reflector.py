@@ -130,7 +130,7 @@ class Counters:
 
 
 class Reflector(Generic[T]):
-    """Owns and changes *cache*; driven by one shell (``shell.reflect``, or a simulator).
+    """Owns and changes *cache*; driven by one shell (``shell.transport.reflect``, or a simulator).
 
     After every ``start`` and ``on_...``: perform ``take_actions()`` in order, deliver ``take_changes()``.
     Times are seconds since the epoch.

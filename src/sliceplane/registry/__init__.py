@@ -5,7 +5,7 @@ are arguments.  The HTTP server, the in-process client and the simulator all cal
 
 ``registry.Registry`` is the entrance; one module tells the story of each verb, and all of them write through
 ``core.Core``.  A write goes: ``decoding`` (types, defaults), ``metadata`` and ``strategy`` (what a request may
-touch), ``api.validation``, ``admission``, then one staged record made by ``documents``.
+touch), ``registry.validation``, ``admission``, then one staged record made by ``documents``.
 
 Promises: the Status that Kubernetes gives; admission before commit; no partial effect on error.
 Never: knows HTTP, waits for a disk (the caller waits for the revision that it got to be durable).

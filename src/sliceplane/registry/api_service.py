@@ -16,7 +16,6 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import ENDPOINT_SLICE
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Leases, Resource, Services
-from sliceplane.api.validation.addresses import special_problem
 from sliceplane.kit.ip import Address, parse_strict
 from sliceplane.kit.times import format_micro_time, parse_time
 from sliceplane.registry.core import Core, key_of
@@ -24,6 +23,7 @@ from sliceplane.registry.create import create
 from sliceplane.registry.documents import document_of
 from sliceplane.registry.types import BY_THE_SERVER, Body, Context, Target
 from sliceplane.registry.update import update
+from sliceplane.registry.validation.addresses import special_problem
 from sliceplane.store.types import Record
 
 API_SERVICE_NAME: Final = "kubernetes"

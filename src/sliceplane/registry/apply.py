@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from sliceplane.api import codec, fields, strict
+from sliceplane.api import codec
 from sliceplane.api.errors import AND_MORE, ERRORS_CHARACTERS_MAX, ERRORS_MAX, Cause, StatusError, bad_request, conflict
 from sliceplane.api.meta import Document
-from sliceplane.api.schema import Struct, drop_nulls, lookup
 from sliceplane.api.scheme import Resource
-from sliceplane.api.validation.metadata import ANNOTATIONS_MAX_BYTES
+from sliceplane.documents import fields, strict
+from sliceplane.documents.schema import Struct, drop_nulls, lookup
 from sliceplane.registry import managed_fields, metadata, versions
 from sliceplane.registry.authorization.refusal import require
 from sliceplane.registry.authorization.types import Attributes
@@ -25,6 +25,7 @@ from sliceplane.registry.decoding import Undecodable, decoded
 from sliceplane.registry.documents import document_of
 from sliceplane.registry.types import Context, Outcome, Target, WriteOptions
 from sliceplane.registry.update import check_version, replace
+from sliceplane.registry.validation.metadata import ANNOTATIONS_MAX_BYTES
 
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _YAML_ERRORS: Final = "yaml: unmarshal errors:\n"

@@ -21,7 +21,7 @@ class RegistryConfig:
     makes the Service ``default/kubernetes`` and its endpoints (reference, controllers.md section 6).
 
     ``topology_storage``: where EndpointSlices keep the topology that clients of v1beta1 write: in the field
-    ``deprecatedTopology``, or in the annotation of ``api.conversion``.  Both are read.
+    ``deprecatedTopology``, or in the annotation of ``documents.conversion``.  Both are read.
     """
 
     service_cidrs: tuple[str, ...] = ("10.96.0.0/16", "fd00:10:96::/112")

@@ -7,12 +7,10 @@ last check passed, so an error leaves no trace.
 
 from __future__ import annotations
 
-from sliceplane.api import validation
 from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ClusterRoles, Namespaces, Resource
-from sliceplane.api.validation.warnings import warnings_of
-from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, versions
+from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, validation, versions
 from sliceplane.registry.admission import plugins, pods
 from sliceplane.registry.admission.namespaces import admit_create
 from sliceplane.registry.authorization.escalation import check_write
@@ -20,6 +18,7 @@ from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.decoding import decode_body, must_be_unset_on_create
 from sliceplane.registry.documents import document_of
 from sliceplane.registry.types import Body, Context, Outcome, Target, WriteOptions
+from sliceplane.registry.validation.warnings import warnings_of
 from sliceplane.store.types import Key
 
 GENERATE_NAME_TRIES = 8

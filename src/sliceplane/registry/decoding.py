@@ -10,13 +10,15 @@ from typing import Any
 
 import msgspec
 
-from sliceplane.api import codec, conversion, defaults, schema, strict, views
+from sliceplane.api import codec
 from sliceplane.api.errors import StatusError, bad_request, show
 from sliceplane.api.meta import Document
-from sliceplane.api.protobuf.nothings import drop_nothings
 from sliceplane.api.scheme import Resource, stored_form
-from sliceplane.api.tidy import is_tidy
+from sliceplane.documents import conversion, schema, strict, views
+from sliceplane.documents.protobuf.nothings import drop_nothings
+from sliceplane.documents.tidy import is_tidy
 from sliceplane.kit.times import format_time, parse_time
+from sliceplane.registry import defaults
 from sliceplane.registry.documents import normalised
 from sliceplane.registry.types import Body, WriteOptions
 

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from sliceplane.api import conversion
 from sliceplane.api.discovery import LABEL_HOSTNAME
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document
+from sliceplane.documents import conversion
 from sliceplane.kit.names import check_dns_subdomain
 from sliceplane.registry import gated_fields
 from sliceplane.registry.types import Target

@@ -8,8 +8,8 @@ document's metadata; a client's own entries, which decoding left there, are take
 - ``[]`` or ``[{}]``: nothing is tracked from here on, until the next apply;
 - others, through the main endpoint: they are the state before this write.
 
-Sets are compared in one version.  Versions differ in the names of top-level fields at most (``api.views``), so it is
-sets that are translated, never documents.
+Sets are compared in one version.  Versions differ in the names of top-level fields at most (``documents.views``), so it
+is sets that are translated, never documents.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
-from sliceplane.api import fields, views
-from sliceplane.api.fields import FieldSet, Managers
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Deployments, Pods, Resource, ServiceCIDRs, by_kind, stored_form
+from sliceplane.documents import fields, views
+from sliceplane.documents.fields import FieldSet, Managers
 from sliceplane.kit.times import format_time
 from sliceplane.registry.types import Context, Target, WriteOptions
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sliceplane.api import codec, strict
-from sliceplane.api import patch as patches
+from sliceplane.api import codec
 from sliceplane.api.errors import StatusError, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
+from sliceplane.documents import patch as patches
+from sliceplane.documents import strict
 from sliceplane.registry import apply as applying
 from sliceplane.registry import metadata, versions
 from sliceplane.registry.core import Core

@@ -10,10 +10,11 @@ import dataclasses
 
 import msgspec
 
-from sliceplane.api import codec, fields, schema
+from sliceplane.api import codec
 from sliceplane.api.errors import bad_request, invalid, invalid_value
 from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.selectors import from_label_selector
+from sliceplane.documents import fields, schema
 from sliceplane.registry import managed_fields, metadata
 from sliceplane.registry.apply import check_configuration, check_type, conflict_error, decode_configuration
 from sliceplane.registry.core import Core

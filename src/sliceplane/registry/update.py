@@ -6,12 +6,10 @@ being deleted removes it in the same commit.
 
 from __future__ import annotations
 
-from sliceplane.api import validation
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ClusterRoles, Namespaces, Pods, Resource
-from sliceplane.api.validation.warnings import warnings_of
-from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, versions
+from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, validation, versions
 from sliceplane.registry.admission import plugins, pods
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.authorization.refusal import require
@@ -21,6 +19,7 @@ from sliceplane.registry.create import create_document
 from sliceplane.registry.decoding import decode_body
 from sliceplane.registry.documents import canonical, document_of
 from sliceplane.registry.types import Body, Context, Outcome, Target, WriteOptions
+from sliceplane.registry.validation.warnings import warnings_of
 from sliceplane.store.types import Record
 
 

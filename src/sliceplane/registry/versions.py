@@ -5,17 +5,18 @@ when it comes in (``at_hub``) and what leaves into the version that was asked fo
 ``shown_list``); bodies become the hub's when they are decoded.  In between, ``Target.via`` is all that tells an
 older version from the hub: it may write what the hub keeps for it alone.
 
-A resource that is a view of another one (``api.views``) keeps its own target, since its rules and errors are its own;
-its bodies go the same way.
+A resource that is a view of another one (``documents.views``) keeps its own target, since its rules and errors are its
+own; its bodies go the same way.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from sliceplane.api import codec, conversion, views
+from sliceplane.api import codec
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, stored_form
+from sliceplane.documents import conversion, views
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.documents import canonical, starts_as
 from sliceplane.registry.types import ListOutcome, Outcome, Target

@@ -1,8 +1,11 @@
-"""The only place with sockets, tasks, threads, subprocesses, the wall clock and logs.
+"""Everything that acts: sockets, tasks, threads, processes, clocks and logs around the cores.
 
-Each shell is a short dumb loop around a core: wait for an event or a deadline, feed the core, take
-its actions, perform them, feed the results back.
+Rooms, each with one story; ``server``, ``node`` and ``hosting`` know nothing of each other's insides:
 
-Promises: environment errors are mapped once, with the original chained; every task started here ends here.
-Never: decides policy.
+- ``process``: what every program has: logs, descriptors, small HTTP pages, metrics as text, start errors.
+- ``transport``: a client of any API server, and informers and Events over it.
+- ``server``: the API server: storage, connections, requests, keys, audit.
+- ``hosting``: controllers run over a client, embedded or beside any cluster.
+- ``node``: the node proxy, and the kernel under it.
+- ``tools``: what reads a cluster for one command.
 """

@@ -1,6 +1,6 @@
 """A process with one controller: its informers, its jobs in flight, its death.
 
-What the production host does (``shell.host``), on virtual time: changes reach the core in the order in which they
+What the production host does (``shell.hosting``), on virtual time: changes reach the core in the order in which they
 came, jobs run side by side up to a bound, the writes of one job in order until the first error.  A process that dies
 takes all that it knew with it; its requests that are under way are not called back.
 """

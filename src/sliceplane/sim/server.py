@@ -12,8 +12,8 @@ from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import FOREIGN_SUBRESOURCES, Resource
-from sliceplane.api.strict import read_body
 from sliceplane.controllers.base import Watched, Write
+from sliceplane.documents.strict import read_body
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import (

@@ -35,7 +35,7 @@ def main(*, nodes: int, zones: str, controllers: bool, secure_port: int, files: 
     Prints "ready URL kubeconfig=PATH"; ends with its standard input, with its parent, or at a signal.
     """
     from sliceplane.api.errors import StatusError
-    from sliceplane.shell.start_error import StartError
+    from sliceplane.shell.process.start_error import StartError
 
     signals = _signals()
     parent = _parent()

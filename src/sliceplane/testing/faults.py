@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
     from sliceplane.api.errors import StatusError
-    from sliceplane.shell.apiserver.listener import App
-    from sliceplane.shell.apiserver.request import Connection, Receive, Send
+    from sliceplane.shell.server.connections.listener import App
+    from sliceplane.shell.server.requests.request import Connection, Receive, Send
 
 T = TypeVar("T")
 #: runs a coroutine where the connections live

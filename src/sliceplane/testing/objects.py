@@ -21,7 +21,7 @@ from sliceplane.controllers.emulation.nodes import ANNOTATION_READY
 from sliceplane.controllers.emulation.pod_status import readiness, ready_status
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import parse_strict
-from sliceplane.shell.plane import Plane
+from sliceplane.shell.server.plane import Plane
 
 Document = dict[str, Any]
 #: YAML, a file of it, a document, or several

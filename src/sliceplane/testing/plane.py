@@ -20,8 +20,8 @@ from sliceplane.testing.thread import PlaneThread
 
 if TYPE_CHECKING:
     from sliceplane.balancing.model import Endpoint
-    from sliceplane.shell import plane as server
-    from sliceplane.shell.client.http import HttpClient
+    from sliceplane.shell.server import plane as server
+    from sliceplane.shell.transport.http import HttpClient
     from sliceplane.testing.objects import Document, Objects, Source
 
 T = TypeVar("T")
@@ -258,9 +258,9 @@ def _made(wanted: Plane) -> server.Plane:
         import uvloop  # noqa: F401
 
         from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
-        from sliceplane.shell.controllers import ControllerService, default_controllers, emulation_controllers
-        from sliceplane.shell.plane import Plane as Server
-        from sliceplane.shell.plane import PlaneConfig
+        from sliceplane.shell.hosting.embedded import ControllerService, default_controllers, emulation_controllers
+        from sliceplane.shell.server.plane import Plane as Server
+        from sliceplane.shell.server.plane import PlaneConfig
         from sliceplane.testing import objects  # noqa: F401
     except ModuleNotFoundError as error:
         raise _lacking(error) from error
@@ -280,7 +280,7 @@ def _made(wanted: Plane) -> server.Plane:
 
 def _lacking(error: ModuleNotFoundError) -> Exception:
     from sliceplane.cli.entry import EXTRA_OF, requirement
-    from sliceplane.shell.start_error import StartError
+    from sliceplane.shell.process.start_error import StartError
 
     if (error.name or "").partition(".")[0] not in EXTRA_OF:
         return error

@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from sliceplane.shell.plane import Plane
+    from sliceplane.shell.server.plane import Plane
 
 T = TypeVar("T")
 

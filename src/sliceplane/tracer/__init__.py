@@ -4,5 +4,5 @@ Promises: the answer is that of the production model (``proxy``, ``nft``), run o
 of its own; reasons are read from what that model decided, never decided again.  Only the Services that can have a part
 in the answer are modelled, so a question costs what they cost, not what the cluster costs.
 
-Must never: do I/O; know how objects are read (``shell.tracing`` does); change anything.
+Must never: do I/O; know how objects are read (``shell.tools.tracing`` does); change anything.
 """

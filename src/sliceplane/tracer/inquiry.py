@@ -1,9 +1,9 @@
 """One question, from what is read to the answer.
 
-The caller (``shell.tracing``) gives what is cheap to list, then reads the slices of the Services that are ``wanted``
-until nothing is.  That is at most two rounds: the Services that claim the packet's destination; then those that claim
-an address of one of their endpoints, since a packet that was translated to an endpoint still passes the checks for
-Services without endpoints.  Nothing is translated twice, so no other Service can have a part in it.
+The caller (``shell.tools.tracing``) gives what is cheap to list, then reads the slices of the Services that are
+``wanted`` until nothing is.  That is at most two rounds: the Services that claim the packet's destination; then those
+that claim an address of one of their endpoints, since a packet that was translated to an endpoint still passes the
+checks for Services without endpoints.  Nothing is translated twice, so no other Service can have a part in it.
 """
 
 from __future__ import annotations

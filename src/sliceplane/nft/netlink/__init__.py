@@ -7,7 +7,7 @@ made of, ``attributes`` the form, ``answers`` what the kernel says.
 
 Promises: what it makes gives the same ruleset, to the last detail of a listing, as ``nft -f`` of
 ``Transaction.render()``; what it cannot say it refuses (``Inexpressible``), and the program can do it.  Never: opens a
-socket (``shell.nft_netlink`` does).
+socket (``shell.node.kernel.nft_netlink`` does).
 
 Sources: linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h for numbers, and what nft 1.0.6 was seen to send.
 """

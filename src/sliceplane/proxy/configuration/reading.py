@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
-from sliceplane.api.schema.yaml_documents import YamlError, parse_yaml
+from sliceplane.documents.schema.yaml_documents import YamlError, parse_yaml
 from sliceplane.kit.durations import parse_duration
 from sliceplane.proxy.configuration.fields import API_VERSION, BY_PATH, KIND, SECTIONS, Field, Value
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sliceplane.api import codec, schema
+from sliceplane.api import codec
 from sliceplane.api.errors import StatusError, bad_request, conflict, invalid, invalid_value, not_found
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes, Pods, Resource, Secrets
+from sliceplane.documents import schema
 from sliceplane.kit.times import format_time
 from sliceplane.registry.authentication.bearer import PRIVATE_CLAIM, USER_PREFIX
 from sliceplane.registry.core import Core

@@ -1,0 +1,73 @@
+"""Who owns which field of an object, and what that means for the next write (KEP-555).
+
+Promises: ``updated`` and ``applied`` tell the managers of an object after a write, and what an applied configuration
+makes of it; sets of fields are the same text as upstream's ``FieldsV1``; what did not change costs a comparison.
+Never: changes what it is given; knows a request, a clock or the store; converts documents between versions.
+
+Read ``sets`` for the algebra, ``shape`` for what counts as one field, ``compare`` and ``objects`` for the way between
+documents and sets, ``managers`` for ``metadata.managedFields``, ``ownership`` for the rules.
+"""
+
+from __future__ import annotations
+
+from sliceplane.documents.fields.check import check
+from sliceplane.documents.fields.compare import Change, compare
+from sliceplane.documents.fields.managers import (
+    Entry,
+    Identity,
+    Malformed,
+    Managers,
+    decode,
+    encode,
+    identity,
+    is_reset,
+    received,
+    same_but_times,
+)
+from sliceplane.documents.fields.objects import set_of
+from sliceplane.documents.fields.ownership import (
+    Applied,
+    Conflict,
+    Conflicts,
+    Write,
+    allowed_by_last_applied,
+    applied,
+    before_first_apply,
+    updated,
+)
+from sliceplane.documents.fields.sets import EMPTY, FieldSet, has, of_paths, paths, renamed, show
+from sliceplane.documents.fields.shape import StructShape, shape_of
+
+__all__ = [
+    "EMPTY",
+    "Applied",
+    "Change",
+    "Conflict",
+    "Conflicts",
+    "Entry",
+    "FieldSet",
+    "Identity",
+    "Malformed",
+    "Managers",
+    "StructShape",
+    "Write",
+    "allowed_by_last_applied",
+    "applied",
+    "before_first_apply",
+    "check",
+    "compare",
+    "decode",
+    "encode",
+    "has",
+    "identity",
+    "is_reset",
+    "of_paths",
+    "paths",
+    "received",
+    "renamed",
+    "same_but_times",
+    "set_of",
+    "shape_of",
+    "show",
+    "updated",
+]

@@ -1,0 +1,228 @@
+"""Sets of fields, and their algebra.
+
+A set is the tree that ``FieldsV1`` writes down: a dictionary from path elements to what the set has below them.  A
+path is a **member** if its node is empty (a leaf) or has the entry ``"."``; nodes without members do not exist.  So
+``{"f:a": {}, "f:b": {".": {}, "f:c": {}}}`` has the members ``.a``, ``.b`` and ``.b.c``.  The root is never a member.
+
+Because the wire form is the working form, a stored set costs nothing to read, and equality is equality of
+dictionaries.  Sets are never changed once made and share nodes; an operation that changes nothing returns its first
+argument itself, which is how callers see that nothing changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from sliceplane.documents.fields import elements
+
+FieldSet = dict[str, "FieldSet"]
+Path = tuple[str, ...]
+
+#: the entry of a node that is a member and has more below it
+SELF: Final = "."
+EMPTY: Final[FieldSet] = {}
+
+
+def is_member(node: FieldSet) -> bool:
+    return not node or SELF in node
+
+
+def node_of(member: bool, below: FieldSet) -> FieldSet | None:
+    """The node that has *below* under it and is a *member* or not; ``None`` if there is nothing to say."""
+    if not below:
+        return {} if member else None
+    return {SELF: {}, **below} if member else below
+
+
+def of_paths(paths: list[Path]) -> FieldSet:
+    made: FieldSet = {}
+    for path in paths:
+        one: FieldSet = {}
+        for element in reversed(path):
+            one = {element: one}
+        _gather(made, one)
+    return made
+
+
+def has(fields: FieldSet, path: Path) -> bool:
+    node = fields
+    for element in path:
+        found = node.get(element)
+        if found is None:
+            return False
+        node = found
+    return bool(path) and is_member(node)
+
+
+def paths(fields: FieldSet, before: Path = ()) -> Iterator[Path]:
+    """All members: at each level those of the level, in order, and then those below."""
+    inner = sorted((element for element in fields if element != SELF), key=elements.order)
+    for element in inner:
+        if is_member(fields[element]):
+            yield (*before, element)
+    for element in inner:
+        yield from paths(fields[element], (*before, element))
+
+
+def show(path: Path) -> str:
+    """``.spec.ports[port=80,protocol="TCP"].name``."""
+    return "".join(elements.show(element) for element in path)
+
+
+def union(left: FieldSet, right: FieldSet) -> FieldSet:
+    if not right or left is right:
+        return left
+    made = left
+    for element, theirs in right.items():
+        mine = left.get(element)
+        if mine is None:
+            node = theirs
+        elif mine is theirs or element == SELF:
+            continue
+        else:
+            node = _union_of_nodes(mine, theirs)
+            if node is mine:
+                continue
+        if made is left:
+            made = dict(left)
+        made[element] = node
+    return made
+
+
+def union_of(sets: Iterable[FieldSet]) -> FieldSet:
+    """Of any number of sets, in the time of all their sizes; ``union`` one by one would copy the first again and
+    again."""
+    made: FieldSet = {}
+    for each in sets:
+        _gather(made, each)
+    return made
+
+
+def _gather(into: FieldSet, more: FieldSet) -> None:
+    """Add *more* to *into*, whose nodes are all its own."""
+    for element, theirs in more.items():
+        mine = into.get(element)
+        if mine is None:
+            mine = into[element] = {}
+        elif element == SELF:
+            continue
+        elif bool(mine) != bool(theirs):
+            # One of the two is a leaf, and stays a member with what the other has below it.
+            mine[SELF] = {}
+        _gather(mine, theirs)
+
+
+def _union_of_nodes(mine: FieldSet, theirs: FieldSet) -> FieldSet:
+    if not theirs:
+        return mine if is_member(mine) else {SELF: {}, **mine}
+    if not mine:
+        return theirs if SELF in theirs else {SELF: {}, **theirs}
+    return union(mine, theirs)
+
+
+def difference(left: FieldSet, right: FieldSet) -> FieldSet:
+    """Members of *left* that are not members of *right*; what is below a member of *right* stays."""
+    return _reduced(left, right, whole=False)
+
+
+def without(left: FieldSet, right: FieldSet) -> FieldSet:
+    """Members of *left* that are neither members of *right* nor below one."""
+    return _reduced(left, right, whole=True)
+
+
+def _reduced(left: FieldSet, right: FieldSet, *, whole: bool) -> FieldSet:
+    if not right or not left:
+        return left
+    made = left
+    for element, mine in left.items():
+        theirs = right.get(element)
+        if theirs is None or element == SELF:
+            continue
+        taken = is_member(theirs)
+        if whole and taken:
+            node = None
+        else:
+            below = _reduced(mine, theirs, whole=whole)
+            if not taken or not is_member(mine):
+                # Membership stays as it is; a node that is left with "." alone is a leaf.
+                node = below if below is mine else _tidy(below)
+            else:
+                node = node_of(False, {name: kept for name, kept in below.items() if name != SELF})
+            if node is mine:
+                continue
+        if made is left:
+            made = dict(left)
+        if node is None:
+            del made[element]
+        else:
+            made[element] = node
+    return made
+
+
+def _tidy(node: FieldSet) -> FieldSet | None:
+    """A node whose children may all have gone."""
+    if len(node) == 1 and SELF in node:
+        return {}
+    return node or None
+
+
+def intersection(left: FieldSet, right: FieldSet) -> FieldSet:
+    made: FieldSet = {}
+    for element, mine in left.items():
+        theirs = right.get(element)
+        if theirs is None or element == SELF:
+            continue
+        node = node_of(is_member(mine) and is_member(theirs), intersection(mine, theirs))
+        if node is not None:
+            made[element] = node
+    return made
+
+
+def leaves(fields: FieldSet) -> FieldSet:
+    """Members that have no members below them."""
+    return {element: leaves(node) for element, node in fields.items() if element != SELF}
+
+
+def renamed(fields: FieldSet, names: dict[str, str]) -> FieldSet:
+    """The same members under other names of top-level fields."""
+    if not names:
+        return fields
+    return {elements.field(names.get(element[2:], element[2:])): node for element, node in fields.items()}
+
+
+def ordered(fields: FieldSet) -> FieldSet:
+    """Equal, with elements in the order in which they are written."""
+    names = fields if len(fields) < 2 else sorted(fields, key=elements.order)
+    # Most nodes are leaves, which all may share.
+    return {element: ordered(fields[element]) if fields[element] else EMPTY for element in names}
+
+
+def from_wire(value: Any) -> FieldSet:
+    """A set that a client sent, in canonical form.  Raises ``elements.MalformedElement``."""
+    made: FieldSet = {}
+    for element, below in _object(value).items():
+        if element != SELF:
+            _add(made, element, below)
+    return made
+
+
+def _add(made: FieldSet, element: str, value: Any) -> None:
+    spelled = elements.canonical(element)
+    if spelled is None:
+        return
+    below = from_wire(value)
+    # What has nothing below that means anything is a leaf, as upstream reads it.
+    node = node_of(not below or SELF in value, below)
+    assert node is not None, f"{element} has neither itself nor anything below"
+    if spelled in made:
+        # One element may be spelled in many ways.
+        _gather(made, {spelled: node})
+    else:
+        made[spelled] = node
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise elements.MalformedElement("a set of fields is made of objects")
+    return value

@@ -1,0 +1,28 @@
+"""Patches: three ways to make a new document from an old one (reference B7).
+
+Promises: ``apply_json`` (RFC 6902), ``apply_merge`` (RFC 7396) and ``apply_strategic`` return documents that share
+nothing with what they were given, so that defaulting the result in place is safe; ``decode_*`` read a request body;
+every fault of a client is a ``StatusError`` worded as Kubernetes words it.
+Never: changes its input; validates the result beyond its decoding (``check_patched``); knows server-side apply.
+"""
+
+from __future__ import annotations
+
+from sliceplane.documents.patch.decode import decode_json_patch, decode_merge_patch, decode_strategic_patch
+from sliceplane.documents.patch.go_text import go_text
+from sliceplane.documents.patch.json_patch import OPERATIONS_MAX, apply_json
+from sliceplane.documents.patch.merge_patch import apply_merge
+from sliceplane.documents.patch.result import check_patched
+from sliceplane.documents.patch.strategic import apply_strategic
+
+__all__ = [
+    "OPERATIONS_MAX",
+    "apply_json",
+    "apply_merge",
+    "apply_strategic",
+    "check_patched",
+    "decode_json_patch",
+    "decode_merge_patch",
+    "decode_strategic_patch",
+    "go_text",
+]

@@ -1,0 +1,182 @@
+"""The schema data as objects.
+
+``data.json`` has one definition a line: a dictionary from field name to a short spelling.  A spelling is a type,
+then words about it:
+
+    ============================  ==================================================================
+    ``string`` ``bool`` ...       a scalar (``SCALARS``); ``any`` is free-form JSON
+    ``core.PodSpec``              another definition, by package and name
+    ``[]T``, ``{}T``              list of T, map from string to T
+    ``required``                  the field must be there (for OpenAPI; validation decides for itself)
+    ``atomic``                    a list or map that has one owner as a whole
+    ``set``, ``map(a,b)``         a list of distinct scalars; a list of objects told apart by the fields a and b
+    ``merge``, ``merge(key)``     strategic merge patch merges the list, its objects by the field *key*
+    ``retainKeys``                strategic merge patch may bring ``$retainKeys``
+    ============================  ==================================================================
+
+The member ``""`` of a definition says ``atomic`` of the definition as a whole.
+
+The file (45 KB) is read on first use, in about a millisecond; a definition is parsed when it is first asked for.
+All objects are frozen and shared.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import msgspec
+
+from sliceplane.api import scheme
+from sliceplane.documents.schema import history
+
+SCALARS: Final = frozenset(
+    ("any", "bool", "bytes", "int32", "int64", "intOrString", "microTime", "quantity", "string", "time")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """``kind`` is a scalar's name, ``list``, ``map`` or ``struct``.
+
+    ``item`` is the type of elements (``list``) or values (``map``); ``name`` the definition (``struct``).
+    """
+
+    kind: str
+    item: Type | None = None
+    name: str = ""
+
+    @property
+    def element(self) -> Type:
+        """``item`` of a list or map."""
+        assert self.item is not None, f"a {self.kind} has no elements"
+        return self.item
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of a struct."""
+
+    name: str
+    type: Type
+    required: bool = False
+    #: "" (not said), "atomic", "set" or "map" for lists; "" or "atomic" for maps
+    list_type: str = ""
+    #: what tells elements of a "map" list apart
+    map_keys: tuple[str, ...] = ()
+    #: of a strategic merge patch: "merge", "retainKeys"
+    strategies: tuple[str, ...] = ()
+    merge_key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Struct:
+    """One definition.  ``name`` is ``core.PodSpec``; ``full_name`` is ``io.k8s.api.core.v1.PodSpec``."""
+
+    name: str
+    full_name: str
+    fields: dict[str, Field]
+    atomic: bool = False
+
+    @property
+    def go_name(self) -> str:
+        """``PodSpec``."""
+        return self.name.rpartition(".")[2]
+
+
+class _Data(msgspec.Struct, frozen=True):
+    kubernetes: str
+    packages: dict[str, str]
+    kinds: dict[str, str]
+    definitions: dict[str, dict[str, str]]
+
+
+@cache
+def _data() -> _Data:
+    raw = pkgutil.get_data(__package__, "data.json")
+    assert raw is not None, "data.json is not in the package"
+    data = msgspec.json.decode(raw, type=_Data)
+    data.packages.update(history.PACKAGES)
+    data.kinds.update(history.KINDS)
+    data.definitions.update(history.definitions(data.definitions))
+    return data
+
+
+def kubernetes_version() -> str:
+    """``1.36``: the version whose fields these are."""
+    return _data().kubernetes
+
+
+@cache
+def lookup(resource_key: str) -> Struct:
+    """The schema of a resource, by ``Resource.schema_key``; a key that is not in the scheme is a programmer's fault."""
+    resource = scheme.by_key(resource_key)
+    assert resource is not None, f"no resource {resource_key!r} in the scheme"
+    found = lookup_kind(resource.api_version, resource.kind)
+    assert found is not None, f"no schema for {resource_key!r}: add its kind to tools/make_schema.py"
+    return found
+
+
+def lookup_kind(api_version: str, kind: str) -> Struct | None:
+    """The schema of a kind, served or not, or ``None``.  DeleteOptions and Status are of ``meta.k8s.io/v1``."""
+    name = _data().kinds.get(f"{api_version} {kind}")
+    return None if name is None else struct(name)
+
+
+@cache
+def struct(name: str) -> Struct:
+    """The definition called *name* (``core.PodSpec``), which must exist."""
+    data = _data()
+    fields = {field: _parse_field(field, spelling) for field, spelling in data.definitions[name].items() if field}
+    package, _, local = name.partition(".")
+    return Struct(
+        name=name,
+        full_name=f"{data.packages[package]}.{local}",
+        fields=fields,
+        atomic=data.definitions[name].get("") == "atomic",
+    )
+
+
+@cache
+def _parse_type(spelling: str) -> Type:
+    if spelling.startswith("[]"):
+        return Type("list", _parse_type(spelling[2:]))
+    if spelling.startswith("{}"):
+        return Type("map", _parse_type(spelling[2:]))
+    if spelling in SCALARS:
+        return Type(spelling)
+    return Type("struct", name=spelling)
+
+
+def _parse_field(name: str, spelling: str) -> Field:
+    head, *words = spelling.split(" ")
+    required, list_type, merge_key = False, "", ""
+    map_keys: tuple[str, ...] = ()
+    strategies: list[str] = []
+    for word in words:
+        verb, _, argument = word.rstrip(")").partition("(")
+        match verb:
+            case "required":
+                required = True
+            case "atomic" | "set":
+                list_type = verb
+            case "map":
+                list_type, map_keys = verb, tuple(argument.split(","))
+            case "merge":
+                merge_key = argument
+                strategies.append(verb)
+            case "retainKeys":
+                strategies.append(verb)
+            case _:
+                raise AssertionError(f"field {name}: unknown word {word!r} in {spelling!r}")
+    return Field(
+        name=name,
+        type=_parse_type(head),
+        required=required,
+        list_type=list_type,
+        map_keys=map_keys,
+        strategies=tuple(strategies),
+        merge_key=merge_key,
+    )

@@ -1,0 +1,143 @@
+"""Roles and bindings: rules that can mean something, subjects of known kinds, a role that stays."""
+
+from __future__ import annotations
+
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, while_few
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import RBAC_GROUP
+from sliceplane.kit.names import check_dns_subdomain, check_label_value, check_path_segment, check_qualified_name
+from sliceplane.registry.validation.metadata import validate_labels
+
+
+def validate_role(document: Document) -> list[FieldError]:
+    return _rules(document, namespaced=True)
+
+
+def validate_role_update(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
+    return validate_role(new)
+
+
+def validate_cluster_role(document: Document) -> list[FieldError]:
+    errors = _rules(document, namespaced=False)
+    aggregation = document.get("aggregationRule")
+    if aggregation is not None and not aggregation.get("clusterRoleSelectors"):
+        detail = "at least one clusterRoleSelector required if aggregationRule is non-nil"
+        errors.append(required("aggregationRule.clusterRoleSelectors", detail))
+    for index, selector in enumerate((aggregation or {}).get("clusterRoleSelectors", ())):
+        errors += _selector(f"aggregationRule.clusterRoleSelectors[{index}]", selector)
+    return errors
+
+
+def validate_cluster_role_update(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
+    return validate_cluster_role(new)
+
+
+def validate_role_binding(document: Document) -> list[FieldError]:
+    return _binding(document, namespaced=True)
+
+
+def validate_role_binding_update(new: Document, old: Document) -> list[FieldError]:
+    return [*validate_role_binding(new), *_same_role(new, old)]
+
+
+def validate_cluster_role_binding(document: Document) -> list[FieldError]:
+    return _binding(document, namespaced=False)
+
+
+def validate_cluster_role_binding_update(new: Document, old: Document) -> list[FieldError]:
+    return [*validate_cluster_role_binding(new), *_same_role(new, old)]
+
+
+def _same_role(new: Document, old: Document) -> list[FieldError]:
+    role = new.get("roleRef", {})
+    return [] if role == old.get("roleRef", {}) else [invalid_value("roleRef", role, "cannot change roleRef")]
+
+
+def _rules(document: Document, *, namespaced: bool) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for index, rule in while_few(errors, enumerate(document.get("rules", ()))):
+        errors += _rule(f"rules[{index}]", rule, namespaced=namespaced)
+    return errors
+
+
+def _rule(path: str, rule: Document, *, namespaced: bool) -> list[FieldError]:
+    errors: list[FieldError] = []
+    if not rule.get("verbs"):
+        errors.append(required(f"{path}.verbs", "verbs must contain at least one value"))
+    urls = rule.get("nonResourceURLs")
+    if urls:
+        where = f"{path}.nonResourceURLs"
+        if namespaced:
+            errors.append(invalid_value(where, urls, "namespaced rules cannot apply to non-resource URLs"))
+        if any(rule.get(member) for member in ("apiGroups", "resources", "resourceNames")):
+            detail = "rules cannot apply to both regular resources and non-resource URLs"
+            errors.append(invalid_value(where, urls, detail))
+        return errors
+    if not rule.get("apiGroups"):
+        errors.append(required(f"{path}.apiGroups", "resource rules must supply at least one api group"))
+    if not rule.get("resources"):
+        errors.append(required(f"{path}.resources", "resource rules must supply at least one resource"))
+    return errors
+
+
+def _selector(path: str, selector: Document) -> list[FieldError]:
+    errors = validate_labels(selector.get("matchLabels", {}), f"{path}.matchLabels")
+    for index, expression in enumerate(selector.get("matchExpressions", ())):
+        errors += _requirement(f"{path}.matchExpressions[{index}]", expression)
+    return errors
+
+
+def _requirement(path: str, expression: Document) -> list[FieldError]:
+    operator, key, values = expression.get("operator", ""), expression.get("key", ""), expression.get("values", ())
+    errors: list[FieldError] = []
+    if operator in ("In", "NotIn"):
+        if not values:
+            errors.append(required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
+    elif operator in ("Exists", "DoesNotExist"):
+        if values:
+            detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            errors.append(forbidden_field(f"{path}.values", detail))
+    else:
+        errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
+    errors += [invalid_value(f"{path}.key", key, problem) for problem in check_qualified_name(key)]
+    for index, value in enumerate(values):
+        errors += [invalid_value(f"{path}.values[{index}]", value, problem) for problem in check_label_value(value)]
+    return errors
+
+
+def _binding(document: Document, *, namespaced: bool) -> list[FieldError]:
+    role = document.get("roleRef", {})
+    errors: list[FieldError] = []
+    if role.get("apiGroup", "") != RBAC_GROUP:
+        errors.append(not_supported("roleRef.apiGroup", role.get("apiGroup", ""), (RBAC_GROUP,)))
+    kinds = ("ClusterRole", "Role") if namespaced else ("ClusterRole",)
+    if role.get("kind", "") not in kinds:
+        errors.append(not_supported("roleRef.kind", role.get("kind", ""), kinds))
+    name = role.get("name", "")
+    if not name:
+        errors.append(required("roleRef.name"))
+    else:
+        errors += [invalid_value("roleRef.name", name, problem) for problem in check_path_segment(name)]
+    for index, subject in while_few(errors, enumerate(document.get("subjects", ()))):
+        errors += _subject(f"subjects[{index}]", subject, namespaced=namespaced)
+    return errors
+
+
+def _subject(path: str, subject: Document, *, namespaced: bool) -> list[FieldError]:
+    errors: list[FieldError] = []
+    name, kind, group = subject.get("name", ""), subject.get("kind", ""), subject.get("apiGroup", "")
+    if not name:
+        errors.append(required(f"{path}.name"))
+    if kind == "ServiceAccount":
+        if name:
+            errors += [invalid_value(f"{path}.name", name, problem) for problem in check_dns_subdomain(name)]
+        if group:
+            errors.append(not_supported(f"{path}.apiGroup", group, ("",)))
+        if not namespaced and not subject.get("namespace"):
+            errors.append(required(f"{path}.namespace"))
+    elif kind in ("User", "Group"):
+        if group != RBAC_GROUP:
+            errors.append(not_supported(f"{path}.apiGroup", group, (RBAC_GROUP,)))
+    else:
+        errors.append(not_supported(f"{path}.kind", kind, ("Group", "ServiceAccount", "User")))
+    return errors

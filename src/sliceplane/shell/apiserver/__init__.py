@@ -1,1 +1,0 @@
-"""The HTTPS face of the registry: routing, negotiation, authentication, watch streams."""

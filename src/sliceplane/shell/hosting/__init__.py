@@ -1,0 +1,16 @@
+"""The controller host: runs controller cores over shared informers and one client.
+
+::
+
+    informers --changes--> inbox --on_change--> core --take_work--> jobs (tasks) --writes--> client
+                             ^                                        |
+                             +------------------ Done ----------------+
+
+Promises: a core is called from one place at a time; writes of a job go in order and stop at the first error;
+a core that raises is logged and started again from scratch; after ``close`` no task is left.
+Never: decides what is written; lets one controller's fault reach another.
+"""
+
+from sliceplane.shell.hosting.host import ControllerHost, HostStatus
+
+__all__ = ["ControllerHost", "HostStatus"]

@@ -1,0 +1,44 @@
+"""``/metrics`` of a process whose controllers work against any cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from sliceplane.kit.samples import Family, Sample
+from sliceplane.shell.process.door import door
+from sliceplane.shell.process.pages import Page, PageMaker
+from sliceplane.shell.server.nonresource.version import build_labels
+
+Source = Callable[[], tuple[Family, ...]]
+
+
+def metrics_page(sources: Sequence[Source], staleness_s: Callable[[], float]) -> PageMaker:
+    """*sources* have no metric in common.  *staleness_s* is of the stalest cache; infinite: no sample."""
+
+    def page() -> Page:
+        from sliceplane.shell.process.prometheus import Families, expose
+
+        text, content_type = expose([Families((*sources, door.families, lambda: _own(staleness_s())))])
+        return Page(text, content_type=content_type.decode())
+
+    return page
+
+
+def leader_family(name: str, leading: bool) -> Family:
+    """client-go's gauge."""
+    sample = Sample((name,), 1.0 if leading else 0.0)
+    return Family(
+        "leader_election_master_status", "gauge", "1: this instance has the Lease of that name.", ("name",), (sample,)
+    )
+
+
+def _own(staleness_s: float) -> tuple[Family, ...]:
+    labels = build_labels()
+    names = tuple(sorted(labels))
+    build = Sample(tuple(labels[name] for name in names), 1.0)
+    stale = (Sample((), staleness_s),) if math.isfinite(staleness_s) else ()
+    return (
+        Family("kubernetes_build_info", "gauge", "What is running.", names, (build,)),
+        Family("sliceplane_informer_staleness_seconds", "gauge", "Age of the stalest cache.", (), stale),
+    )

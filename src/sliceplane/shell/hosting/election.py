@@ -1,0 +1,181 @@
+"""Leader election for a process: performs what ``controllers.election`` asks, and runs the work while it leads.
+
+Terms begin and end with an Event about the Lease, as upstream's do (``kubectl describe lease``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import Leases
+from sliceplane.controllers.base import EventNote
+from sliceplane.controllers.election import Election, ElectionConfig, LeaseRequest
+from sliceplane.kit.rng import Rng
+from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.transport.base import Client, Unreachable, no_answer
+
+#: an end of the process waits so long for the Lease to be released
+RELEASE_TIMEOUT_S = 3.0
+#: who reports, in Events
+COMPONENT = "sliceplane-controllers"
+
+_log = get_logger("election")
+
+
+class Candidate:
+    """One instance of several.  ``run`` is its life; everything else may be read at any time.
+
+    *clock* gives seconds since the epoch and must go on steadily when somebody sets the machine's.  *note* is told
+    what an Event should say; it must not block.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        config: ElectionConfig,
+        *,
+        rng: Rng,
+        clock: Callable[[], float],
+        note: Callable[[EventNote], None] | None = None,
+    ) -> None:
+        self._client = client
+        self._config = config
+        self._clock = clock
+        self._core = Election(config, rng)
+        self._work: asyncio.Task[None] | None = None
+        self._told = ""
+        self._note = note
+        #: how often it came to lead
+        self.terms = 0
+
+    @property
+    def leading(self) -> bool:
+        return self._core.leading(self._clock())
+
+    @property
+    def holder(self) -> str:
+        return self._core.holder
+
+    async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Until cancelled, or until *work* ends by itself or raises.
+
+        *work* begins anew with each term; it is cancelled when the term ends, and must have stopped writing when its
+        cancellation is over.
+        """
+        try:
+            while True:
+                if self._work is not None and not self._work.done() and not self.leading:
+                    await self._end_term()  # first of all: after a sleep of the process others may lead already
+                await self._request()
+                if self.leading and self._work is None:
+                    self.terms += 1
+                    _log.info("became leader", lease=self._config.name, identity=self._config.identity)
+                    self._tell("became leader", "Acquire")
+                    self._work = asyncio.get_running_loop().create_task(work(), name="the leader's work")
+                elif self._work is not None and self._work.done():
+                    await self._work
+                    return
+                elif not self.leading and self._work is not None:
+                    await self._end_term()
+                self._tell_holder()
+                await self._until_due()
+        finally:
+            await self._end_work()
+            await self._release()
+
+    async def _request(self) -> None:
+        request = self._core.take_request(self._clock())
+        if request is not None:
+            # A server that does not answer must not keep us from noticing that our term is over.
+            term_ends = self._core.next_deadline()
+            left = self._config.renew_deadline_s if term_ends is None else max(0.0, term_ends - self._clock())
+            await self._perform(request, left)
+
+    async def _perform(self, request: LeaseRequest, timeout_s: float) -> None:
+        namespace, name = self._config.namespace, self._config.name
+        answer: Awaitable[bytes]
+        if request.verb == "get":
+            answer = self._client.get(Leases, namespace, name)
+        elif request.verb == "create":
+            answer = self._client.create(Leases, namespace, request.body)
+        else:
+            answer = self._client.update(Leases, namespace, name, request.body)
+        try:
+            async with asyncio.timeout(timeout_s):
+                body = await answer
+        except StatusError as error:
+            self._failed(request, error)
+        except (Unreachable, TimeoutError) as error:
+            self._failed(request, no_answer(error))
+        except asyncio.CancelledError:
+            self._core.on_error(no_answer(TimeoutError("cancelled")), self._clock())
+            raise
+        else:
+            self._core.on_answer(body, self._clock())
+
+    def _failed(self, request: LeaseRequest, error: StatusError) -> None:
+        if error.reason not in ("NotFound", "Conflict", "AlreadyExists"):
+            _log.warning("the lease cannot be reached", lease=self._config.name, verb=request.verb, error=str(error))
+        self._core.on_error(error, self._clock())
+
+    async def _until_due(self) -> None:
+        """Until the next request, the end of the term by the clock, or the end of the work."""
+        due = self._core.next_deadline()
+        delay = 0.0 if due is None else max(0.0, due - self._clock())
+        if self._work is None:
+            await asyncio.sleep(delay)
+        else:
+            await asyncio.wait({self._work}, timeout=delay)
+
+    async def _end_term(self) -> None:
+        _log.error("stopped leading: the lease could not be renewed in time", lease=self._config.name)
+        await self._end_work()
+
+    async def _end_work(self) -> None:
+        work, self._work = self._work, None
+        if work is None:
+            return
+        self._tell("stopped leading", "Release")
+        work.cancel()
+        (ended,) = await asyncio.gather(work, return_exceptions=True)
+        if isinstance(ended, Exception):
+            _log.error("the leader's work ended badly", exc_info=ended)
+
+    async def _release(self) -> None:
+        """Give the Lease back, so that another instance need not wait for its end."""
+        self._core.stop()
+        try:
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                while not self._core.ended:
+                    request = self._core.take_request(self._clock())
+                    if request is None:
+                        return
+                    await self._perform(request, RELEASE_TIMEOUT_S)
+        except TimeoutError:
+            _log.warning("the lease was not released in time", lease=self._config.name)
+
+    def _tell(self, what: str, action: str) -> None:
+        lease = self._core.lease
+        if self._note is None or lease is None:
+            return
+        self._note(
+            EventNote(
+                regarding=Object(metadata=lease),
+                regarding_resource=Leases,
+                type="Normal",
+                reason="LeaderElection",
+                note=f"{self._config.identity} {what}",
+                component=COMPONENT,
+                action=action,
+            )
+        )
+
+    def _tell_holder(self) -> None:
+        holder = self._core.holder
+        if holder and holder not in (self._told, self._config.identity):
+            _log.info("another instance leads", lease=self._config.name, holder=holder)
+        self._told = holder

@@ -1,0 +1,209 @@
+"""One life of a controller core, from its making to its fault or the end of the host.
+
+Everything that reaches the core goes through one inbox, in the order in which it happened: changes, the news that
+all caches are filled, ends of jobs.  One task empties it, so the core is never called from two places, and since
+informers only append to the inbox, a core's fault is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from sliceplane.api.errors import StatusError, is_namespace_terminating
+from sliceplane.api.meta import Object
+from sliceplane.controllers.base import Controller, Done, EventNote, Job, Measured
+from sliceplane.informer.changes import Change
+from sliceplane.kit.samples import Family
+from sliceplane.shell.hosting.writes import perform
+from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.reflect import Informer
+
+#: after so many changes the core is asked for work and other tasks get their turn
+INBOX_PER_TURN = 512
+#: a core whose deadline has passed but that has nothing to do is asked again after this, not at once
+PAST_DEADLINE_S = 0.01
+
+_log = get_logger("host")
+
+
+class _Mark(Enum):
+    SYNCED = "synced"
+
+
+_Letter = Change[Object] | Done | _Mark
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a controller did in all its lives; for metrics.  It only grows."""
+
+    changes: int = 0
+    jobs: int = 0
+    writes: int = 0
+    failed_jobs: int = 0
+    restarts: int = 0
+
+
+class Life:
+    """Made and run by a ``Runner``; ``close`` ends what is left of it."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        client: Client,
+        note: Callable[[EventNote], None],
+        *,
+        clock: Callable[[], float],
+        max_in_flight: int,
+        tally: Tally,
+        check: bool,
+    ) -> None:
+        self._controller = controller
+        self._client = client
+        self._note = note
+        self._clock = clock
+        self._max_in_flight = max_in_flight
+        self._tally = tally
+        self._check = check
+        self._inbox: deque[_Letter] = deque()
+        self._wake = asyncio.Event()
+        self._informers: list[Informer[Object]] = []
+        self._unsynced = 0
+        self._jobs: dict[str, asyncio.Task[None]] = {}
+        #: the core was told that its caches are filled
+        self.synced = False
+
+    @property
+    def backlog(self) -> int:
+        """Letters that the core has not read yet."""
+        return len(self._inbox)
+
+    def samples(self) -> tuple[Family, ...]:
+        return self._controller.samples(self._clock()) if isinstance(self._controller, Measured) else ()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def due(self) -> float | None:
+        """When the core may have work without a further event; ``None``: not before one."""
+        return self._controller.next_deadline() if self.synced else None
+
+    async def run(self, informers: list[Informer[Object]]) -> None:
+        """Until cancelled, or until the core raises."""
+        self._informers = informers
+        self._unsynced = len(informers)
+        if not informers:
+            self._post(_Mark.SYNCED)
+        for informer in informers:
+            informer.add_handler(self._on_changes, self._on_synced)
+        while True:
+            await self._until_something_is_due()
+            for _ in range(min(len(self._inbox), INBOX_PER_TURN)):
+                self._read(self._inbox.popleft())
+            if self.synced:
+                self._take_work()
+            if self._check:
+                self._controller.check()
+            if self._inbox:
+                await asyncio.sleep(0)  # with nothing to read, what comes next is a wait
+
+    async def close(self, drain_s: float) -> None:
+        """Let what is in flight finish for at most *drain_s*, then cancel it.  Nothing reaches the core any more."""
+        for informer in self._informers:
+            informer.remove_handler(self._on_changes)
+        tasks = list(self._jobs.values())
+        try:
+            if tasks:
+                await asyncio.wait(tasks, timeout=drain_s)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self._jobs.clear()
+        self._inbox.clear()
+
+    # The inbox
+
+    def _post(self, letter: _Letter) -> None:
+        self._inbox.append(letter)
+        self._wake.set()
+
+    def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
+        self._inbox.extend(changes)
+        self._wake.set()
+
+    def _on_synced(self) -> None:
+        self._unsynced -= 1
+        if self._unsynced == 0:
+            self._post(_Mark.SYNCED)
+
+    def _read(self, letter: _Letter) -> None:
+        now = self._clock()
+        match letter:
+            case Change():
+                self._tally.changes += 1
+                self._controller.on_change(letter, now)
+            case Done():
+                self._controller.on_done(letter, now)
+            case _Mark.SYNCED:
+                self._controller.on_synced(now)
+                self.synced = True
+
+    async def _until_something_is_due(self) -> None:
+        self._wake.clear()
+        if self._inbox:
+            return
+        delay = None
+        # With no room for jobs the core could not give what is due; the end of a job wakes us.
+        if self.synced and len(self._jobs) < self._max_in_flight:
+            due = self._controller.next_deadline()
+            if due is not None:
+                delay = max(due - self._clock(), PAST_DEADLINE_S)
+        timer = None if delay is None else asyncio.get_running_loop().call_later(delay, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    # Work
+
+    def _take_work(self) -> None:
+        work = self._controller.take_work(self._clock(), self._max_in_flight - len(self._jobs))
+        for note in work.notes:
+            self._note(note)
+        for job in work.jobs:
+            assert job.key not in self._jobs, f"two unfinished jobs with key {job.key!r}"
+            self._tally.jobs += 1
+            task = asyncio.get_running_loop().create_task(self._perform(job), name=f"job {job.key}")
+            self._jobs[job.key] = task
+        assert len(self._jobs) <= self._max_in_flight, f"{len(self._jobs)} jobs, {self._max_in_flight} were allowed"
+
+    async def _perform(self, job: Job) -> None:
+        done = await perform(self._client, job)
+        self._tally.writes += len(done.results)
+        if done.error is not None:
+            self._tell_failure(job, len(done.results), done.error)
+        del self._jobs[job.key]
+        self._post(done)
+
+    def _tell_failure(self, job: Job, at: int, error: StatusError) -> None:
+        """The core tries again; whoever operates it must see that it has to, if it is not the course of things.
+
+        That is: somebody else was first, the namespace is on its way out, or a look-up is told that there is nothing.
+        """
+        failed = job.writes[at]
+        if failed.verb == "get" and error.code == 404:
+            return
+        self._tally.failed_jobs += 1
+        expected = error.reason == "Conflict" or is_namespace_terminating(error)
+        write_line = _log.debug if expected else _log.warning
+        what = f"{failed.verb} {failed.resource.path(failed.namespace, failed.name, failed.subresource)}"
+        write_line("a write failed", controller=self._controller.info.name, key=job.key, write=what, error=str(error))

@@ -1,0 +1,131 @@
+"""A controller that cannot stay dead: one life after another until the host closes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sliceplane.controllers.base import Controller, ControllerInfo, EventNote
+from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.samples import Family
+from sliceplane.shell.hosting.informers import SharedInformers
+from sliceplane.shell.hosting.life import Life, Tally
+from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.transport.base import Client
+
+Factory = Callable[[], Controller]
+
+#: between two lives; the first comes back quickly, one that always fails does not burn the processor
+RESTART_BACKOFF = Backoff(base_s=1.0, cap_s=60.0)
+#: a life of this length clears the count of faults
+HEALTHY_LIFE_S = 300.0
+#: jobs of a life that ended must be over before the next begins: jobs of one key are strictly ordered
+DRAIN_S = 5.0
+
+_log = get_logger("host")
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerStatus:
+    """``alive``: a core is running, not waiting to be started again after a fault.
+
+    ``due_s``: in how many seconds it may have work although nothing happens; ``None``: never.
+    """
+
+    name: str
+    alive: bool
+    synced: bool
+    backlog: int
+    in_flight: int
+    tally: Tally
+    fault: str
+    due_s: float | None = None
+
+
+class Runner:
+    """Owned by one host, which runs it as one task."""
+
+    def __init__(
+        self,
+        factory: Factory,
+        informers: SharedInformers,
+        client: Client,
+        note: Callable[[EventNote], None],
+        *,
+        clock: Callable[[], float],
+        max_in_flight: int,
+        check: bool,
+    ) -> None:
+        assert max_in_flight > 0, f"max_in_flight {max_in_flight} must be positive"
+        self._factory = factory
+        self._informers = informers
+        self._client = client
+        self._note = note
+        self._clock = clock
+        self._max_in_flight = max_in_flight
+        self._check = check
+        # The first instance tells the name; a factory that fails now is the caller's error, not a fault to survive.
+        self._first: Controller | None = factory()
+        self.info: ControllerInfo = self._first.info
+        self._life: Life | None = None
+        self._tally = Tally()
+        self._fault = ""
+
+    def status(self) -> ControllerStatus:
+        life = self._life
+        due = None if life is None else life.due
+        return ControllerStatus(
+            self.info.name,
+            life is not None,
+            life is not None and life.synced,
+            life.backlog if life is not None else 0,
+            life.in_flight if life is not None else 0,
+            self._tally,
+            self._fault,
+            None if due is None else max(0.0, due - self._clock()),
+        )
+
+    def samples(self) -> tuple[Family, ...]:
+        """The figures of the life that is going on; none between two."""
+        return self._life.samples() if self._life is not None else ()
+
+    async def run(self) -> None:
+        """Until cancelled; never ends otherwise."""
+        faults = 0
+        while True:
+            began = self._clock()
+            try:
+                await self._live()
+            except Exception as error:
+                self._fault = f"{type(error).__name__}: {error}"
+                self._tally.restarts += 1
+                if self._clock() - began > HEALTHY_LIFE_S:
+                    faults = 0
+                delay = RESTART_BACKOFF.delay_s(faults)
+                faults += 1
+                _log.error(
+                    "a controller failed and starts again from scratch",
+                    controller=self.info.name,
+                    restarts=self._tally.restarts,
+                    restart_in_s=delay,
+                    exc_info=error,
+                )
+            await asyncio.sleep(delay)
+
+    async def _live(self) -> None:
+        controller, self._first = self._first or self._factory(), None
+        life = self._life = Life(
+            controller,
+            self._client,
+            self._note,
+            clock=self._clock,
+            max_in_flight=self._max_in_flight,
+            tally=self._tally,
+            check=self._check,
+        )
+        try:
+            await life.run([self._informers.get(watched) for watched in self.info.watches])
+        finally:
+            self._life = None
+            await life.close(DRAIN_S)

@@ -1,0 +1,174 @@
+"""Controllers without an API server of their own: against any cluster, one of several instances, or once.
+
+``Standalone`` runs them while this instance leads; ``reconcile_once`` runs them until nothing is left to do.  Both use
+the host that the embedded plane uses, over another client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sliceplane.controllers.election import ElectionConfig
+from sliceplane.kit.rng import Rng
+from sliceplane.kit.samples import Family
+from sliceplane.shell.hosting import ControllerHost
+from sliceplane.shell.hosting.client_metrics import leader_family
+from sliceplane.shell.hosting.election import Candidate
+from sliceplane.shell.hosting.embedded import Entry
+from sliceplane.shell.hosting.freshness import complaint, stuck
+from sliceplane.shell.hosting.host import HostStatus
+from sliceplane.shell.process.pages import Page
+from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.events import EventRecorder
+from sliceplane.shell.transport.fenced import FencedClient
+from sliceplane.shell.transport.preflight import check_readable
+from sliceplane.shell.transport.reflect import loop_clock
+
+#: a controller without work for so long has none: its own writes came back long ago
+IDLE_S = 5.0
+_LOOK_S = 0.05
+
+
+class Standalone:
+    """The controllers of this process.  Made inside a running loop; ``run`` once."""
+
+    def __init__(
+        self,
+        client: Client,
+        entries: tuple[Entry, ...],
+        election: ElectionConfig | None,
+        *,
+        election_client: Client | None = None,
+    ) -> None:
+        """*election_client*: where *client* keeps to a limit, one that does not: a Lease does not wait its turn."""
+        self._client = client
+        self._election = election
+        self._entries = entries
+        self._clock = loop_clock(time.time())
+        self._rng = Rng(int.from_bytes(os.urandom(8), "big"))
+        self._host: ControllerHost | None = None
+        #: for the election alone: the controllers' own lives and dies with their host
+        self._recorder = EventRecorder(client, clock=self._clock)
+        self._candidate = (
+            None
+            if election is None
+            else Candidate(
+                election_client or client, election, rng=self._rng.fork(), clock=self._clock, note=self._recorder.record
+            )
+        )
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        if self._candidate is None:
+            await self._work()
+            return
+        telling = asyncio.create_task(self._recorder.run(), name="event recorder of the election")
+        try:
+            await self._candidate.run(self._work)
+        finally:
+            await self._recorder.flush()
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+
+    async def wait_ready(self) -> str:
+        """Until the caches are filled, or until another instance is seen to lead; a line that says which."""
+        while True:
+            if self._host is not None and not complaint(self._host.status()):
+                return "leading"
+            if self._candidate is not None and not self._candidate.leading and self._candidate.holder:
+                return f"standby leader={self._candidate.holder}"
+            await asyncio.sleep(_LOOK_S)
+
+    async def _work(self) -> None:
+        candidate = self._candidate
+        client = self._client if candidate is None else FencedClient(self._client, lambda: candidate.leading)
+        host = self._host = make_host(client, self._entries, self._rng.fork(), self._clock)
+        host.start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._host = None
+            await host.close()
+
+    def pages(self) -> dict[str, Callable[[], Page]]:
+        """For ``shell.process.pages.serve_pages``: alive, and ready to work or to take over."""
+        return {"/healthz": self._live, "/livez": self._live, "/readyz": self._ready}
+
+    def samples(self) -> tuple[Family, ...]:
+        """The figures of the controllers while they work, and who leads."""
+        found = () if self._host is None else self._host.samples()
+        if self._election is None or self._candidate is None:
+            return found
+        return (*found, leader_family(self._election.name, self._candidate.leading))
+
+    def staleness_s(self) -> float:
+        """Of the stalest cache; ``math.inf`` while there is none."""
+        return math.inf if self._host is None else self._host.status().staleness_s
+
+    def _live(self) -> Page:
+        """Stale caches are somebody else's fault at first; a restart may help if they stay so."""
+        why = "" if self._host is None else stuck(self._host.status())
+        return Page(f"{why}\n".encode(), healthy=False) if why else Page(b"ok\n")
+
+    def _ready(self) -> Page:
+        if self._host is not None:
+            why = complaint(self._host.status())
+            return Page(f"{why}\n".encode(), healthy=False) if why else Page(b"ok: leading\n")
+        if self._candidate is not None and self._candidate.holder:
+            return Page(f"ok: standing by, {self._candidate.holder} leads\n".encode())
+        return Page(b"nobody is known to lead\n", healthy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OnceSummary:
+    """How ``reconcile_once`` went.  ``unfinished``: controllers that would try again, or never came to rest."""
+
+    seconds: float
+    status: HostStatus
+    unfinished: tuple[str, ...]
+
+
+async def reconcile_once(client: Client, entries: tuple[Entry, ...], *, timeout_s: float) -> OnceSummary:
+    """Run until every controller is at rest, or for *timeout_s*.  Raises ``CannotRead`` and ``Unreachable`` before."""
+    await check_readable(client, [watched for entry in entries for watched in entry.make().info.watches])
+    clock = loop_clock(time.time())
+    host = make_host(client, entries, Rng(int.from_bytes(os.urandom(8), "big")), clock)
+    began = clock()
+    host.start()
+    try:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            status, spent = host.status(), clock() - began
+            unfinished = _unfinished(status)
+            if not _busy(status) or spent >= timeout_s:
+                return OnceSummary(spent, status, unfinished)
+    finally:
+        await host.close()
+
+
+def make_host(client: Client, entries: tuple[Entry, ...], rng: Rng, clock: Callable[[], float]) -> ControllerHost:
+    host = ControllerHost(client, rng=rng, clock=clock)
+    for entry in entries:
+        host.add(entry.make, max_in_flight=entry.max_in_flight)
+    return host
+
+
+def _busy(status: HostStatus) -> bool:
+    return any(
+        not each.synced or each.backlog or each.in_flight or (each.due_s is not None and each.due_s < IDLE_S)
+        for each in status.controllers
+    )
+
+
+def _unfinished(status: HostStatus) -> tuple[str, ...]:
+    """At rest, a deadline is a retry only where something failed; others (an hourly resync) are no work."""
+    return tuple(
+        each.name
+        for each in status.controllers
+        if not each.synced or each.backlog or each.in_flight or (each.due_s is not None and each.tally.failed_jobs)
+    )

@@ -1,0 +1,108 @@
+"""A file with a node proxy's configuration: read, judged, and watched while the proxy runs.
+
+Upstream ends at every change of the file, to be started again by its supervisor.  So does this, but looks first: a
+file that could not be started with is complained of, and the proxy goes on with what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from sliceplane.api.gates import NEWEST, Release
+from sliceplane.proxy.configuration.reading import read
+from sliceplane.proxy.configuration.settings import Given, ProxySettings, document_of, settings_of
+from sliceplane.proxy.configuration.validation import MODES, errors_of, notes_on
+from sliceplane.shell.process.log import get_logger
+
+#: how often the file is looked at
+LOOK_PERIOD_S: Final = 5.0
+FILE_BYTES_MAX: Final = 1 << 20
+
+_log = get_logger("node-proxy")
+
+
+class ConfigError(Exception):
+    """The file cannot be used; ``str()`` has a line for each mistake, with its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A file that is good.  ``notes``: what to tell about it, sentences with their places."""
+
+    path: Path
+    raw: bytes
+    given: Given
+    notes: tuple[str, ...]
+
+
+def load_config(path: Path, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST) -> ConfigFile:
+    """Raises ``ConfigError``."""
+    raw = _bytes_of(path)
+    found = read(raw)
+    problems = found.problems or tuple(
+        found.at(error) for error in errors_of(found.given, modes=modes, release=release)
+    )
+    if problems:
+        raise ConfigError("\n".join(_placed(path, problem.line, problem.text) for problem in problems))
+    notes = [found.at(note) for note in notes_on(found.given)]
+    return ConfigFile(path, raw, found.given, tuple(_placed(path, note.line, note.text) for note in notes))
+
+
+def _placed(path: Path, line: int, text: str) -> str:
+    return f"{path}:{line}: {text}" if line else f"{path}: {text}"
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    if len(raw) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: is larger than {FILE_BYTES_MAX} bytes")
+    return raw
+
+
+def _meaning(config: ConfigFile) -> ProxySettings:
+    return settings_of(config.given, listen_by_default=True)
+
+
+async def changed(
+    config: ConfigFile, look: asyncio.Event, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST
+) -> None:
+    """Returns when the file means something else than *config*, and can be used.  *look* is set by whoever wants an
+    answer now (SIGHUP): then a file that is no good is complained of again."""
+    seen, told = config.raw, ""
+    while True:
+        try:
+            async with asyncio.timeout(LOOK_PERIOD_S):
+                await look.wait()
+        except TimeoutError:
+            pass
+        asked = look.is_set()
+        look.clear()
+        try:
+            raw = _bytes_of(config.path)
+            if raw == seen and not asked:
+                continue
+            seen = raw
+            if _meaning(load_config(config.path, modes=modes, release=release)) != _meaning(config):
+                return
+            told = ""
+        except ConfigError as error:
+            if asked or str(error) != told:
+                told = str(error)
+                _log.error("the configuration file is not used", problem=told.replace("\n", "; "))
+
+
+def written(path: Path, given: Given) -> None:
+    """Writes the whole configuration there, for ``load_config``.  Raises ``ConfigError``."""
+    import yaml
+
+    try:
+        path.write_text(yaml.safe_dump(document_of(given), sort_keys=True, default_flow_style=False))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error

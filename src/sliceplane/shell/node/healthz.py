@@ -1,0 +1,115 @@
+"""The node proxy's pages: is what the kernel has as new as what there is? (reference A11)
+
+``/healthz`` and ``/livez`` answer 200, or 503 with the ``reasons``, each a sentence: the kernel refused the last write,
+a change has been waiting for longer than twice the sync period, or the API server does not answer, so that nobody knows
+what we have missed.  The last is asked when the page is, so an answer is never older than about a second.  A proxy
+that cannot write rules is unhealthy even though its process is fine: everything else would keep a load balancer
+sending traffic to stale endpoints.
+
+``/healthz`` alone is 503, too, while the Node is about to go (``nodeEligible`` false): load balancers shall look
+elsewhere, but nobody shall restart the proxy for it.  For the same reason ``/livez`` stays 200 where all that is wrong
+is a right or an API that is missing (403, 404): its body says so.
+
+``warnings`` are what happened lately and is mended, such as rules that somebody else deleted; they turn nothing red.
+
+The metrics address has ``/metrics``, ``/proxyMode`` and a ``/healthz`` that says that the process lives.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from sliceplane.api.codec import encode
+from sliceplane.kit.times import format_micro_time
+from sliceplane.proxy.schedule import Freshness
+from sliceplane.shell.node.node_proxy import ProxyHealth
+from sliceplane.shell.node.samples import ProxySamples
+from sliceplane.shell.process.door import door
+from sliceplane.shell.process.pages import Page, PageMaker
+
+
+class Proxy(Protocol):
+    """What is needed of ``node_proxy.NodeProxy``."""
+
+    mode: str
+
+    @property
+    def samples(self) -> ProxySamples: ...
+
+    def health(self) -> ProxyHealth: ...
+
+    def unanswered(self) -> Awaitable[str]: ...
+
+    def refused(self) -> str: ...
+
+
+def health_document(health: ProxyHealth, now: float, unanswered: str = "") -> dict[str, Any]:
+    """The body: RFC 3339 times, ``null`` for what never happened; ages in seconds."""
+    reasons = [*health.reasons, *([unanswered] if unanswered else [])]
+    return {
+        "lastUpdated": _time(health.last_success),
+        "currentTime": format_micro_time(now),
+        "healthy": health.healthy and not unanswered,
+        "reasons": reasons,
+        "warnings": list(health.warnings),
+        "synced": health.synced,
+        "inputStalenessSeconds": _seconds(health.input_staleness_s),
+        "status": {family: _family(freshness, now, health.timeout_s) for family, freshness in health.families},
+    }
+
+
+def _family(freshness: Freshness, now: float, timeout_s: float) -> dict[str, Any]:
+    staleness_s = freshness.staleness_s(now)
+    return {
+        "lastUpdated": _time(freshness.last_success),
+        "healthy": not freshness.failures and staleness_s <= timeout_s,
+        "stalenessSeconds": round(staleness_s, 3),
+        "failures": freshness.failures,
+    }
+
+
+def _seconds(age_s: float | None) -> float | None:
+    """JSON has no infinity: what never was current has no age."""
+    return None if age_s is None or math.isinf(age_s) else round(age_s, 3)
+
+
+def _time(moment: float | None) -> str | None:
+    return None if moment is None else format_micro_time(moment)
+
+
+def health_pages(proxy: Proxy, clock: Callable[[], float] = time.time) -> dict[str, PageMaker]:
+    """For ``shell.process.pages.serve_pages``."""
+
+    async def page(name: str) -> Page:
+        unanswered = await proxy.unanswered()
+        found = proxy.health()
+        document = health_document(found, clock(), unanswered)
+        good = document["healthy"]
+        if name == "healthz":
+            document["nodeEligible"] = not found.node_leaving
+            good = good and not found.node_leaving
+        elif unanswered and unanswered == proxy.refused():
+            good = found.healthy
+        proxy.samples.on_health_asked(name, 200 if good else 503)
+        return Page(encode(document) + b"\n", good, "application/json")
+
+    return {"/healthz": lambda: page("healthz"), "/livez": lambda: page("livez")}
+
+
+def metrics_pages(proxy: Proxy) -> dict[str, PageMaker]:
+    """For ``shell.process.pages.serve_pages``, at the metrics address."""
+
+    def metrics() -> Page:
+        from sliceplane.shell.process.prometheus import Families, expose  # here: the first scrape loads the library
+
+        body, content_type = expose([Families([proxy.samples.families, door.families])])
+        return Page(body, content_type=content_type.decode())
+
+    return {
+        "/metrics": metrics,
+        "/healthz": lambda: Page(b"ok"),
+        "/proxyMode": lambda: Page(proxy.mode.encode()),
+    }

@@ -1,0 +1,193 @@
+"""The informers of a node proxy, and whether they can be believed.
+
+Most of them run from start to end.  Selections of EndpointSlices for the node's zone and region (``proxy.selections``)
+come and go with the node's labels: the new ones are listed whole before the old ones are let go, so that no endpoint is
+missing in between.
+
+**Is what we know still true?**  A watch that is silent may be a quiet cluster or a server that hangs: its kernel
+acknowledges for a process that stands still, and bookmarks come once a minute.  Only an answer tells.  So who asks
+after our health makes us ask the server, unless a watch has just brought something: at most every ``PROBE_VALID_S``,
+and for no longer than ``PROBE_TIMEOUT_S``.  What we say is at most a second old, nodes that nobody asks cost the server
+nothing, and nodes of a busy cluster hardly anything.  A watch that failed and was not opened again since is a reason by
+itself.  (That the connection of one watch died, while the server answers
+on others, is for TCP's keep-alive to find: ``client.http``.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from functools import partial
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import EndpointSlices, Nodes, Services
+from sliceplane.controllers.base import Watched
+from sliceplane.informer.changes import Change
+from sliceplane.kit.rng import Rng
+from sliceplane.shell.transport.base import Client, Unreachable
+from sliceplane.shell.transport.reflect import Informer
+
+PROBE_TIMEOUT_S = 0.6
+PROBE_VALID_S = 0.3
+
+#: of the selection that every node reads
+COMMON = ""
+
+Changes = tuple[Change[Object], ...]
+
+
+class _Selection:
+    def __init__(self, informer: Informer[Object], task: asyncio.Task[None]) -> None:
+        self.informer = informer
+        self.task = task
+
+
+class Inputs:
+    """Tells *on_changes* of every difference (with the selection that it was seen in), *on_synced* of every first list,
+    *on_dropped* of selections that are read no more."""
+
+    def __init__(
+        self,
+        client: Client,
+        watched: tuple[Watched, ...],
+        *,
+        clock: Callable[[], float],
+        rng: Rng,
+        on_changes: Callable[[str, Changes], None],
+        on_synced: Callable[[str], None],
+        on_dropped: Callable[[str], None],
+        api_timeout_s: float | None = None,
+    ) -> None:
+        """*api_timeout_s*: how long the server may take to answer when it is asked whether it does; 0: it is not
+        asked.  ``None`` is ``PROBE_TIMEOUT_S``."""
+        self._api_timeout_s = PROBE_TIMEOUT_S if api_timeout_s is None else api_timeout_s
+        self._client = client
+        self._clock = clock
+        self._rng = rng
+        self._on_changes = on_changes
+        self._on_synced = on_synced
+        self._on_dropped = on_dropped
+        self._informers = tuple(self._informer(each) for each in watched)
+        self._node_name = next((each.field_selector for each in watched if each.resource is Nodes), "")
+        self._selections: dict[str, _Selection] = {}
+        self._wanted: tuple[str, ...] = ()
+        self._complete = asyncio.Event()
+        self._complete.set()
+        self._group: asyncio.TaskGroup | None = None
+        self._probe: asyncio.Task[str] | None = None
+        self._probed_at = 0.0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                for informer in self._informers:
+                    key = informer.resource.key
+                    informer.add_handler(partial(self._on_changes, COMMON), partial(self._on_synced, key))
+                    self._group.create_task(informer.run(), name=f"informer {key}")
+                for selector in self._wanted:
+                    self._start(selector)
+        finally:
+            if self._probe is not None:
+                self._probe.cancel()
+                await asyncio.gather(self._probe, return_exceptions=True)
+
+    def aim(self, selectors: tuple[str, ...]) -> None:
+        """Read these selections of EndpointSlices besides the common one, and no others."""
+        self._wanted = selectors
+        for selector in selectors:
+            if selector not in self._selections and self._group is not None:
+                self._start(selector)
+        self._settle()
+
+    def add(self, watched: Watched, selection: str, on_synced: Callable[[], None]) -> None:
+        """Read this, too, from now on to the end; *on_synced* when it was listed.  Its changes come as of *selection*.
+
+        What is said of our health does not depend on it.
+        """
+        assert self._group is not None, "nothing runs yet"
+        informer = self._informer(watched)
+        informer.add_handler(partial(self._on_changes, selection), on_synced)
+        self._group.create_task(informer.run(), name=f"informer {watched.resource.key} {selection}")
+
+    async def complete(self) -> None:
+        """Returns when every selection that is wanted was listed."""
+        await self._complete.wait()
+
+    def service(self, key: str) -> Object | None:
+        """The Service ``namespace/name`` as it was last seen."""
+        found = [informer.cache.get(key) for informer in self._informers if informer.resource is Services]
+        return found[0] if found else None
+
+    def staleness_s(self) -> float | None:
+        """How long ago the oldest of the caches was last known to be current; ``None``: nothing is followed."""
+        selected = [each.informer for each in self._selections.values()]
+        return max((informer.staleness() for informer in (*self._informers, *selected)), default=None)
+
+    def _lost(self) -> str:
+        """Which of our watches are none at the moment, although the server answers others."""
+        return "; ".join(f"{each.resource.plural} are not watched: {each.lost}" for each in self._losers())
+
+    def _losers(self) -> list[Informer[Object]]:
+        selected = [each.informer for each in self._selections.values()]
+        return [each for each in (*self._informers, *selected) if each.lost]
+
+    def refused(self) -> str:
+        """``unanswered``, if it is the server that refuses all that is lost; "" otherwise."""
+        return self._lost() if all(each.refused for each in self._losers()) else ""
+
+    def _heard_s(self) -> float:
+        """How long ago any watch brought something."""
+        selected = [each.informer for each in self._selections.values()]
+        watching = [each for each in (*self._informers, *selected) if not each.absent]
+        return min((informer.staleness() for informer in watching), default=math.inf)
+
+    async def unanswered(self) -> str:
+        """Why the server cannot be believed to have told us everything; "" if it answers."""
+        if not self._api_timeout_s or (self._heard_s() <= PROBE_VALID_S and not self._lost()):
+            return ""
+        if self._probe is None or (self._probe.done() and self._clock() - self._probed_at > PROBE_VALID_S):
+            self._probed_at = self._clock()
+            self._probe = asyncio.create_task(self._ask(), name="node-proxy-probe")
+        return await asyncio.shield(self._probe) or self._lost()
+
+    async def _ask(self) -> str:
+        try:
+            async with asyncio.timeout(self._api_timeout_s):
+                await self._client.list(Nodes, field_selector=self._node_name, resource_version="0", limit=1)
+        except TimeoutError:
+            return f"the API server did not answer within {self._api_timeout_s:g} s"
+        except Unreachable as error:
+            return f"the API server cannot be reached: {error}"
+        except StatusError as error:
+            return f"the API server answers {error.code}: {error}" if error.code >= 500 else ""
+        return ""
+
+    def _informer(self, watched: Watched) -> Informer[Object]:
+        return Informer(
+            self._client,
+            watched.resource,
+            clock=self._clock,
+            rng=self._rng.fork(),
+            label_selector=watched.label_selector,
+            field_selector=watched.field_selector,
+        )
+
+    def _start(self, selector: str) -> None:
+        assert self._group is not None, "nothing runs yet"
+        informer = self._informer(Watched(EndpointSlices, label_selector=selector))
+        informer.add_handler(partial(self._on_changes, selector), self._settle)
+        task = self._group.create_task(informer.run(), name=f"informer {EndpointSlices.key} {selector}")
+        self._selections[selector] = _Selection(informer, task)
+
+    def _settle(self) -> None:
+        """Lets go what is not wanted any more, once all that is wanted is there."""
+        if not all(name in self._selections and self._selections[name].informer.synced for name in self._wanted):
+            self._complete.clear()
+            return
+        self._complete.set()
+        for selector in [name for name in self._selections if name not in self._wanted]:
+            self._selections.pop(selector).task.cancel()
+            self._on_dropped(selector)

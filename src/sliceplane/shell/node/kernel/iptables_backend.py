@@ -1,0 +1,128 @@
+"""iptables as a back end of the node proxy: ``iptables.plane`` over the programs of the package iptables.
+
+Either flavour will do, legacy or nf_tables: the programs under their plain names are what the host uses.  A change
+asks the kernel nothing; a whole write lists our two tables first, to see which jumps are missing and which chains are
+too many (``iptables.found``).
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from sliceplane.iptables.found import Found, parse_saved, removal
+from sliceplane.iptables.layout import CANARY_RULE, TABLES
+from sliceplane.iptables.names import CANARY
+from sliceplane.iptables.plane import FamilyPlane
+from sliceplane.iptables.table import Transaction
+from sliceplane.iptables.text import comment, one_in, remember, remembered
+from sliceplane.kit.ip import Family
+from sliceplane.proxy.plane import PlaneConfig
+from sliceplane.shell.node.kernel.backend import KernelError
+from sliceplane.shell.node.kernel.program import KernelProgram, parse_version
+
+#: the oldest whose ``iptables-restore`` waits for the lock, and that has ``MASQUERADE --random-fully``
+VERSION_MIN: Final = (1, 6, 2)
+TIMEOUT_S: Final = 60.0
+#: a restore has so much longer, for each line; the nf_tables flavour was seen to take 0.4 ms on a busy machine
+LINE_TIMEOUT_S: Final = 0.005
+#: how long another program may hold the lock of the legacy flavour
+LOCK_WAIT_S: Final = 5
+
+Flavour = Literal["", "nft", "legacy"]
+
+_PROGRAM: dict[Family, str] = {"IPv4": "iptables", "IPv6": "ip6tables"}
+_ADDRESS: dict[Family, str] = {"IPv4": "192.0.2.1:1", "IPv6": "[2001:db8::1]:1"}
+
+
+class IptablesError(KernelError):
+    """A program of iptables could not do it."""
+
+
+class Iptables:
+    """A ``backend.Backend``.  *flavour* "": what the host calls iptables."""
+
+    mode: Literal["iptables"] = "iptables"
+
+    def __init__(self, *, netns: str = "", flavour: Flavour = "", timeout_s: float = TIMEOUT_S) -> None:
+        self._flavour = f"-{flavour}" if flavour else ""
+        self._programs = KernelProgram(
+            netns=netns, timeout_s=timeout_s, package="iptables", rules="iptables", error=IptablesError
+        )
+        self.ways = {"iptables-restore": 0}
+
+    def plane(self, family: Family, config: PlaneConfig) -> FamilyPlane:
+        return FamilyPlane(family, config)
+
+    async def probe(self) -> None:
+        answer = await self._run("IPv4", "", "--version")
+        version = parse_version(answer)
+        if version is None or version < VERSION_MIN:
+            wanted = ".".join(map(str, VERSION_MIN))
+            raise IptablesError(
+                "version", f"iptables {wanted} or newer is needed, this is {answer.strip() or 'unknown'}"
+            )
+        await self._restore("IPv4", _probe_text("IPv4"), "--test")
+
+    async def take(self, plane: FamilyPlane, now: float) -> Transaction | None:
+        return plane.take_transaction(now)
+
+    async def write(self, plane: FamilyPlane, transaction: Transaction) -> None:
+        if transaction.full:
+            await self._restore(plane.family, transaction.render(await self.found(plane.family)))
+        else:
+            await self._restore(plane.family, transaction.render())
+        self.ways["iptables-restore"] += 1
+
+    async def holds(self, plane: FamilyPlane) -> bool:
+        for table in TABLES:
+            arguments = ("-w", str(LOCK_WAIT_S), "-t", table, "-C", CANARY, *CANARY_RULE.split())
+            program = _PROGRAM[plane.family] + self._flavour
+            # 1: no such rule or chain; some versions say 2 or 3 where there is no chain
+            _, code = await self._programs.run_for_code(program, *arguments, codes=(0, 1, 2, 3))
+            if code:
+                return False
+        return True
+
+    def disturbed(self) -> bool:
+        return False  # nothing tells, short of listing them
+
+    async def found(self, family: Family) -> Found:
+        """What is ours, or was a kube-proxy's.  Raises ``IptablesError``."""
+        listed = [await self._run(family, "-save", "-t", table) for table in TABLES]
+        return parse_saved("".join(listed))
+
+    async def is_ours(self, family: Family) -> bool:
+        """Whether this program wrote the rules of Services that there are, and not a kube-proxy.  Raises
+        ``IptablesError``."""
+        return any(name == CANARY for _, name in (await self.found(family)).chains)
+
+    async def remove(self, families: tuple[Family, ...]) -> None:
+        for family in families:
+            text = removal(await self.found(family))
+            if text:
+                await self._restore(family, text)
+
+    async def _restore(self, family: Family, text: str, *options: str) -> None:
+        longer_s = text.count("\n") * LINE_TIMEOUT_S
+        await self._run(
+            family, "-restore", "--noflush", "-w", str(LOCK_WAIT_S), *options, stdin=text, longer_s=longer_s
+        )
+
+    async def _run(self, family: Family, suffix: str, *arguments: str, stdin: str = "", longer_s: float = 0.0) -> str:
+        program = _PROGRAM[family] + self._flavour + suffix
+        return await self._programs.run(program, *arguments, stdin=stdin, longer_s=longer_s)
+
+
+def _probe_text(family: Family) -> str:
+    """Every match and target that the rules have, in small."""
+    chain = "SLICEPLANE-PROBE"
+    rules = (
+        f"-p tcp {remember(chain, family)} -j DNAT --to-destination {_ADDRESS[family]}",
+        f"{comment('probe')} {remembered(chain, family, 10)} -j RETURN",
+        f"{one_in(2)} -j RETURN",
+        "-m addrtype --dst-type LOCAL -j RETURN",
+        "-m mark ! --mark 0x4000/0x4000 -j MARK --set-xmark 0x4000/0x4000",
+        "-j MASQUERADE --random-fully",
+    )
+    lines = "".join(f"-A {chain} {rule}\n" for rule in rules)
+    return f"*nat\n:{chain} - [0:0]\n{lines}COMMIT\n"

@@ -1,0 +1,85 @@
+"""nftables as a back end of the node proxy: ``nft.plane`` over ``nft_runner``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Literal, Protocol
+
+from sliceplane.kit.ip import Family
+from sliceplane.nft.names import TABLE
+from sliceplane.nft.objects import Memory, TableRef, Transaction, deletion
+from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane
+from sliceplane.nft.replacement import PAUSE_S, steps
+from sliceplane.proxy.plane import PlaneConfig
+from sliceplane.shell.node.kernel.backend import KernelError
+from sliceplane.shell.process.log import get_logger
+
+_log = get_logger("node-proxy")
+
+
+class Runner(Protocol):
+    """What is needed of ``nft_runner.NftRunner``; every call may raise ``KernelError``."""
+
+    async def run(self, text: str) -> None: ...
+
+    async def write(self, transaction: Transaction) -> bool: ...
+
+    async def tables(self) -> frozenset[TableRef]: ...
+
+    def disturbed(self) -> bool: ...
+
+    async def memory(self, table: TableRef) -> Memory: ...
+
+    async def probe(self) -> tuple[int, ...]: ...
+
+
+class Nftables:
+    """A ``backend.Backend``.  *table*: the name of the table in both families."""
+
+    mode: Literal["nftables"] = "nftables"
+
+    def __init__(self, runner: Runner, *, table: str = TABLE, writer: str = "") -> None:
+        """*writer*: a word that no other process has which might write this table; "": a random one."""
+        self._runner = runner
+        self._table = table
+        self._writer = writer or os.urandom(8).hex()
+        self.ways = {"netlink": 0, "nft": 0}
+
+    def plane(self, family: Family, config: PlaneConfig) -> FamilyPlane:
+        return FamilyPlane(family, config, self._table, self._writer)
+
+    async def probe(self) -> None:
+        await self._runner.probe()
+
+    async def take(self, plane: FamilyPlane, now: float) -> Transaction | None:
+        return plane.take_transaction(now, await self._memory(plane) if plane.wants_memory else None)
+
+    async def write(self, plane: FamilyPlane, transaction: Transaction) -> None:
+        first, *rest = steps(transaction)
+        await self._write(first)
+        for step in rest:
+            await asyncio.sleep(PAUSE_S)
+            await self._write(step)
+
+    async def holds(self, plane: FamilyPlane) -> bool:
+        return plane.table in await self._runner.tables()
+
+    def disturbed(self) -> bool:
+        return self._runner.disturbed()
+
+    async def remove(self, families: tuple[Family, ...]) -> None:
+        tables = (TableRef(NFT_FAMILIES[family], self._table) for family in families)
+        await self._runner.run("".join(deletion(table).render() for table in tables))
+
+    async def _write(self, step: Transaction) -> None:
+        by_messages = await self._runner.write(step)
+        self.ways["netlink" if by_messages else "nft"] += 1
+
+    async def _memory(self, plane: FamilyPlane) -> Memory:
+        """Which client is where, so that a new table leaves it there; nothing if nobody can tell."""
+        try:
+            return await self._runner.memory(plane.table)
+        except KernelError as error:
+            _log.warning("session affinity is forgotten", family=plane.family, error=str(error))
+            return {}

@@ -1,0 +1,170 @@
+"""Writes transactions by netlink messages, as long as that works; where it does not, ``nft`` is to do it.
+
+The kernel works on a batch while it is sent: when ``sendto`` returns all is done or nothing, and the answers are there
+to be read.  So nobody waits here for longer than the kernel works; that happens in a thread, as it may be a while.
+
+**When the program does it.**  Never wrong, only slower: a transaction that ``nft.netlink`` cannot say, a socket that
+cannot be had, a batch too large for it.  After a refusal that the presence of another writer does not explain, the next
+write of the table, which is a full one, is the program's too: should the kernel and we ever disagree on what a message
+means, nft's word counts.  After ``REFUSALS_MAX`` of them without a success in between all is the program's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import threading
+import weakref
+
+from sliceplane.nft.netlink.answers import Answer, parse_answers
+from sliceplane.nft.netlink.attributes import Inexpressible
+from sliceplane.nft.netlink.batch import Batch, encode
+from sliceplane.nft.objects import FlushChain, TableRef, Transaction
+from sliceplane.shell.node.kernel.nft_error import TABLE_OF_ANOTHER, NftError
+from sliceplane.shell.node.kernel.nft_socket import namespace_of, netfilter_socket
+from sliceplane.shell.process import descriptors
+from sliceplane.shell.process.log import get_logger
+
+REFUSALS_MAX = 5
+
+_SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
+_SO_SNDBUFFORCE = 32
+#: the kernel wants more room than a message has bytes
+_SEND_SLACK_BYTES = 4096
+_RECEIVE_BYTES = 1 << 16
+_COMMAND_LENGTH_MAX = 200
+
+_log = get_logger("node-proxy")
+
+
+class Messages:
+    """For one network namespace (``netns``: a name under /run/netns; "" is our own).  Calls may run side by side."""
+
+    def __init__(self, netns: str = "") -> None:
+        self._channel = Channel(netns)
+        #: tables whose next write is the program's
+        self._detours: set[TableRef] = set()
+        self._refusals = 0
+        self._told: set[str] = set()
+
+    async def write(self, transaction: Transaction) -> bool:
+        """Whether the kernel took it; false if ``nft`` has to do it.  Raises ``NftError``: refused, or nobody knows."""
+        table = transaction.table
+        if self._refusals >= REFUSALS_MAX:
+            return False
+        if table in self._detours:
+            self._detours.discard(table)
+            return False
+        void = threading.Event()
+        try:
+            last, answers = await asyncio.to_thread(self._send, transaction, void)
+        except RuntimeError as error:
+            # No thread could be started; the pool may still do it once there is one.
+            void.set()
+            self._tell("nft writes what could not be written by netlink messages", error)
+            return False
+        except (Inexpressible, OSError) as error:
+            descriptors.tell(error, "netlink socket")
+            self._tell("nft writes what could not be written by netlink messages", error)
+            return False
+        refusal = next((answer for answer in answers if answer.errno), None)
+        if refusal is None:
+            if not any(answer.sequence == last for answer in answers):
+                raise NftError("timeout", "the kernel did not say whether it took the rules")
+            self._refusals = 0
+            return True
+        if refusal.errno == errno.EPERM and not refusal.sequence:
+            self._tell("nft writes the rules", PermissionError(errno.EPERM, "netlink messages are not allowed"))
+            return False
+        why = explain(transaction, refusal)
+        if str(why) != TABLE_OF_ANOTHER:
+            self._refusals += 1
+            self._detours.add(table)
+        raise why
+
+    def _send(self, transaction: Transaction, void: threading.Event) -> tuple[int, tuple[Answer, ...]]:
+        if void.is_set():
+            return 0, ()  # somebody else wrote it meanwhile
+        batch = encode(transaction)
+        return batch.last, self._channel.send(batch)
+
+    def _tell(self, what: str, error: Exception) -> None:
+        """Each kind of reason once."""
+        kind = f"{type(error).__name__} {getattr(error, 'errno', '')}"
+        if kind not in self._told:
+            self._told.add(kind)
+            _log.warning(what, error=str(error))
+
+
+class Channel:
+    """A socket that stays open: the kernel waits until nobody uses what was removed before it closes one."""
+
+    def __init__(self, netns: str = "") -> None:
+        self._netns = netns
+        self._lock = threading.Lock()
+        self._sock: socket.socket | None = None
+        self._namespace: tuple[int, int] | None = None
+
+    def send(self, batch: Batch) -> tuple[Answer, ...]:
+        """What the kernel answers; nothing, if nobody knows what became of the batch.
+
+        Raises ``OSError`` if it was not sent: there is no such socket, it may not be used, the batch is too large.
+        """
+        with self._lock:
+            sock = self._open()
+            _make_room(sock, len(batch.data) + _SEND_SLACK_BYTES)
+            sock.sendto(batch.data, (0, 0))
+            return _answers(sock)
+
+    def _open(self) -> socket.socket:
+        """A namespace of the same name may be another one by now."""
+        namespace = namespace_of(self._netns)
+        if self._sock is None or namespace != self._namespace:
+            if self._sock is not None:
+                self._sock.close()
+            self._sock = sock = netfilter_socket(self._netns)
+            self._namespace = namespace
+            weakref.finalize(self, sock.close)
+            for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):  # refusals are short, and say why
+                try:
+                    sock.setsockopt(_SOL_NETLINK, option, 1)
+                except OSError:  # a kernel before 4.3 or 4.12: they are longer, or say less
+                    continue
+        return self._sock
+
+
+def explain(transaction: Transaction, refusal: Answer) -> NftError:
+    """The kernel's answer as a sentence."""
+    if not 0 < refusal.sequence <= len(transaction.commands):
+        return NftError("rejected", f"the kernel refused the transaction: {os.strerror(refusal.errno)}")
+    command = transaction.commands[refusal.sequence - 1]
+    if isinstance(command, FlushChain) and command.name.startswith("writer-") and refusal.errno == errno.ENOENT:
+        return NftError("rejected", TABLE_OF_ANOTHER)
+    line = command.render(transaction.table)
+    if len(line) > _COMMAND_LENGTH_MAX:
+        line = line[:_COMMAND_LENGTH_MAX] + "..."
+    why = os.strerror(refusal.errno) + (f" ({refusal.text})" if refusal.text else "")
+    return NftError("rejected", f"the kernel refused the transaction: {line}: {why}")
+
+
+def _make_room(sock: socket.socket, size: int) -> None:
+    if size <= sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF):
+        return
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, size)
+    except OSError:  # not root of the host: up to net.core.wmem_max
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+
+
+def _answers(sock: socket.socket) -> tuple[Answer, ...]:
+    found: list[Answer] = []
+    while True:
+        try:
+            found.extend(parse_answers(sock.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)))
+        except BlockingIOError:
+            return tuple(found)
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:  # more refusals than the socket holds: the first ones tell enough
+                return tuple(found)

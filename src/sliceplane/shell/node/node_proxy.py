@@ -1,0 +1,491 @@
+"""The node proxy's shell: informers feed the planes, the planes' transactions go to the kernel through a ``backend``.
+
+One task for each IP family, so that a slow or refused transaction of one does not hold the other.  Events are
+taken synchronously as the informers report them (``on_change``) and only mark; the family's task then writes
+whatever is marked.  So a burst is one transaction, and while one runs the next is collected.
+
+**Gate.**  Nothing is written before Services and EndpointSlices were listed.  The node's own zone decides which
+endpoints to use, so its Node is waited for as well (and the ranges of cluster IPs with it), but not for long: a node
+that is not registered gets rules too.
+
+**After a write** comes what follows from it (``proxy_consequences``): health ports, figures, UDP flows.
+
+**Others.**  The kernel is never listed on the way of a change; that our tables are still there is looked at now and
+then, and at once when a transaction was refused.  Each is written anew every ``WHOLE_TABLE_PERIOD_S``, and every
+``SUSPECT_PERIOD_S`` if somebody else changed nftables' rules meanwhile (whose, the kernel does not say): so what
+others deleted or changed in it comes back although nothing happens to Services.
+
+**Exit** leaves the rules: traffic goes on while the proxy is upgraded.  ``cleanup`` takes them away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from sliceplane.api.core import Endpoints, Node, Service, ServiceCIDR
+from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME, EndpointSlice
+from sliceplane.api.gates import ENDPOINT_SLICE_SUBSETTING, Gates
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, ServiceCIDRs, Services
+from sliceplane.controllers.base import EventNote, Watched
+from sliceplane.informer.changes import Change
+from sliceplane.kit.ip import Family
+from sliceplane.kit.rng import Rng
+from sliceplane.proxy.damage import Damage
+from sliceplane.proxy.endpoints import differences
+from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.plane import Plane, PlaneConfig
+from sliceplane.proxy.progress import Progress
+from sliceplane.proxy.schedule import Freshness
+from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
+from sliceplane.proxy.surroundings import PRIMARY, RulesConfig
+from sliceplane.shell.node.claims import ALL_NODES, ProxyClaims
+from sliceplane.shell.node.consequences import Consequences, FlowForgetter
+from sliceplane.shell.node.inputs import COMMON, Changes, Inputs
+from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError
+from sliceplane.shell.node.kernel.netns import Listen, listening_in
+from sliceplane.shell.node.samples import ProxySamples
+from sliceplane.shell.node.service_health import FAILED
+from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.events import EventRecorder
+
+#: how long the first write waits for the Node once Services and EndpointSlices are there
+NODE_GRACE_S = 1.0
+#: a change that the kernel does not have after so long makes us unhealthy (reference A11: 2 x syncPeriod)
+HEALTH_TIMEOUT_S = 60.0
+
+#: how often it is looked whether our tables are there, and which addresses the host has
+LOOK_PERIOD_S = 30.0
+#: after so long a table is written anew, whatever it is thought to hold (as upstream, reference A10)
+WHOLE_TABLE_PERIOD_S = 3600.0
+#: the same while somebody else changes rules, ours perhaps
+SUSPECT_PERIOD_S = 300.0
+
+FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
+#: set by the autoscaler on a Node that it is about to delete
+TAINT_TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"
+
+_log = get_logger("node-proxy")
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyHealth:
+    """For /healthz and metrics.  ``healthy``: the kernel took the last write of every family, and nothing has been
+    waiting for longer than ``timeout_s``; if not, ``reasons`` say why, one sentence each.
+
+    ``input_staleness_s`` is how long ago the oldest of our caches was last known to be current (``None``: nobody
+    says).  It is told but does not count here: while the API server is away, the rules of before are the best there
+    are.  ``NodeProxy.unanswered`` is for those who want to know.
+    """
+
+    healthy: bool
+    synced: bool
+    families: tuple[tuple[Family, Freshness], ...]
+    input_staleness_s: float | None = None
+    reasons: tuple[str, ...] = ()
+    #: a load balancer should send no new connections here: the Node is going
+    node_leaving: bool = False
+    #: twice the period at which rules are looked at (reference A11)
+    timeout_s: float = HEALTH_TIMEOUT_S
+    #: what happened lately that somebody should look into, though all is well
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def last_success(self) -> float | None:
+        """When the family that wrote last did so."""
+        times = [freshness.last_success for _, freshness in self.families if freshness.last_success is not None]
+        return max(times, default=None)
+
+
+def watches(node_name: str, gates: Gates) -> tuple[Watched, ...]:
+    """What a node proxy watches from start to end (reference A1): the server filters out what is not its business."""
+    return (
+        Watched(Services, label_selector=f"!{LABEL_SERVICE_PROXY_NAME}", field_selector="spec.clusterIP!=None"),
+        Watched(EndpointSlices, label_selector=common_selector(gates))
+        if reads_slices(gates)
+        else Watched(EndpointsObjects, label_selector=f"!{LABEL_HEADLESS}"),
+        Watched(Nodes, field_selector=f"metadata.name={node_name}"),
+        Watched(ServiceCIDRs),
+    )
+
+
+async def _no_addresses() -> tuple[str, ...] | None:
+    return ()
+
+
+class NodeProxy:
+    """Feed it with ``on_change`` and ``on_synced`` from one event loop; ``run`` does the rest until it is
+    cancelled."""
+
+    def __init__(
+        self,
+        node_name: str,
+        backend: AnyBackend,
+        *,
+        families: tuple[Family, ...] = FAMILIES,
+        min_period_s: float = 0.0,
+        sync_period_s: float | None = None,
+        rules: RulesConfig | None = None,
+        gates: Gates | None = None,
+        flows: FlowForgetter | None = None,
+        host_addresses: Callable[[], Awaitable[tuple[str, ...] | None]] = _no_addresses,
+        listen: Listen = listening_in(""),  # noqa: B008  # a function without state
+        api_timeout_s: float | None = None,
+        own_ports: tuple[int, ...] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """*flows*: who forgets stale UDP flows (``None``: nobody).  *host_addresses*: what the host's interfaces have,
+        asked only where flags name node ports by networks.  *listen* opens the sockets of health check node ports.
+        *sync_period_s*: ``None`` is ``LOOK_PERIOD_S``; *api_timeout_s*: see ``Inputs``.
+        *own_ports*: of our pages; no Service gets them as node ports."""
+        self._gates = gates or Gates()
+        self._rules = rules or RulesConfig()
+        config = PlaneConfig(node_name, min_period_s, self._rules, since=clock(), own_ports=own_ports)
+        self.watches = watches(node_name, self._gates)
+        self.samples = ProxySamples(backend.mode, backend.ways)
+        self._endpoints_key = self.watches[1].resource.key
+        #: for ``proxy_report``
+        self.progress = Progress(node_name, families)
+        self._backend = backend
+        self.mode: str = backend.mode
+        self._host_addresses = host_addresses
+        self._sync_period_s = sync_period_s
+        self._health_timeout_s = HEALTH_TIMEOUT_S if sync_period_s is None else 2 * sync_period_s
+        self._api_timeout_s = api_timeout_s
+        self._clock = clock
+        self._planes: tuple[Plane, ...] = tuple(backend.plane(family, config) for family in families)
+        self._wake = {plane.family: asyncio.Event() for plane in self._planes}
+        self._missing = {watched.resource.key for watched in self.watches}
+        self._gate = asyncio.Event()  # Services and EndpointSlices are there
+        self._node = asyncio.Event()  # and what is waited for only so long
+        self._node_seen: Node | None = None
+        self._union = Union() if self._gates.enabled(ENDPOINT_SLICE_SUBSETTING) else None
+        self._doubt = asyncio.Event()
+        #: families whose tables somebody may have changed since they were written
+        self._suspects: set[Family] = set()
+        self._damage = Damage()
+        self._written = {plane.family: asyncio.Event() for plane in self._planes}
+        self._refusals: dict[Family, str] = {}
+        self._consequences = {
+            plane.family: Consequences(
+                plane,
+                self.samples,
+                flows,
+                healthy=self._rules_are_good,
+                on_port_failed=self._on_port_failed,
+                listen=listen,
+                clock=clock,
+            )
+            for plane in self._planes
+        }
+        self._claims = ProxyClaims(self._planes, clock=clock, wake=self._wake_all)
+        self._inputs: Inputs | None = None
+        self._events: EventRecorder | None = None
+        self._node_name = node_name
+
+    @property
+    def reads_slices(self) -> bool:
+        """EndpointSlices and not Endpoints; then ``progress`` means something."""
+        return self._endpoints_key == EndpointSlices.key
+
+    def on_change(self, change: Change[Object], selection: str = COMMON) -> None:
+        """One difference that an informer found, of any of ``watches`` or of another *selection* of slices."""
+        now = self._clock()
+        if selection == ALL_NODES:
+            self._claims.on_node(change)
+            self._wake_all()
+            return
+        self.progress.on_object(change.object)
+        match change.old, change.new:
+            case (Service() | None as old, Service() | None as new):
+                self.samples.on_service_change()
+                for plane in self._planes:
+                    plane.on_service(old, new, now)
+                self._claims.look()
+            case (EndpointSlice() | None as old_slice, EndpointSlice() | None as new_slice):
+                if self._union is not None:
+                    difference = self._union.on_change(selection, old_slice, new_slice)
+                    if difference is None:
+                        return
+                    old_slice, new_slice = difference
+                self._on_slice(old_slice, new_slice, now)
+            case (Endpoints() | None as old_endpoints, Endpoints() | None as new_endpoints):
+                for before, after in differences(old_endpoints, new_endpoints):
+                    self._on_slice(before, after, now)
+            case (Node() | None, Node() | None as node):
+                self._on_node(node, now)
+            case (ServiceCIDR() | None as old_range, ServiceCIDR() | None as new_range):
+                subject = new_range or old_range
+                assert subject is not None, "an event has an old or a new object"
+                for plane in self._planes:
+                    plane.on_service_cidr(subject.metadata.name, new_range, now)
+            case _:
+                raise AssertionError(f"a change of {change.resource}, which is not watched")
+        self._wake_all()
+
+    def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None, now: float) -> None:
+        self.samples.on_endpoint_change()
+        for plane in self._planes:
+            plane.on_slice(old, new, now)
+
+    def _on_node(self, node: Node | None, now: float) -> None:
+        for plane in self._planes:
+            plane.on_node(node, now)
+        if node is not None:
+            self._node_seen = node
+            if self._inputs is not None:
+                self._inputs.aim(own_selectors(self._gates, node))
+
+    def _on_dropped(self, selection: str) -> None:
+        assert self._union is not None, "selections are for the gate alone"
+        for difference in self._union.drop(selection):
+            self._on_slice(*difference, self._clock())
+        self._wake_all()
+
+    def on_synced(self, resource: str) -> None:
+        """The first list of *resource* (``Resource.key``) was delivered."""
+        self._missing.discard(resource)
+        if resource == Nodes.key and self._node_seen is None:
+            # A slip in --hostname-override would be seen by nobody: rules are written, as for a node without a zone.
+            _log.warning(
+                "there is no Node of this name: no zone, no hints, no addresses of its own", node=self._node_name
+            )
+        if not self._missing & {Nodes.key, ServiceCIDRs.key}:
+            self._node.set()
+        if not self._missing & {Services.key, self._endpoints_key}:
+            self._gate.set()
+
+    async def follow(self, client: Client, rng: Rng) -> None:
+        """Runs informers over *client* and ``run``, until cancelled; the rules stay.  Call it once."""
+        assert self._inputs is None, "this proxy follows a server already"
+        self._inputs = Inputs(
+            client,
+            self.watches,
+            clock=self._clock,
+            rng=rng,
+            on_changes=self._on_changes,
+            on_synced=self.on_synced,
+            on_dropped=self._on_dropped,
+            api_timeout_s=self._api_timeout_s,
+        )
+        self._claims.follow(self._inputs, client)
+        self._events = EventRecorder(client, clock=self._clock, instance=self._node_name)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._events.run(), name="node-proxy-events")
+            group.create_task(self.run(), name="node-proxy")
+            group.create_task(self._inputs.run(), name="node-proxy-inputs")
+
+    def _on_changes(self, selection: str, changes: Changes) -> None:
+        for change in changes:
+            self.on_change(change, selection)
+
+    async def run(self) -> None:
+        """Writes rules until cancelled; the rules stay."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._open_gate(), name="node-proxy-gate")
+                group.create_task(self._look_around(), name="node-proxy-tables")
+                for plane in self._planes:
+                    group.create_task(self._write(plane), name=f"node-proxy-{plane.family}")
+                    group.create_task(self._consequences[plane.family].run(), name=f"node-proxy-{plane.family}-flows")
+        finally:
+            for consequences in self._consequences.values():
+                await consequences.close()
+
+    async def wait_ready(self) -> None:
+        """Returns when every family has been written once."""
+        for written in self._written.values():
+            await written.wait()
+
+    def health(self) -> ProxyHealth:
+        now = self._clock()
+        families = tuple((plane.family, plane.freshness) for plane in self._planes)
+        reasons = []
+        for family, freshness in families:
+            waiting = freshness.staleness_s(now)
+            if freshness.failures:
+                reasons.append(f"{family} rules are not written: {self._refusals[family]}")
+            elif waiting > self._health_timeout_s:
+                reasons.append(f"a change has been waiting for its {family} rules for {waiting:.0f} s")
+        age = self._inputs.staleness_s() if self._inputs is not None else None
+        leaving = self._is_node_leaving()
+        told = (tuple(reasons), leaving, self._health_timeout_s, self._damage.warnings(now))
+        return ProxyHealth(not reasons, self._gate.is_set(), families, age, *told)
+
+    async def unanswered(self) -> str:
+        """Why what we know may be old: a sentence; "" if the API server answers.  Takes up to *api_timeout_s*."""
+        return "" if self._inputs is None else await self._inputs.unanswered()
+
+    def refused(self) -> str:
+        """What ``unanswered`` says where the reason is a right or an API that is missing; "" otherwise."""
+        return "" if self._inputs is None else self._inputs.refused()
+
+    def _on_port_failed(self, key: ServiceKey, why: str) -> None:
+        """Tells the owner of the Service, where somebody looks for it."""
+        service = self._inputs.service(str(key)) if self._inputs is not None else None
+        if service is None or self._events is None:
+            return
+        note = EventNote(
+            regarding=service,
+            regarding_resource=Services,
+            type="Warning",
+            reason=FAILED,
+            note=f"{self._node_name}: {why}",
+            component="kube-proxy",
+            action="Listen",
+        )
+        self._events.record(note)
+
+    def _is_node_leaving(self) -> bool:
+        node = self._node_seen
+        if node is None:
+            return False
+        tainted = any(taint.key == TAINT_TO_BE_DELETED for taint in node.spec.taints or ())
+        return tainted or node.metadata.deletion_timestamp is not None
+
+    def _rules_are_good(self) -> bool:
+        return self.health().healthy
+
+    def counts(self) -> dict[Family, tuple[int, int]]:
+        """For each family: Services served, transactions written."""
+        return {plane.family: (plane.services, plane.writes) for plane in self._planes}
+
+    async def _open_gate(self) -> None:
+        await self._gate.wait()
+        try:
+            async with asyncio.timeout(NODE_GRACE_S):
+                await self._node.wait()
+        except TimeoutError:
+            if Nodes.key in self._missing:
+                _log.warning("node unknown so far, zone hints are ignored until it is")
+        await self._claims.known(NODE_GRACE_S)
+        if self._inputs is not None:
+            await self._inputs.complete()
+        await self._look_at_addresses()
+        for plane in self._planes:
+            plane.on_synced(self._clock())
+        self._wake_all()
+
+    async def _look_at_addresses(self) -> None:
+        if not self._rules.node_port_addresses or PRIMARY in self._rules.node_port_addresses:
+            return
+        found = await self._host_addresses()
+        if found is None:
+            return
+        for plane in self._planes:
+            plane.on_interfaces(tuple(ip for ip in found if (":" in ip) == (plane.family == "IPv6")), self._clock())
+        self._wake_all()
+
+    async def _look_around(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._sync_period_s or LOOK_PERIOD_S):
+                    await self._doubt.wait()
+            except TimeoutError:
+                pass
+            self._doubt.clear()
+            await self._look_at_addresses()
+            if self._backend.disturbed():
+                self._suspects.update(self._wake)
+            for plane in self._planes:
+                await self._look_at_rules(plane)
+
+    async def _look_at_rules(self, plane: Plane) -> None:
+        if plane.written_whole_at is None:
+            return
+        try:
+            present = await self._backend.holds(plane)
+        except KernelError:
+            return  # whoever writes next says what is wrong
+        now = self._clock()
+        period_s = SUSPECT_PERIOD_S if plane.family in self._suspects else WHOLE_TABLE_PERIOD_S
+        if not present:
+            if not self._damage.on_gone(plane.family, now):
+                return  # being written, or refused: the back-off counts
+            _log.warning("our rules are gone, they are written anew", family=plane.family)
+        elif now - plane.written_whole_at < period_s:
+            return
+        if plane.on_doubt(now):
+            self._suspects.discard(plane.family)
+            self._wake[plane.family].set()
+
+    async def _write(self, plane: Plane) -> None:
+        wake = self._wake[plane.family]
+        while True:
+            wake.clear()
+            if plane.due(self._clock()):
+                await self._write_once(plane)
+                continue
+            deadline = plane.next_deadline()
+            delay_s = None if deadline is None else max(0.0, deadline - self._clock())
+            try:
+                async with asyncio.timeout(delay_s):
+                    await wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _write_once(self, plane: Plane) -> None:
+        started = self._clock()
+        wanted_since = plane.freshness.pending_since
+        if wanted_since is not None:
+            self.samples.on_queued(plane.family, wanted_since)
+        self.progress.on_taken(plane.family)
+        transaction = await self._backend.take(plane, started)
+        self.samples.on_taken()
+        if transaction is None:
+            self._on_held(plane)
+            await self._consequences[plane.family].on_written(full=False)
+            return
+        failed = True
+        try:
+            await self._backend.write(plane, transaction)
+            failed = False
+        except KernelError as error:
+            self._refusals[plane.family] = str(error)
+            plane.on_failure(self._clock())
+            await self._look_at_rules(plane)  # before the next try brings them back
+            self._doubt.set()  # what befell this table may have befallen the other one
+            failures = plane.freshness.failures
+            _log.error(
+                "rules not written", family=plane.family, reason=error.reason, error=str(error), failures=failures
+            )
+            return
+        finally:
+            seconds = self._clock() - started
+            self.samples.on_write(plane.family, seconds, full=transaction.full, failed=failed)
+        plane.on_success(self._clock())
+        if transaction.full and self._damage.on_whole(plane.family, self._clock()):
+            times = self._damage.times(plane.family)
+            self.samples.on_put_back(plane.family, times)
+            _log.info("our rules were gone and are back", family=plane.family, times=times)
+        self._on_held(plane)
+        self._written[plane.family].set()
+        await self._consequences[plane.family].on_written(full=transaction.full)
+        _log.debug(
+            "rules written",
+            family=plane.family,
+            full=transaction.full,
+            commands=transaction.size,
+            seconds=round(self._clock() - started, 4),
+        )
+
+    def _on_held(self, plane: Plane) -> None:
+        """The kernel has what was taken, perhaps but for portions of large Services."""
+        if not plane.behind:
+            self.progress.on_written(plane.family)
+        self.samples.on_claims(plane.family, plane.unserved)
+        self._claims.tell(plane)
+
+    def _wake_all(self) -> None:
+        for wake in self._wake.values():
+            wake.set()
+
+
+def available_families() -> tuple[Family, ...]:
+    """Both, unless this kernel has no IPv6 at all.  Which ones the Node uses does not matter (reference A6)."""
+    return FAMILIES if os.path.exists("/proc/net/if_inet6") else ("IPv4",)

@@ -1,0 +1,165 @@
+"""What a node proxy would write first on a node, as text, without writing it: objects from files or from a server."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+from sliceplane.api import codec
+from sliceplane.api.core import Node, Service, ServiceCIDR
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.dispensable import is_done_without
+from sliceplane.api.errors import StatusError
+from sliceplane.api.gates import Gates
+from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services
+from sliceplane.kit.ip import Family
+from sliceplane.proxy.plane import PlaneConfig
+from sliceplane.proxy.selections import common_selector
+from sliceplane.proxy.snapshot import Objects, feed, snapshot
+from sliceplane.shell.transport.base import Client
+
+RenderMode = Literal["nftables", "iptables", "ipvs", "kernelspace"]
+
+_KINDS: Final[dict[str, tuple[Resource, type[Any]]]] = {
+    "Service": (Services, Service),
+    "EndpointSlice": (EndpointSlices, EndpointSlice),
+    "Node": (Nodes, Node),
+    "ServiceCIDR": (ServiceCIDRs, ServiceCIDR),
+}
+#: kinds of Kubernetes whose names are nearly those
+_NEIGHBOURS: Final = (
+    "APIService",
+    "ServiceAccount",
+    "ServiceMonitor",
+    "ServiceEntry",
+    "ServiceExport",
+    "VirtualService",
+)
+
+
+class RenderError(Exception):
+    """A file is not what it should be; a sentence for people."""
+
+
+def render(mode: RenderMode, family: Family, config: PlaneConfig, objects: Objects) -> str:
+    """The same objects give the same bytes."""
+    match mode:
+        case "nftables":
+            from sliceplane.nft.plane import FamilyPlane as NftPlane
+
+            nft = NftPlane(family, config)
+            feed(nft, objects)
+            table = nft.take_transaction(0.0)
+            assert table is not None, "a first write is never empty"
+            return table.render()
+        case "iptables":
+            from sliceplane.iptables.plane import FamilyPlane as IptablesPlane
+
+            iptables = IptablesPlane(family, config)
+            feed(iptables, objects)
+            restore = iptables.take_transaction(0.0)
+            assert restore is not None, "a first write is never empty"
+            return restore.render()
+        case "ipvs":
+            from sliceplane.ipvs.render import render as render_ipvs
+
+            return render_ipvs(snapshot(family, config, objects)).render()
+        case "kernelspace":
+            from sliceplane.hns.render import render as render_hns
+
+            return json.dumps(render_hns(snapshot(family, config, objects)), indent=2) + "\n"
+
+
+def objects_of(texts: Iterable[tuple[str, str]], node_name: str) -> Objects:
+    """From the contents of files (name, text): YAML or JSON, several documents, Lists.  Other kinds are passed over
+    (a manifest has Deployments, too), but not one that is misspelt, nor files without anything for a proxy.
+    Of two objects with one name the later counts.  Raises ``RenderError``."""
+    found: dict[tuple[str, str], Any] = {}
+    passed: dict[str, str] = {}
+    for name, text in texts:
+        for document in _documents(name, text):
+            kind = document.get("kind")
+            if kind not in _KINDS:
+                passed[_spelt(name, kind)] = name
+                continue
+            try:
+                decoded = codec.decode(codec.encode(document), _KINDS[kind][1])
+            except ValueError as error:
+                raise RenderError(f"{name}: a {kind} cannot be read: {error}") from error
+            found[kind, decoded.metadata.key] = decoded
+    if passed and not found:
+        raise RenderError(f"there is no {', '.join(_KINDS)} in {', '.join(sorted(set(passed.values())))}, only "
+            f"{', '.join(sorted(passed))}")  # fmt: skip
+    return _objects([found[key] for key in sorted(found)], node_name)
+
+
+def _spelt(name: str, kind: Any) -> str:
+    """*kind*, which a proxy has no use for.  Raises ``RenderError`` if it must be meant for one that it has."""
+    text = str(kind)
+    near = difflib.get_close_matches(text, _KINDS, n=1, cutoff=0.75)
+    if near and text not in _NEIGHBOURS:
+        raise RenderError(f"{name}: there is no kind {text!r}; did you mean {near[0]!r}?")
+    return text
+
+
+async def objects_from(client: Client, node_name: str) -> Objects:
+    """What a node proxy lists.  Raises ``StatusError`` and ``Unreachable``."""
+    selectors = {EndpointSlices.key: common_selector(Gates())}
+    found: list[Any] = []
+    for resource, projection in _KINDS.values():
+        try:
+            page = await client.list(resource, label_selector=selectors.get(resource.key, ""))
+        except StatusError as error:
+            if is_done_without(resource, error):
+                continue
+            raise
+        found += [codec.decode(item, projection) for item in page.items]
+    return _objects(found, node_name)
+
+
+def _objects(found: list[Any], node_name: str) -> Objects:
+    """Raises ``RenderError`` if there are Nodes and none of them is *node_name*: rules of no node help nobody."""
+    names = sorted(each.metadata.name for each in found if isinstance(each, Node))
+    if names and node_name not in names:
+        shown = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+        raise RenderError(f"there is no Node {node_name}: name one with --hostname-override, of {shown}")
+    nodes = [each for each in found if isinstance(each, Node) and each.metadata.name == node_name]
+    return Objects(
+        services=tuple([each for each in found if isinstance(each, Service)]),
+        slices=tuple([each for each in found if isinstance(each, EndpointSlice)]),
+        node=nodes[0] if nodes else None,
+        service_cidrs=tuple([each for each in found if isinstance(each, ServiceCIDR)]),
+    )
+
+
+def _documents(name: str, text: str) -> Iterable[dict[str, Any]]:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Times stay text."""
+
+    Loader.yaml_implicit_resolvers = {
+        letter: [pair for pair in pairs if pair[0] != "tag:yaml.org,2002:timestamp"]
+        for letter, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    try:
+        documents = [document for document in yaml.load_all(text, Loader=Loader) if document is not None]
+    except yaml.YAMLError as error:
+        raise RenderError(f"{name} is neither YAML nor JSON: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise RenderError(f"{name} is nested too deeply") from error
+    if not documents:
+        raise RenderError(f"{name} is empty")
+    for document in documents:
+        if not isinstance(document, dict):
+            raise RenderError(f"{name} has something that is no object: {str(document)[:40]}")
+        items = document.get("items")
+        if isinstance(items, list):
+            kind = str(document.get("kind", "")).removesuffix("List")
+            yield from ({"kind": kind, **item} if kind else item for item in items if isinstance(item, dict))
+        else:
+            if not document.get("kind"):
+                raise RenderError(f"{name} has something without a kind: {str(document)[:40]}")
+            yield document

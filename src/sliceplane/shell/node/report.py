@@ -1,0 +1,59 @@
+"""A node proxy tells how far it is: writes the Lease of ``proxy.progress``, beside the loop that writes rules.
+
+One request each time, at a bounded rate.  Whether it succeeds is nothing to the rules: a server that refuses (the
+proxy's role may lack Leases in kube-node-lease) is told of once and asked again at the same slow pace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.scheme import Leases
+from sliceplane.kit.rng import Rng
+from sliceplane.proxy.progress import CHANGED_PERIOD_S, LEASE_NAMESPACE
+from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.transport.base import Client, Unreachable, no_answer
+
+_log = get_logger("node-proxy")
+
+
+async def report_progress(client: Client, proxy: NodeProxy, rng: Rng, clock: Callable[[], float]) -> None:
+    """Until cancelled; begins when the first rules are written.  The Lease stays, and runs out by itself."""
+    await proxy.wait_ready()
+    # thousands of proxies that were started by one command do not come at once
+    await asyncio.sleep(rng.below(1000) / 1000 * CHANGED_PERIOD_S)
+    complained = ""
+    while True:
+        for family, freshness in proxy.health().families:
+            if freshness.pending_since is None:
+                proxy.progress.on_idle(family)
+        now = clock()
+        if proxy.progress.next_deadline() <= now:
+            problem = await _write(client, proxy, now)
+            if problem and problem != complained:
+                _log.warning("how far this node is cannot be told", problem=problem)
+            complained = problem
+        await asyncio.sleep(CHANGED_PERIOD_S)
+
+
+async def _write(client: Client, proxy: NodeProxy, now: float) -> str:
+    """The problem; "" if there is none."""
+    progress = proxy.progress
+    body = progress.take_report(now)
+    try:
+        try:
+            await client.patch(Leases, LEASE_NAMESPACE, progress.name, body, patch_type="merge")
+        except StatusError as error:
+            if error.reason != "NotFound":
+                raise
+            await client.create(Leases, LEASE_NAMESPACE, body)
+    except StatusError as error:
+        progress.on_failure()
+        return str(error)
+    except Unreachable as error:
+        progress.on_failure()
+        return str(no_answer(error))
+    return ""

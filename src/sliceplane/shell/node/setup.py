@@ -1,0 +1,82 @@
+"""From settings to a node proxy that is ready to run: for ``sliceplane proxy`` and for the one inside a plane."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+from sliceplane.api.gates import Gates
+from sliceplane.proxy.configuration.settings import ProxySettings
+from sliceplane.proxy.surroundings import RulesConfig
+from sliceplane.shell.node.healthz import health_pages, metrics_pages
+from sliceplane.shell.node.kernel.backend import AnyBackend, Mode
+from sliceplane.shell.node.kernel.conntrack import Conntrack
+from sliceplane.shell.node.kernel.netns import listening_in
+from sliceplane.shell.node.kernel.sysctls import adjust_oom_score, tune_conntrack
+from sliceplane.shell.node.node_proxy import NodeProxy, available_families
+from sliceplane.shell.process.interfaces import addresses_of
+from sliceplane.shell.process.pages import serve_pages
+
+
+def mode_of(settings: ProxySettings) -> Mode:
+    return "iptables" if settings.mode == "iptables" else "nftables"
+
+
+def rules_of(settings: ProxySettings) -> RulesConfig:
+    return RulesConfig(
+        masquerade_all=settings.masquerade_all,
+        detect_local_mode=settings.detect_local_mode,
+        cluster_cidrs=settings.cluster_cidrs,
+        pod_bridge_interface=settings.pod_bridge_interface,
+        pod_interface_name_prefix=settings.pod_interface_name_prefix,
+        node_port_addresses=settings.node_port_addresses,
+        bind_address=settings.bind_address,
+    )
+
+
+async def prepare(backend: AnyBackend, settings: ProxySettings, netns: str) -> None:
+    """What needs rights and is done once, before anything else.  Raises ``KernelError``, ``SysctlError``."""
+    await backend.probe()
+    await tune_conntrack(settings.conntrack, netns)
+    if settings.oom_score_adj is not None:
+        adjust_oom_score(settings.oom_score_adj)
+
+
+def make_proxy(
+    node_name: str,
+    backend: AnyBackend,
+    settings: ProxySettings,
+    *,
+    netns: str,
+    gates: Gates,
+    clock: Callable[[], float],
+    api_timeout_s: float | None = None,
+) -> NodeProxy:
+    return NodeProxy(
+        node_name,
+        backend,
+        families=available_families(),
+        min_period_s=settings.min_sync_period_s,
+        sync_period_s=settings.sync_period_s,
+        rules=rules_of(settings),
+        gates=gates,
+        flows=Conntrack(netns=netns),
+        host_addresses=partial(addresses_of, netns),
+        listen=listening_in(netns),
+        api_timeout_s=api_timeout_s,
+        own_ports=tuple(
+            listen[1] for listen in (settings.healthz, settings.metrics) if listen is not None and listen[1]
+        ),
+        clock=clock,
+    )
+
+
+@asynccontextmanager
+async def serving(proxy: NodeProxy, settings: ProxySettings) -> AsyncIterator[None]:
+    """The proxy's pages, where they are wanted.  Raises ``PageError``."""
+    async with AsyncExitStack() as stack:
+        for listen, pages in ((settings.healthz, health_pages(proxy)), (settings.metrics, metrics_pages(proxy))):
+            if listen is not None:
+                await stack.enter_async_context(serve_pages(pages, *listen))
+        yield

@@ -1,0 +1,1 @@
+"""Who asked for what, and how it ended: the audit log."""

@@ -1,0 +1,1 @@
+"""Connections of the server: the listening socket, TLS, and HTTP with limits."""

@@ -1,0 +1,124 @@
+"""What workers do, as values.  ``run`` looks at nothing but its own members, so a job is the same anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.scheme import Resource
+from sliceplane.registry.core import Core
+from sliceplane.registry.registry import Registry
+from sliceplane.registry.rehearsal import Extract, Rehearsed, rehearse
+from sliceplane.registry.types import Context, DeleteOptions, Outcome, PatchType, Target, WriteOptions
+from sliceplane.shell.server.requests.decode import decode_delete_options_body, decode_object
+from sliceplane.shell.server.requests.negotiate import Representation
+from sliceplane.shell.server.requests.render import RenderedError, render_bytes, render_items, render_object
+
+if TYPE_CHECKING:
+    from sliceplane.documents.table import IncludeObject
+
+#: an error with more of them is rendered by the worker
+CAUSES_MAX = 100
+WriteVerb = Literal["create", "update", "patch", "delete"]
+
+
+class Job(Protocol):
+    def run(self) -> object: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """A write to rehearse.  ``options`` is an error where the request's own are wrong, which counts once its body is
+    decoded; ``deletion`` is of a request whose body says nothing of it."""
+
+    verb: WriteVerb
+    context: Context
+    target: Target
+    #: the Content-Type, without parameters
+    media: str = ""
+    raw: bytes = b""
+    patch: PatchType = "merge"
+    options: WriteOptions | StatusError = field(default_factory=WriteOptions)
+    deletion: DeleteOptions = field(default_factory=DeleteOptions)
+
+    @property
+    def dry_run(self) -> bool:
+        if self.verb == "delete":
+            return self.deletion.dry_run
+        return isinstance(self.options, WriteOptions) and self.options.dry_run
+
+    def apply(self, registry: Registry) -> Outcome:
+        """What the verb does.  Raises ``StatusError``."""
+        context, target = self.context, self.target
+        if self.verb == "delete":
+            deletion = self.deletion
+            if self.raw:
+                deletion = decode_delete_options_body(self.media, self.raw, target.resource)
+            return registry.delete(context, target, deletion)
+        if self.verb == "patch":
+            return registry.patch(context, target, self.patch, self.raw, self._options())
+        body = decode_object(self.media, self.raw, target.resource, target.subresource)
+        verb = registry.create if self.verb == "create" else registry.update
+        return verb(context, target, body, self._options())
+
+    def _options(self) -> WriteOptions:
+        if isinstance(self.options, StatusError):
+            raise self.options
+        return self.options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearse:
+    write: Write
+    found: Extract
+    #: what an error is worded in
+    errors_in: Representation
+
+    def run(self) -> Rehearsed:
+        def verb(core: Core) -> Outcome:
+            return self.write.apply(Registry.around(core))
+
+        done = rehearse(self.found, verb)
+        if done.error is None or len((done.error.details or {}).get("causes", ())) <= CAUSES_MAX:
+            return done
+        return replace(done, error=RenderedError.of(done.error, self.errors_in))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Render:
+    """One object in the form that was negotiated."""
+
+    body: bytes
+    resource: Resource
+    representation: Representation
+    now: float
+    include: IncludeObject
+
+    def run(self) -> bytes:
+        return render_object(self.body, self.resource, self.representation, now=self.now, include_object=self.include)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderItems:
+    """A part of a list: the rows of a Table, separated by commas, or messages as they stand in a list."""
+
+    bodies: tuple[bytes, ...]
+    resource: Resource
+    representation: Representation
+    now: float
+    include: IncludeObject
+
+    def run(self) -> bytes:
+        return render_items(self.bodies, self.resource, self.representation, now=self.now, include_object=self.include)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convert:
+    """A JSON document, complete but for its media type."""
+
+    body: bytes
+    representation: Representation
+
+    def run(self) -> bytes:
+        return render_bytes(self.body, self.representation)

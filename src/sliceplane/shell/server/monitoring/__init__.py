@@ -1,0 +1,1 @@
+"""How the server does: its metrics, and how long its loop was held."""

@@ -1,0 +1,1 @@
+"""Paths that are no resource: discovery, OpenAPI, health checks, version, token keys, the snapshot."""

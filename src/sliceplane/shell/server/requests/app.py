@@ -1,0 +1,402 @@
+"""The ASGI application: one request from its head to its answer.
+
+The order is upstream's: who is it (401), may they (403, also for what does not exist), is there room (429), does
+it exist (404, 405), and only then what they want.  Every error leaves here as a Status; an unexpected one is
+logged with the request's audit id and told to the client as nothing but an internal error.
+
+Room is asked for when the client has nothing more to do: a request has no seat while its body arrives, while it waits
+for a version of the client's choice, and while its answer is taken (``limits``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from sliceplane.api.codec import encode
+from sliceplane.api.errors import StatusError, internal, method_not_allowed
+from sliceplane.api.gates import NEWEST, Release
+from sliceplane.api.selectors.fields import selected_name
+from sliceplane.flowcontrol.types import Asked, Flow
+from sliceplane.registry.attendance import Claim
+from sliceplane.registry.authentication import impersonation
+from sliceplane.registry.authorization.refusal import require_allowed
+from sliceplane.registry.authorization.types import Attributes, Decision
+from sliceplane.registry.types import User
+from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.server.audit.log import AuditEntry, AuditLog
+from sliceplane.shell.server.audit.loggable import agent_of, error_of, has_secret_body, uri_of
+from sliceplane.shell.server.monitoring.metrics import Metrics, RequestKey
+from sliceplane.shell.server.monitoring.steps import LoopSteps
+from sliceplane.shell.server.monitoring.tracebacks import without_frames
+from sliceplane.shell.server.nonresource import openapi, snapshot, version
+from sliceplane.shell.server.nonresource.discovery import Discovery
+from sliceplane.shell.server.nonresource.health import HealthChecks
+from sliceplane.shell.server.nonresource.issuer import IssuerPages
+from sliceplane.shell.server.requests.auth import ANONYMOUS, authenticate, bearer_token
+from sliceplane.shell.server.requests.labels import page_key, resource_key
+from sliceplane.shell.server.requests.limits import InFlight, Limits, TooMany, too_many_requests
+from sliceplane.shell.server.requests.params import request_timeout_s
+from sliceplane.shell.server.requests.paths import ResourcePath, parse, resolve, verb_of
+from sliceplane.shell.server.requests.render import error_representation, render_status
+from sliceplane.shell.server.requests.request import Receive, Request, Send
+from sliceplane.shell.server.requests.resources import ResourceHandlers
+from sliceplane.shell.server.requests.response import NO_CACHE, NOSNIFF, Response, text_response
+from sliceplane.shell.server.requests.sending import send_response
+from sliceplane.shell.server.requests.warnings import deprecation, warning_headers
+from sliceplane.shell.server.requests.watch import WatchHandler
+from sliceplane.store.mvcc import Store
+
+READ_SECONDS_MAX = 60.0
+WRITE_SECONDS_MAX = 34.0
+
+_READ_VERBS = ("get", "list")
+_HEALTH_ROOTS = ("healthz", "livez", "readyz")
+#: first segments of every page that is no resource
+_ROOTS = (*_HEALTH_ROOTS, "", "api", "apis", "metrics", "openapi", "sliceplane", "version")
+
+#: of a path, this much is in a line about the loop
+_PATH_SHOWN = 256
+
+_log = get_logger("apiserver")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What the application serves from; the plane puts it together."""
+
+    resources: ResourceHandlers
+    watches: WatchHandler
+    discovery: Discovery
+    health: HealthChecks
+    metrics: Metrics
+    #: who shows a bearer token
+    find_user: Callable[[str], User | None]
+    impersonate: Callable[[User, impersonation.Impersonation], User]
+    decide: Callable[[User, Attributes], Decision]
+    limits: Limits
+    #: what a snapshot is made of
+    store: Store
+    emulated: Release = NEWEST
+    audit: AuditLog | None = None
+    #: who shows nothing may be ``system:anonymous``
+    anonymous: bool = True
+    #: keys that verify tokens, for whoever else has to
+    issuer: IssuerPages | None = None
+    #: tells what holds the loop; made of the metrics unless given
+    steps: LoopSteps | None = None
+    clock: Callable[[], float] = time.time
+
+
+class _Exchange:
+    """What is known of one request and response, for headers, logs, metrics and the audit log."""
+
+    __slots__ = ("audit", "audit_id", "error", "key", "secret", "started", "streaming")
+
+    def __init__(self, request: Request, started: float) -> None:
+        given = request.header(b"audit-id")
+        self.audit_id = given if given and given.isascii() and len(given) <= 64 else _new_audit_id()
+        self.started = started
+        self.key = RequestKey("other")
+        self.streaming = False
+        #: bodies are nothing for logs
+        self.secret = False
+        self.error: StatusError | None = None
+        #: ``None``: there is no audit log
+        self.audit: AuditEntry | None = None
+
+    def settle(self, code: int, user: User | None) -> None:
+        """The answer is out, or nobody is there to take it."""
+        if self.audit is None:
+            return
+        if user is None and self.error is not None:
+            self.audit.refused(self.error)
+        else:
+            self.audit.complete(code, self.error)
+
+
+def _new_audit_id() -> str:
+    digits = os.urandom(16).hex()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
+
+
+class ApiServer:
+    """The application.  One task for each request calls it; all state is in its services."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._started = services.clock()
+        self.in_flight = InFlight(services.limits)
+        self._steps = services.steps or LoopSteps(services.metrics)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        exchange = _Exchange(request, time.perf_counter())
+        await self._steps.timed(self._serve(request, exchange, send), lambda: _who(request, exchange))
+
+    async def _serve(self, request: Request, exchange: _Exchange, send: Send) -> None:
+        services = self._services
+        if services.audit is not None:
+            exchange.audit = AuditEntry(services.audit, services.clock, request, exchange.audit_id)
+        code = 200
+        try:
+            response = await self._respond(request, exchange, send)
+            if response is not None:
+                now = services.clock()
+                code = await send_response(request, send, response, self.in_flight, now=now, audit_id=exchange.audit_id)
+        except ConnectionAbortedError:
+            exchange.settle(code if exchange.streaming else 400, request.user)
+            return
+        exchange.settle(code, request.user)
+        seconds = time.perf_counter() - exchange.started
+        services.metrics.observe(exchange.key, code, seconds)
+        if _log.writes("debug"):
+            _tell(request, exchange, code, seconds)
+
+    async def _respond(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
+        """The response, or ``None`` if a stream was sent and has ended.  Raises ``ConnectionAbortedError``."""
+        try:
+            return await self._answer(request, exchange, send)
+        except StatusError as error:
+            exchange.error = without_frames(error)
+            return _status_response(request, error)
+        except TooMany:
+            return too_many_requests()
+        except TimeoutError:
+            return _timeout_response()
+        except ConnectionAbortedError:
+            raise
+        except Exception as error:  # the last resort of every request
+            _log.error(
+                "request failed unexpectedly",
+                audit_id=exchange.audit_id,
+                method=request.method,
+                path=request.path,
+                exc_info=error_of(error, secret=exchange.secret),
+            )
+            if exchange.streaming:
+                # The head is out: all that is left is to break the connection, which uvicorn does on an error.
+                raise ConnectionAbortedError from error
+            exchange.error = internal(f"internal error; audit id {exchange.audit_id}")
+            return _status_response(request, exchange.error)
+
+    async def _answer(self, request: Request, exchange: _Exchange, send: Send) -> Response | None:
+        services = self._services
+        path = parse(request.path)
+        if path is None:
+            verb = request.method.lower()
+            wanted = Attributes(verb=verb, path=request.path)
+            exchange.key = page_key(request.method, request.path)
+        else:
+            verb = verb_of(request.method, path, wants_watch=request.query.flag("watch"))
+            wanted = _attributes(request, verb, path)
+            exchange.secret = has_secret_body(wanted)
+            exchange.key = self._key_of(request, verb, path, wanted.name)
+        authorization = request.headers.get(b"authorization", b"")
+        request.user = user = authenticate(
+            request.certificate,
+            authorization,
+            services.find_user,
+            now=services.clock(),
+            anonymous=services.anonymous,
+        )
+        if user is not ANONYMOUS:
+            request.connection.authenticated()
+        user, flow = self._admit(request, user, wanted, path, exchange)
+        reading = path is None or verb in (*_READ_VERBS, "watch")
+        request.place = place = self.in_flight.place(flow, user, "read" if reading else "write")
+        try:
+            if verb == "watch" or (request.path == snapshot.PATH and request.method == "GET"):
+                with self.in_flight.hold(self.in_flight.watches, flow, user):
+                    await self._stream(request, path, exchange, send)
+                return None
+            if path is None:
+                await place.sit()
+                return await self._answer_other(request)
+            route = resolve(path, verb, services.discovery.served)
+            limit_s = READ_SECONDS_MAX if reading else WRITE_SECONDS_MAX
+            async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
+                return await services.resources.respond(request, route)
+        finally:
+            place.close()
+
+    def _key_of(self, request: Request, verb: str, path: ResourcePath, name: str) -> RequestKey:
+        served = self._services.discovery.served
+        dry_run = "dryRun" in request.query
+        return resource_key(verb, path, name, served, dry_run=dry_run, content_type=request.header(b"content-type"))
+
+    def _admit(
+        self, request: Request, user: User, wanted: Attributes, path: ResourcePath | None, exchange: _Exchange
+    ) -> tuple[User, Flow]:
+        """*user* may do what is *wanted*, or the user whom they act as, who is the request's user from here on.
+
+        Returns that user and the flow of the request.
+
+        Raises the 400 or 403 ``StatusError``; the audit log learns of the question before and of the decision after.
+        """
+        audit = exchange.audit
+        if audit is not None:
+            audit.received(user, wanted, path)
+        other = impersonation.wanted(request.headers_of(b"impersonate-"))
+        now = self._services.clock()
+        shown = request.certificate is not None and request.certificate.counts(now)
+        token = "" if shown else bearer_token(request.headers.get(b"authorization", b""))
+        claim = Claim(user=user, token=token, acting=other, wanted=wanted)
+        if other is not None:
+            request.user = user = self._services.impersonate(user, other)
+            if audit is not None:
+                audit.impersonated(user)
+        asked = Asked(wanted.verb, wanted.group, wanted.combined_resource, wanted.namespace, wanted.path)
+        request.flow = flow = self.in_flight.flows.classify(user.name, user.groups, asked)
+        decision = self._services.decide(user, wanted)
+        if audit is not None:
+            audit.decided(decision)
+        require_allowed(user, wanted, decision)
+        request.claim = claim
+        return user, flow
+
+    async def _stream(self, request: Request, path: ResourcePath | None, exchange: _Exchange, send: Send) -> None:
+        """A watch, or (without a *path*) the snapshot: its client decides how long it takes, so it has no seat."""
+        services, key = self._services, exchange.key
+
+        def on_head() -> str:
+            exchange.streaming = True
+            if exchange.audit is not None:
+                exchange.audit.started()
+            return exchange.audit_id
+
+        if path is None:
+            await snapshot.send_snapshot(send, services.store, now=services.clock(), audit_id=on_head())
+            return
+        route = resolve(path, "watch", services.discovery.served)
+        traffic = services.metrics.traffic(key.group, key.version, key.resource)
+        services.metrics.on_stream(key, +1)
+        try:
+            await services.watches.respond(request, route, send, on_head, traffic)
+        finally:
+            services.metrics.on_stream(key, -1)
+
+    async def _answer_other(self, request: Request) -> Response:
+        root, _, rest = request.path[1:].partition("/")
+        if request.method not in ("GET", "HEAD"):
+            if root in _ROOTS:
+                raise method_not_allowed(("GET", "HEAD"))
+            return _page_not_found()
+        services = self._services
+        if root in _HEALTH_ROOTS:
+            return services.health.respond(request.path, request.query)
+        if root == "version" and not rest:
+            return version.respond(services.emulated)
+        if request.path == "/metrics":
+            return Response(200, *services.metrics.render(request.header(b"accept")))
+        if root in ("api", "apis"):
+            return services.discovery.respond(request) or _page_not_found()
+        if root == "openapi":
+            now = services.clock()
+            return (
+                await openapi.respond(request, services.discovery.served, now=now, started=self._started)
+                or _page_not_found()
+            )
+        if services.issuer is not None:
+            page = services.issuer.respond(request.path)
+            if page is not None:
+                return page
+        if request.path == "/":
+            found = [
+                *(services.issuer.paths if services.issuer else ()),
+                *services.discovery.paths(),
+                "/healthz",
+                "/livez",
+                "/metrics",
+                "/openapi/v2",
+                "/openapi/v3",
+                "/readyz",
+                snapshot.PATH,
+            ]
+            return Response(200, encode({"paths": sorted([*found, "/version"])}) + b"\n")
+        return _page_not_found()
+
+
+def _who(request: Request, exchange: _Exchange) -> dict[str, object]:
+    """Whose step it was, for the log."""
+    return {
+        "audit_id": exchange.audit_id,
+        "verb": exchange.key.verb,
+        "user": request.user.name if request.user is not None else "",
+        "path": request.path[:_PATH_SHOWN],
+    }
+
+
+def _tell(request: Request, exchange: _Exchange, code: int, seconds: float) -> None:
+    """A line for each request, found by its audit id: for who asked for debug lines only."""
+    _log.debug(
+        "request",
+        audit_id=exchange.audit_id,
+        verb=exchange.key.verb,
+        uri=uri_of(request),
+        code=code,
+        milliseconds=round(seconds * 1000, 3),
+        user=request.user.name if request.user is not None else "",
+        agent=agent_of(request),
+        source=request.client_address,
+    )
+
+
+def _attributes(request: Request, verb: str, path: ResourcePath) -> Attributes:
+    """What the request wants.  A list or watch of one object, by field selector, names it."""
+    name, namespace = path.name, path.namespace
+    if path.plural == "namespaces" and not path.group:
+        namespace = name
+    if not name and verb in ("list", "watch"):
+        name = selected_name(request.query.first("fieldSelector"))
+    return Attributes(
+        verb=verb,
+        path=request.path,
+        group=path.group,
+        resource=path.plural,
+        subresource=path.subresource,
+        namespace=namespace,
+        name=name,
+    )
+
+
+def _page_not_found() -> Response:
+    return text_response(404, "404 page not found\n")
+
+
+def _timeout_response() -> Response:
+    """The 504 of reference B4: no kind and no version, as text."""
+    body = {
+        "metadata": {},
+        "status": "Failure",
+        "message": "Timeout: request did not complete within the allotted timeout",
+        "reason": "Timeout",
+        "details": {},
+        "code": 504,
+    }
+    return Response(504, encode(body), b"text/plain; charset=utf-8")
+
+
+def _status_response(request: Request, error: StatusError) -> Response:
+    # What could not be negotiated is told in JSON.
+    accept = "" if error.code == 406 else request.header(b"accept")
+    representation = error_representation(accept, pretty=request.pretty)
+    headers = [NO_CACHE]
+    if error.code == 403:
+        headers.append(NOSNIFF)
+    if error.code == 401 and request.certificate is not None:
+        # A client may have a newer certificate by now, and can show it in another handshake only.
+        headers.append((b"connection", b"close"))
+    if error.allowed_methods:
+        headers.append((b"allow", ", ".join(error.allowed_methods).encode()))
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    path = parse(request.path)
+    if path is not None and request.user not in (None, ANONYMOUS):
+        headers.extend(warning_headers(deprecation(path.group, path.version, path.plural)))
+    body = render_status(error, representation)
+    return Response(error.code, body, representation.content_type, tuple(headers))

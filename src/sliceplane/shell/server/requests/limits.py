@@ -1,0 +1,184 @@
+"""How much the server takes on at a time; beyond it a request is told to come back (429).
+
+``flowcontrol`` decides; here is what it needs of a process: the clock, and tasks that sleep until it is their turn.
+What a request holds depends on where it is (``Place``):
+
+- while its body arrives, and as long as it is needed: bytes, of which a user has a share; no seat
+- while a version of the future is waited for: one of a user's waits; no seat
+- while it is worked on, until storage has it: a seat, for which it may have to stand in line
+- while a large answer is taken by its client: bytes; no seat.  A watch is one of a user's streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sliceplane.flowcontrol.control import FlowControl
+from sliceplane.flowcontrol.seats import Ticket
+from sliceplane.flowcontrol.shares import Shares
+from sliceplane.flowcontrol.types import Flow, Kind
+from sliceplane.kit.samples import Family, Sample
+from sliceplane.registry.types import User
+from sliceplane.shell.server.requests.response import Response, text_response
+
+RETRY_AFTER_SECONDS = 1
+#: who found no seat in this time is told to come back (upstream: a quarter of the time for a request)
+LINE_SECONDS_MAX = 15.0
+#: what a request with a body counts for at least, however little of it has come
+BODY_BYTES_LEAST = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """``reads_max`` and ``writes_max``: requests being worked on (upstream's --max-requests-inflight and
+    --max-mutating-requests-inflight), shared among priority levels; ``watches_max``: open streams; ``connections_max``:
+    TCP connections; ``bodies_bytes_max``: of requests that are arriving or not answered; ``future_reads_max``: reads
+    that wait for a version of the future, and ``future_reads_of_user``; ``unsent_bytes_max``: of large responses whose
+    clients have not taken them yet."""
+
+    reads_max: int = 400
+    writes_max: int = 200
+    watches_max: int = 20_000
+    connections_max: int = 30_000
+    bodies_bytes_max: int = 256 * 1024 * 1024
+    future_reads_max: int = 1_000
+    future_reads_of_user: int = 100
+    unsent_bytes_max: int = 512 * 1024 * 1024
+
+
+class TooMany(Exception):
+    """There is no room for this request now."""
+
+
+def too_many_requests() -> Response:
+    retry = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
+    return text_response(429, "Too many requests, please try again later.", (retry,))
+
+
+class InFlight:
+    """What is being answered, and what that holds.  Owned by the server."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.flows = FlowControl(reads=limits.reads_max, writes=limits.writes_max)
+        self.bodies = Shares(limits.bodies_bytes_max)
+        self.future_reads = Shares(limits.future_reads_max, most_each=limits.future_reads_of_user)
+        self.watches = Shares(limits.watches_max)
+        self.unsent = Shares(limits.unsent_bytes_max)
+        #: who stands in line
+        self._sleeping: dict[Ticket, asyncio.Future[None]] = {}
+
+    def place(self, flow: Flow, user: User, kind: Kind) -> Place:
+        """Of a request that has just begun; to be closed when its answer is known."""
+        return Place(self, flow, user, kind)
+
+    @contextmanager
+    def hold(self, shares: Shares, flow: Flow, user: User, amount: int = 1) -> Iterator[None]:
+        """Raises ``TooMany`` instead of entering."""
+        if not shares.take(user.name, flow.level, amount):
+            raise TooMany
+        try:
+            yield
+        finally:
+            shares.give(user.name, amount)
+
+    async def stand_in_line(self, kind: Kind, ticket: Ticket) -> None:
+        """Return when *ticket* has a seat.  Raises ``TooMany`` after ``LINE_SECONDS_MAX``; who does not wait any more
+        is in no line."""
+        seats = self.flows.seats[kind]
+        woken = self._sleeping[ticket] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(LINE_SECONDS_MAX):
+                await woken
+        except TimeoutError:
+            if ticket.state == "waiting":
+                seats.leave(ticket, time.monotonic(), reason="time-out")
+                raise TooMany from None
+        finally:
+            del self._sleeping[ticket]
+            if ticket.state == "waiting":
+                seats.leave(ticket, time.monotonic(), reason="cancelled")
+
+    def leave(self, kind: Kind, ticket: Ticket) -> None:
+        for seated in self.flows.seats[kind].leave(ticket, time.monotonic()):
+            woken = self._sleeping[seated]
+            # It may just have been cancelled: then its task gives the seat back.
+            if not woken.done():
+                woken.set_result(None)
+
+    def families(self) -> Iterator[Family]:
+        """Figures under upstream's names, and of what upstream does not limit."""
+        yield from self.flows.families()
+        held = {
+            "body-bytes": self.bodies,
+            "future-reads": self.future_reads,
+            "unsent-bytes": self.unsent,
+            "watches": self.watches,
+        }
+        yield Family(
+            "sliceplane_shared_held",
+            "gauge",
+            "Held by requests now, of what users share: bytes of bodies, waits for future versions, bytes that clients "
+            "have not taken, watches.",
+            ("what",),
+            tuple(Sample((what,), shares.total) for what, shares in held.items()),
+        )
+        yield Family(
+            "sliceplane_shared_refused_total",
+            "counter",
+            "Requests that got 429 since they would have taken more than their user's share.",
+            ("what",),
+            tuple(Sample((what,), shares.refused) for what, shares in held.items()),
+        )
+
+
+class Place:
+    """What one request holds.  Owned by the task that answers it."""
+
+    __slots__ = ("_body_bytes", "_flow", "_in_flight", "_kind", "_ticket", "_user")
+
+    def __init__(self, in_flight: InFlight, flow: Flow, user: User, kind: Kind) -> None:
+        self._in_flight = in_flight
+        self._flow = flow
+        self._user = user
+        self._kind = kind
+        self._ticket: Ticket | None = None
+        self._body_bytes = 0
+
+    def hold_body(self, size: int) -> None:
+        """So much of the body has come by now.  Raises ``TooMany``."""
+        more = max(size, BODY_BYTES_LEAST) - self._body_bytes
+        if more <= 0:
+            return
+        if not self._in_flight.bodies.take(self._user.name, self._flow.level, more):
+            raise TooMany
+        self._body_bytes += more
+
+    @contextmanager
+    def awaiting_future(self) -> Iterator[None]:
+        """A version of the future is waited for.  Raises ``TooMany`` instead of entering."""
+        with self._in_flight.hold(self._in_flight.future_reads, self._flow, self._user):
+            yield
+
+    async def sit(self) -> None:
+        """All that the client has to give is there: return when the request may be worked on.  Raises ``TooMany``."""
+        if self._ticket is not None:
+            return
+        ticket, refused = self._in_flight.flows.seats[self._kind].ask(self._flow, time.monotonic())
+        if refused is not None:
+            raise TooMany
+        self._ticket = ticket
+        if ticket.state == "waiting":
+            await self._in_flight.stand_in_line(self._kind, ticket)
+
+    def close(self) -> None:
+        """The answer is known, or will never be."""
+        if self._ticket is not None:
+            self._in_flight.leave(self._kind, self._ticket)
+            self._ticket = None
+        if self._body_bytes:
+            self._in_flight.bodies.give(self._user.name, self._body_bytes)
+            self._body_bytes = 0

@@ -1,0 +1,222 @@
+"""Lists and what is done to collections, of any length, without holding the loop.
+
+What is found is looked for in slices (``pace``), all of one revision, and made into the answer in slices as well.
+Forms that start from the document (Tables, protobuf, YAML) are made by workers (``heavy``), a portion at a time, unless
+all of it is small.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, cast
+
+from sliceplane.api.codec import encode
+from sliceplane.api.scheme import Resource
+from sliceplane.registry import versions
+from sliceplane.registry.documents import item_bytes
+from sliceplane.registry.registry import Registry
+from sliceplane.registry.types import Context, DeleteOptions, ListOptions, ListOutcome, Target
+from sliceplane.shell.server.heavy.jobs import Convert, RenderItems, Write
+from sliceplane.shell.server.heavy.service import Heavy, Writer
+from sliceplane.shell.server.requests.negotiate import Representation
+from sliceplane.shell.server.requests.pace import Pace
+from sliceplane.shell.server.requests.render import (
+    escape,
+    list_metadata_of,
+    partial_metadata,
+    render_document,
+    render_list,
+)
+from sliceplane.store.types import Record
+
+if TYPE_CHECKING:
+    from sliceplane.documents.table import IncludeObject
+
+#: of bodies, to a worker at a time
+_PORTION_BYTES: Final = 256 * 1024
+_PORTION_RECORDS: Final = 1000
+#: deleted in one commit of a collection
+_DELETED_TOGETHER: Final = 50
+
+
+class Lists:
+    """Owned by the handlers; stateless but for its parts."""
+
+    def __init__(self, registry: Registry, heavy: Heavy, writer: Writer) -> None:
+        self._registry = registry
+        self._heavy = heavy
+        self._writer = writer
+        self._pace = Pace()
+
+    async def find(self, context: Context, target: Target, options: ListOptions) -> ListOutcome:
+        """As ``Registry.list``, but that the bodies are the stored ones.  Raises ``StatusError``."""
+        steps, slice_ = self._registry.list_steps(context, target, options), self._pace.slice()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast(ListOutcome, end.value)
+            await slice_.over()
+
+    async def render(
+        self,
+        context: Context,
+        target: Target,
+        found: ListOutcome,
+        representation: Representation,
+        include: IncludeObject,
+    ) -> bytes:
+        """The answer to a list.  Raises the 406 ``StatusError``, and ``TooMany``."""
+        resource = target.resource
+        shown = await self._shown(target, found)
+        if not self._heavy.is_heavy(sum(len(record.body) for record in shown.records)) or (
+            representation.form == "PartialObjectMetadata"  # refused whatever there is
+        ):
+            return render_list(shown, resource, representation, now=context.now, include_object=include)
+        if representation.form == "Table" and representation.media == "protobuf":
+            return render_document({"kind": "Table"}, representation)
+        if representation.form == "Table" or (representation.media == "protobuf" and not representation.form):
+            async with self._heavy.turn(context.user):
+                return await self._by_workers(context, resource, shown, representation, include)
+        plain = representation.media == "json" and not representation.pretty
+        text = await self._text(resource, shown, representation, escaped=plain)
+        if plain:
+            return text
+        return await self._heavy.render(Convert(body=text, representation=representation), context.user)
+
+    async def _shown(self, target: Target, found: ListOutcome) -> ListOutcome:
+        """In the version that was asked for."""
+        hub = versions.at_hub(target)
+        if hub is target and not target.resource.is_view:
+            return found
+        records, slice_ = [], self._pace.slice()
+        for record in found.records:
+            records.append(versions.shown_record(hub, record))
+            await slice_.over()
+        return replace(found, records=tuple(records))
+
+    async def _text(
+        self, resource: Resource, found: ListOutcome, representation: Representation, *, escaped: bool
+    ) -> bytes:
+        """A list in JSON, of stored items or of their metadata alone."""
+        if representation.form:
+            version = representation.form_version
+            kind = {"kind": "PartialObjectMetadataList", "apiVersion": f"meta.k8s.io/{version}"}
+
+            def item(record: Record) -> bytes:
+                return partial_metadata(record.body, version)
+
+        else:
+            kind = {"kind": resource.list_kind, "apiVersion": resource.api_version}
+
+            def item(record: Record) -> bytes:
+                return item_bytes(resource, record.body)
+
+        head = encode({**kind, "metadata": list_metadata_of(found)})[:-1] + b',"items":['
+        return await self._joined(
+            head, found.records, item, escape if escaped else bytes, b"]}\n" if escaped else b"]}"
+        )
+
+    async def _joined(
+        self,
+        head: bytes,
+        records: tuple[Record, ...],
+        item: Callable[[Record], bytes],
+        finish: Callable[[bytes], bytes],
+        tail: bytes,
+    ) -> bytes:
+        parts, slice_ = [finish(head)], self._pace.slice()
+        for portion in _portions(records):
+            if len(parts) > 1:
+                parts.append(b",")
+            parts.append(finish(b",".join(map(item, portion))))
+            await slice_.over()
+        parts.append(tail)
+        # Joining large parts is done without the interpreter's lock.
+        return await asyncio.to_thread(b"".join, parts)
+
+    async def _by_workers(
+        self,
+        context: Context,
+        resource: Resource,
+        found: ListOutcome,
+        representation: Representation,
+        include: IncludeObject,
+    ) -> bytes:
+        """A list whose items are made from documents."""
+        parts: list[bytes] = []
+        slice_ = self._pace.slice()
+        for portion in _portions(found.records):
+            job = RenderItems(
+                bodies=tuple(record.body for record in portion),
+                resource=resource,
+                representation=representation,
+                now=context.now,
+                include=include,
+            )
+            parts.append(cast(bytes, await self._heavy.run(job)))
+            await slice_.over()
+        metadata = list_metadata_of(found)
+        if representation.form != "Table":
+            from sliceplane.documents.protobuf import list_frame
+
+            size = sum(map(len, parts))
+            head, tail = list_frame(resource.api_version, resource.list_kind, metadata, size)
+            return await asyncio.to_thread(b"".join, [head, *parts, tail])
+        from sliceplane.documents.table import build
+
+        version = representation.form_version
+        empty = encode(build(resource, (), context.now, include_object=include, list_meta=metadata, version=version))
+        head, plain = empty[: -len(b"]}")], representation.media == "json" and not representation.pretty
+        if plain:
+            head, parts = escape(head), [escape(part) for part in parts]
+        separated = [piece for part in parts for piece in (b",", part)][1:]
+        text = await asyncio.to_thread(b"".join, [head, *separated, b"]}\n" if plain else b"]}"])
+        if plain:
+            return text
+        return cast(bytes, await self._heavy.run(Convert(body=text, representation=representation)))
+
+    async def delete(self, context: Context, target: Target, found: ListOutcome, options: DeleteOptions) -> None:
+        """Delete each of *found*, some in a commit; what takes long by itself is worked out elsewhere.
+
+        Raises the first error of a single delete: what was deleted before it stays deleted."""
+        together: list[Record] = []
+        slice_ = self._pace.slice()
+        for record in found.records:
+            if self._heavy.is_heavy_write(0, len(record.body)):
+                await self._delete_some(context, target, together, options)
+                together = []
+                one = replace(versions.at_hub(target), namespace=record.key.namespace, name=record.key.name)
+                async with self._heavy.turn(context.user):
+                    write = Write(verb="delete", context=context, target=one, deletion=options)
+                    await self._heavy.delete(write, self._registry, self._writer)
+                continue
+            together.append(record)
+            if len(together) >= _DELETED_TOGETHER:
+                await self._delete_some(context, target, together, options)
+                together = []
+                await slice_.over()
+        await self._delete_some(context, target, together, options)
+
+    async def _delete_some(
+        self, context: Context, target: Target, records: list[Record], options: DeleteOptions
+    ) -> None:
+        if records:
+            await self._writer.write(
+                lambda: self._registry.delete_some(context, target, records, options), lambda revision: revision
+            )
+
+
+def _portions(records: tuple[Record, ...]) -> Iterator[list[Record]]:
+    portion: list[Record] = []
+    size = 0
+    for record in records:
+        portion.append(record)
+        size += len(record.body)
+        if size >= _PORTION_BYTES or len(portion) >= _PORTION_RECORDS:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion

@@ -1,0 +1,305 @@
+"""The verbs of every resource over HTTP: parse, ask the registry, wait until it is durable, render.
+
+Nothing here decides anything about objects; the registry does, synchronously, between two awaits, or a worker does with
+the registry's verbs where that would take too long (``heavy``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from sliceplane.api.errors import StatusError, too_large_body, too_large_resource_version
+from sliceplane.api.scheme import REVIEWS
+from sliceplane.kit.integers import NotAnInteger, parse_uint64
+from sliceplane.registry.registry import Registry
+from sliceplane.registry.rehearsal import is_known
+from sliceplane.registry.types import Context, Outcome, Target, WriteOptions
+from sliceplane.shell.server.heavy.jobs import Render, Write
+from sliceplane.shell.server.heavy.service import Heavy
+from sliceplane.shell.server.requests.decode import decode_delete_options, decode_object, media_type, patch_type
+from sliceplane.shell.server.requests.horizon import Horizon
+from sliceplane.shell.server.requests.lists import Lists
+from sliceplane.shell.server.requests.negotiate import Representation, negotiate
+from sliceplane.shell.server.requests.params import list_options, write_options
+from sliceplane.shell.server.requests.paths import Route
+from sliceplane.shell.server.requests.render import error_representation, is_quick, render_object
+from sliceplane.shell.server.requests.request import Request
+from sliceplane.shell.server.requests.response import NO_CACHE, Response
+from sliceplane.shell.server.requests.warnings import deprecation, warning_headers
+from sliceplane.store.mvcc import Store
+
+if TYPE_CHECKING:
+    from sliceplane.documents.table import IncludeObject
+
+T = TypeVar("T")
+
+#: how long a read waits for a version that the server does not have yet (reference B4)
+FUTURE_VERSION_SECONDS_MAX = 3.0
+
+
+class Durability(Protocol):
+    """The committer, as far as requests need it."""
+
+    async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
+        """Runs *step*, possibly several times, and returns what it returned last when that is durable and published.
+        Raises what *step* raises, and a 500 ``StatusError`` if it never will be durable."""
+
+    async def current(self) -> None:
+        """Returns when memory is as new as storage was at the call.  Raises the 504 ``StatusError``."""
+
+    @property
+    def staleness_s(self) -> float:
+        """How long ago memory was last known to be as new as storage; 0 if nobody else writes to that."""
+
+
+#: memory older than this is told to those who take any version
+STALE_SECONDS_TOLD = 10.0
+#: subresources whose answers are no rows of anything
+_WITHOUT_COLUMNS = ("binding", "token")
+
+
+class ResourceHandlers:
+    """Stateless but for its parts; called by every request's task."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        store: Store,
+        committer: Durability,
+        clock: Callable[[], float],
+        heavy: Heavy | None = None,
+    ) -> None:
+        self._registry = registry
+        self._store = store
+        self._horizon = Horizon(store)
+        self._committer = committer
+        self.clock = clock
+        self._heavy = heavy if heavy is not None else Heavy()
+        self._lists = Lists(registry, self._heavy, committer)
+
+    async def respond(self, request: Request, route: Route) -> Response:
+        """Raises ``StatusError``."""
+        target = route.target
+        tables = target.resource not in REVIEWS and target.subresource not in _WITHOUT_COLUMNS
+        representation = negotiate(request.header(b"accept"), pretty=request.pretty, tables=tables)
+        match route.verb:
+            case "get":
+                return await self._get(request, route.target, representation)
+            case "list":
+                return await self._list(request, route.target, representation)
+            case "create":
+                return await self._create(request, route.target, representation)
+            case "update":
+                return await self._update(request, route.target, representation)
+            case "patch":
+                return await self._patch(request, route.target, representation)
+            case "delete":
+                return await self._delete(request, route.target, representation)
+            case "deletecollection":
+                return await self._delete_collection(request, route.target, representation)
+        raise AssertionError(f"verb {route.verb!r} is routed but not served")
+
+    def context(self, request: Request) -> Context:
+        assert request.user is not None, "requests are authenticated before they are served"
+        return Context(now=self.clock(), user=request.user)
+
+    async def _get(self, request: Request, target: Target, representation: Representation) -> Response:
+        version = request.query.optional("resourceVersion")
+        await self._begin_read(request, target, version)
+        record = self._registry.get(self.context(request), target, version)
+        outcome = Outcome(code=200, body=record.body)
+        return await self._object(request, target, representation, outcome, self.age_told())
+
+    async def _list(self, request: Request, target: Target, representation: Representation) -> Response:
+        options = list_options(request.query)
+        included = included_objects(request, representation)
+        if options.resource_version_match == "Exact" or options.continue_token:
+            # Another server may have told of a version that this one has not seen yet.
+            await self._begin_read(request, target, None)
+        else:
+            await self._begin_read(request, target, options.resource_version)
+        context = self.context(request)
+        found = await self._lists.find(context, target, options)
+        body = await self._lists.render(context, target, found, representation, included)
+        return _response(200, body, target, representation, self.age_told())
+
+    async def _create(self, request: Request, target: Target, representation: Representation) -> Response:
+        raw = await request.body()
+        context = self.context(request)
+        if self._is_heavy(target, raw):
+            options = _options_or_error(request, "CreateOptions")
+            write = Write(
+                verb="create", context=context, target=target, media=media_type(request), raw=raw, options=options
+            )
+            return await self._worked_out(request, representation, write)
+        body = decode_object(media_type(request), raw, target.resource, target.subresource)
+        options = write_options(request, "CreateOptions")
+
+        def step() -> Outcome:
+            outcome = self._registry.create(context, target, body, options)
+            request.created = outcome.body
+            return outcome
+
+        return await self._written(request, target, representation, step)
+
+    async def _update(self, request: Request, target: Target, representation: Representation) -> Response:
+        raw = await request.body()
+        context = self.context(request)
+        if self._is_heavy(target, raw):
+            options = _options_or_error(request, "UpdateOptions")
+            write = Write(
+                verb="update", context=context, target=target, media=media_type(request), raw=raw, options=options
+            )
+            return await self._worked_out(request, representation, write)
+        body = decode_object(media_type(request), raw, target.resource, target.subresource)
+        options = write_options(request, "UpdateOptions")
+        return await self._written(
+            request, target, representation, lambda: self._registry.update(context, target, body, options)
+        )
+
+    async def _patch(self, request: Request, target: Target, representation: Representation) -> Response:
+        kind = patch_type(request)
+        patch = await request.body()
+        options = write_options(request, "PatchOptions", kind)
+        context = self.context(request)
+        if self._is_heavy(target, patch):
+            write = Write(verb="patch", context=context, target=target, raw=patch, patch=kind, options=options)
+            return await self._worked_out(request, representation, write)
+        return await self._written(
+            request, target, representation, lambda: self._registry.patch(context, target, kind, patch, options)
+        )
+
+    async def _delete(self, request: Request, target: Target, representation: Representation) -> Response:
+        raw = await request.body()
+        context = self.context(request)
+        if self._is_heavy(target, raw):
+            write = Write(verb="delete", context=context, target=target, media=media_type(request), raw=raw)
+            if not raw:
+                write = replace(write, deletion=decode_delete_options(request, raw, target.resource))
+            return await self._worked_out(request, representation, write)
+        options = decode_delete_options(request, raw, target.resource)
+        return await self._written(
+            request, target, representation, lambda: self._registry.delete(context, target, options)
+        )
+
+    def _is_heavy(self, target: Target, raw: bytes) -> bool:
+        """Whether a write is too much for the loop.  What needs the keys of tokens is done here, and has no business
+        with so much: raises the 413 ``StatusError``."""
+        if not self._heavy.is_heavy_write(len(raw), self._registry.stored_bytes(target)):
+            return False
+        if not is_known(target.resource, target.subresource):
+            raise too_large_body(self._heavy.heavy_bytes)
+        return True
+
+    async def _worked_out(self, request: Request, representation: Representation, write: Write) -> Response:
+        """A write that is worked out in another process."""
+        async with self._heavy.turn(write.context.user):
+            errors_in = error_representation(request.header(b"accept"), pretty=request.pretty)
+            outcome = await self._heavy.write(write, self._registry, self._committer, errors_in)
+            if write.verb == "create":
+                request.created = outcome.body
+            return await self._object(request, write.target, representation, outcome, has_turn=True)
+
+    async def _delete_collection(self, request: Request, target: Target, representation: Representation) -> Response:
+        options = decode_delete_options(request, await request.body(), target.resource)
+        selection = list_options(request.query)
+        context = self.context(request)
+
+        await self._committer.current()
+        found = await self._lists.find(context, target, selection)
+        await self._lists.delete(context, target, found, options)
+        body = await self._lists.render(context, target, found, Representation(representation.media), "Metadata")
+        return _response(200, body, target, representation, ())
+
+    async def _written(
+        self, request: Request, target: Target, representation: Representation, step: Callable[[], Outcome]
+    ) -> Response:
+        # A client that gives up waiting does not undo the commit; the answer alone is lost.
+        outcome = await self._committer.write(step, _revision_of)
+        return await self._object(request, target, representation, outcome)
+
+    def age_told(self) -> tuple[str, ...]:
+        """A warning for who takes any version, if memory is old since storage is away."""
+        age_s = self._committer.staleness_s
+        if age_s <= STALE_SECONDS_TOLD:
+            return ()
+        return (f"storage is away; this was last known to be current {age_s:.0f} s ago",)
+
+    async def _object(
+        self,
+        request: Request,
+        target: Target,
+        representation: Representation,
+        outcome: Outcome,
+        warnings: tuple[str, ...] = (),
+        *,
+        has_turn: bool = False,
+    ) -> Response:
+        """*has_turn*: the request has its turn for heavy work."""
+        included = included_objects(request, representation)
+        resource, now = target.resource, self.clock()
+        if is_quick(representation) or not self._heavy.is_heavy(len(outcome.body)):
+            body = render_object(outcome.body, resource, representation, now=now, include_object=included)
+        else:
+            job = Render(body=outcome.body, resource=resource, representation=representation, now=now, include=included)
+            body = await self._heavy.render(job, None if has_turn else self.context(request).user)
+        return _response(outcome.code, body, target, representation, (*outcome.warnings, *warnings))
+
+    async def _begin_read(self, request: Request, target: Target, resource_version: str | None) -> None:
+        """Return when the read may be worked on.  It has its seat while the server asks storage, but not while it waits
+        for a version of the client's choice."""
+        if resource_version:
+            await self.wait_for(request, target, resource_version)
+        await request.place.sit()
+        if not resource_version:
+            await self.wait_for(request, target, None)
+
+    async def wait_for(self, request: Request, target: Target, resource_version: str | None) -> None:
+        """Wait until memory is as new as a read asks for: as storage is now, if it names no version; a little for a
+        version from the future.  Raises the 504 ``StatusError``, and ``TooMany`` if the user waits for too many; what
+        is no number and what nobody waits for is left to the registry to complain of."""
+        if not resource_version:
+            await self._committer.current()
+            return
+        if target.resource.uncached:
+            return
+        try:
+            wanted = parse_uint64(resource_version or "")
+        except NotAnInteger:
+            return
+        if wanted <= self._store.revision:
+            return
+        with request.place.awaiting_future():
+            if not await self._horizon.reached(wanted, FUTURE_VERSION_SECONDS_MAX):
+                raise too_large_resource_version(wanted, self._store.revision)
+
+
+_revision_of = attrgetter("revision")
+
+
+def _options_or_error(request: Request, kind: str) -> WriteOptions | StatusError:
+    """What is wrong with the options counts once the body was decoded, which is done elsewhere."""
+    try:
+        return write_options(request, kind)
+    except StatusError as error:
+        return error
+
+
+def included_objects(request: Request, representation: Representation) -> IncludeObject:
+    """What the rows of a Table carry.  Raises the 400 ``StatusError``."""
+    if representation.form != "Table":
+        return "Metadata"
+    from sliceplane.documents.table import parse_include_object
+
+    return parse_include_object(request.query.first("includeObject"))
+
+
+def _response(
+    code: int, body: bytes, target: Target, representation: Representation, warnings: tuple[str, ...]
+) -> Response:
+    told = (*deprecation(target.resource.group, target.resource.version, target.resource.plural), *warnings)
+    headers = (NO_CACHE, *warning_headers(told)) if told else (NO_CACHE,)
+    return Response(code, body, representation.content_type, headers)

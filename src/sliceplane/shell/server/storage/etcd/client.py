@@ -1,0 +1,206 @@
+"""Calls to an etcd cluster: one channel to each member, one call at a time to one of them.
+
+Built on grpcio's plain (thread) API with callbacks, not on ``grpc.aio``: a call's end comes from grpcio's own thread,
+and whoever asked hands it to its loop.  Nothing here retries, since only the caller knows what is safe; after a call
+without an answer the next one goes to another member.
+
+Every call carries ``hasleader``: a member that was cut off from the majority then says so at once, and ends watches,
+in place of keeping silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from sliceplane.kit.samples import Family, Histogram, Sample
+from sliceplane.shell.server.storage.etcd import wire
+from sliceplane.shell.server.storage.etcd.errors import Compacted, EtcdError, NoAnswer, Refused
+
+#: upstream's buckets of etcd_request_duration_seconds
+SECONDS_BUCKETS: Final = (
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
+)  # fmt: skip
+#: one attempt; a disk that needs longer is as good as broken, and what is asked may be asked again
+CALL_SECONDS_MAX: Final = 2.0
+_METADATA: Final = (("hasleader", "true"),)
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # etcd takes a ping each 5 s and no more; a member that stopped is noticed by the calls in the meantime
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+#: etcd looked at it and will not do it
+_REFUSALS: Final = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.OUT_OF_RANGE,
+    }
+)
+
+#: of these, what has nothing to do with the one request
+_LASTING: Final = frozenset(
+    {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED}
+)
+
+Done = Callable[[Any, EtcdError | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EtcdConfig:
+    """``servers``: URLs; ``http://`` or ``https://``.  Files are PEM."""
+
+    servers: tuple[str, ...]
+    prefix: str = "/sliceplane"
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    #: 0: never; then somebody else has to
+    compaction_interval_s: float = 300.0
+
+
+class EtcdClient:
+    """Any thread may call; callbacks come from threads of grpcio, and must be short and never raise."""
+
+    def __init__(self, config: EtcdConfig) -> None:
+        """Raises ``OSError`` if a file cannot be read.  Connects later, by itself."""
+        credentials = _credentials(config)
+        self.servers = config.servers
+        self._channels = [_channel(server, credentials) for server in config.servers]
+        self._calls: list[dict[str, Any]] = [
+            {
+                name: channel.unary_unary(path, lambda message: message.SerializeToString(), answer.FromString)
+                for name, (path, answer) in wire.METHODS.items()
+            }
+            for channel in self._channels
+        ]
+        self._current = 0
+        self._lock = threading.Lock()
+        # Counters, for metrics.
+        self._seconds: dict[str, Histogram] = {}
+        self._errors: dict[str, int] = {}
+        self._count: dict[str, int] = {}
+
+    @property
+    def current(self) -> str:
+        """The member that the next call goes to."""
+        return self.servers[self._current]
+
+    def call(self, method: str, request: Any, done: Done, *, timeout_s: float = CALL_SECONDS_MAX) -> None:
+        """*done* gets the answer, or the error that came instead."""
+        member, started = self._current, time.perf_counter()
+        future = self._calls[member][method].future(request, timeout=timeout_s, metadata=_METADATA)
+
+        def ended(call: Any) -> None:
+            self._observe(method, time.perf_counter() - started, failed=call.code() is not grpc.StatusCode.OK)
+            if call.code() is grpc.StatusCode.OK:
+                done(call.result(), None)
+            else:
+                error = error_of(call, self.servers[member])
+                if isinstance(error, NoAnswer):
+                    self.leave(member)
+                done(None, error)
+
+        future.add_done_callback(ended)
+
+    def ask(self, method: str, request: Any, *, timeout_s: float = CALL_SECONDS_MAX) -> Any:
+        """The answer.  Blocks; raises ``EtcdError``."""
+        answered = threading.Event()
+        box: list[tuple[Any, EtcdError | None]] = []
+
+        def done(answer: Any, error: EtcdError | None) -> None:
+            box.append((answer, error))
+            answered.set()
+
+        self.call(method, request, done, timeout_s=timeout_s)
+        if not answered.wait(timeout_s + 5):
+            raise NoAnswer(f"{self.current} does not answer")
+        ((answer, error),) = box
+        if error is not None:
+            raise error
+        return answer
+
+    def leave(self, member: int) -> None:
+        """*member* did not answer: the next call goes to another one."""
+        with self._lock:
+            if self._current == member:
+                self._current = (member + 1) % len(self._channels)
+
+    def watch(self, requests: Any) -> tuple[Any, int]:
+        """A stream of ``WatchResponse`` for the iterator *requests*, and the member that it is of."""
+        member = self._current
+        method: Any = self._channels[member].stream_stream(
+            wire.WATCH, lambda message: message.SerializeToString(), wire.WatchResponse.FromString
+        )
+        return method(requests, metadata=_METADATA), member
+
+    def close(self) -> None:
+        for channel in self._channels:
+            with contextlib.suppress(Exception):
+                channel.close()
+
+    def _observe(self, method: str, seconds: float, *, failed: bool) -> None:
+        with self._lock:
+            if method not in self._seconds:
+                self._seconds[method] = Histogram(SECONDS_BUCKETS)
+            self._seconds[method].observe(seconds)
+            self._count[method] = self._count.get(method, 0) + 1
+            self._errors[method] = self._errors.get(method, 0) + failed
+
+    def families(self) -> tuple[Family, ...]:
+        """Upstream's metrics of its etcd client; ``operation`` is the call, as a batch is of many kinds of objects."""
+        with self._lock:
+            names = sorted(self._seconds)
+            seconds = tuple(Sample((name,), self._seconds[name].read()) for name in names)
+            counts = tuple(Sample((name,), self._count[name]) for name in names)
+            errors = tuple(Sample((name,), self._errors[name]) for name in names)
+        labels = ("operation",)
+        return (
+            Family("etcd_request_duration_seconds", "histogram", "Calls to etcd.", labels, seconds),
+            Family("etcd_requests_total", "counter", "Calls to etcd.", labels, counts),
+            Family("etcd_request_errors_total", "counter", "Calls to etcd that failed.", labels, errors),
+        )
+
+
+def error_of(call: Any, server: str) -> EtcdError:
+    code, why = call.code(), " ".join((call.details() or "").split())
+    if code is grpc.StatusCode.OUT_OF_RANGE and "compacted" in why:
+        return Compacted(why)
+    if code in _REFUSALS and "etcdserver" in why:
+        return Refused(why, lasting=code in _LASTING)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return NoAnswer(f"{server} did not answer in time")
+    return NoAnswer(f"{server}: {why or code.name.lower()}")
+
+
+def _credentials(config: EtcdConfig) -> grpc.ChannelCredentials:
+    files = (config.ca_file, config.key_file, config.cert_file)
+    authority, key, certificate = (None if file is None else file.read_bytes() for file in files)
+    return grpc.ssl_channel_credentials(authority, key, certificate)
+
+
+def _channel(server: str, credentials: grpc.ChannelCredentials) -> grpc.Channel:
+    scheme, _, address = server.partition("://")
+    if scheme == "https":
+        return grpc.secure_channel(address.rstrip("/"), credentials, _OPTIONS)
+    return grpc.insecure_channel(address.rstrip("/"), _OPTIONS)

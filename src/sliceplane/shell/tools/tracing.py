@@ -1,0 +1,160 @@
+"""The reading side of ``sliceplane trace``: what the question needs of a cluster, and nothing else.
+
+Services and Nodes are listed whole (who claims an address is in no index of an API server), Pods by address, slices by
+Service.  Only ``get`` and ``list`` reach the server.  What the caller may not list is a note in the answer, unless
+there is no answer without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final, TypeVar
+
+from sliceplane.api import codec
+from sliceplane.api.core import Endpoints, Node, Pod, Service, ServiceCIDR
+from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.dispensable import is_done_without
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, ServiceCIDRs, Services
+from sliceplane.kit.ip import Family
+from sliceplane.proxy.endpoints import slices_of
+from sliceplane.proxy.model import ServiceKey
+from sliceplane.proxy.selections import reads_slices
+from sliceplane.shell.transport.base import Client
+from sliceplane.tracer.answer import Answer
+from sliceplane.tracer.cluster import Cluster
+from sliceplane.tracer.explain import explain
+from sliceplane.tracer.inquiry import Inquiry, ProxySettings
+from sliceplane.tracer.question import AddressTarget, NamedSource, Question, Unanswerable, family_of
+
+PAGE_OBJECTS: Final = 500
+LISTS_MAX: Final = 3
+SERVICES_AT_ONCE: Final = 8
+
+T = TypeVar("T", bound=Object)
+
+
+async def trace(client: Client, question: Question, settings: ProxySettings) -> Answer:
+    """Raises ``tracer.question.Unanswerable``, ``StatusError`` and ``shell.transport.base.Unreachable``."""
+    unread: list[str] = []
+    services, nodes, pods, ranges = await asyncio.gather(
+        _list(client, Services, Service),
+        _list(client, Nodes, Node),
+        _pods(client, question, unread),
+        _allowed(client, ServiceCIDRs, ServiceCIDR, unread),
+    )
+    cluster = Cluster(services, nodes, pods, ranges, tuple(unread))
+    if _may_be_a_pod(question, cluster):
+        cluster = replace(cluster, pods=await _list(client, Pods, Pod))
+    inquiry = Inquiry(question, cluster, settings)
+    turn = asyncio.Semaphore(SERVICES_AT_ONCE)
+
+    async def read(key: ServiceKey) -> None:
+        async with turn:
+            inquiry.on_slices(key, await _slices(client, key, settings))
+
+    while wanted := inquiry.wanted():
+        async with asyncio.TaskGroup() as group:
+            for key in wanted:
+                group.create_task(read(key))
+    return explain(inquiry)
+
+
+async def address_of(client: Client, source: NamedSource, family: Family | None) -> str:
+    """The address that *source* sends from: of *family*, else its first.  Raises ``Unanswerable``."""
+    try:
+        if source.namespace:
+            pod = codec.decode(await client.get(Pods, source.namespace, source.name), Pod)
+            found = [each.ip for each in (pod.status.pod_ips or ()) if each.ip] if pod.status else []
+        else:
+            node = codec.decode(await client.get(Nodes, "", source.name), Node)
+            found = [each.address for each in (node.status.addresses or ()) if each.type == "InternalIP"]
+    except StatusError as error:
+        if error.code != 404:
+            raise
+        raise Unanswerable(f"--from: there is no {source}") from error
+    fitting = [ip for ip in found if family is None or family_of(ip) == family]
+    if not fitting:
+        raise Unanswerable(
+            f"--from: {source} has no {family or 'IP'} address" + (f", only {found[0]}" if found else "")
+        )
+    return fitting[0]
+
+
+async def _slices(client: Client, key: ServiceKey, settings: ProxySettings) -> tuple[EndpointSlice, ...]:
+    if reads_slices(settings.gates):
+        selector = f"{LABEL_SERVICE_NAME}={key.name}"
+        return await _list(client, EndpointSlices, EndpointSlice, namespace=key.namespace, label_selector=selector)
+    try:
+        body = await client.get(EndpointsObjects, *key)
+    except StatusError as error:
+        if error.code != 404:
+            raise
+        return ()
+    return tuple(slices_of(codec.decode(body, Endpoints)).values())
+
+
+async def _pods(client: Client, question: Question, unread: list[str]) -> tuple[Pod, ...]:
+    """Those that have an address of the question as their first one, by which alone a server finds them."""
+    found: list[Pod] = []
+    wanted = (question.source, *((question.to.ip,) if isinstance(question.to, AddressTarget) else ()))
+    for ip in wanted:
+        found += await _allowed(client, Pods, Pod, unread, field_selector=f"status.podIP={ip}")
+    return tuple(found)
+
+
+def _may_be_a_pod(question: Question, cluster: Cluster) -> bool:
+    """Whether the sender has to be looked for among all Pods: nobody has its address as the first of two."""
+    is_known = cluster.pod_of(question.source) is not None or cluster.node_of(question.source) is not None
+    may_read = not any(sentence.startswith(Pods.plural) for sentence in cluster.unread)
+    return may_read and not is_known and not question.node
+
+
+async def _allowed(
+    client: Client, resource: Resource, kind: type[T], unread: list[str], *, field_selector: str = ""
+) -> tuple[T, ...]:
+    try:
+        return await _list(client, resource, kind, field_selector=field_selector)
+    except StatusError as error:
+        who_is_hidden = resource is Pods and error.code == 403
+        if not who_is_hidden and not is_done_without(resource, error):
+            raise
+        sentence = f"{resource.plural}, the server answers {error.code}"
+        if sentence not in unread:
+            unread.append(sentence)
+        return ()
+
+
+async def _list(
+    client: Client,
+    resource: Resource,
+    kind: type[T],
+    *,
+    namespace: str = "",
+    label_selector: str = "",
+    field_selector: str = "",
+) -> tuple[T, ...]:
+    """In pages; begun anew where the continue token has expired (410)."""
+    for attempt in range(1, LISTS_MAX + 1):
+        found: list[T] = []
+        token = ""
+        try:
+            while True:
+                page = await client.list(
+                    resource,
+                    namespace=namespace,
+                    label_selector=label_selector,
+                    field_selector=field_selector,
+                    limit=PAGE_OBJECTS,
+                    continue_token=token,
+                )
+                found += [codec.decode(body, kind) for body in page.items]
+                token = page.continue_token
+                if not token:
+                    return tuple(found)
+        except StatusError as error:
+            if error.code != 410 or attempt == LISTS_MAX:
+                raise
+    raise AssertionError(f"{resource.plural}: {LISTS_MAX} tries are over and nobody raised")

@@ -1,0 +1,286 @@
+"""A client over the fake API server, in virtual time, and a controller core to be hosted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from sliceplane.api import codec
+from sliceplane.api.meta import Document, Object
+from sliceplane.api.scheme import ConfigMaps, Resource
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
+from sliceplane.fakes.fake_api import FakeApi
+from sliceplane.fakes.fake_watch import FakeWatch
+from sliceplane.informer.changes import Change
+from sliceplane.shell.transport.base import ListPage, PatchType, Unreachable, WatchMessage
+from sliceplane.workqueue.queue import WorkQueue
+
+EPOCH = 1_000_000.0
+
+
+class LiveApi(FakeApi):
+    """A fake server that wakes its readers."""
+
+    changed: asyncio.Event
+
+    def _commit(self, resource: Resource, kind: str, document: Document) -> Document:
+        stored = FakeApi._commit(self, resource, kind, document)
+        self.changed.set()
+        return stored
+
+    def cut_all(self, error: Any = None) -> None:
+        FakeApi.cut_all(self, error)
+        self.changed.set()
+
+
+@dataclass
+class FakeClient:
+    """``shell.transport.base.Client`` over a ``LiveApi``; writes take *write_s*."""
+
+    api: LiveApi
+    clock: Callable[[], float]
+    write_s: float = 0.01
+    in_flight: int = 0
+    most_in_flight: int = 0
+    #: answers of so many writes are lost after they happened
+    lose_answers: int = 0
+    hang_lists: bool = False
+    log: list[tuple[float, str, str]] = field(default_factory=list)
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
+        return self.api.get(resource, namespace, name)
+
+    async def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        resource_version: str | None = None,
+        resource_version_match: str | None = None,
+        limit: int | None = None,
+        continue_token: str = "",
+    ) -> ListPage:
+        if self.hang_lists:
+            await asyncio.Event().wait()
+        await asyncio.sleep(0.001)
+        page = self.api.list(
+            resource,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            limit=limit or 0,
+            continue_token=continue_token,
+        )
+        return ListPage(page.items, page.resource_version, page.continue_token)
+
+    @asynccontextmanager
+    async def watch(
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        resource_version: str | None = None,
+        timeout_s: int | None = None,
+        bookmarks: bool = True,
+    ) -> AsyncIterator[AsyncIterator[WatchMessage]]:
+        assert resource_version, "informers watch from a version"
+        stream = self.api.watch(
+            resource,
+            resource_version,
+            now=self.clock(),
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            timeout_s=timeout_s or 1800,
+        )
+        yield self._messages(stream)
+
+    async def _messages(self, stream: FakeWatch) -> AsyncIterator[WatchMessage]:
+        while True:
+            self.api.changed.clear()
+            for kind, body in stream.pull(self.clock()):
+                yield WatchMessage(kind, body)
+            if stream.ended:
+                if stream.error is not None:
+                    raise Unreachable("the connection broke")
+                return
+            due = stream.next_at()
+            delay = None if due == float("inf") else max(due - self.clock(), 0.0)
+            try:
+                async with asyncio.timeout(delay):
+                    await self.api.changed.wait()
+            except TimeoutError:
+                pass
+            # Several readers share the event: the others must see it, too.
+            await asyncio.sleep(0)
+
+    async def _write(self, verb: str, path: str, act: Callable[[], bytes]) -> bytes:
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(self.write_s)
+            self.log.append((self.clock() - EPOCH, verb, path))
+            result = act()
+            if self.lose_answers:
+                self.lose_answers -= 1
+                raise Unreachable("connection reset by peer")
+            return result
+        finally:
+            self.in_flight -= 1
+
+    async def create(
+        self, resource: Resource, namespace: str, body: bytes, *, subresource: str = "", name: str = ""
+    ) -> bytes:
+        path = f"{resource.plural}/{codec.decode(body, Object).metadata.name}"
+        return await self._write("create", path, lambda: self.api.create(resource, namespace, body))
+
+    async def update(
+        self, resource: Resource, namespace: str, name: str, body: bytes, *, subresource: str = ""
+    ) -> bytes:
+        return await self._write(
+            "update", f"{resource.plural}/{name}", lambda: self.api.update(resource, namespace, name, body)
+        )
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        body: bytes,
+        *,
+        patch_type: PatchType,
+        subresource: str = "",
+    ) -> bytes:
+        return await self._write(
+            "patch", f"{resource.plural}/{name}", lambda: self.api.patch(resource, namespace, name, body)
+        )
+
+    async def delete(self, resource: Resource, namespace: str, name: str, options: bytes = b"") -> bytes:
+        return await self._write(
+            "delete", f"{resource.plural}/{name}", lambda: self.api.delete(resource, namespace, name)
+        )
+
+    async def close(self) -> None:
+        pass
+
+
+SOURCE = Watched(ConfigMaps, label_selector="role=source")
+COPY = Watched(ConfigMaps, label_selector="role=copy")
+
+
+class Copier:
+    """For each source ``x`` a ConfigMap ``copy-x``: create, update and delete through a work queue."""
+
+    def __init__(self, **faults: Any) -> None:
+        self.info = ControllerInfo("copier", (SOURCE, COPY))
+        self.queue: WorkQueue[str] = WorkQueue()
+        self.sources: dict[str, Object] = {}
+        self.copies: dict[str, Object] = {}
+        self.done: list[Done] = []
+        self.synced = False
+        self.faults = faults
+        self.events: list[str] = []
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        name = change.object.metadata.name
+        self.events.append(name)
+        if name == self.faults.get("raise_on"):
+            raise RuntimeError(f"cannot stand {name}")
+        held = self.copies if name.startswith("copy-") else self.sources
+        key = name.removeprefix("copy-")
+        if change.new is None:
+            del held[key]
+        else:
+            held[key] = change.new
+        self.queue.add(key, now)
+
+    def on_synced(self, now: float) -> None:
+        self.synced = True
+
+    def take_work(self, now: float, max_jobs: int) -> Work:
+        assert self.synced, "asked before the caches were filled"
+        jobs, notes = [], []
+        while len(jobs) < max_jobs and (key := self.queue.get(now)) is not None:
+            writes = self._writes(key)
+            if not writes:
+                self.queue.done(key)
+                continue
+            jobs.append(Job(key=key, writes=writes))
+            if key in self.sources and not self.faults.get("quiet"):
+                notes.append(
+                    EventNote(
+                        regarding=self.sources[key],
+                        regarding_resource=ConfigMaps,
+                        type="Normal",
+                        reason="Copying",
+                        note=f"copying {key}",
+                        component="copier",
+                    )
+                )
+        return Work(jobs=tuple(jobs), notes=tuple(notes))
+
+    def _writes(self, key: str) -> tuple[Write, ...]:
+        name = f"copy-{key}"
+        if key not in self.sources:
+            delete = Write(verb="delete", resource=ConfigMaps, namespace="ns", name=name, tolerate=("NotFound",))
+            return (delete,) if key in self.copies else ()
+        version = self.sources[key].metadata.resource_version
+        copy = self.copies.get(key)
+        if copy is not None and (copy.metadata.annotations or {}).get("of") == version:
+            return ()
+        body = codec.encode({"metadata": {"name": name, "labels": {"role": "copy"}, "annotations": {"of": version}}})
+        if copy is None:
+            return (Write(verb="create", resource=ConfigMaps, namespace="ns", body=body),)
+        return (Write(verb="patch", resource=ConfigMaps, namespace="ns", name=name, body=body),)
+
+    def on_done(self, done: Done, now: float) -> None:
+        self.done.append(done)
+        self.queue.done(done.job.key)
+        if done.error is None:
+            self.queue.forget(done.job.key)
+        else:
+            self.queue.add_rate_limited(done.job.key, now)
+
+    def next_deadline(self) -> float | None:
+        return self.queue.next_deadline()
+
+    def check(self) -> None:
+        self.queue.check()
+
+
+def put_source(api: FakeApi, name: str, **data: str) -> None:
+    api.put(ConfigMaps, "ns", name, {"metadata": {"labels": {"role": "source"}}, "data": data})
+
+
+@pytest_asyncio.fixture
+async def api() -> LiveApi:
+    live = LiveApi()
+    live.changed = asyncio.Event()
+    return live
+
+
+@pytest_asyncio.fixture
+async def client(api: LiveApi) -> FakeClient:
+    # Fixtures run in real time, tests in virtual time that begins at 0: the clock is read in tests only.
+    loop = asyncio.get_running_loop()
+    return FakeClient(api, lambda: EPOCH + loop.time())
+
+
+@pytest.fixture
+def copier() -> type[Copier]:
+    return Copier
+
+
+@pytest.fixture
+def source() -> Callable[..., None]:
+    return put_source

@@ -1,0 +1,57 @@
+"""The machine's clock is set while the plane runs: watches, informers and controllers go on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sliceplane.api.codec import decode_document, encode
+from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
+from sliceplane.shell.hosting.embedded import ControllerService, default_controllers
+from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.store.hub import BOOKMARK_PERIOD_S
+
+START = 1_800_000_000.0
+POD = {
+    "metadata": {"name": "p", "labels": {"app": "web"}},
+    "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
+}
+READY = {
+    "status": {
+        "phase": "Running",
+        "podIPs": [{"ip": "10.1.2.3"}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+}
+SERVICE = {"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}}
+
+
+@pytest.mark.parametrize("jump_s", [-86400.0, 86400.0])
+async def test_a_ready_pod_reaches_its_slice_after_the_clock_was_set(tmp_path: Path, jump_s: float) -> None:
+    ahead = 0.0
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    service = ControllerService(default_controllers())
+    config = PlaneConfig(secure_port=0, data_dir=str(tmp_path / "data"))
+    async with Plane(config, (service,), clock=lambda: START + ahead + loop.time() - began) as plane:
+        client = plane.client("test")
+        await client.create(Nodes, "", encode({"metadata": {"name": "n"}}))
+        await client.create(Services, "default", encode(SERVICE))
+        await asyncio.sleep(0.3)
+        ahead = jump_s
+        await asyncio.sleep(0.3)
+        watches = len(plane.hub)
+        await client.create(Pods, "default", encode(POD))
+        await client.patch(Pods, "default", "p", encode(READY), patch_type="strategic", subresource="status")
+        async with asyncio.timeout(5):
+            while True:
+                page = await client.list(EndpointSlices, label_selector="kubernetes.io/service-name=web")
+                if any(decode_document(item)["endpoints"] for item in page.items):
+                    break
+                await asyncio.sleep(0.02)
+        assert len(plane.hub) == watches, "no watch ended because of the clock"
+        due = plane.hub.next_deadline()
+        assert due is not None
+        assert 0 < due - loop.time() <= BOOKMARK_PERIOD_S, "bookmarks go on, and no watch is over before its time"

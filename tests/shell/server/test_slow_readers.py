@@ -1,0 +1,84 @@
+"""Clients that ask for much and read nothing: bounded in bytes and time, and everyone else is served."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.shell.server.serving import Server, run_plane
+
+from sliceplane.shell.server.connections import connection
+from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.shell.server.requests.limits import Limits
+
+CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
+OBJECTS, OBJECT_BYTES = 8, 900_000
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server whose list of ConfigMaps is 7 MB long, and which keeps 16 MB for readers."""
+    limits = Limits(unsent_bytes_max=16_000_000)
+    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0, limits=limits))
+    found = Server(plane)
+    for number in range(OBJECTS):
+        body = {"metadata": {"name": f"large-{number}"}, "data": {"a": "x" * OBJECT_BYTES}}
+        assert found.request("POST", CONFIG_MAPS, body).code == 201
+    yield found
+    end()
+
+
+@contextlib.contextmanager
+def asking(server: Server) -> Iterator[ssl.SSLSocket]:
+    """A connection that asks for the list and reads nothing."""
+    with (
+        socket.create_connection((server.host, server.port), timeout=10) as raw,
+        server.context().wrap_socket(raw, server_hostname="localhost") as tls,
+    ):
+        tls.sendall(f"GET {CONFIG_MAPS} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        yield tls
+
+
+def unsent(server: Server) -> float:
+    lines = server.get("/metrics").body.decode().splitlines()
+    return next(
+        float(line.split()[1]) for line in lines if line.startswith('sliceplane_shared_held{what="unsent-bytes"}')
+    )
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def test_responses_that_nobody_takes_are_bounded_together(server: Server) -> None:
+    with asking(server) as first, asking(server):
+        wait_for(lambda: unsent(server) > 2 * OBJECTS * OBJECT_BYTES, "two lists wait")
+        refused = server.get(CONFIG_MAPS)
+        assert (refused.code, refused.headers["Retry-After"]) == (429, "1")
+        # What is small goes through.
+        assert server.get("/api/v1/namespaces").code == 200
+        received = 0
+        while received < OBJECTS * OBJECT_BYTES:
+            received += len(first.recv(1 << 20))
+        wait_for(lambda: unsent(server) < 2 * OBJECTS * OBJECT_BYTES, "one list was taken")
+        assert server.get(CONFIG_MAPS).code == 200
+    wait_for(lambda: unsent(server) == 0, "the other one hung up")
+
+
+def test_a_client_that_takes_nothing_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "STALLED_SECONDS_MAX", 0.2)
+    with asking(server) as client:
+        wait_for(lambda: unsent(server) > 0, "the list waits")
+        wait_for(lambda: unsent(server) == 0, "the client was given up")
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            received = 0
+            while data := client.recv(1 << 20):
+                received += len(data)
+            assert received < OBJECTS * OBJECT_BYTES

@@ -1,0 +1,79 @@
+"""Health: names, forms, exclusions, and what a stop looks like (reference B1)."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from tests.shell.server.serving import Server, run_plane
+from tests.shell.server.surface import Case, check
+
+from sliceplane.shell.server.plane import PlaneConfig
+
+TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
+LIVE = "[+]ping ok\n[+]log ok\n[+]etcd ok\n"
+READY = f"{LIVE}[+]informer-sync ok\n[+]shutdown ok\nreadyz check passed\n"
+WARNED = 'warn: some health checks cannot be excluded: no matches for "aa","zz"\n'
+
+CASES = [
+    *(Case("B1 ok", "GET", f"/{name}", 200, "ok", headers=TEXT) for name in ("healthz", "livez", "readyz")),
+    Case("B1 verbose", "GET", "/livez?verbose", 200, f"{LIVE}livez check passed\n"),
+    Case("B1 verbose, any value", "GET", "/healthz?verbose=0", 200, f"{LIVE}healthz check passed\n"),
+    Case("B1 order of readyz", "GET", "/readyz?verbose=1", 200, READY),
+    Case("B1 exclude", "GET", "/livez?verbose&exclude=log", 200, "[+]ping ok\n[+]log excluded: ok\n[+]etcd ok\n"),
+    Case("B1 exclude quietly", "GET", "/livez?exclude=log&exclude=etcd", 200, "ok"),
+    Case("B1 exclude unknown", "GET", "/livez?verbose&exclude=zz&exclude=aa", 200, f"{LIVE}{WARNED}livez check passed"),
+    *(
+        Case("B1 single", "GET", path, 200, "ok", headers=TEXT)
+        for path in ("/livez/ping", "/livez/etcd", "/healthz/log", "/readyz/informer-sync", "/readyz/shutdown")
+    ),
+    *(Case("B1 no such", "GET", path, 404, "404 page not found\n") for path in ("/livez/shutdown", "/livez/nope")),
+    *(Case("B1 slash", "GET", path, 404, "404 page not found\n") for path in ("/livez/", "/readyz/", "/healthz/")),
+    Case("B1 HEAD", "HEAD", "/readyz", 200),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_health(server: Server, case: Case) -> None:
+    reply = check(server, case)
+    if case.told == "ok":
+        assert reply.body == b"ok"
+
+
+class Probing:
+    """A service that takes its time to stop, and looks at the plane meanwhile."""
+
+    name = "probing"
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, str]] = []
+
+    async def start(self, plane: Any) -> None:
+        self._server = Server(plane)
+
+    async def drain(self) -> None:
+        """Nobody drains here."""
+
+    async def stop(self) -> None:
+        import asyncio
+
+        for path in ("/livez", "/readyz", "/readyz/shutdown"):
+            reply = await asyncio.to_thread(self._server.get, path)
+            self.seen.append((path, reply.code, reply.body.decode()))
+
+
+def test_a_plane_that_stops_is_alive_and_not_ready() -> None:
+    probing = Probing()
+    _, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0), services=(probing,))
+    end()
+    assert threading.active_count() >= 1
+    assert probing.seen == [
+        ("/livez", 200, "ok"),
+        (
+            "/readyz",
+            500,
+            f"{LIVE}[+]informer-sync ok\n[-]shutdown failed: reason withheld\nreadyz check failed\n\n",
+        ),
+        ("/readyz/shutdown", 500, "internal server error: the process is stopping\n"),
+    ]

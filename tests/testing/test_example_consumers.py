@@ -1,0 +1,53 @@
+"""The examples of consumers with tests of their own, in Python and in Go, run as their authors would."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.peers.programs import go
+from tests.testing.places import EXAMPLES, ROOT, environment, passed
+from tests.testing.places import pytest as run_pytest
+
+PYTHON = sorted(EXAMPLES.glob("test_*.py"))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("example", PYTHON, ids=lambda path: path.name)
+def test_python(example: Path, tmp_path: Path) -> None:
+    shutil.copy(example, tmp_path)
+    assert "2 passed" in passed(run_pytest(tmp_path, "-p", "no:asyncio", site=tmp_path))
+
+
+def test_what_a_test_uses_is_typed() -> None:
+    """As its author would check it, with the package's own annotations, strictly.  (The official client has few.)"""
+    command = [sys.executable, "-m", "mypy", "--strict", str(EXAMPLES / "test_endpoint_view.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.timeout(900)
+def test_go(tmp_path: Path) -> None:
+    """client-go against planes that ``python -m sliceplane.testing`` runs; ``python3`` is this one."""
+    tmp_path.joinpath("python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    tmp_path.joinpath("python3").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    settings = {"GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false", "CGO_ENABLED": "0", "PATH": path}
+    done = subprocess.run(
+        [go(), "test", "-count=1", "./..."],
+        cwd=EXAMPLES / "go",
+        env={**environment(tmp_path), **settings},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_manifest_is_the_one_of_the_python_example() -> None:
+    text = (EXAMPLES / "test_endpoint_view.py").read_text()
+    assert f'WEB = """\n{(EXAMPLES / "web.yaml").read_text()}"""' in text

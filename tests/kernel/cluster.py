@@ -19,13 +19,13 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services
 from sliceplane.informer.changes import Change
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.shell.node.kernel.backend import AnyBackend
 from sliceplane.shell.node.kernel.conntrack import Conntrack
 from sliceplane.shell.node.kernel.iptables_backend import Iptables
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.kernel.nft_runner import NftRunner
-from sliceplane.shell.node.node_proxy import FAMILIES, NodeProxy
+from sliceplane.shell.node.node_proxy import NodeProxy
 
 SERVER = """
 import socket, sys, threading

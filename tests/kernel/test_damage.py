@@ -13,7 +13,7 @@ from tests.kernel.cluster import VIP, backend_of, make_slice, running, service
 from tests.kernel.listing import expected, listed
 from tests.kernel.netns import Host, Net
 
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.objects import NftFamily, TableRef
@@ -22,7 +22,6 @@ from sliceplane.shell.node import node_proxy
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.kernel.nft_generation import generation
 from sliceplane.shell.node.kernel.nft_runner import NftRunner
-from sliceplane.shell.node.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 

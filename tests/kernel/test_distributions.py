@@ -13,8 +13,7 @@ from tests.nft.machine import node
 
 from sliceplane.api import codec
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.kit.ip import Family
-from sliceplane.shell.node.node_proxy import FAMILIES
+from sliceplane.kit.ip import FAMILIES, Family
 
 pytestmark = pytest.mark.kernel
 

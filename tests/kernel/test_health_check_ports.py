@@ -11,8 +11,7 @@ from tests.kernel.netns import Host, Net
 from tests.nft.machine import DYING
 from tests.ports import free_port
 
-from sliceplane.kit.ip import Family
-from sliceplane.shell.node.node_proxy import FAMILIES
+from sliceplane.kit.ip import FAMILIES, Family
 
 pytestmark = pytest.mark.kernel
 

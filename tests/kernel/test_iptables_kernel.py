@@ -25,11 +25,10 @@ from tests.ports import free_port
 
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.iptables.fake import BUILT_IN
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.shell.node import node_proxy
 from sliceplane.shell.node.kernel.iptables_backend import Flavour, Iptables
-from sliceplane.shell.node.node_proxy import FAMILIES
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import load
 

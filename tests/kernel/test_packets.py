@@ -25,9 +25,8 @@ from tests.kernel.cluster import (
 from tests.kernel.netns import Host, Net
 from tests.nft.machine import DYING, GONE, node
 
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.shell.node import node_proxy
-from sliceplane.shell.node.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 

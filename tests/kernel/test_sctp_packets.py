@@ -19,9 +19,8 @@ from tests.kernel.netns import Host
 from tests.nft.machine import make_slice
 
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.shell.node.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 

@@ -12,11 +12,10 @@ from tests.kernel.load import load
 from tests.kernel.netns import Host, Net
 from tests.nft.older_layout import in_the_older_layout
 
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.nft.layout import ENDPOINTS_CHECK
 from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane, PlaneConfig
 from sliceplane.shell.node.kernel.nft_runner import NftRunner
-from sliceplane.shell.node.node_proxy import FAMILIES
 
 pytestmark = pytest.mark.kernel
 

@@ -15,6 +15,7 @@ from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, ServiceCIDRs, Services
 from sliceplane.informer.changes import Change
+from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.layout import CLUSTER_IPS_CHECK
 from sliceplane.nft.names import TABLE
@@ -23,7 +24,7 @@ from sliceplane.proxy import tracker
 from sliceplane.shell.node import node_proxy
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.kernel.nft_runner import NftError
-from sliceplane.shell.node.node_proxy import FAMILIES, NodeProxy
+from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.transport.base import ListPage, WatchMessage
 
 

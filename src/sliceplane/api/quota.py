@@ -25,6 +25,7 @@ from sliceplane.api.scheme import (
     Secrets,
     Services,
 )
+from sliceplane.api.service_rules import EXTERNAL_TYPES
 
 COUNT_PREFIX: Final = "count/"
 NODE_PORTS: Final = "services.nodeports"
@@ -64,7 +65,7 @@ def usage(resource: Resource, found: Object) -> dict[str, int]:
         used[old_name] = 1
     if isinstance(found, Service):
         ports = sum(1 for port in found.spec.ports or () if port.node_port)
-        if ports and found.spec.type in ("NodePort", "LoadBalancer"):
+        if ports and found.spec.type in EXTERNAL_TYPES:
             used[NODE_PORTS] = ports
         if found.spec.type == "LoadBalancer":
             used[LOAD_BALANCERS] = 1

@@ -23,13 +23,11 @@ from dataclasses import dataclass, field
 
 from sliceplane.api.discovery import Endpoint as SliceEndpoint
 from sliceplane.api.discovery import EndpointPort, EndpointSlice
+from sliceplane.api.service_rules import PROTOCOL_DEFAULT, is_port
 from sliceplane.balancing.model import Endpoint
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.proxy.addresses import canonical_of
-from sliceplane.proxy.model import PORT_MAX
 from sliceplane.proxy.slicecache import revision_of
-
-_FAMILIES: dict[str, Family] = {"IPv4": "IPv4", "IPv6": "IPv6"}
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +55,7 @@ class PortChoice:
         offered = {
             port.name or "": port.port
             for port in ports
-            if (port.protocol or "TCP") == self.protocol and port.port is not None and 0 < port.port <= PORT_MAX
+            if (port.protocol or PROTOCOL_DEFAULT) == self.protocol and port.port is not None and is_port(port.port)
         }
         if self.wanted is None and not ports:
             return 0, ""
@@ -94,7 +92,7 @@ class EndpointMerge:
         """The slice *key* is now *new* (``None``: gone)."""
         held = self._slices.get(key)
         old = held.endpoints if held is not None else {}
-        family = _FAMILIES.get(new.address_type) if new is not None else None
+        family = next((kind for kind in FAMILIES if new is not None and kind == new.address_type), None)
         if new is None or family is None or (self._family is not None and family != self._family):
             if held is None:
                 return

@@ -17,6 +17,7 @@ from typing import Self
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import EndpointSlices
+from sliceplane.api.service_rules import PROTOCOLS, is_port
 from sliceplane.balancing import pickers, ring
 from sliceplane.balancing.merge import PortChoice
 from sliceplane.balancing.model import Endpoint, Place, ViewChange
@@ -27,12 +28,9 @@ from sliceplane.client.logs import StandardLog
 from sliceplane.client.picking import Picker
 from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.names import check_dns_label
 from sliceplane.shell.transport.base import Client
-
-_PROTOCOLS = ("TCP", "UDP", "SCTP")
-_FAMILIES = ("IPv4", "IPv6")
 
 
 class NotReady(TimeoutError):
@@ -271,9 +269,9 @@ def _check(service: str, namespace: str, port: str | int | None, protocol: str, 
     for what, name in (("Service", service), ("namespace", namespace)):
         if check_dns_label(name):
             raise ValueError(f"{name!r} is no name of a {what}")
-    if isinstance(port, int) and not 0 < port < 65536:
+    if isinstance(port, int) and not is_port(port):
         raise ValueError(f"{port} is no number of a port")
-    if protocol not in _PROTOCOLS:
-        raise ValueError(f"protocol is {protocol!r}, it must be one of {', '.join(_PROTOCOLS)}")
-    if family not in (None, *_FAMILIES):
-        raise ValueError(f"family is {family!r}, it must be None or one of {', '.join(_FAMILIES)}")
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"protocol is {protocol!r}, it must be one of {', '.join(PROTOCOLS)}")
+    if family not in (None, *FAMILIES):
+        raise ValueError(f"family is {family!r}, it must be None or one of {', '.join(FAMILIES)}")

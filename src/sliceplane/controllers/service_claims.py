@@ -19,7 +19,7 @@ from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Watched, Write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.changes import Change
-from sliceplane.kit.ip import Family, networks
+from sliceplane.kit.ip import FAMILIES, Family, networks
 from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.bounds import Excess
 from sliceplane.proxy.claims import Claims
@@ -36,7 +36,6 @@ COMPONENT: Final = "service-claims-controller"
 SETTLE_S: Final = 1.0
 #: refusals that one Event spells out
 TOLD_MAX: Final = 3
-_FAMILIES: Final[tuple[Family, ...]] = ("IPv4", "IPv6")
 
 
 class _OfFamily:
@@ -94,7 +93,7 @@ class ServiceClaimsController(KeyedController):
                 ),
             )
         )
-        self._families = tuple(_OfFamily(family) for family in _FAMILIES)
+        self._families = tuple(_OfFamily(family) for family in FAMILIES)
         self._services: dict[str, Service] = {}
         self._told: dict[str, tuple[str, str]] = {}  # the two texts that were noted last
 

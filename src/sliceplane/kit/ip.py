@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 Family = Literal["IPv4", "IPv6"]
+FAMILIES: Final[tuple[Family, ...]] = ("IPv4", "IPv6")
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

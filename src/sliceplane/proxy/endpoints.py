@@ -18,10 +18,9 @@ from sliceplane.api.discovery import (
     EndpointSlice,
 )
 from sliceplane.api.meta import ObjectMeta
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.proxy.addresses import canonical_of
 
-_FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
 _READY = EndpointConditions(ready=True, serving=True, terminating=False)
 _NOT_READY = EndpointConditions(ready=False, serving=False, terminating=False)
 
@@ -36,7 +35,7 @@ def slices_of(endpoints: Endpoints | None) -> dict[str, EndpointSlice]:
         ports = tuple(
             EndpointPort(name=port.name, protocol=port.protocol, port=port.port) for port in subset.ports or ()
         )
-        for family in _FAMILIES:
+        for family in FAMILIES:
             found = tuple(_endpoints(subset, family))
             if not found:
                 continue

@@ -13,9 +13,6 @@ import msgspec
 
 from sliceplane.kit.ip import Family
 
-PROTOCOLS = ("TCP", "UDP", "SCTP")
-PORT_MAX = 65535
-
 
 class ServiceKey(NamedTuple):
     """Namespace and name of a Service; orders as the API lists them."""
@@ -162,8 +159,6 @@ class ServiceChange(msgspec.Struct, frozen=True):
 
 __all__ = [
     "API_SERVICE",
-    "PORT_MAX",
-    "PROTOCOLS",
     "Categories",
     "Endpoint",
     "Family",

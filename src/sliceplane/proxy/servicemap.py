@@ -7,21 +7,24 @@ from collections.abc import Iterable
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME
+from sliceplane.api.service_rules import (
+    AFFINITY_TIMEOUT_DEFAULT_S,
+    AFFINITY_TIMEOUT_MAX_S,
+    NO_CLUSTER_IP,
+    PROTOCOLS,
+    has_health_check_port,
+    is_externally_accessible,
+    is_port,
+)
 from sliceplane.kit.ip import Family, networks
 from sliceplane.proxy.addresses import canonical_of, ordinary_of
 from sliceplane.proxy.bounds import DESTINATIONS_MAX, PORTS_MAX, READ_MAX, SOURCES_MAX, Excess, share
-from sliceplane.proxy.model import PORT_MAX, PROTOCOLS, ServiceKey, ServicePort, ServicePortName
+from sliceplane.proxy.model import ServiceKey, ServicePort, ServicePortName
 
-#: types of Service whose externalTrafficPolicy is looked at; ClusterIP only where it has external IPs
-_EXTERNAL_TYPES = ("LoadBalancer", "NodePort")
 #: names become parts of the names of chains, of comments and of lines in logs.  An API server's own rule is narrower
 #: (RFC 1123); what is beyond this could be read as another name, or as more than a name
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,253}")
 _PORT_NAME = re.compile(r"[A-Za-z0-9_.\-]{0,253}")
-#: where the API server did not say
-AFFINITY_TIMEOUT_DEFAULT_S = 10800
-#: a day, as upstream's validation has it; a kernel counts its time-outs in 64 bits of nanoseconds at best
-AFFINITY_TIMEOUT_MAX_S = 86400
 
 
 def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
@@ -48,9 +51,9 @@ def read(service: Service, family: Family) -> tuple[tuple[ServicePort, ...], Exc
     key = ServiceKey(service.metadata.namespace, service.metadata.name)
     numbers: dict[ServicePortName, tuple[int, int]] = {}
     for port in spec.ports or ():
-        sound = port.protocol in PROTOCOLS and 0 < port.port <= PORT_MAX and _PORT_NAME.fullmatch(port.name)
+        sound = port.protocol in PROTOCOLS and is_port(port.port) and _PORT_NAME.fullmatch(port.name)
         if sound:
-            node_port = port.node_port if 0 < port.node_port <= PORT_MAX else 0
+            node_port = port.node_port if is_port(port.node_port) else 0
             numbers.setdefault(ServicePortName(key, port.name, port.protocol), (port.port, node_port))
     served = list(numbers.items())[:PORTS_MAX]
     ingress = service.status.load_balancer.ingress or ()
@@ -63,6 +66,7 @@ def read(service: Service, family: Family) -> tuple[tuple[ServicePort, ...], Exc
     all_ranges = networks(sources[:READ_MAX], family)
     if any(network.endswith("/0") for network in all_ranges):
         all_ranges = ()
+    accessible = is_externally_accessible(spec.type or "ClusterIP", external)
     ranges = all_ranges[: share(SOURCES_MAX, len(served))]
     ports = tuple(
         ServicePort(
@@ -75,7 +79,7 @@ def read(service: Service, family: Family) -> tuple[tuple[ServicePort, ...], Exc
             source_ranges=ranges,
             affinity_timeout_s=_affinity_s(service),
             internal_local=spec.internal_traffic_policy == "Local",
-            external_local=spec.external_traffic_policy == "Local" and (spec.type in _EXTERNAL_TYPES or bool(external)),
+            external_local=accessible and spec.external_traffic_policy == "Local",
         )
         for name, (number, node_port) in served
     )
@@ -94,7 +98,7 @@ def why_not_served(service: Service) -> str:
             return f"label {label}"
     if spec.type == "ExternalName":
         return f"type ExternalName, a name for {spec.external_name}"
-    if spec.cluster_ip == "None":
+    if spec.cluster_ip == NO_CLUSTER_IP:
         return "headless: clients connect to its Pods themselves"
     return "" if spec.cluster_ip else "no cluster IP yet"
 
@@ -102,8 +106,8 @@ def why_not_served(service: Service) -> str:
 def health_port(service: Service) -> int:
     """healthCheckNodePort, where it means something (reference A2); else 0."""
     spec = service.spec
-    wanted = spec.type == "LoadBalancer" and spec.external_traffic_policy == "Local"
-    return spec.health_check_node_port if wanted and 0 < spec.health_check_node_port <= PORT_MAX else 0
+    wanted = has_health_check_port(spec.type, spec.external_traffic_policy)
+    return spec.health_check_node_port if wanted and is_port(spec.health_check_node_port) else 0
 
 
 def _affinity_s(service: Service) -> int:

@@ -32,10 +32,11 @@ from typing import NamedTuple
 
 from sliceplane.api.discovery import HINTS_MAX, LABEL_SERVICE_NAME, EndpointPort, EndpointSlice
 from sliceplane.api.discovery import Endpoint as SliceEndpoint
+from sliceplane.api.service_rules import PROTOCOL_DEFAULT, is_port
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.addresses import ordinary_of
 from sliceplane.proxy.bounds import TARGETS_MAX, share
-from sliceplane.proxy.model import PORT_MAX, Endpoint, ServiceKey, ServicePortName
+from sliceplane.proxy.model import Endpoint, ServiceKey, ServicePortName
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +131,8 @@ class SliceCache:
         for held in ordered:
             for port in held.ports:
                 number = port.port or 0
-                if port.name is not None and 0 < number <= PORT_MAX:
-                    name = ServicePortName(service, port.name, port.protocol or "TCP")
+                if port.name is not None and is_port(number):
+                    name = ServicePortName(service, port.name, port.protocol or PROTOCOL_DEFAULT)
                     known = merged.setdefault(name, {})
                     room = most - len(known)
                     sources = held.endpoints if room >= len(held.endpoints) else held.endpoints[: max(0, room)]

@@ -20,7 +20,6 @@ from sliceplane.api.quota import amount
 from sliceplane.heuristics.types import EndpointView
 from sliceplane.kit.ip import Family, canonical_with_family
 
-FAMILIES: Final[tuple[Family, ...]] = ("IPv4", "IPv6")
 _CONTROL_PLANE_LABELS = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 _TERMINAL_PHASES = ("Succeeded", "Failed")
 

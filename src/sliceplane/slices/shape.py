@@ -30,9 +30,8 @@ from sliceplane.api.gates import (
 )
 from sliceplane.api.meta import OwnerReference
 from sliceplane.heuristics.types import ServiceView
-from sliceplane.kit.ip import Family, family, parse_lenient
+from sliceplane.kit.ip import FAMILIES, Family, family, parse_lenient
 from sliceplane.kit.names import is_domain_qualified
-from sliceplane.slices.facts import FAMILIES
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING, APPROACHES, Subsetting
 
 ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from sliceplane.api.service_rules import PORT_MAX, is_port
 from sliceplane.kit.ip import Family, canonical
-from sliceplane.proxy.model import PORT_MAX
 
 Protocol = Literal["TCP", "UDP", "SCTP"]
 
@@ -85,7 +85,7 @@ def parse_to(text: str, in_namespace: str = NAMESPACE_DEFAULT) -> AddressTarget 
         host, port = text, ""
     ip = canonical(host.removeprefix("[").removesuffix("]"))
     if ip is not None:
-        if not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+        if not (port.isascii() and port.isdigit() and is_port(int(port))):
             raise Unanswerable(f"--to {text!r}: a port is a number from 1 to {PORT_MAX}")
         return AddressTarget(ip, int(port))
     name, _, rest = host.partition(".")

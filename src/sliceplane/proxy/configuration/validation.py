@@ -9,6 +9,7 @@ from typing import Final
 
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
 from sliceplane.api.gates import NEWEST, Gates, Release
+from sliceplane.api.service_rules import is_port
 from sliceplane.kit.durations import format_duration
 from sliceplane.kit.ip import parse_network_lenient, parse_strict
 from sliceplane.proxy.configuration.fields import (
@@ -87,7 +88,7 @@ def _addresses(given: Given) -> Iterator[FieldError]:
             yield invalid_value(path, text, "must be IP:port")
         elif parse_strict(host) is None:
             yield invalid_value(path, text, "must be a valid IP")
-        elif not 1 <= port <= 65535:
+        elif not is_port(port):
             yield invalid_value(path, text, "must be a valid port")
     name = given.get("hostnameOverride")
     if name is not None and not str(name).strip():

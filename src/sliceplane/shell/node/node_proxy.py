@@ -33,7 +33,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, ServiceCIDRs, Services
 from sliceplane.controllers.base import EventNote, Watched
 from sliceplane.informer.changes import Change
-from sliceplane.kit.ip import Family
+from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.damage import Damage
 from sliceplane.proxy.endpoints import differences
@@ -66,7 +66,6 @@ WHOLE_TABLE_PERIOD_S = 3600.0
 #: the same while somebody else changes rules, ours perhaps
 SUSPECT_PERIOD_S = 300.0
 
-FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
 #: set by the autoscaler on a Node that it is about to delete
 TAINT_TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"
 

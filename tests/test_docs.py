@@ -24,7 +24,8 @@ from click.testing import CliRunner
 from tools.make_reference import DOCUMENTS, refreshed
 
 from sliceplane.cli.main import COMMANDS, main
-from sliceplane.shell.hosting.embedded import ControllerService, default_controllers
+from sliceplane.shell.hosting.catalogue import default_controllers
+from sliceplane.shell.hosting.embedded import ControllerService
 from sliceplane.shell.server.plane import Plane, PlaneConfig
 
 ROOT = Path(__file__).parent.parent

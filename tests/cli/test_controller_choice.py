@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sliceplane.cli.controller_choice import choose
-from sliceplane.shell.hosting.embedded import DiscoveryConfig, Entry, default_controllers
+from sliceplane.shell.hosting.catalogue import DiscoveryConfig, default_controllers
+from sliceplane.shell.hosting.host import Entry
 
 ALL = (
     *("endpointslice-controller", "endpoints-controller", "endpointslice-mirroring-controller"),

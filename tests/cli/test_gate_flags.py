@@ -9,7 +9,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.cli.main import main
 from sliceplane.cli.serving import gates_of
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.shell.hosting.embedded import DiscoveryConfig, default_controllers
+from sliceplane.shell.hosting.catalogue import DiscoveryConfig, default_controllers
 
 REFUSED = [
     (["--feature-gates=Nonsense=true"], "Invalid value for '--feature-gates': unrecognized feature gate: Nonsense"),

@@ -12,7 +12,8 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices, EventsV1, Nodes, Pods, Resource, ResourceQuotas, Services
 from sliceplane.controllers.base import Write
 from sliceplane.controllers.failed_writes import as_told
-from sliceplane.shell.hosting.embedded import ControllerService, default_controllers
+from sliceplane.shell.hosting.catalogue import default_controllers
+from sliceplane.shell.hosting.embedded import ControllerService
 from sliceplane.shell.server.plane import Plane, PlaneConfig
 from sliceplane.shell.transport.base import Client
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from sliceplane.shell.hosting.embedded import ControllerService, default_controllers
+from sliceplane.shell.hosting.catalogue import default_controllers
+from sliceplane.shell.hosting.embedded import ControllerService
 from sliceplane.shell.server.plane import Plane, PlaneConfig
 from sliceplane.shell.server.requests.request import Query
 

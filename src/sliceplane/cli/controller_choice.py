@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from sliceplane.shell.hosting.embedded import Entry
+    from sliceplane.shell.hosting.host import Entry
 
 #: all that are on by default
 EVERYBODY = "*"

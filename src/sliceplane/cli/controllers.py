@@ -25,7 +25,7 @@ from sliceplane.cli.values import DurationType, SwitchType
 if TYPE_CHECKING:
     from sliceplane.controllers.election import ElectionConfig
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
-    from sliceplane.shell.hosting.embedded import Entry
+    from sliceplane.shell.hosting.host import Entry
     from sliceplane.shell.hosting.standalone import OnceSummary
     from sliceplane.shell.transport.kubeconfig import Connection
 
@@ -135,7 +135,7 @@ def _election(flags: dict[str, Any]) -> ElectionConfig | None:
 
 def _entries(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> tuple[Entry, ...]:
     """The controllers of the flags.  Raises ``click.BadParameter`` for a name that none has."""
-    from sliceplane.shell.hosting.embedded import default_controllers, reverse_mirror
+    from sliceplane.shell.hosting.catalogue import default_controllers, reverse_mirror
     from sliceplane.shell.hosting.heuristics import InstalledHeuristics
 
     gates = gates_of(flags["feature_gates"], "")

@@ -13,7 +13,7 @@ from sliceplane.cli.values import DurationType
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
     from sliceplane.heuristics.asking import Find
-    from sliceplane.shell.hosting.embedded import DiscoveryConfig
+    from sliceplane.shell.hosting.catalogue import DiscoveryConfig
 
 _SECTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
     click.option("--max-endpoints-per-slice", type=click.IntRange(1, 1000), default=100, show_default=True,
@@ -50,7 +50,7 @@ def discovery_config(flags: dict[str, Any], gates: Gates, find_heuristic: Find) 
     from sliceplane.controllers.endpoints import EndpointsConfig
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.controllers.endpointslice_mirroring import MirroringConfig
-    from sliceplane.shell.hosting.embedded import DiscoveryConfig
+    from sliceplane.shell.hosting.catalogue import DiscoveryConfig
     from sliceplane.slices.succession import SelectorChanges
 
     changes = SelectorChanges(flags["selector_changes"])

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
     from sliceplane.api.scheme import Resource
     from sliceplane.shell.server.audit.log import AuditConfig
-    from sliceplane.shell.server.plane import Plane, PlaneConfig, Service
+    from sliceplane.shell.server.plane import Plane, PlaneConfig
+    from sliceplane.shell.transport.service import PlaneService
 
 
 class ServiceRangeType(click.ParamType[tuple[str, ...]]):
@@ -171,7 +172,7 @@ def audit_config(path: Path | None, maxsize: int, maxbackup: int) -> AuditConfig
     return None if path is None else AuditConfig(path=path, size_max=maxsize * 1024 * 1024, backups_max=maxbackup)
 
 
-def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[Service, ...]], *, logs: Logs) -> None:
+def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[PlaneService, ...]], *, logs: Logs) -> None:
     """Run a plane until a signal asks it to stop; exits with code 1 and one sentence if it cannot start.
 
     *config* and *services* are called after the flags are known to be good, so that what they import is not paid

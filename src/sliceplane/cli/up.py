@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from sliceplane.api.scheme import Resource
     from sliceplane.proxy.configuration.settings import ProxySettings
     from sliceplane.registry.config import TopologyStorage
-    from sliceplane.shell.hosting.embedded import Entry
-    from sliceplane.shell.server.plane import PlaneConfig, Service
+    from sliceplane.shell.hosting.host import Entry
+    from sliceplane.shell.server.plane import PlaneConfig
+    from sliceplane.shell.transport.service import PlaneService
 
 
 @click.command("up", cls=Command, examples=[
@@ -109,7 +110,7 @@ def command(
         return with_etcd(with_access(plane, grouped), grouped)
 
     def entries() -> tuple[Entry, ...]:
-        from sliceplane.shell.hosting.embedded import default_controllers, emulation_controllers
+        from sliceplane.shell.hosting.catalogue import default_controllers, emulation_controllers
         from sliceplane.shell.hosting.heuristics import InstalledHeuristics
 
         config = discovery_config(grouped, gates, InstalledHeuristics().find)
@@ -118,10 +119,10 @@ def command(
 
     some = None if chosen.strip() == EVERYBODY else choose(chosen, entries)
 
-    def services() -> tuple[Service, ...]:
+    def services() -> tuple[PlaneService, ...]:
         from sliceplane.shell.hosting.embedded import ControllerService
 
-        running: list[Service] = [ControllerService(entries() if some is None else some, elect=elect)]
+        running: list[PlaneService] = [ControllerService(entries() if some is None else some, elect=elect)]
         if proxy:
             from sliceplane.shell.node.embedded import ProxyService
 

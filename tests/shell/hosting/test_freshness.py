@@ -12,7 +12,7 @@ from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Resource,
 from sliceplane.controllers.base import Watched
 from sliceplane.controllers.events import RecorderStatus
 from sliceplane.informer.reflector import Counters
-from sliceplane.shell.hosting.embedded import default_controllers
+from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.freshness import complaint, stuck
 from sliceplane.shell.hosting.host import HostStatus
 from sliceplane.shell.hosting.informers import InformerStatus

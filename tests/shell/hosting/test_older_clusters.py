@@ -18,7 +18,7 @@ from sliceplane.api.scheme import Resource, ServiceCIDRs, Services
 from sliceplane.controllers.base import Watched
 from sliceplane.informer import reflector
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.hosting.embedded import default_controllers
+from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.standalone import reconcile_once
 from sliceplane.shell.node.healthz import health_document
 from sliceplane.shell.node.kernel.nft_backend import Nftables

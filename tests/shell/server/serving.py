@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sliceplane.shell.server.plane import Plane, PlaneConfig, Service
+from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.transport.service import PlaneService
 from sliceplane.testing.thread import PlaneThread
 
 
@@ -77,7 +78,7 @@ class Server:
 
 
 def run_plane(
-    config: PlaneConfig, clock: Callable[[], float] = time.time, services: tuple[Service, ...] = ()
+    config: PlaneConfig, clock: Callable[[], float] = time.time, services: tuple[PlaneService, ...] = ()
 ) -> tuple[Plane, Callable[[], None]]:
     """A started plane in a thread with a loop of its own, and how to stop it."""
     plane = Plane(config, services, clock=clock)

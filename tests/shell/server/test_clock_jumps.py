@@ -9,7 +9,8 @@ import pytest
 
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.shell.hosting.embedded import ControllerService, default_controllers
+from sliceplane.shell.hosting.catalogue import default_controllers
+from sliceplane.shell.hosting.embedded import ControllerService
 from sliceplane.shell.server.plane import Plane, PlaneConfig
 from sliceplane.store.hub import BOOKMARK_PERIOD_S
 

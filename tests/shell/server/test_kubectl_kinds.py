@@ -13,7 +13,8 @@ from tests.shell.server.serving import Server, run_plane
 from tests.shell.server.test_kubectl_smoke import command, kubectl
 
 from sliceplane.documents.protobuf import decode
-from sliceplane.shell.hosting.embedded import ControllerService, default_controllers
+from sliceplane.shell.hosting.catalogue import default_controllers
+from sliceplane.shell.hosting.embedded import ControllerService
 from sliceplane.shell.server.plane import PlaneConfig
 
 pytestmark = pytest.mark.kubectl

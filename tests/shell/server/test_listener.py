@@ -7,6 +7,7 @@ import contextlib
 import socket
 import ssl
 import time
+from collections.abc import Callable
 
 import pytest
 from tests.shell.server.serving import Server, run_plane
@@ -15,7 +16,8 @@ from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server import chores
 from sliceplane.shell.server.connections import connection as connection_module
 from sliceplane.shell.server.connections.listener import bind
-from sliceplane.shell.server.plane import Plane, PlaneConfig, Service
+from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.transport.service import PlaneService, ServiceContext
 
 
 def test_a_connection_that_never_asks_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,16 +98,17 @@ def test_ipv6() -> None:
 class Recorder:
     """A service that writes down what happens to it."""
 
-    def __init__(self, name: str, log: list[str], *, fail: bool = False) -> None:
+    def __init__(self, name: str, log: list[str], url: Callable[[], str], *, fail: bool = False) -> None:
         self.name = name
+        self._url = url
         self._log = log
         self._fail = fail
 
-    async def start(self, plane: Plane) -> None:
+    async def start(self, context: ServiceContext) -> None:
         # The server answers by now, and says that more is to come.
-        host, _, port = plane.url.removeprefix("https://").rpartition(":")
-        context = ssl.create_default_context(cafile=str(plane.pki.ca_file))
-        reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        host, _, port = self._url().removeprefix("https://").rpartition(":")
+        tls = ssl.create_default_context(cadata=context.authority)
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
         writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 500"), answer
@@ -125,7 +128,7 @@ class Recorder:
 
 async def test_services_start_in_order_and_stop_in_reverse() -> None:
     log: list[str] = []
-    services: tuple[Service, ...] = (Recorder("a", log), Recorder("b", log))
+    services: tuple[PlaneService, ...] = (Recorder("a", log, lambda: plane.url), Recorder("b", log, lambda: plane.url))
     plane = Plane(PlaneConfig(data_dir="memory:", secure_port=0), services)
     await plane.start()
     await plane.drain()
@@ -136,7 +139,11 @@ async def test_services_start_in_order_and_stop_in_reverse() -> None:
 
 async def test_a_service_that_fails_to_start_stops_everything() -> None:
     log: list[str] = []
-    services: tuple[Service, ...] = (Recorder("a", log), Recorder("b", log, fail=True), Recorder("c", log))
+    services: tuple[PlaneService, ...] = (
+        Recorder("a", log, lambda: plane.url),
+        Recorder("b", log, lambda: plane.url, fail=True),
+        Recorder("c", log, lambda: plane.url),
+    )
     plane = Plane(PlaneConfig(data_dir="memory:", secure_port=0), services)
     with pytest.raises(RuntimeError, match="b"):
         await plane.start()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 from tests.shell.server.serving import Server, run_plane
 from tests.shell.server.surface import Case, check
 
 from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.shell.transport.service import ServiceContext
 
 TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 LIVE = "[+]ping ok\n[+]log ok\n[+]etcd ok\n"
@@ -48,9 +48,10 @@ class Probing:
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int, str]] = []
+        self.server: Server
 
-    async def start(self, plane: Any) -> None:
-        self._server = Server(plane)
+    async def start(self, context: ServiceContext) -> None:
+        """The test gives it the server."""
 
     async def drain(self) -> None:
         """Nobody drains here."""
@@ -59,13 +60,14 @@ class Probing:
         import asyncio
 
         for path in ("/livez", "/readyz", "/readyz/shutdown"):
-            reply = await asyncio.to_thread(self._server.get, path)
+            reply = await asyncio.to_thread(self.server.get, path)
             self.seen.append((path, reply.code, reply.body.decode()))
 
 
 def test_a_plane_that_stops_is_alive_and_not_ready() -> None:
     probing = Probing()
-    _, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0), services=(probing,))
+    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0), services=(probing,))
+    probing.server = Server(plane)
     end()
     assert threading.active_count() >= 1
     assert probing.seen == [

@@ -14,7 +14,8 @@ from cryptography import x509
 from cryptography.x509.oid import ExtensionOID
 from tests.shell.server.serving import Server, run_plane
 
-from sliceplane.shell.hosting.embedded import ControllerService, default_controllers
+from sliceplane.shell.hosting.catalogue import default_controllers
+from sliceplane.shell.hosting.embedded import ControllerService
 from sliceplane.shell.process import interfaces
 from sliceplane.shell.server import plane as planes
 from sliceplane.shell.server.keys import pki

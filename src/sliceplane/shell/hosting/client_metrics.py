@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from sliceplane.kit.samples import Family, Sample
 from sliceplane.shell.process.door import door
 from sliceplane.shell.process.pages import Page, PageMaker
-from sliceplane.shell.server.nonresource.version import build_labels
+from sliceplane.shell.process.version import build_labels
 
 Source = Callable[[], tuple[Family, ...]]
 
@@ -33,12 +33,17 @@ def leader_family(name: str, leading: bool) -> Family:
     )
 
 
+def staleness_family(staleness_s: float) -> Family:
+    """Without a sample while a cache is not filled."""
+    samples = (Sample((), staleness_s),) if math.isfinite(staleness_s) else ()
+    return Family("sliceplane_informer_staleness_seconds", "gauge", "Age of the stalest cache.", (), samples)
+
+
 def _own(staleness_s: float) -> tuple[Family, ...]:
     labels = build_labels()
     names = tuple(sorted(labels))
     build = Sample(tuple(labels[name] for name in names), 1.0)
-    stale = (Sample((), staleness_s),) if math.isfinite(staleness_s) else ()
     return (
         Family("kubernetes_build_info", "gauge", "What is running.", names, (build,)),
-        Family("sliceplane_informer_staleness_seconds", "gauge", "Age of the stalest cache.", (), stale),
+        staleness_family(staleness_s),
     )

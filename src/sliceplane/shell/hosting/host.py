@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from sliceplane.controllers.events import RecorderStatus
 from sliceplane.kit.rng import Rng
@@ -24,9 +25,17 @@ from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.events import EventRecorder
 from sliceplane.shell.transport.reflect import loop_clock
 
-MAX_IN_FLIGHT = 5
+MAX_IN_FLIGHT: Final = 5
 
 _log = get_logger("host")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One controller: how to make it (again, after a fault) and how many of its jobs may run side by side."""
+
+    make: Factory
+    max_in_flight: int = MAX_IN_FLIGHT
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +135,16 @@ class ControllerHost:
             self._recorder.status(),
             self._clock(),
         )
+
+
+def make_host(
+    client: Client, entries: tuple[Entry, ...], rng: Rng, clock: Callable[[], float] | None = None
+) -> ControllerHost:
+    """A host with the controllers of *entries*, not started."""
+    host = ControllerHost(client, rng=rng, clock=clock)
+    for entry in entries:
+        host.add(entry.make, max_in_flight=entry.max_in_flight)
+    return host
 
 
 def _complain(task: asyncio.Task[None]) -> None:

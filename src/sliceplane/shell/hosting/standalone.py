@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from sliceplane.controllers.election import ElectionConfig
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.samples import Family
-from sliceplane.shell.hosting import ControllerHost
 from sliceplane.shell.hosting.client_metrics import leader_family
 from sliceplane.shell.hosting.election import Candidate
-from sliceplane.shell.hosting.embedded import Entry
 from sliceplane.shell.hosting.freshness import complaint, stuck
-from sliceplane.shell.hosting.host import HostStatus
+from sliceplane.shell.hosting.host import ControllerHost, Entry, HostStatus, make_host
 from sliceplane.shell.process.pages import Page
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.events import EventRecorder
@@ -149,13 +147,6 @@ async def reconcile_once(client: Client, entries: tuple[Entry, ...], *, timeout_
                 return OnceSummary(spent, status, unfinished)
     finally:
         await host.close()
-
-
-def make_host(client: Client, entries: tuple[Entry, ...], rng: Rng, clock: Callable[[], float]) -> ControllerHost:
-    host = ControllerHost(client, rng=rng, clock=clock)
-    for entry in entries:
-        host.add(entry.make, max_in_flight=entry.max_in_flight)
-    return host
 
 
 def _busy(status: HostStatus) -> bool:

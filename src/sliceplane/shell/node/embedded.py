@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
 
 from sliceplane.api.gates import Gates
 from sliceplane.kit.rng import Rng
@@ -23,13 +22,11 @@ from sliceplane.shell.node.setup import make_proxy, mode_of, prepare, serving
 from sliceplane.shell.process.pages import PageError
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.transport.reflect import loop_clock
-
-if TYPE_CHECKING:
-    from sliceplane.shell.server.plane import Plane
+from sliceplane.shell.transport.service import ServiceContext
 
 
 class ProxyService:
-    """A ``shell.server.plane.Service``.  *netns* "": the namespace that the plane itself is in."""
+    """A ``shell.transport.service.PlaneService``.  *netns* "": the namespace that the plane itself is in."""
 
     name = "proxy"
 
@@ -45,15 +42,15 @@ class ProxyService:
         self._pages = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, plane: Plane) -> None:
+    async def start(self, context: ServiceContext) -> None:
         """Raises ``StartError`` where the kernel's rules cannot be written; nothing is then left behind."""
         try:
             await self._pages.enter_async_context(present(mode_of(self._settings), self._netns))
             await prepare(self._backend, self._settings, self._netns)
         except (KernelError, SysctlError) as error:
             raise StartError(f"--proxy: {error}") from error
-        client = plane.client(f"system:node-proxy:{self._node}")
-        clock = loop_clock(plane.clock())
+        client = context.client(f"system:node-proxy:{self._node}", "sliceplane")
+        clock = loop_clock(context.clock())
         proxy = make_proxy(self._node, self._backend, self._settings, netns=self._netns, gates=self._gates, clock=clock)
         try:
             await self._pages.enter_async_context(serving(proxy, self._settings))
@@ -64,7 +61,7 @@ class ProxyService:
         if proxy.reads_slices:
             telling = report_progress(client, proxy, rng.fork(), clock)
             self._tasks.append(asyncio.create_task(telling, name="node proxy's progress"))
-        plane.health.add("proxy", lambda: "; ".join(proxy.health().reasons))
+        context.add_check("proxy", lambda: "; ".join(proxy.health().reasons))
 
     async def drain(self) -> None:
         """The node keeps its proxy to the end."""

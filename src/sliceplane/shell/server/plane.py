@@ -5,7 +5,8 @@ then what reads (the database), and only then what writes (certificates, first o
 before the server answers and the server answers before any service starts, so a service may be a plain client.
 A stop runs the other way round; watches are ended before the connections that carry them.
 
-*Services* are whatever else lives in the process: controllers, emulation, the node proxy.  See ``Service``.
+*Services* are whatever else lives in the process: controllers, emulation, the node proxy.  See
+``shell.transport.service``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
@@ -57,6 +58,7 @@ from sliceplane.shell.server.requests.watch import WatchHandler
 from sliceplane.shell.server.storage.committer import Committer
 from sliceplane.shell.server.storage.errors import StorageError
 from sliceplane.shell.server.storage.memory import MemoryBackend
+from sliceplane.shell.transport.service import PlaneService, ServiceContext
 from sliceplane.store.backend import Backend
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
@@ -111,31 +113,13 @@ class PlaneConfig:
     shutdown_delay_s: float = 0.0
 
 
-class Service(Protocol):
-    """Something else that runs in the process.
-
-    ``start`` is called when the server answers, and may use everything the plane offers; ``stop`` is called before
-    the server stops, also if ``start`` failed half-way, and returns when every task of the service has ended.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    async def start(self, plane: Plane) -> None: ...
-
-    async def drain(self) -> None:
-        """The process will stop, and answers for a while yet: whoever can take over elsewhere may do so now."""
-
-    async def stop(self) -> None: ...
-
-
 class Plane:
     """A running process.  Made, started and stopped by one task; ``async with`` starts and stops."""
 
     def __init__(
         self,
         config: PlaneConfig,
-        services: tuple[Service, ...] = (),
+        services: tuple[PlaneService, ...] = (),
         clock: Callable[[], float] = time.time,
         *,
         around: Callable[[App], App] = lambda app: app,
@@ -147,7 +131,7 @@ class Plane:
         self.health = HealthChecks()
         self.metrics = Metrics()
         self._services = services
-        self._started: list[Service] = []
+        self._started: list[PlaneService] = []
         #: undone in reverse order by ``stop``
         self._cleanup = contextlib.AsyncExitStack()
         self._up = self._stopping = self._left = False
@@ -237,10 +221,21 @@ class Plane:
         self._spawn(chores.forget_events(self), "expiry")
         self._spawn(chores.keep_up(self, self.registry.tend, chores.TEND_SECONDS), "addresses")
         self._spawn(chores.keep_up(self, self._keep_api_service, INTERVAL_S), "api-service")
+        context = self._service_context()
         for service in self._services:
             self._started.append(service)
-            await service.start(self)
+            await service.start(context)
         self._up = True
+
+    def _service_context(self) -> ServiceContext:
+        return ServiceContext(
+            client=lambda name, field_manager: self.client(name, field_manager=field_manager),
+            clock=self.clock,
+            authority=self.pki.ca_file.read_text(),
+            add_check=self.health.add,
+            add_readiness=self.health.add_readiness,
+            add_samples=self.metrics.source,
+        )
 
     async def drain(self) -> None:
         """Have clients leave for another server, while each that comes is served: the time is ``shutdown_delay_s``.

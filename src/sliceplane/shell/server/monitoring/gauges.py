@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sliceplane.api.gates import GATES, spec_at
+from sliceplane.shell.process.version import build_labels
 from sliceplane.shell.server.monitoring.metrics import Labels
-from sliceplane.shell.server.nonresource.version import build_labels
 
 if TYPE_CHECKING:
     from sliceplane.shell.server.plane import Plane

@@ -1,0 +1,82 @@
+"""Which controllers there are: how each is made, with the settings that flags chose, and how many jobs it may have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sliceplane.api.gates import ENDPOINT_SLICE
+from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
+from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
+from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
+from sliceplane.controllers.first_sync import FirstSync
+from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.hint_problems import HintProblems
+from sliceplane.controllers.namespace import NamespaceController
+from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.controllers.service_account import ServiceAccountController
+from sliceplane.controllers.service_claims import ServiceClaimsController
+from sliceplane.controllers.traffic_distribution import TrafficDistributionController
+from sliceplane.shell.hosting.host import Entry
+
+if TYPE_CHECKING:
+    from sliceplane.controllers.emulation.nodes import EmulationConfig
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryConfig:
+    """The controllers that make EndpointSlices and Endpoints."""
+
+    slices: EndpointSliceConfig = field(default_factory=EndpointSliceConfig)
+    endpoints: EndpointsConfig = field(default_factory=EndpointsConfig)
+    mirroring: MirroringConfig = field(default_factory=MirroringConfig)
+
+
+def default_controllers(
+    config: DiscoveryConfig | None = None, *, conditions: bool = True, reverse: bool = False
+) -> tuple[Entry, ...]:
+    """What every plane runs; without the feature gate EndpointSlice, slices stay as they are (KEP-0752).
+
+    With *reverse* the reverse mirror makes Endpoints, in place of the Endpoints controller.
+
+    The mirroring controller of one call waits for the Endpoints controller of the same call, if that runs.
+    *conditions*: Services with trafficDistribution are told what became of it.
+    """
+    wanted = config or DiscoveryConfig()
+    slices, endpoints, mirroring = wanted.slices, wanted.endpoints, wanted.mirroring
+    first_sync, problems = FirstSync(), HintProblems()
+    entries = [
+        reverse_mirror()
+        if reverse
+        else Entry(lambda: EndpointsController(endpoints, first_sync), endpoints.concurrent_endpoint_syncs)
+    ]
+    if slices.gates.enabled(ENDPOINT_SLICE):
+        mirror = Entry(
+            lambda: EndpointSliceMirroringController(mirroring, first_sync),
+            mirroring.concurrent_service_endpoint_syncs,
+        )
+        entries.append(mirror)
+        entries.insert(
+            0, Entry(lambda: EndpointSliceController(slices, problems), slices.concurrent_service_endpoint_syncs)
+        )
+    entries += [Entry(GarbageCollector, 20), Entry(NamespaceController), Entry(ResourceQuotaController)]
+    entries += [Entry(ServiceAccountController), Entry(ServiceClaimsController)]
+    if conditions:
+        entries.append(Entry(lambda: TrafficDistributionController(slices.find_heuristic, problems, slices.gates)))
+    return tuple(entries)
+
+
+def reverse_mirror(*, cleanup: bool = False) -> Entry:
+    """For who asks for it: slices to Endpoints.  With *cleanup* it takes away what it made, and makes no more."""
+    from sliceplane.controllers.reverse_mirroring import ReverseMirrorController
+
+    return Entry(lambda: ReverseMirrorController(cleanup=cleanup))
+
+
+def emulation_controllers(config: EmulationConfig) -> tuple[Entry, ...]:
+    """What ``--emulate`` adds."""
+    from sliceplane.controllers.emulation.deployment import DeploymentController
+    from sliceplane.controllers.emulation.kubelet import KubeletController
+    from sliceplane.controllers.emulation.replicaset import ReplicaSetController
+
+    return (Entry(DeploymentController), Entry(ReplicaSetController), Entry(lambda: KubeletController(config), 20))

@@ -1,23 +1,31 @@
-"""What every benchmark shares: a result, the two ways to print it, medians."""
+"""What every benchmark shares: a result, the two ways to print it, the exit code, medians."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from sliceplane.kit.columns import table
 
 #: whose figures the budgets are measured against: built from source and run on the machine of the budgets, once
-UPSTREAM = "upstream 1.36.2 (recorded)"
+UPSTREAM: Final = "upstream 1.36.2 (recorded)"
+#: environment variable of a benchmark that ``python -m benchmarks`` runs
+ROWS_FILE: Final = "SLICEPLANE_BENCHMARK_ROWS"
+COLUMNS: Final = ("name", "size", "value", "unit", "budget", "met", "peer", "peer_value", "ratio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One figure.  ``budget`` is an upper bound in the same unit, ``peer_value`` somebody else's figure."""
+    """One figure.  ``budget`` is an upper bound in the same unit, ``peer_value`` the figure of ``peer``."""
 
     name: str
     size: str
@@ -77,19 +85,20 @@ def _cell(value: object) -> str:
     return str(value)
 
 
-def report(results: Iterable[Result], *, as_json: bool) -> bool:
-    """Print *results*; true if no budget was missed."""
+def finish(results: Iterable[Result], *, as_json: bool, text: str | None = None) -> NoReturn:
+    """Print *results*, for people as a table or as *text*, and end the process: with 1 if a budget is missed.
+
+    Where ``python -m benchmarks`` started this process, ``ROWS_FILE`` names the file that it reads the rows from.
+    """
     rows = [result.row() for result in results]
-    if as_json:
-        for row in rows:
-            print(json.dumps(row), flush=True)
-    else:
-        columns = ("name", "size", "value", "unit", "budget", "met", "peer", "peer_value", "ratio")
-        table = [list(columns), *([_cell(row[column]) for column in columns] for row in rows)]
-        widths = [max(len(line[index]) for line in table) for index in range(len(columns))]
-        for line in table:
-            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-    return all(row["met"] is not False for row in rows)
+    lines = [json.dumps(row) for row in rows]
+    if ROWS_FILE in os.environ:
+        Path(os.environ[ROWS_FILE]).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    if not as_json:
+        cells = [[_cell(row[column]) for column in COLUMNS] for row in rows]
+        lines = [text] if text is not None else list(table(COLUMNS, cells))
+    print(*lines, sep="\n", flush=True)
+    sys.exit(any(row["met"] is False for row in rows))
 
 
 def note(text: str) -> None:
@@ -103,4 +112,4 @@ def main(run: Callable[[bool], list[Result]]) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--small", action="store_true", help="the smallest size that still runs everything")
     arguments = parser.parse_args()
-    report(run(arguments.small), as_json=arguments.json)
+    finish(run(arguments.small), as_json=arguments.json)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Result, note, report
+from benchmarks.harness import Result, finish, note
 from benchmarks.tools.process import child_environment
 from benchmarks.tools.scripted_server import State
 from benchmarks.tools.watch_faults import SCENARIOS, Busy, Gap, GoneMidStream, Scenario, TruncatedLine
@@ -178,14 +178,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="how long each library runs")
     arguments = parser.parse_args()
     if arguments.small:
-        report(run(small=True), as_json=arguments.json)
-        return
+        finish(run(small=True), as_json=arguments.json)
     versions, verdicts = asyncio.run(compare_all(arguments.python, arguments.seconds))
-    if arguments.json:
-        report(rows(versions, verdicts), as_json=True)
-    else:
-        print(table(versions, verdicts))
+    if not arguments.json:
         note("a cell says what the library's handlers hold at the end that is not true")
+    finish(rows(versions, verdicts), as_json=arguments.json, text=table(versions, verdicts))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness import Result, percentile, report
+from benchmarks.harness import Result, finish, percentile
 from benchmarks.storage import Storage, build
 from benchmarks.tools.process import scratch
 from sliceplane.store.types import Key, Record
@@ -197,8 +197,8 @@ def main() -> None:
     parser.add_argument("--writes", type=int, default=WRITES)
     parser.add_argument("--plot", type=Path, default=None, metavar="FILE")
     arguments = parser.parse_args()
-    found = run(small=True) if arguments.small else measure(arguments.writes, OBJECTS, arguments.plot)
-    report(found, as_json=arguments.json)
+    measured = run(small=True) if arguments.small else measure(arguments.writes, OBJECTS, arguments.plot)
+    finish(measured, as_json=arguments.json)
 
 
 if __name__ == "__main__":

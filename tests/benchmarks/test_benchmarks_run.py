@@ -1,4 +1,4 @@
-"""Every benchmark imports, and its smallest size runs and prints rows of the documented shape."""
+"""Every benchmark imports, its smallest size runs and prints rows of the documented shape; a missed budget is told."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from benchmarks.__main__ import benchmarks
-from benchmarks.harness import Result, percentile
+from benchmarks.__main__ import main as run_all
+from benchmarks.harness import ROWS_FILE, Result, finish, percentile
 from benchmarks.tools.process import child_environment
 
 COLUMNS = {"name", "size", "value", "unit", "peer", "peer_value", "ratio", "budget", "met"}
@@ -67,3 +68,48 @@ def test_a_budget_is_an_upper_bound_and_the_ratio_is_ours_to_theirs() -> None:
 def test_percentile_is_one_of_the_values() -> None:
     values = [float(value) for value in range(100, 0, -1)]
     assert (percentile(values, 99), percentile(values, 50), percentile([7.0], 99)) == (99.0, 50.0, 7.0)
+
+
+def result(value: float) -> Result:
+    return Result(name="one write", size="20,000 endpoints", value=value, unit="ms", budget=2.0)
+
+
+@pytest.mark.parametrize(("value", "exit_code"), [(1.9, 0), (2.1, 1)])
+def test_a_benchmark_ends_with_1_when_a_budget_is_missed(
+    value: float, exit_code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        finish([result(value)], as_json=False)
+    heads, row = capsys.readouterr().out.splitlines()
+    assert end.value.code == exit_code
+    assert heads.split()[:3] == ["name", "size", "value"]
+    assert row.split()[-4:] == ["NO" if exit_code else "yes", "-", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("value", "killed", "told"),
+    [
+        (1.9, False, "every budget is met"),
+        (2.1, False, "missed: storage: one write (20,000 endpoints): 2.1 ms, budget 2"),
+        (2.1, True, "failed: storage: exit code -9"),
+    ],
+)
+def test_all_benchmarks_end_with_what_was_missed(
+    value: float, killed: bool, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def benchmark(command: list[str], *, env: dict[str, str], check: bool) -> subprocess.CompletedProcess[str]:
+        assert command[-1] == "benchmarks.storage"
+        assert not check
+        if killed:
+            return subprocess.CompletedProcess(command, -9)
+        monkeypatch.setenv(ROWS_FILE, env[ROWS_FILE])
+        with pytest.raises(SystemExit) as end:
+            finish([result(value)], as_json=False)
+        return subprocess.CompletedProcess(command, int(end.value.code or 0))
+
+    monkeypatch.setattr(subprocess, "run", benchmark)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "storage"])
+    with pytest.raises(SystemExit) as end:
+        run_all()
+    assert capsys.readouterr().out.splitlines()[-1] == told
+    assert bool(end.value.code) is (value > 2.0)

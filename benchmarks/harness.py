@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -107,9 +107,12 @@ def note(text: str) -> None:
 
 
 def main(run: Callable[[bool], list[Result]]) -> None:
-    """Entry point of one benchmark module.  *run* gets whether small sizes were asked for, without budgets."""
+    """Entry point of one benchmark module.  *run* gets whether small sizes were asked for; no budget applies to them."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--small", action="store_true", help="the smallest size that still runs everything")
     arguments = parser.parse_args()
-    finish(run(arguments.small), as_json=arguments.json)
+    results = run(arguments.small)
+    if arguments.small:
+        results = [replace(result, budget=None) for result in results]
+    finish(results, as_json=arguments.json)

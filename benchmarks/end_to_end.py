@@ -41,12 +41,20 @@ from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Servi
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import load
 
-PODS, FLIPS, CPU_FLIPS = 20_000, 200, 400
-SMALL_PODS, SMALL_FLIPS, SMALL_CPU_FLIPS = 200, 5, 20
-FLIP_SECONDS_MAX, SETTLE_SECONDS_MAX = 10.0, 120.0
+PODS = 20_000
+FLIPS = 200
+CPU_FLIPS = 400
+SMALL_PODS = 200
+SMALL_FLIPS = 5
+SMALL_CPU_FLIPS = 20
+FLIP_MAX_S = 10.0
+SETTLE_MAX_S = 120.0
 #: between two flips: a flip meets an idle plane
 PAUSE_S = 0.01
-BUDGET_MS, UPSTREAM_MS, CPU_BUDGET_MS, UPSTREAM_CPU_MS = 10.0, 273.0, 1.0, 338.0
+BUDGET_MS = 10.0
+UPSTREAM_MS = 273.0
+CPU_BUDGET_MS = 1.0
+UPSTREAM_CPU_MS = 338.0
 STEP = 7919  # a prime: flips visit all slices
 
 
@@ -83,7 +91,7 @@ class Flipper:
 
 async def until_settled(client: HttpClient, pods: int) -> None:
     """Wait until every Pod is in a slice."""
-    async with asyncio.timeout(SETTLE_SECONDS_MAX):
+    async with asyncio.timeout(SETTLE_MAX_S):
         while True:
             page = await client.list(EndpointSlices, namespace=NAMESPACE)
             if sum(item.count(b'"targetRef"') for item in page.items) == pods:
@@ -107,7 +115,7 @@ async def delays(client: HttpClient, flipper: Flipper, flips: int) -> list[float
         await asyncio.sleep(0.5)  # the watch opens, the plane comes to rest
         for _ in range(flips):
             mark, started = await flipper.flip()
-            async with asyncio.timeout(FLIP_SECONDS_MAX):
+            async with asyncio.timeout(FLIP_MAX_S):
                 while True:
                     body, at = await events.get()
                     if mark in body:

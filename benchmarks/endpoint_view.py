@@ -88,7 +88,8 @@ async def compare(endpoints: int) -> list[Result]:
                 await fill(client, endpoints // PER_SLICE)
                 mine = await measure("ours", folder, plane.kubeconfig, client, endpoints)
                 theirs = await measure("official", folder, plane.kubeconfig, client, endpoints)
-    peer, size = f"kubernetes {importlib.metadata.version('kubernetes')}", f"{endpoints:,} endpoints"
+    peer = f"kubernetes {importlib.metadata.version('kubernetes')}"
+    size = f"{endpoints:,} endpoints"
     rows = (
         ("first sync of a view", mine.sync_s, theirs.sync_s, "s"),
         ("memory for an endpoint", mine.bytes_each, theirs.bytes_each, "bytes"),

@@ -24,12 +24,15 @@ from sliceplane.api.scheme import EndpointSlices, Namespaces
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import load
 
-WATCHERS, ROUNDS = 2_000, 100
-SMALL_WATCHERS, SMALL_ROUNDS = 20, 5
+WATCHERS = 2_000
+ROUNDS = 100
+SMALL_WATCHERS = 20
+SMALL_ROUNDS = 5
 WARM_UP_ROUNDS = 5
-ROUND_SECONDS_MAX = 30.0
+ROUND_MAX_S = 30.0
 BUDGET_CPU_US = 20.0
-UPSTREAM_CPU_US, UPSTREAM_RATE = 54.0, 20_000.0
+UPSTREAM_CPU_US = 54.0
+UPSTREAM_RATE = 20_000.0
 #: bare servers, and what the table calls them
 FLOORS = {"loop": "bare HTTP, TLS by the loop", "socket": "bare HTTP, TLS on the socket"}
 
@@ -42,7 +45,7 @@ async def rounds(client: HttpClient, fleet: Fleet, count: int, first: int) -> No
         document["endpoints"][0]["zone"] = f"zone-{number % 2}"
         fleet.expect(1)
         await client.update(EndpointSlices, NAMESPACE, "web-1", encode(document))
-        await asyncio.to_thread(fleet.delivered, ROUND_SECONDS_MAX)
+        await asyncio.to_thread(fleet.delivered, ROUND_MAX_S)
 
 
 async def measure(watchers: int, count: int) -> list[Result]:
@@ -57,9 +60,11 @@ async def measure(watchers: int, count: int) -> list[Result]:
                 since = (await client.list(EndpointSlices)).resource_version
                 with Fleet(server.kubeconfig, watchers, since, folder) as fleet:
                     await rounds(client, fleet, WARM_UP_ROUNDS, 0)
-                    cpu, began = server.cpu_s(), time.monotonic()
+                    cpu = server.cpu_s()
+                    began = time.monotonic()
                     await rounds(client, fleet, count, WARM_UP_ROUNDS)
-                    cpu, wall = server.cpu_s() - cpu, time.monotonic() - began
+                    cpu = server.cpu_s() - cpu
+                    wall = time.monotonic() - began
                     memory = server.rss_mib()
             finally:
                 await client.close()
@@ -112,7 +117,7 @@ def floor(how: str, *, server: PlaneProcess, stored: bytes, watchers: int, count
                     began = bare.cpu_s()
                 fleet.expect(1)
                 bare.say("event")
-                fleet.delivered(ROUND_SECONDS_MAX)
+                fleet.delivered(ROUND_MAX_S)
             return (bare.cpu_s() - began) / watchers / count * 1e6
 
 

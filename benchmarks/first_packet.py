@@ -11,8 +11,10 @@ import statistics
 from benchmarks.harness import Result, main, note, percentile
 from benchmarks.node_proxy import measure, missing
 
-SIZES, COUNT = ("1000x2", "10000x2", "30000x2"), 4_000
-SMALL_SIZES, SMALL_COUNT = ("20x2",), 20
+SIZES = ("1000x2", "10000x2", "30000x2")
+COUNT = 4_000
+SMALL_SIZES = ("20x2",)
+SMALL_COUNT = 20
 TOOL = "benchmarks.tools.first_packets"
 
 

@@ -36,8 +36,10 @@ from sliceplane.shell.server.inprocess import InProcessClient
 from sliceplane.shell.server.plane import Plane, PlaneConfig
 
 #: services and the slices of each
-MANY, ONE = (1_000, 100), (1, 100_000)
-SMALL_MANY, SMALL_ONE = (4, 5), (1, 20)
+MANY = (1_000, 100)
+ONE = (1, 100_000)
+SMALL_MANY = (4, 5)
+SMALL_ONE = (1, 20)
 TOGETHER = 500
 #: as the plane's
 WORKERS = 20
@@ -51,7 +53,8 @@ class Counting:
     """What the collector needs of *client*; counts requests by verb, lists and watches apart."""
 
     def __init__(self, client: InProcessClient) -> None:
-        self.list, self.watch = client.list, client.watch
+        self.list = client.list
+        self.watch = client.watch
         self.requests: Counter[str] = Counter()
         self._client = client
 
@@ -103,7 +106,9 @@ async def collect(services: int, each: int, policy: str) -> list[Result]:
     count = services * each
     size = f"{services:,} x {each:,}, {policy}"
     async with Plane(PlaneConfig(data_dir="memory:", secure_port=0)) as plane:
-        store, people, client = plane.store, plane.client("people"), Counting(plane.client("collector"))
+        store = plane.store
+        people = plane.client("people")
+        client = Counting(plane.client("collector"))
         await fill(people, services, each)
         gc.collect()
         before = resident_bytes()

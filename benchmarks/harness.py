@@ -107,7 +107,7 @@ def note(text: str) -> None:
 
 
 def main(run: Callable[[bool], list[Result]]) -> None:
-    """Entry point of one benchmark module.  *run* gets whether small sizes were asked for; no budget applies to them."""
+    """Entry point of one benchmark module.  *run* gets whether small sizes were asked for, without budgets."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--small", action="store_true", help="the smallest size that still runs everything")

@@ -33,7 +33,7 @@ LIBRARIES = ("sliceplane", "kubernetes informer", "kubernetes Watch loop", "ligh
 REQUIREMENTS = ("kubernetes==37.0.2", "lightkube==1.0.1", "kr8s==0.20.15")
 SECONDS = 45.0
 SMALL: tuple[type[Scenario], ...] = (Gap, GoneMidStream, TruncatedLine)
-SMALL_SECONDS = 5.0
+SMALL_S = 5.0
 #: more than this in the time of a run is a loop without back-off
 REQUESTS_MAX = 60
 
@@ -166,7 +166,7 @@ def rows(versions: dict[str, str], verdicts: list[Verdict]) -> list[Result]:
 def run(small: bool = False) -> list[Result]:
     """Small: ours alone, in this environment, through what is over in seconds."""
     if small:
-        return rows(*asyncio.run(compare(sys.executable, SMALL_SECONDS, LIBRARIES[:1], SMALL)))
+        return rows(*asyncio.run(compare(sys.executable, SMALL_S, LIBRARIES[:1], SMALL)))
     return rows(*asyncio.run(compare_all(None, SECONDS)))
 
 

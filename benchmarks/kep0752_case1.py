@@ -22,12 +22,18 @@ from sliceplane.api.scheme import EndpointSlices, Namespaces
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import load
 
-WATCHERS, SLICES = 5_000, 200
-SMALL_WATCHERS, SMALL_SLICES = 50, 10
-SECONDS_MAX = 180.0
+WATCHERS = 5_000
+SLICES = 200
+SMALL_WATCHERS = 50
+SMALL_SLICES = 10
+WAIT_MAX_S = 180.0
 #: what the watchers and the server need besides: files, and memory of the client processes
 SPARE_FILES = 100
-BUDGET_S, BUDGET_MIB, UPSTREAM_S, UPSTREAM_MIB, UPSTREAM_CPU_US = 20.0, 400.0, 53.0, 840.0, 59.0
+BUDGET_S = 20.0
+BUDGET_MIB = 400.0
+UPSTREAM_S = 53.0
+UPSTREAM_MIB = 840.0
+UPSTREAM_CPU_US = 59.0
 
 
 def impossible(watchers: int) -> str:
@@ -54,17 +60,20 @@ async def create(client: HttpClient, slices: int) -> None:
 
 async def measure(watchers: int, slices: int) -> list[Result]:
     with scratch() as name, PlaneProcess(Path(name), command="apiserver") as server:
-        folder, client = Path(name), HttpClient(load(server.kubeconfig))
+        folder = Path(name)
+        client = HttpClient(load(server.kubeconfig))
         try:
             await client.create(Namespaces, "", encode(namespace_document()))
             since = (await client.list(EndpointSlices)).resource_version
             with ExitStack() as stack:
                 fleet = stack.enter_context(Fleet(server.kubeconfig, watchers, since, folder))
                 fleet.expect(slices)
-                cpu, began = server.cpu_s(), time.monotonic()
+                cpu = server.cpu_s()
+                began = time.monotonic()
                 await create(client, slices)
-                delivery = await asyncio.to_thread(fleet.delivered, SECONDS_MAX)
-                cpu, wall = server.cpu_s() - cpu, delivery.at - began
+                delivery = await asyncio.to_thread(fleet.delivered, WAIT_MAX_S)
+                cpu = server.cpu_s() - cpu
+                wall = delivery.at - began
                 memory = server.rss_mib(peak=True)
         finally:
             await client.close()

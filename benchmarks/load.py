@@ -25,11 +25,14 @@ from sliceplane.api.scheme import EndpointSlices, Namespaces
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import load
 
-CLIENTS, SECONDS, PROCESSES = 200, 60.0, 2
-SMALL_CLIENTS, SMALL_SECONDS = 20, 5.0
+CLIENTS = 200
+SECONDS = 60.0
+PROCESSES = 2
+SMALL_CLIENTS = 20
+SMALL_S = 5.0
 #: slices that are there all the time, to be listed in pages
 SLICES = 100
-SAMPLE_SECONDS = 1.0
+SAMPLE_S = 1.0
 #: short, so that history reaches its steady size within the run
 HISTORY_KEEP = "5s"
 
@@ -61,18 +64,20 @@ def drive(server: PlaneProcess, folder: Path, clients: int, seconds: float) -> t
         ]
         for fleet in fleets:
             assert fleet.line() == "open"
-        cpu, until, memory = server.cpu_s(), time.monotonic() + seconds, []
+        cpu = server.cpu_s()
+        until = time.monotonic() + seconds
+        memory = []
         for fleet in fleets:
             fleet.say("go")
         while time.monotonic() < until:
-            time.sleep(SAMPLE_SECONDS)
+            time.sleep(SAMPLE_S)
             memory.append(server.rss_mib())
         said = [json.loads(fleet.line()) for fleet in fleets]
         return said, memory, server.cpu_s() - cpu
 
 
 def run(small: bool = False) -> list[Result]:
-    clients, seconds = (SMALL_CLIENTS, SMALL_SECONDS) if small else (CLIENTS, SECONDS)
+    clients, seconds = (SMALL_CLIENTS, SMALL_S) if small else (CLIENTS, SECONDS)
     with scratch() as name, PlaneProcess(Path(name), "--history-keep", HISTORY_KEEP, command="apiserver") as server:
         asyncio.run(prepare(server.kubeconfig))
         said, memory, cpu = drive(server, Path(name), clients, seconds)

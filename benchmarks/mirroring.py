@@ -123,7 +123,8 @@ class Bench:
 
     def change(self, number: int, turn: int) -> float:
         """Seconds from one object's change to the end of everything that it causes, the server's apart."""
-        old, new = self.endpoints[number], self._endpoints(number, turn)
+        old = self.endpoints[number]
+        new = self._endpoints(number, turn)
         self.endpoints[number] = new
         began = time.process_time()
         self.show(EndpointsObjects.key, old, new)

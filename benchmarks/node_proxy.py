@@ -31,10 +31,13 @@ from benchmarks.harness import UPSTREAM, Result, main, note, percentile
 from benchmarks.tools.peers import build
 from benchmarks.tools.process import Process, scratch
 
-RUN_SECONDS_MAX = 300.0
+RUN_MAX_S = 300.0
 RUNS = 3
 #: services x endpoints of each; the first service is the one that changes
-MANY, SEVERAL, SINGLE, SMALL = "1000x10", "5006x50", "44000x1", "20x3"
+MANY = "1000x10"
+SEVERAL = "5006x50"
+SINGLE = "44000x1"
+SMALL = "20x3"
 #: that of the budgets
 HUGE = "4007x50,1000x10"
 EVENTS = (
@@ -42,7 +45,9 @@ EVENTS = (
     ("scaled", "one endpoint goes or comes"),
     ("added", "one service comes"),
 )
-CHANGES, SMALL_CHANGES, PEER_CHANGES = 40, 4, 5
+CHANGES = 40
+SMALL_CHANGES = 4
+PEER_CHANGES = 5
 PROXIED = "benchmarks.tools.proxied"
 #: Kubernetes' own programs, for tests too
 KUBERNETES = Path(__file__).parents[1] / "tests" / "peers" / "kubernetes"
@@ -69,7 +74,7 @@ def measure(*arguments: str) -> dict[str, Any]:
     with namespace() as name:
         command = ("ip", "netns", "exec", name, sys.executable, "-m", *arguments)
         with scratch() as folder, Process(*command, log=Path(folder) / "proxy.log") as child:
-            return dict(json.loads(child.line(RUN_SECONDS_MAX)))
+            return dict(json.loads(child.line(RUN_MAX_S)))
 
 
 def _median(measured: list[dict[str, Any]], what: str) -> float:
@@ -95,7 +100,8 @@ def parts(measured: list[dict[str, Any]]) -> list[Result]:
         ("  one listing of the table", _median(measured, "list_s"), "s"),
     ]
     for event, name in EVENTS:
-        kernel, ours = _all(measured, event, "kernel_s"), _all(measured, event, "ours_s")
+        kernel = _all(measured, event, "kernel_s")
+        ours = _all(measured, event, "ours_s")
         in_kernel = statistics.median(kernel) - statistics.median(ours)
         rows += [
             (f"  {name}: until the transaction is finished", statistics.median(ours) * 1e3, "ms"),

@@ -221,7 +221,8 @@ def measure_hints(count: int, flips: int, heuristic: str = "") -> Result:
     bench.close_turn(bench.perform(job))
     # each Pod goes and comes back, so that zones keep what they need
     turns = [bench.flip(number // 2 * 7919 % count)[0] for number in range(flips)]
-    name, size = f"one pod flips, with {heuristic or 'topology-mode Auto'}", f"{count:,} endpoints"
+    name = f"one pod flips, with {heuristic or 'topology-mode Auto'}"
+    size = f"{count:,} endpoints"
     budget = HEURISTIC_FLIP_BUDGET_MS if heuristic else FLIP_BUDGET_MS
     return Result(name=name, size=size, value=statistics.median(turns) * 1e3, unit="ms", budget=budget)
 

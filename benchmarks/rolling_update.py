@@ -44,11 +44,13 @@ from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Pods, Servi
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import load
 
-PODS, SMALL_PODS = 20_000, 60
+PODS = 20_000
+SMALL_PODS = 60
 #: Pods that are replaced at the same time
-SURGE, SMALL_SURGE = 100, 10
+SURGE = 100
+SMALL_SURGE = 10
 BATCH_PERIODS = ("0s", "500ms")
-SETTLE_SECONDS_MAX = 120.0
+SETTLE_MAX_S = 120.0
 NOW = b'{"gracePeriodSeconds":0}'
 
 
@@ -102,7 +104,7 @@ async def addresses(client: HttpClient) -> list[str]:
 
 
 async def until_settled(client: HttpClient, expected: list[str]) -> None:
-    async with asyncio.timeout(SETTLE_SECONDS_MAX):
+    async with asyncio.timeout(SETTLE_MAX_S):
         while await addresses(client) != expected:
             await asyncio.sleep(0.2)
 

@@ -106,7 +106,8 @@ class Namespace:
 
     def flips(self, events: int) -> tuple[float, int]:
         """Mean seconds of CPU for an event, and how many writes came of all."""
-        spent, writes = 0.0, 0
+        spent = 0.0
+        writes = 0
         step = 7919  # a prime: events visit all services
         turns = [0] * len(self.pods)
         for event, which in zip(range(events), cycle(range(0, step * len(self.pods), step)), strict=False):

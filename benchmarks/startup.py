@@ -98,7 +98,8 @@ def _planes(runs: int) -> list[Result]:
 
 
 def _processes(runs: int) -> list[Result]:
-    first, later = [], []
+    first = []
+    later = []
     with tempfile.TemporaryDirectory(prefix="sliceplane-bench-") as folder:
         for index in range(runs + 1):
             data_dir = Path(folder) / str(index)

@@ -19,8 +19,13 @@ from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key, Record
 
-WRITERS, COMMITS, SINGLE_COMMITS, OBJECTS = 64, 20_000, 500, 100_000
-SMALL_COMMITS, SMALL_SINGLE_COMMITS, SMALL_OBJECTS = 640, 20, 1_000
+WRITERS = 64
+COMMITS = 20_000
+SINGLE_COMMITS = 500
+OBJECTS = 100_000
+SMALL_COMMITS = 640
+SMALL_SINGLE_COMMITS = 20
+SMALL_OBJECTS = 1_000
 #: about a Pod
 BODY_BYTES = 2_000
 LABELS = {"app": "web", "pod-template-hash": "7d4b9c6f5d"}

@@ -21,8 +21,11 @@ from benchmarks.storage import Storage, build
 from benchmarks.tools.process import scratch
 from sliceplane.store.types import Key, Record
 
-OBJECTS, WRITERS = 100_000, 256
-WRITES, SMALL_WRITES, SMALL_OBJECTS = 500_000, 2_000, 500
+OBJECTS = 100_000
+WRITERS = 256
+WRITES = 500_000
+SMALL_WRITES = 2_000
+SMALL_OBJECTS = 500
 BODY_BYTES = 300
 #: as the server's
 TICK_S = 1.0
@@ -77,7 +80,8 @@ class Churn:
             await asyncio.sleep(TICK_S)
 
     async def _write(self) -> None:
-        store, committer = self._storage.store, self._storage.committer
+        store = self._storage.store
+        committer = self._storage.committer
         for number in self._numbers:
             # Steps of a large odd number: neighbours in time are no neighbours in the file.
             key = Key("pods", "bench", f"pod-{number * 7919 % self._objects:06d}")
@@ -94,7 +98,8 @@ class Churn:
         return build(key, revision, BODY_BYTES, created=revision if previous is None else previous.created)
 
     def _note(self) -> None:
-        window, self._window = self._window, array("d")
+        window = self._window
+        self._window = array("d")
         self.rows.append(
             Row(
                 writes=self._done,
@@ -128,7 +133,8 @@ def restart(path: Path) -> float:
 def results(rows: Sequence[Row], objects: int, restarted: float) -> list[Result]:
     """Of the second half: by then every object was written and history is as long as it gets."""
     steady = rows[len(rows) // 2 :]
-    first, last = steady[0], rows[-1]
+    first = steady[0]
+    last = rows[-1]
     size = f"{last.writes:,} writes, {objects:,} keys"
     rate = (last.writes - first.writes) / (last.seconds - first.seconds) if len(steady) > 1 else 0.0
 

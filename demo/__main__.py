@@ -92,12 +92,14 @@ def show_near(plane: Plane, clients: dict[str, Host], address: str) -> None:
 
     def near() -> bool:
         with contextlib.suppress(DemoError):
-            zones, tried = pods(plane), requests(clients, address, 20)
+            zones = pods(plane)
+            tried = requests(clients, address, 20)
             return all(zones.get(pod) == Plane.NODES[node] for node, pods_ in tried.items() for pod in pods_)
         return False
 
     until("both nodes route to backends of their own zone", near)
-    zones, answers = pods(plane), requests(clients, address, NEAR_REQUESTS)
+    zones = pods(plane)
+    answers = requests(clients, address, NEAR_REQUESTS)
     print_table(answers, zones)
     strayed = sum(n for node, counts in answers.items() for pod, n in counts.items() if zones[pod] != Plane.NODES[node])
     print(f"answered by another zone: {strayed}")
@@ -116,7 +118,8 @@ def show_drain(plane: Plane, clients: dict[str, Host], address: str) -> None:
     print(f"gone after {time.monotonic() - started:.1f} s of draining")
     plane.kubectl("rollout", "status", "deployment/demo", "--timeout=60s")
     time.sleep(0.5)
-    failed, total = 0, 0
+    failed = 0
+    total = 0
     for node, process in running.items():
         result = json.loads(process.communicate()[0])
         failed += result["failed"]
@@ -134,11 +137,13 @@ def show_spread(plane: Plane, clients: dict[str, Host], address: str) -> None:
     print(plane.kubectl("patch", "service", "demo-svc", "--type=json", "-p", patch).strip())
 
     def spread() -> bool:
-        zones, tried = pods(plane), requests(clients, address, 40)
+        zones = pods(plane)
+        tried = requests(clients, address, 40)
         return all({zones.get(pod) for pod in counts} >= set(Plane.NODES.values()) for counts in tried.values())
 
     until("both nodes route to both zones", spread)
-    zones, answers = pods(plane), requests(clients, address, SPREAD_REQUESTS)
+    zones = pods(plane)
+    answers = requests(clients, address, SPREAD_REQUESTS)
     print_table(answers, zones)
     totals = sum(answers.values(), Counter[str]())
     fair = totals.total() / len(zones)

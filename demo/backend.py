@@ -16,7 +16,8 @@ class Server(ThreadingHTTPServer):
 
 
 def main() -> None:
-    name, port = sys.argv[1], int(sys.argv[2])
+    name = sys.argv[1]
+    port = int(sys.argv[2])
     body = name.encode()
 
     class Handler(BaseHTTPRequestHandler):

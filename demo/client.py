@@ -38,7 +38,9 @@ def wanted(count: str, sent: int) -> bool:
 
 
 def main() -> None:
-    host, port, count = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    host = sys.argv[1]
+    port = int(sys.argv[2])
+    count = sys.argv[3]
     answers: collections.Counter[str] = collections.Counter()
     errors: list[str] = []
     sent = 0

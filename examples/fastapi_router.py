@@ -43,7 +43,8 @@ class Relayed(StreamingResponse):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    service, namespace = os.environ["SERVICE"], os.environ.get("NAMESPACE", "default")
+    service = os.environ["SERVICE"]
+    namespace = os.environ.get("NAMESPACE", "default")
     async with (
         connect() as client,
         EndpointView(client, service, namespace, port=os.environ.get("PORT")) as view,
@@ -55,7 +56,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
             skip_auto_headers=("Accept-Encoding", "Content-Type", "User-Agent"),
         ) as session,
     ):
-        app.state.view, app.state.session = view, session
+        app.state.view = view
+        app.state.session = session
         app.state.picker = view.consistent_hash(load_factor=1.25)
         yield
 
@@ -73,8 +75,10 @@ async def health() -> dict[str, float | int]:
 
 @app.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 async def route(path: str, request: Request) -> Relayed:
-    view, picker = app.state.view, app.state.picker
-    key, body = request.headers.get("x-conversation") or os.urandom(8), await request.body()
+    view = app.state.view
+    picker = app.state.picker
+    key = request.headers.get("x-conversation") or os.urandom(8)
+    body = await request.body()
     passed = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw
         if name not in HOP_BY_HOP]  # fmt: skip
     tried: list[Endpoint] = []

@@ -32,7 +32,7 @@ DIST = ROOT / "dist"
 TOOLS = ROOT / "build" / "dist"
 GUIDE = ROOT / "docs" / "python-client.md"
 _PIP = ("-m", "pip", "--disable-pip-version-check", "-q")
-_START_SECONDS = 30
+_START_S = 30
 
 
 def run(*command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> str:
@@ -100,7 +100,7 @@ def plane(programs: Path, folder: Path) -> Iterator[dict[str, str]]:
         yield {**os.environ, "KUBECONFIG": line.partition("kubeconfig=")[2], "PYTHONUNBUFFERED": "1"}
     finally:
         process.terminate()
-        process.communicate(timeout=_START_SECONDS)
+        process.communicate(timeout=_START_S)
         log.close()
 
 
@@ -143,7 +143,7 @@ def follow(plain: Path, env: Mapping[str, str]) -> None:
         printed.append(program.stdout.readline().strip())
     finally:
         program.terminate()
-        program.communicate(timeout=_START_SECONDS)
+        program.communicate(timeout=_START_S)
     if printed != wanted:
         sys.exit(f"dist: the guide's first program printed {printed}, not {wanted}")
     print("      the guide's first program:", *printed, sep="\n        ")

@@ -152,11 +152,13 @@ class Terminal:
 
     def _settled(self, command: str, seconds: float) -> str:
         end = time.monotonic() + seconds
-        changed, said = time.monotonic(), ""
+        changed = time.monotonic()
+        said = ""
         while not said or time.monotonic() < changed + SILENCE_S:
             assert time.monotonic() < end, f"$ {command}\nsays nothing"
             if (now := self._log.read_text()) != said:
-                changed, said = time.monotonic(), now
+                changed = time.monotonic()
+                said = now
             time.sleep(0.05)
         # what it logs is for the operator of the moment, not for a guide
         return "\n".join(line for line in said.splitlines() if not line.startswith("timestamp="))
@@ -195,7 +197,8 @@ def cut(shown: tuple[str, ...], real: list[str]) -> list[str]:
     """*real* with as much left out as in *shown*."""
     if "..." not in shown:
         return real
-    before, after = shown.index("..."), len(shown) - 1 - shown.index("...")
+    before = shown.index("...")
+    after = len(shown) - 1 - shown.index("...")
     return [*real[:before], "...", *(real[-after:] if after else ())]
 
 

@@ -25,7 +25,8 @@ from tools.guides import ROOT, SHOWN
 
 PICTURE = ROOT / "docs" / "recording.svg"
 TITLE = "sliceplane"
-COLUMNS, LINES = 112, 60
+COLUMNS = 112
+LINES = 60
 PLANE = "sliceplane up --emulate --emulate-nodes 2 --zones zone-a,zone-b"
 QUESTIONS = (
     "kubectl apply -f demo/manifest.yaml",
@@ -37,9 +38,14 @@ QUESTIONS = (
 PROMPT = "$ "
 STEP_S = 60.0
 #: pauses as they are shown
-READ_S, ANSWER_S_MIN, ANSWER_S_MAX = 0.9, 0.15, 1.2
+READ_S = 0.9
+ANSWER_MIN_S = 0.15
+ANSWER_MAX_S = 1.2
 #: a character cell, and what is around the text
-WIDE, HIGH, MARGIN, TOP = 8.0, 18.0, 16.0, 34.0
+WIDE = 8.0
+HIGH = 18.0
+MARGIN = 16.0
+TOP = 34.0
 
 _SGR = re.compile(r"\x1b\[([\d;]*)m")
 _OTHER = re.compile(r"\x1b\[[?\d;]*[A-Za-ln-z]|\x1b[=>]|\r")
@@ -92,7 +98,8 @@ class Shell:
         self._until(PROMPT)
 
     def _until(self, mark: str) -> str:
-        said, end = "", time.monotonic() + STEP_S
+        said = ""
+        end = time.monotonic() + STEP_S
         while not said.endswith(mark) and not re.search(rf"^\s*{re.escape(mark)}.*\n", said, re.MULTILINE):
             readable, _, _ = select.select([self._end], [], [], max(0.0, end - time.monotonic()))
             assert readable, f"no {mark!r} within {STEP_S:.0f} s:\n{said}"
@@ -124,7 +131,8 @@ class Shell:
 def record() -> list[list[Said]]:
     """What the two terminals showed."""
     with tempfile.TemporaryDirectory(prefix="sliceplane-recording-") as name, namespace() as prefix:
-        work, home = Path(name, "work"), Path(name, "home")
+        work = Path(name, "work")
+        home = Path(name, "home")
         home.mkdir()
         work.mkdir()
         for shown in SHOWN:
@@ -144,7 +152,8 @@ def record() -> list[list[Said]]:
 
 def spans(line: str) -> str:
     """A line's text with its colours as ``tspan``."""
-    made, classes = "", ""
+    made = ""
+    classes = ""
     for position, part in enumerate(_SGR.split(line)):
         if position % 2:
             codes = part.split(";")
@@ -157,7 +166,8 @@ def spans(line: str) -> str:
 
 def picture(terminals: list[list[Said]]) -> str:
     rows: list[str] = []
-    line, at = 0, 0.3
+    line = 0
+    at = 0.3
 
     def add(text: str, plain: str, kind: str) -> None:
         nonlocal line
@@ -175,7 +185,7 @@ def picture(terminals: list[list[Said]]) -> str:
             line += 1
         for said in terminal:
             add(f'<tspan class="prompt">$</tspan> {escape(said.command)}', PROMPT + said.command, "command")
-            at += min(max(said.seconds, ANSWER_S_MIN), ANSWER_S_MAX)
+            at += min(max(said.seconds, ANSWER_MIN_S), ANSWER_MAX_S)
             for output in said.output:
                 if output:
                     add(spans(output), _SGR.sub("", output), "output")
@@ -183,7 +193,8 @@ def picture(terminals: list[list[Said]]) -> str:
                     line += 1
                 at += 0.04
             at += READ_S
-    width, height = 2 * MARGIN + COLUMNS * WIDE, TOP + 2 * MARGIN + HIGH * line
+    width = 2 * MARGIN + COLUMNS * WIDE
+    height = TOP + 2 * MARGIN + HIGH * line
     spoken = escape("\n".join(f"$ {said.command}" for terminal in terminals for said in terminal))
     dots = "".join(f'<circle cx="{18 + 18 * i}" cy="17" r="5.5" class="dot{i}"/>' for i in range(3))
     return f"""\

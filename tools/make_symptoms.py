@@ -15,7 +15,8 @@ from tests.ports import free_port
 
 DOCUMENT = ROOT / "docs" / "symptoms.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
-BEGIN, END = "<!-- symptoms -->\n", "<!-- end of symptoms -->\n"
+BEGIN = "<!-- symptoms -->\n"
+END = "<!-- end of symptoms -->\n"
 LINES_MAX = 30
 
 HEAD = """\

@@ -43,7 +43,8 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
 
 
 def _retargeted(link: re.Match[str], source: str, config: Any, files: Files) -> str:
-    target, anchor = link["target"], link["anchor"] or ""
+    target = link["target"]
+    anchor = link["anchor"] or ""
     if re.match(r"[a-z]+:", target):
         return link[0]
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))

@@ -20,7 +20,8 @@ def deepened(markdown: str) -> str:
         indent = len(line) - len(bare)
         if bare.startswith("```"):
             shift = (4 * ((indent + 1) // 2) - indent if inside else 0) if not fenced else shift
-            inside, fenced = inside and (fenced or indent > 0), not fenced
+            inside = inside and (fenced or indent > 0)
+            fenced = not fenced
             made.append(" " * shift + line)
         elif fenced:
             made.append(" " * shift + line)

@@ -18,7 +18,7 @@ import time
 from demo.net import run_ip
 
 from benchmarks.tools.objects import pod_ip
-from benchmarks.tools.proxied import SECONDS_MAX, Cluster, Server, service_ip, sizes_of
+from benchmarks.tools.proxied import WAIT_MAX_S, Cluster, Server, service_ip, sizes_of
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.kernel.nft_runner import NftRunner
@@ -52,12 +52,14 @@ async def main(groups: str, count: int) -> None:
     proxy = NodeProxy("node-00000", Nftables(NftRunner()), families=("IPv4",))
     following = asyncio.create_task(proxy.follow(Server(Cluster(sizes)), Rng(1)))  # type: ignore[arg-type]  # it needs no writes
     try:
-        async with asyncio.timeout(SECONDS_MAX):
+        async with asyncio.timeout(WAIT_MAX_S):
             await proxy.wait_ready()
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
-    rng, through, straight = Rng(2), list[float](), list[float]()
+    rng = Rng(2)
+    through = list[float]()
+    straight = list[float]()
     with socket.create_server(("", PORT), backlog=16) as server:
         for number in range(count):
             through.append(connect(server, service_ip(rng.below(len(sizes)) + 2), 80))

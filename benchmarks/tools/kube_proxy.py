@@ -37,7 +37,7 @@ from sliceplane.api.scheme import EndpointSlices, Namespaces, Nodes, Services
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import load
 
-SECONDS_MAX = 120.0
+WAIT_MAX_S = 120.0
 #: its syncs take seconds, and one that is due waits for the one before it
 QUIET_S = 4.0
 _BEGIN = re.compile(r"^I\d{4} (\S+) .*\"Listing and watching\" type=\"\*v1\.(?:Service|EndpointSlice)\"", re.MULTILINE)
@@ -85,7 +85,7 @@ def configuration(folder: Path, kubeconfig: Path) -> Path:
 
 async def first_sync(log: Path) -> dict[str, float]:
     """Seconds, by its own clock."""
-    async with asyncio.timeout(SECONDS_MAX):
+    async with asyncio.timeout(WAIT_MAX_S):
         while not (ends := _END.findall(text := await asyncio.to_thread(log.read_text))):
             await asyncio.sleep(0.05)
     clock, elapsed = ends[0]
@@ -115,7 +115,7 @@ async def changes(client: HttpClient, commits: Commits, size: int, count: int) -
             EndpointSlices, NAMESPACE, _slice(0, 0), encode({"endpoints": endpoints}), patch_type="merge"
         )
         answered = time.perf_counter()
-        async with asyncio.timeout(SECONDS_MAX):
+        async with asyncio.timeout(WAIT_MAX_S):
             while len(commits.times) == before:
                 await asyncio.sleep(0.001)
         times.append(commits.times[before] - answered)
@@ -129,7 +129,9 @@ async def measure(program: str, sizes: list[int], count: int, folder: Path) -> d
         config = configuration(folder, plane.kubeconfig)
         with Process(program, "--config", str(config), "-v", "3", log=log) as proxy:
             taken = await first_sync(log)
-            memory, commits, client = proxy.rss_mib(), Commits(), HttpClient(load(str(plane.kubeconfig)))
+            memory = proxy.rss_mib()
+            commits = Commits()
+            client = HttpClient(load(str(plane.kubeconfig)))
             try:
                 commits.listen()
                 times = await changes(client, commits, sizes[0], count)

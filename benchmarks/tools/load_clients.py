@@ -25,9 +25,10 @@ from benchmarks.tools.objects import NAMESPACE, slice_document
 from sliceplane.shell.transport.kubeconfig import load
 
 PACE_S = 0.2
-ANSWER_SECONDS_MAX = 20.0
+ANSWER_MAX_S = 20.0
 LABEL = "bench.example.com/client"
-_CORE, _SLICES = f"/api/v1/namespaces/{NAMESPACE}", f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
+_CORE = f"/api/v1/namespaces/{NAMESPACE}"
+_SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 PATHS = {
     "slice": _SLICES,
     "service": f"{_CORE}/services",
@@ -62,7 +63,10 @@ class Client:
     def __init__(self, number: int, host: str, port: int, context: ssl.SSLContext) -> None:
         self.latencies: dict[str, list[float]] = defaultdict(list)
         self.errors: Counter[str] = Counter()
-        self._number, self._host, self._port, self._context = number, host, port, context
+        self._number = number
+        self._host = host
+        self._port = port
+        self._context = context
         self._rng = Random(number)
         #: kind and name of what this client has made
         self._mine: list[tuple[str, str]] = []
@@ -75,12 +79,13 @@ class Client:
 
     async def run(self, until: float) -> None:
         due = time.monotonic() + self._rng.random() * PACE_S
-        verbs, weights = list(VERBS), list(VERBS.values())
+        verbs = list(VERBS)
+        weights = list(VERBS.values())
         while due < until:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             due = max(due + PACE_S, time.monotonic() - 1)
             try:
-                async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                async with asyncio.timeout(ANSWER_MAX_S):
                     await self._do(self._rng.choices(verbs, weights)[0])
             except Exception as error:  # whatever it is, it is counted, and the next request has a new connection
                 self.errors[repr(error)[:200]] += 1

@@ -11,7 +11,7 @@ import sys
 import time
 
 PAUSE_S = 0.0005
-SECONDS_MAX = 20.0
+WAIT_MAX_S = 20.0
 
 
 def connects(address: str, port: int) -> bool:
@@ -23,11 +23,12 @@ def connects(address: str, port: int) -> bool:
 
 
 def main() -> None:
-    address, port = sys.argv[1], int(sys.argv[2])
+    address = sys.argv[1]
+    port = int(sys.argv[2])
     print("ready", flush=True)
     for line in sys.stdin:
         wanted = line.strip() == "up"
-        deadline = time.monotonic() + SECONDS_MAX
+        deadline = time.monotonic() + WAIT_MAX_S
         while connects(address, port) is not wanted:
             assert time.monotonic() < deadline, f"{address}:{port} is not {line.strip()}"
             time.sleep(PAUSE_S)

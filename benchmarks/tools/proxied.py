@@ -40,7 +40,7 @@ from sliceplane.shell.node.kernel.nft_runner import NftRunner
 from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.transport.base import ListPage, WatchMessage
 
-SECONDS_MAX = 60.0
+WAIT_MAX_S = 60.0
 NODE = node_name(0)
 #: objects in one answer to a list
 PAGE = 500
@@ -48,7 +48,9 @@ PAUSE_S = 0.05
 #: numbers from here on are those of Pods that no service begins with
 ELSEWHERE = 4_000_000
 # From linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h.
-NETLINK_NETFILTER, NFNLGRP_NFTABLES, NEW_GENERATION = 12, 7, 10 << 8 | 15
+NETLINK_NETFILTER = 12
+NFNLGRP_NFTABLES = 7
+NEW_GENERATION = 10 << 8 | 15
 
 
 def service_ip(number: int) -> str:
@@ -166,7 +168,9 @@ class Commits:
         asyncio.get_running_loop().add_reader(self._sock, self._read)
 
     def _read(self) -> None:
-        data, now, at = self._sock.recv(1 << 20), time.perf_counter(), 0
+        data = self._sock.recv(1 << 20)
+        now = time.perf_counter()
+        at = 0
         while at < len(data):
             length, kind = struct.unpack_from("=IH", data, at)
             if kind == NEW_GENERATION:
@@ -202,21 +206,25 @@ class Watched(NftRunner):
         self._commits = commits
         self.taken: asyncio.Queue[Taken] = asyncio.Queue()
         self.first_text = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115  # lives as long as the process
-        self.first_write_s, self.first_bytes = 0.0, 0
+        self.first_write_s = 0.0
+        self.first_bytes = 0
         #: what keeping that text took
         self.keeping_s = self.keeping_cpu_s = 0.0
 
     async def write(self, transaction: Transaction) -> bool:
-        before, began = len(self._commits.times), time.perf_counter()
+        before = len(self._commits.times)
+        began = time.perf_counter()
         by_messages = await super().write(transaction)
-        ended, used = time.perf_counter(), cpu_s()
+        ended = time.perf_counter()
+        used = cpu_s()
         kernel = self._commits.times[before] if len(self._commits.times) > before else ended
         self.taken.put_nowait(Taken(transaction, began, kernel, ended, used))
         if not self.first_write_s and transaction.table.family == "ip":
             self.first_write_s = ended - began
             self.first_bytes = self.first_text.write(transaction.render())
             self.first_text.flush()
-            self.keeping_s, self.keeping_cpu_s = time.perf_counter() - ended, cpu_s() - used
+            self.keeping_s = time.perf_counter() - ended
+            self.keeping_cpu_s = cpu_s() - used
         return by_messages
 
 
@@ -228,7 +236,7 @@ class Measures:
 
     async def wait(self, runner: Watched, started: float, used: float) -> None:
         """For the transaction that a change of *started* makes."""
-        async with asyncio.timeout(SECONDS_MAX):
+        async with asyncio.timeout(WAIT_MAX_S):
             # Objects out of use are removed a second later, by transactions that add nothing.
             taken = await runner.taken.get()
             while not any(isinstance(command, AddElements | AddRule) for command in taken.transaction.commands):
@@ -243,11 +251,13 @@ class Measures:
 
 async def scale(server: Server, runner: Watched, cluster: Cluster, size: int, count: int) -> Measures:
     """Endpoint 0 of the first service goes and comes back, *count* times in all; beside an only one another comes."""
-    pods, measures = range(max(2, min(size, PER_SLICE))), Measures()
+    pods = range(max(2, min(size, PER_SLICE)))
+    measures = Measures()
     for number in range(count):
         cluster.revision += 1
         body = cluster.slice(0, 0, pods, without=0 if number % 2 == 0 else -1, revision=cluster.revision)
-        started, used = time.perf_counter(), cpu_s()
+        started = time.perf_counter()
+        used = cpu_s()
         server.send(body)
         await measures.wait(runner, started, used)
     return measures
@@ -255,12 +265,14 @@ async def scale(server: Server, runner: Watched, cluster: Cluster, size: int, co
 
 async def replace_endpoints(server: Server, runner: Watched, cluster: Cluster, size: int, count: int) -> Measures:
     """All endpoints of a slice of the first service but one stay, and that one moves, *count* times in all."""
-    measures, stay = Measures(), min(size, PER_SLICE) - 1
+    measures = Measures()
+    stay = min(size, PER_SLICE) - 1
     for number in range(count):
         cluster.revision += 1
         first = ELSEWHERE + number
         body = cluster.slice(0, 0, [*range(stay), first], revision=cluster.revision)
-        started, used = time.perf_counter(), cpu_s()
+        started = time.perf_counter()
+        used = cpu_s()
         server.send(body)
         await measures.wait(runner, started, used)
     return measures
@@ -268,12 +280,14 @@ async def replace_endpoints(server: Server, runner: Watched, cluster: Cluster, s
 
 async def add_services(server: Server, runner: Watched, cluster: Cluster, sizes: list[int], count: int) -> Measures:
     """Services with as many endpoints as the first (a slice's worth at most) come one after the other."""
-    measures, first = Measures(), sum(sizes)
+    measures = Measures()
+    first = sum(sizes)
     for number in range(len(sizes), len(sizes) + count):
         cluster.revision += 1
         slice_body = cluster.slice(number, 0, range(first, first + min(sizes[0], PER_SLICE)), revision=cluster.revision)
         service_body = cluster.service(number, cluster.revision)
-        started, used = time.perf_counter(), cpu_s()
+        started = time.perf_counter()
+        used = cpu_s()
         server.send(slice_body, EndpointSlices, "ADDED")
         server.send(service_body, Services, "ADDED")
         await measures.wait(runner, started, used)
@@ -290,16 +304,19 @@ def bare(*arguments: str) -> float:
 async def main(groups: str, count: int) -> None:
     sizes = sizes_of(groups)
     cluster = Cluster(sizes)
-    server, commits = Server(cluster), Commits()
+    server = Server(cluster)
+    commits = Commits()
     runner = Watched(commits)
     backend = Nftables(runner)
     proxy = NodeProxy(NODE, backend)
-    started, used = time.perf_counter(), cpu_s()
+    started = time.perf_counter()
+    used = cpu_s()
     following = asyncio.create_task(proxy.follow(server, Rng(1)))  # type: ignore[arg-type]  # it needs no writes
     try:
-        async with asyncio.timeout(SECONDS_MAX):
+        async with asyncio.timeout(WAIT_MAX_S):
             await proxy.wait_ready()
-        first_sync, memory = time.perf_counter() - started - runner.keeping_s, rss_mib()
+        first_sync = time.perf_counter() - started - runner.keeping_s
+        memory = rss_mib()
         first_cpu = cpu_s() - used - runner.keeping_cpu_s
         runner.taken = asyncio.Queue()
         commits.listen()

@@ -80,7 +80,8 @@ def least_writes(slices: list[Document], wanted: set[str]) -> int:
     for each in free:
         if left <= 0 or not each:
             break
-        left, extra = left - each, extra + 1
+        left = left - each
+        extra = extra + 1
     return len(outdated) + extra + ceil(max(0, left) / PER_SLICE)
 
 

@@ -67,7 +67,8 @@ class World:
 
     def restore(self, version: int) -> None:
         """As after a restore of a backup: versions count on from *version*, and what was later never happened."""
-        self.version, self.compacted = version, 0
+        self.version = version
+        self.compacted = 0
         self.events.clear()
         for each in self.pods.values():
             each["metadata"]["resourceVersion"] = str(version)
@@ -153,7 +154,8 @@ class Refused(Exception):
 
     def __init__(self, body: dict[str, Any], retry_after_s: int = 0) -> None:
         super().__init__(body["message"])
-        self.body, self.retry_after_s = body, retry_after_s
+        self.body = body
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True)
@@ -217,14 +219,16 @@ class Stage:
     async def follow(self, request: Request, stream: Stream) -> None:
         """A healthy watch, for ever."""
         await self.begin(request, stream)
-        sent, idle = self.world.version, 0.0
+        sent = self.world.version
+        idle = 0.0
         while True:
             if self.world.version < sent:
                 return
             for version, kind, what in list(self.world.events):
                 if version > sent:
                     await stream.event(kind, what)
-                    sent, idle = version, 0.0
+                    sent = version
+                    idle = 0.0
             await asyncio.sleep(0.02)
             idle += 0.02
             if idle >= BOOKMARK_PERIOD_S and request.wants_bookmarks:
@@ -236,7 +240,8 @@ class Stage:
 
         Raises ``Refused`` with 504 before the stream begins; 410 comes as an event, as from a real server.
         """
-        version, world = request.version, self.world
+        version = request.version
+        world = self.world
         if version is not None and version > world.version:
             raise Refused(too_large(version, world.version), 1)
         await stream.begin()

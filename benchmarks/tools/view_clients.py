@@ -36,15 +36,18 @@ async def ours(kubeconfig: str, namespace: str, service: str, changes: int) -> N
     async with connect(kubeconfig) as client:
         # Modules, TLS and the connection are there before the measurement, as with the other.
         await client.list(EndpointSlices, namespace=namespace, limit=1)
-        before, began = resident_bytes(), time.monotonic()
+        before = resident_bytes()
+        began = time.monotonic()
         async with EndpointView(client, service, namespace, port="http") as view:
             picker = view.round_robin()
             await view.wait_ready(120)
             tell_synced(began, before, len(view.usable))
-            spent, seen = time.process_time(), -1
+            spent = time.process_time()
+            seen = -1
             async for change in view:
                 if seen < 0:  # what there is
-                    spent, seen = time.process_time(), 0
+                    spent = time.process_time()
+                    seen = 0
                     print("following", flush=True)
                     continue
                 seen += len(change.updated)
@@ -62,7 +65,8 @@ def official(kubeconfig: str, namespace: str, service: str, changes: int) -> Non
     api = client.DiscoveryV1Api()
     selector = f"{LABEL}={service}"
     api.list_namespaced_endpoint_slice(namespace, label_selector=selector, limit=1)
-    before, began = resident_bytes(), time.monotonic()
+    before = resident_bytes()
+    began = time.monotonic()
     slices: dict[str, Any] = {}
     endpoints: dict[str, Any] = {}
 
@@ -74,12 +78,14 @@ def official(kubeconfig: str, namespace: str, service: str, changes: int) -> Non
         for endpoint in each.endpoints or ():
             endpoints[endpoint.target_ref.uid] = endpoint
 
-    token, version = None, ""
+    token = None
+    version = ""
     while True:
         page = api.list_namespaced_endpoint_slice(namespace, label_selector=selector, limit=500, _continue=token)
         for each in page.items:
             put(each)
-        token, version = page.metadata._continue, page.metadata.resource_version
+        token = page.metadata._continue
+        version = page.metadata.resource_version
         if not token:
             break
     tell_synced(began, before, len(endpoints))

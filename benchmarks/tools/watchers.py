@@ -29,7 +29,9 @@ from sliceplane.shell.transport.kubeconfig import load
 READ_BYTES = 256 * 1024
 DECRYPTING = 50
 #: TLS 1.3: type, version and length before a record; inner type and tag at its end
-APPLICATION_DATA, RECORD_HEAD_BYTES, RECORD_TAIL_BYTES = 23, 5, 17
+APPLICATION_DATA = 23
+RECORD_HEAD_BYTES = 5
+RECORD_TAIL_BYTES = 17
 LINE_ENDS_PER_EVENT = 3
 
 
@@ -39,14 +41,16 @@ class Watcher:
     # One pair for all: nothing stays in them between two calls.
     _cipher = bytearray(READ_BYTES)
     _plain = bytearray(2 * READ_BYTES)
-    _cipher_view, _plain_view = memoryview(_cipher), memoryview(_plain)
+    _cipher_view = memoryview(_cipher)
+    _plain_view = memoryview(_plain)
 
     def __init__(self, server: str, context: ssl.SSLContext, path: str, *, decrypts: bool) -> None:
         url = urlsplit(server)
         assert url.hostname is not None, server
         assert url.port is not None, server
         self.sock = socket.create_connection((url.hostname, url.port), timeout=60)
-        self._incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._incoming = ssl.MemoryBIO()
+        outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, outgoing, server_hostname=url.hostname)
         while True:
             try:
@@ -103,7 +107,8 @@ class Watcher:
         count = self.sock.recv_into(self._cipher_view[kept:])
         if not count:
             raise ConnectionError("the server closed the connection")
-        end, at = kept + count, self._skip
+        end = kept + count
+        at = self._skip
         while at + RECORD_HEAD_BYTES <= end:
             assert self._cipher[at] == APPLICATION_DATA, f"a record of type {self._cipher[at]}"
             length = self._cipher[at + 3] << 8 | self._cipher[at + 4]
@@ -120,7 +125,9 @@ class Watcher:
 
 def last_version(stream: bytearray, events: int) -> str:
     """The resourceVersion of the last event of *stream*, which must be *events* chunks of one event each."""
-    text, last, at = bytes(stream), "", 0
+    text = bytes(stream)
+    last = ""
+    at = 0
     for number in range(events):
         begin = text.index(b"\r\n", at) + 2
         end = begin + int(text[at : begin - 2], 16)
@@ -150,7 +157,9 @@ def wait_for(watchers: dict[int, Watcher], poll: select.epoll, line_ends: int) -
 
 
 def main() -> None:
-    kubeconfig, path, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    kubeconfig = Path(sys.argv[1])
+    path = sys.argv[2]
+    count = int(sys.argv[3])
     connection = load(kubeconfig)
     assert connection.ssl_context is not None, "watchers use TLS"
     poll = select.epoll()
@@ -169,7 +178,8 @@ def main() -> None:
         events = int(line)
         line_ends += events * LINE_ENDS_PER_EVENT
         wait_for(watchers, poll, line_ends)
-        done, size = time.monotonic(), sum(watcher.size for watcher in watchers.values())
+        done = time.monotonic()
+        size = sum(watcher.size for watcher in watchers.values())
         print(f"got {done:.6f} {size} {last_version(first.kept, events)}", flush=True)
 
 

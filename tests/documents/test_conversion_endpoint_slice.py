@@ -13,7 +13,9 @@ from sliceplane.api import codec
 from sliceplane.documents import conversion
 from sliceplane.documents.conversion.annotation import ANNOTATIONS_BYTES_MAX, Topologies, encode
 
-HOST, ZONE, REGION = "kubernetes.io/hostname", "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+HOST = "kubernetes.io/hostname"
+ZONE = "topology.kubernetes.io/zone"
+REGION = "topology.kubernetes.io/region"
 ANNOTATION = conversion.TOPOLOGY_ANNOTATION
 
 

@@ -169,7 +169,8 @@ def run(steps: list[tuple[str, bool, Any]]) -> tuple[Any, fields.Managers]:
     for manager, applies, config in steps:
         if applies:
             result = fields.applied(SERVICE, live, config, managers, write(manager), force=True)
-            live, managers = result.document, result.managers
+            live = result.document
+            managers = result.managers
         else:
             new = objects.merge(SERVICE, live, config) if live else config
             managers = fields.updated(managers, fields.compare(SERVICE, live, new), write(manager, "Update"))
@@ -232,7 +233,8 @@ def test_a_comparison_says_what_became_of_each_field(old: Any, new: Any) -> None
     back = fields.compare(SERVICE, new, old)
     assert (back.added, back.removed, back.modified) == (change.removed, change.added, change.modified)
     assert fields.compare(SERVICE, new, copy.deepcopy(new)) == fields.Change({}, {}, {})
-    was, now = fields.set_of(SERVICE, old), fields.set_of(SERVICE, new)
+    was = fields.set_of(SERVICE, old)
+    now = fields.set_of(SERVICE, new)
     # Leaves of the new object are new, changed, or were there.
     leaves = sets.leaves(now)
     # (A spec is always there, as far as comparing goes.)

@@ -46,7 +46,8 @@ def check_tidy(fields: sets.FieldSet) -> None:
 
 @given(SETS, SETS)
 def test_the_algebra_is_that_of_sets_of_paths(left: frozenset[sets.Path], right: frozenset[sets.Path]) -> None:
-    one, other = build(left), build(right)
+    one = build(left)
+    other = build(right)
     before = json.dumps([one, other])
     assert members(one) == left
     assert members(sets.union(one, other)) == left | right

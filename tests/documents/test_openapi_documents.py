@@ -143,7 +143,8 @@ def test_v2_is_a_message_that_parses() -> None:
     fields: list[tuple[int, bytes]] = []
     at = 0
     while at < len(raw):
-        tag, length = raw[at], raw[at + 1]
+        tag = raw[at]
+        length = raw[at + 1]
         assert tag & 7 == 2
         fields.append((tag >> 3, raw[at + 2 : at + 2 + length]))
         at += 2 + length

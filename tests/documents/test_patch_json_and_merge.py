@@ -241,7 +241,8 @@ def test_a_result_that_does_not_decode_shows_the_object() -> None:
 
 
 def test_unknown_members_warn_or_fail() -> None:
-    before, patched = {"old": 1}, {"old": 1, "dat": {}}
+    before = {"old": 1}
+    patched = {"old": 1, "dat": {}}
     assert check_patched("configmaps", before, patched) == ('unknown field "dat"',)
     assert check_patched("configmaps", before, patched, validation="Ignore") == ()
     assert check_patched("configmaps", before, before, validation="Strict") == ()

@@ -14,7 +14,8 @@ SPEC = {
     "extra": {"scopes": ["x", "y"]},
     "uid": "7",
 }
-AUTHORIZATION, AUTHENTICATION = "authorization.k8s.io/v1", "authentication.k8s.io/v1"
+AUTHORIZATION = "authorization.k8s.io/v1"
+AUTHENTICATION = "authentication.k8s.io/v1"
 USER = {"username": "u", "groups": ["g"], "extra": {"k": ["v"]}}
 DOCUMENTS: list[Document] = [
     {"kind": "SubjectAccessReview", "apiVersion": AUTHORIZATION, "spec": SPEC, "status": {"allowed": True}},

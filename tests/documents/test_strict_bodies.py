@@ -264,7 +264,8 @@ def has_members(value: Any) -> bool:
 
 @given(st.dictionaries(st.text(":ab", max_size=2), JSON, max_size=3))
 def test_repetitions_are_found_exactly_where_there_are_any(document: dict[str, Any]) -> None:
-    once, twice = decode_json(spell(document, False).encode()), decode_json(spell(document, True).encode())
+    once = decode_json(spell(document, False).encode())
+    twice = decode_json(spell(document, True).encode())
     assert once.document == twice.document == document
     assert once.problems == ()
     assert bool(twice.problems) == has_members(document)

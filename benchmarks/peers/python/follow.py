@@ -202,7 +202,9 @@ FOLLOWERS = {
 
 
 def main() -> None:
-    library, seconds, ports = sys.argv[1], float(sys.argv[2]), json.loads(sys.argv[3])
+    library = sys.argv[1]
+    seconds = float(sys.argv[2])
+    ports = json.loads(sys.argv[3])
     distribution, follow = FOLLOWERS[library]
     found = {name: Held() for name in ports}
     for name, port in ports.items():

@@ -108,7 +108,8 @@ def limited_client(connection: Connection, flags: dict[str, Any], *, read_only: 
     from sliceplane.shell.transport.http import HttpClient
     from sliceplane.shell.transport.retries import Retries
 
-    qps, burst = flags["kube_api_qps"], flags["kube_api_burst"]
+    qps = flags["kube_api_qps"]
+    burst = flags["kube_api_burst"]
     limit = TokenBucket(rate_per_s=qps, burst=burst) if qps > 0 else None
     manager = "sliceplane-controllers"
     return HttpClient(connection, field_manager=manager, limit=limit, retries=Retries(), read_only=read_only)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from sliceplane.shell.transport.kubeconfig import Connection
 
 #: exit codes
-SAFE, NOT_SAFE, COULD_NOT_LOOK = 0, 1, 2
+SAFE = 0
+NOT_SAFE = 1
+COULD_NOT_LOOK = 2
 
 
 @click.group("endpoints", cls=Group)

@@ -39,7 +39,8 @@ async def serve_monitoring(
     from sliceplane.shell.hosting.client_metrics import metrics_page
     from sliceplane.shell.process.pages import serve_pages
 
-    health, metrics = flags["healthz_bind_address"], flags["metrics_bind_address"]
+    health = flags["healthz_bind_address"]
+    metrics = flags["metrics_bind_address"]
     all_pages = {**pages, "/metrics": metrics_page(sources, staleness_s)}
     served = {health: pages} if health is not None else {}
     if metrics is not None:

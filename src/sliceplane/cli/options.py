@@ -56,7 +56,8 @@ def _definitions(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
     """Lines of at most *width* columns, as click's; but no word is broken, since a person copies flags and URLs."""
     for names, text in rows:
         for word, plain in _PLAIN:
-            names, text = names.replace(word, plain), text.replace(word, plain)
+            names = names.replace(word, plain)
+            text = text.replace(word, plain)
         lines = textwrap.wrap(text, max(width - _NAMES_WIDTH, 20), break_long_words=False, break_on_hyphens=False)
         if len(names) > _NAMES_WIDTH - 2:
             yield names

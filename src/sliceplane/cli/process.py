@@ -17,7 +17,7 @@ import click
 T = TypeVar("T")
 
 #: how long a line waits for a reader before work goes on without
-SAY_SECONDS_MAX = 1.0
+SAY_MAX_S = 1.0
 #: net new containers after which the garbage collector looks at the young ones
 GC_YOUNG_OBJECTS = 50_000
 
@@ -132,7 +132,7 @@ def say(line: str) -> None:
 
     writer = LineWriter("stdout", write, bytes_max=64 * 1024)
     writer.put(f"{line}\n".encode())
-    writer.close(SAY_SECONDS_MAX)
+    writer.close(SAY_MAX_S)
     for error in problems:
         from sliceplane.shell.process.log import get_logger
 

@@ -143,7 +143,8 @@ def _chosen(flags: dict[str, Any]) -> _Chosen:
     from sliceplane.shell.node.config import load_config
     from sliceplane.shell.process.log import get_logger
 
-    path, emulated = flags.pop("config"), flags.pop("emulated_version")
+    path = flags.pop("config")
+    emulated = flags.pop("emulated_version")
     gates = gates_of(flags["feature_gates"], emulated)
     if path is None:
         given = given_by(flags, gates)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from sliceplane.shell.transport.kubeconfig import Connection
 
 #: exit codes of ``--once``, as of diff(1)
-SAME, DIFFERENT, TROUBLE = 0, 1, 2
+SAME = 0
+DIFFERENT = 1
+TROUBLE = 2
 _CLEAR = "\x1b[H\x1b[2J"
 
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from sliceplane.tracer.question import Question
 
 #: exit codes
-ARRIVES, REFUSED, NO_ANSWER = 0, 1, 2
+ARRIVES = 0
+REFUSED = 1
+NO_ANSWER = 2
 
 
 @click.command("trace", cls=Command, examples=[
@@ -88,7 +90,8 @@ async def _question(client: Client, asked: _Asked) -> Question:
     from sliceplane.shell.tools.tracing import address_of
     from sliceplane.tracer.question import AddressTarget, Question, family_of, parse_source, parse_to
 
-    source, to = parse_source(asked.source, asked.namespace), parse_to(asked.target, asked.namespace)
+    source = parse_source(asked.source, asked.namespace)
+    to = parse_to(asked.target, asked.namespace)
     if not isinstance(source, str):
         source = await address_of(client, source, family_of(to.ip) if isinstance(to, AddressTarget) else None)
     return Question(source, to, asked.protocol.upper() if asked.protocol else None, asked.node.lower())

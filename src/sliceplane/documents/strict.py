@@ -150,14 +150,16 @@ def check_type_meta(resource: Resource, document: Document, raw: bytes = b"") ->
 
     *raw* is the body, for the error about a kind that is not even a string.
     """
-    version, kind = document.get("apiVersion") or "", document.get("kind") or ""
+    version = document.get("apiVersion") or ""
+    kind = document.get("kind") or ""
     for name, value in document.items():
         if name in {"apiVersion", "kind"} and value is not None and not isinstance(value, str):
             detail = f"json: cannot unmarshal {json_name(value)} into Go struct field .{name} of type string"
             raise unrecognized(resource, detail, raw)
     if kind in {"", resource.kind} and version in {"", resource.api_version}:
         return
-    kind, version = kind or resource.kind, version or resource.api_version
+    kind = kind or resource.kind
+    version = version or resource.api_version
     short_version = version.rpartition("/")[2]
     if lookup_kind(version, kind) is None:
         why = f'no kind "{kind}" is registered for version "{version}" in scheme "sliceplane"'

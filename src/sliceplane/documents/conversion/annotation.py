@@ -83,7 +83,8 @@ def realign(new: Document, old: Document) -> Document:
     topology.  An annotation that the client changed is the client's.
     """
     topologies = _read(old)
-    before, after = old.get("endpoints") or [], new.get("endpoints") or []
+    before = old.get("endpoints") or []
+    after = new.get("endpoints") or []
     if topologies is None or before == after or _annotation(new) != _annotation(old):
         return new
     places: dict[bytes, list[int]] = {}

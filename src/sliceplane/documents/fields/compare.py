@@ -108,9 +108,11 @@ def _part(shape: Shape, element: str, before: Any, after: Any, change: Change) -
 def _elements(shape: KeyedShape | SetShape, old: list[Any], new: list[Any], change: Change) -> None:
     """Compare lists element by element.  An element that one side has twice is compared as a whole."""
     item: Shape = shape.item if isinstance(shape, KeyedShape) else Leaf()
-    before, after = by_element(shape, old), by_element(shape, new)
+    before = by_element(shape, old)
+    after = by_element(shape, new)
     for element in (*before, *(element for element in after if element not in before)):
-        was, now = before.get(element, []), after.get(element, [])
+        was = before.get(element, [])
+        now = after.get(element, [])
         if len(was) < 2 and len(now) < 2:
             if was != now:
                 _part(item, element, was[0] if was else None, now[0] if now else None, change)

@@ -55,7 +55,8 @@ def canonical(text: str) -> str | None:
     """The one spelling of an element; ``None`` for an unknown sort, to be passed over.  Raises ``MalformedElement``."""
     if len(text) < 2:
         raise MalformedElement("key must be 2 characters long:")
-    sort, body = text[0], text[2:]
+    sort = text[0]
+    body = text[2:]
     if text[1] != ":":
         raise MalformedElement(f"missing colon: {text}")
     if sort == "f":
@@ -87,7 +88,8 @@ def _value_order(scalar: Any) -> tuple[int, Any]:
 @remembered(_REMEMBERED)
 def order(text: str) -> tuple[int, Any]:
     """Where an element stands among its siblings: itself, fields, keys, values, positions; each in its own order."""
-    sort, body = text[:2], text[2:]
+    sort = text[:2]
+    body = text[2:]
     match sort:
         case "f:":
             return 1, body
@@ -103,7 +105,8 @@ def order(text: str) -> tuple[int, Any]:
 @remembered(_REMEMBERED)
 def show(text: str) -> str:
     """The element as messages show it."""
-    sort, body = text[:2], text[2:]
+    sort = text[:2]
+    body = text[2:]
     match sort:
         case "f:":
             return f".{body}"

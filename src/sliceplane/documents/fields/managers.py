@@ -118,7 +118,8 @@ def received(sent: list[Any]) -> list[Document]:
     for position, entry in enumerate(sent):
         if not isinstance(entry, dict):
             raise Malformed(f"entry {position} is not an object")
-        operation, version = entry.get("operation"), entry.get("apiVersion")
+        operation = entry.get("operation")
+        version = entry.get("apiVersion")
         if operation not in ("Apply", "Update"):
             raise Malformed("operation must be `Apply` or `Update`")
         if not version:

@@ -104,7 +104,8 @@ def _interleaved(
     anchors = [element for element in wanted if element in present]
     named = frozenset(wanted)
     made: list[tuple[str, Any]] = []
-    at, taken = 0, 0
+    at = 0
+    taken = 0
     for anchor in [*anchors, None]:
         while at < len(left) and left[at][0] != anchor:
             if left[at][0] not in named:

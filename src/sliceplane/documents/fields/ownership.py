@@ -30,7 +30,8 @@ UPDATE_MANAGERS_MAX: Final = 10
 ANCIENT_CHANGES: Final = "ancient-changes"
 BEFORE_FIRST_APPLY: Final = "before-first-apply"
 #: sets of new objects, and how long one may be that is remembered
-_REMEMBERED, _REMEMBERED_BYTES_MAX = 256, 8 * 1024
+_REMEMBERED = 256
+_REMEMBERED_BYTES_MAX = 8 * 1024
 
 #: identity and book-keeping of the server, and metadata as such; what is in the rest of metadata is owned
 UNOWNED: Final[FieldSet] = {

@@ -48,7 +48,8 @@ def document(name: str) -> bytes | None:
             paths.update(paths_of(resource, components))
         schemas = components.schemas()
     elif name in ("api", "apis", "version") or name in {f"apis/{resource.group}" for resource in known}:
-        paths, schemas = discovery_paths(name), discovery_schemas(name)
+        paths = discovery_paths(name)
+        schemas = discovery_schemas(name)
     else:
         return None
     return msgspec.json.encode(

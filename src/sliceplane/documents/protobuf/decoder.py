@@ -71,7 +71,8 @@ class MessageDecoder:
 
     def read(self, document: Document, data: bytes, position: int, end: int) -> None:
         """Merge the message at ``data[position:end]`` into *document*.  Raises ``Malformed``."""
-        numbers, strings = self._numbers, self._bytes
+        numbers = self._numbers
+        strings = self._bytes
         while position < end:
             key = data[position]
             position += 1
@@ -152,7 +153,8 @@ def _converter(kind: str) -> Callable[[int], Any]:
 
 
 def _put_number(field: Field, convert: Callable[[int], Any]) -> PutNumber:
-    name, omit = field.name, field.presence == "omit"
+    name = field.name
+    omit = field.presence == "omit"
 
     def put(document: Document, number: int) -> None:
         value = convert(number)
@@ -192,7 +194,8 @@ def _put_bytes(field: Field) -> PutBytes:
     if field.type == "string":
         return _append_string(field) if field.label == "list" else _put_string(field)
     convert = _to_value(field.type)
-    name, many = field.name, field.label == "list"
+    name = field.name
+    many = field.label == "list"
     omit = field.presence == "omit" and field.type in SCALARS  # an empty int-or-string is not omitted
 
     def append(document: Document, data: bytes, start: int, stop: int) -> None:
@@ -209,7 +212,8 @@ def _put_bytes(field: Field) -> PutBytes:
 
 
 def _put_string(field: Field) -> PutBytes:
-    name, omit = field.name, field.presence == "omit"
+    name = field.name
+    omit = field.presence == "omit"
 
     def put(document: Document, data: bytes, start: int, stop: int) -> None:
         if start == stop and omit:

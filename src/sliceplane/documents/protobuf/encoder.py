@@ -115,7 +115,8 @@ def _string(field_tag: bytes, name: str) -> Write:
 
 
 def _bool(field_tag: bytes, name: str) -> Write:
-    true, false = field_tag + b"\x01", field_tag + b"\x00"
+    true = field_tag + b"\x01"
+    false = field_tag + b"\x00"
 
     def write(value: Any) -> bytes:
         if value is True:

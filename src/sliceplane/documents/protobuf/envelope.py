@@ -42,7 +42,8 @@ def supports(api_version: str, kind: str) -> bool:
 
 def encode(document: Document) -> bytes:
     """*document*, which names its apiVersion and kind, with its envelope."""
-    api_version, kind = str(document.get("apiVersion", "")), str(document.get("kind", ""))
+    api_version = str(document.get("apiVersion", ""))
+    kind = str(document.get("kind", ""))
     return _enveloped(api_version, kind, _body(_message(api_version, kind), document))
 
 

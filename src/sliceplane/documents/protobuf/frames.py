@@ -69,7 +69,8 @@ def _decode_event(data: bytes) -> tuple[str, Document]:
 def _delimited_fields(data: bytes, name: str, last: int) -> dict[int, bytes]:
     """The last occurrence of each of the fields 1..*last*, all length-delimited."""
     found: dict[int, bytes] = {}
-    position, end = 0, len(data)
+    position = 0
+    end = len(data)
     while position < end:
         key, position = read_varint(data, position, end)
         number = field_number(key, name)

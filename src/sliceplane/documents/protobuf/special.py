@@ -71,7 +71,8 @@ class Special:
 def _scan(data: bytes, name: str, kinds: tuple[int, ...]) -> list[Any]:
     """Fields 1..n of a small flat message; ``kinds[i]`` is the wire type of field i+1.  ``None``: not there."""
     found: list[Any] = [None] * len(kinds)
-    position, end = 0, len(data)
+    position = 0
+    end = len(data)
     while position < end:
         key, position = read_varint(data, position, end)
         number = field_number(key, name)
@@ -217,7 +218,8 @@ def _write_strings(value: Any) -> bytes:
 
 def _read_strings(data: bytes) -> list[str]:
     items: list[str] = []
-    position, end = 0, len(data)
+    position = 0
+    end = len(data)
     while position < end:
         key, position = read_varint(data, position, end)
         number = field_number(key, "list of strings")

@@ -124,16 +124,19 @@ class _TypeWalk:
             self.remember(value, wanted)
             return
         schema = struct(wanted.name)
-        owner, field = self.owner, self.field
+        owner = self.owner
+        field = self.field
         for name, member in value.items():
             found = schema.fields.get(name)
             if found is None:
                 continue
-            self.owner, self.field = schema, found
+            self.owner = schema
+            self.field = found
             self.path.append(name)
             self.value(member, found.type)
             self.path.pop()
-        self.owner, self.field = owner, field
+        self.owner = owner
+        self.field = field
 
     def _scalar(self, value: Any, wanted: Type) -> None:
         kind = wanted.kind

@@ -59,7 +59,8 @@ class _Scanner:
 
     def _next(self) -> int:
         """The next byte that is not white space; it is not consumed."""
-        raw, at = self.raw, self.at
+        raw = self.raw
+        at = self.at
         while at < len(raw) and raw[at] in _SPACE:
             at += 1
         self.at = at

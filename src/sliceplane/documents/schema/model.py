@@ -152,7 +152,9 @@ def _parse_type(spelling: str) -> Type:
 
 def _parse_field(name: str, spelling: str) -> Field:
     head, *words = spelling.split(" ")
-    required, list_type, merge_key = False, "", ""
+    required = False
+    list_type = ""
+    merge_key = ""
     map_keys: tuple[str, ...] = ()
     strategies: list[str] = []
     for word in words:
@@ -163,7 +165,8 @@ def _parse_field(name: str, spelling: str) -> Field:
             case "atomic" | "set":
                 list_type = verb
             case "map":
-                list_type, map_keys = verb, tuple(argument.split(","))
+                list_type = verb
+                map_keys = tuple(argument.split(","))
             case "merge":
                 merge_key = argument
                 strategies.append(verb)

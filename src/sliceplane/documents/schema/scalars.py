@@ -153,7 +153,10 @@ class _TimeParser:
         if self.rest.startswith("Z"):
             self.rest = self.rest[1:]
             return ""
-        sign, hour, colon, minute = self.rest[:1], self.rest[1:3], self.rest[3:4], self.rest[4:6]
+        sign = self.rest[:1]
+        hour = self.rest[1:3]
+        colon = self.rest[3:4]
+        minute = self.rest[4:6]
         if colon != ":" or not sign or sign not in "+-" or not _all_digits(hour, 2) or not _all_digits(minute, 2):
             raise _Mismatch
         if int(hour) > 24:

@@ -46,7 +46,8 @@ def _cells(event: Document, now: float) -> tuple[Cell, ...]:
 
 
 def _object(reference: Document) -> str:
-    kind, name = text(reference, "kind").lower(), text(reference, "name")
+    kind = text(reference, "kind").lower()
+    name = text(reference, "name")
     return f"{kind}/{name}" if name else kind
 
 

@@ -8,8 +8,8 @@ never a dependency, so it belongs into an environment of its own::
     /tmp/schemas/bin/python tools/make_schema.py --version 1.36
 
 What is taken over are facts only: the names of types and fields, the types of fields, which are required, and
-how lists merge.  Descriptions are left behind; ours are in ``api/schema/help.py``.  The shape of the output is
-told in ``api/schema/model.py``.  The same input gives the same bytes.
+how lists merge.  Descriptions are left behind; ours are in ``documents/schema/help.py``.  The shape of the output is
+told in ``documents/schema/model.py``.  The same input gives the same bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OpenAPI documents: complete, consistent in themselves, and hashed by their bytes (reference B2)."""
+"""OpenAPI documents: complete, consistent in themselves, and hashed by their bytes (KEP-2896)."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def describe(resource: Resource) -> dict[str, Any]:
 
 
 def discovery(*, core: bool) -> dict[str, Any]:
-    """The aggregated form of reference B1."""
+    """Aggregated discovery (KEP-3352)."""
     groups: dict[str, list[Resource]] = {}
     for resource in SERVED:
         if (resource.group == "") == core:

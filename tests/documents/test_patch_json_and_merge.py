@@ -1,4 +1,4 @@
-"""JSON patch and JSON merge patch (reference B7)."""
+"""JSON patch (RFC 6902) and JSON merge patch (RFC 7386)."""
 
 from __future__ import annotations
 

@@ -131,14 +131,14 @@ def read_body(
 
 
 def strict_error(kind: str, problems: tuple[str, ...], version: str = "v1") -> StatusError:
-    """The 400 of ``fieldValidation=Strict`` on POST and PUT (reference B10); *kind* is the bare kind."""
+    """The 400 of ``fieldValidation=Strict`` on POST and PUT (KEP-2885); *kind* is the bare kind."""
     return bad_request(
         f'{kind} in version "{version}" cannot be handled as a {kind}: strict decoding error: {", ".join(problems)}'
     )
 
 
 def unrecognized(resource: Resource, detail: str, raw: bytes, body_format: Format = "json") -> StatusError:
-    """The 400 for a body that does not parse (reference B3)."""
+    """The 400 for a body that does not parse."""
     cause = f"couldn't get version/kind; json parse error: {detail}" if body_format == "json" else detail
     return bad_request(
         f"the object provided is unrecognized (must be of type {resource.kind}): {cause} ({_shown(raw)})"
@@ -146,7 +146,7 @@ def unrecognized(resource: Resource, detail: str, raw: bytes, body_format: Forma
 
 
 def check_type_meta(resource: Resource, document: Document, raw: bytes = b"") -> None:
-    """Kind and apiVersion may each be missing; raises the 400 of reference B3 if one says something else.
+    """Kind and apiVersion may each be missing; raises a 400 if one says something else.
 
     *raw* is the body, for the error about a kind that is not even a string.
     """

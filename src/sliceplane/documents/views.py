@@ -1,4 +1,4 @@
-"""Two forms of one stored object: events.k8s.io/v1 Event is core/v1 Event under other names (reference B16).
+"""Two forms of one stored object: events.k8s.io/v1 Event is core/v1 Event under other names (KEP-383).
 
 A resource whose ``storage`` names another one is a *view*.  Requests to it are decoded and defaulted in its own form
 and turned into the stored one at once; the registry, the store and all rules about objects know the stored form

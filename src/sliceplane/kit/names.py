@@ -1,7 +1,7 @@
 """Name rules of RFC 1123 as Kubernetes applies them, with the sentences that it answers.
 
 Each ``check_*`` returns the complaints about a value, none if it is good.  The sentences are
-wire-visible (reference B13) and therefore exact.
+wire-visible and therefore exact (``staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""EndpointSlice v1beta1 to v1 and back (reference, controllers.md 5.3).
+"""EndpointSlice v1beta1 to v1 and back (``pkg/apis/discovery/v1beta1/conversion.go``).
 
 The two differ in ``endpoints`` alone.  v1beta1 has one map, ``topology``; v1 has ``zone`` and ``nodeName`` for the two
 entries that everybody used, and ``deprecatedTopology`` for the rest:

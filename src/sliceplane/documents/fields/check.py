@@ -1,4 +1,4 @@
-"""Is an applied configuration one that can be owned?  Complaints are upstream's, one text each (reference B8).
+"""Is an applied configuration one that can be owned?  The complaints are upstream's (KEP-555).
 
 A configuration is looked at before defaults, and everything in it has to mean something: a field that the kind does
 not have, a value of another type, or two elements of a list with one key are refused, not passed over.

@@ -1,4 +1,4 @@
-"""OpenAPI documents, made from the resource table and the schema data (reference B2).
+"""OpenAPI documents, made from the resource table and the schema data (KEP-2896, OpenAPI v3).
 
 Promises: ``index`` and ``document`` are what ``/openapi/v3`` and ``/openapi/v3/...`` answer, good for ``kubectl
 explain``, for validation by ``kubectl apply`` and for its strategic merge patches; ``v2_protobuf`` and ``v2_json`` are

@@ -1,4 +1,4 @@
-"""Patches: three ways to make a new document from an old one (reference B7).
+"""Patches: three ways to make a new document from an old one (kubernetes.io, API concepts, "Patch and apply").
 
 Promises: ``apply_json`` (RFC 6902), ``apply_merge`` (RFC 7396) and ``apply_strategic`` return documents that share
 nothing with what they were given, so that defaulting the result in place is safe; ``decode_*`` read a request body;

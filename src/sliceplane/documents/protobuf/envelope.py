@@ -1,5 +1,5 @@
 """The envelope: four magic bytes, then ``runtime.Unknown`` {1 typeMeta {1 apiVersion, 2 kind}, 2 raw,
-3 contentEncoding, 4 contentType} (reference B3).
+3 contentEncoding, 4 contentType} (kubernetes.io, API concepts, "Kubernetes Protobuf encoding").
 
 ``decode`` is for peers' bytes and raises only ``StatusError`` 400, in upstream's words; ``encode`` is for
 documents of ours and raises ``StatusError`` 500 if one has a value of a type that its kind does not allow.

@@ -1,5 +1,6 @@
 """Watch streams: each frame is a big-endian length of four bytes and a WatchEvent {1 type, 2 object
-RawExtension {1 raw}} without the magic; the raw bytes inside are a complete envelope with it (reference B3).
+RawExtension {1 raw}} without the magic; the raw bytes inside are a complete envelope with it
+(``staging/src/k8s.io/apimachinery/pkg/runtime/serializer/protobuf/protobuf.go``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What fields the kinds have: names, types, list keys and patch strategies.
 
 Promises: ``lookup`` finds the schema of a resource; ``unknown_fields`` and ``check_types`` tell what Go's strict
-and plain decoding would say of a document, in its words (reference B3, B10); ``drop_nulls`` is what Go's decoding
+and plain decoding would say of a document, in its words; ``drop_nulls`` is what Go's decoding
 does to nulls.  A good document costs tens of microseconds (``fast``), a bad one a walk (``check``).
 Never: changes a document (but for ``fit``, which is told to), knows a request, validates values beyond their form
 (``registry.validation`` does that).
@@ -51,7 +51,7 @@ def unknown_fields(resource_key: str, document: object) -> tuple[str, ...]:
 
 
 def check_types(resource_key: str, document: object) -> None:
-    """Raises the 400 of reference B3 if a member of a known name has a JSON type or form that its field cannot hold."""
+    """Raises a 400, as upstream, if a member of a known name has a JSON type or form that its field cannot hold."""
     schema = lookup(resource_key)
     if fast.accepts(schema, document):
         return

@@ -1,6 +1,6 @@
 """What Go's decoders complain of in a document, found by a walk along its schema.
 
-Two walks, for two kinds of decoding (reference B3, B10):
+Two walks, for two kinds of decoding (KEP-2885, Server Side Field Validation, for the second):
 
 - ``first_mismatch``: plain decoding.  A value of a wrong JSON type is remembered and decoding goes on; a text that a
   type with a decoder of its own (times, quantities, int-or-string) refuses ends decoding at once, and its complaint

@@ -1,7 +1,7 @@
 """Definitions of versions that current releases no longer describe, told as differences from those they do.
 
-``discovery.k8s.io/v1beta1`` is v1 with ``topology`` in the place of ``deprecatedTopology`` and ``zone`` (reference,
-controllers.md 5.3).  The notation is that of ``model``.
+``discovery.k8s.io/v1beta1`` is v1 with ``topology`` in the place of ``deprecatedTopology`` and ``zone``
+(``pkg/apis/discovery/v1beta1/conversion.go``).  The notation is that of ``model``.
 """
 
 from __future__ import annotations

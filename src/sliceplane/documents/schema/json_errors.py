@@ -1,6 +1,6 @@
 """What Go says of a text that is not JSON.
 
-Clients see Go's words in the 400 for a body that does not parse (reference B3), down to the offending character.
+Clients see Go's words in the 400 for a body that does not parse, down to the offending character.
 This scanner runs only on texts that another parser has refused, and only to word the refusal, so it is written to be
 read: each step reads one thing and names the next step.  Depth costs no recursion.
 """

@@ -2,7 +2,8 @@
 
 Each ``check_*`` returns the complaint about a text, "" if it is good.  Times follow the rules of Go's
 ``time.Parse``, which are not those of RFC 3339: an hour may have one digit, a fraction may follow a layout that has
-none.  Facts: reference B16 for MicroTime, the package documentation of Go's ``time``.
+none.  Facts: the package documentation of Go's ``time``;
+``staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/micro_time.go`` for MicroTime.
 """
 
 from __future__ import annotations

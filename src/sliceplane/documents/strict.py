@@ -38,8 +38,8 @@ from sliceplane.documents.schema import (
     unknown_fields,
 )
 from sliceplane.documents.schema.check import Members, duplicates_in, json_name, unknown_in
-from sliceplane.documents.schema.depth import DEPTH_MAX, deeper_than
 from sliceplane.documents.schema.json_errors import describe_syntax_error
+from sliceplane.documents.schema.walks import DEPTH_MAX, deeper_than
 from sliceplane.documents.schema.yaml_documents import YamlError, parse_yaml
 
 #: of a bad body, this much is shown in the error

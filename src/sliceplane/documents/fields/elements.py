@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from sliceplane.api.errors import show as show_value
-from sliceplane.documents.schema.depth import DEPTH_MAX, deeper_than
+from sliceplane.documents.schema.walks import DEPTH_MAX, deeper_than
 from sliceplane.kit.remembered import remembered
 
 #: spellings remembered; the names of some thousand labels and ports

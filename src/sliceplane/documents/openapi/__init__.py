@@ -8,7 +8,14 @@ Never: knows of HTTP (conditional requests, redirects and media types are the se
 
 from __future__ import annotations
 
-from sliceplane.documents.openapi.documents import document, document_names, document_protobuf, hash_of, index
-from sliceplane.documents.openapi.v2 import v2_json, v2_protobuf
+from sliceplane.documents.openapi.documents import (
+    document,
+    document_names,
+    document_protobuf,
+    hash_of,
+    index,
+    v2_json,
+    v2_protobuf,
+)
 
 __all__ = ["document", "document_names", "document_protobuf", "hash_of", "index", "v2_json", "v2_protobuf"]

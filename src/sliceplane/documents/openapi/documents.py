@@ -1,13 +1,18 @@
 """The index and the document of each group and version.
 
 A document is made when it or the index is first asked for, since the index names the hash of every document.
+
+Of OpenAPI v2 there is as little as there may be: what still asks for it is old fall-back code in client-go, which takes
+only the protobuf form and needs no more than a message that parses; without definitions it leaves validation to the
+server.  The message is ``openapi.v2.Document`` of the gnostic project: field 1 ``swagger`` (string), field 2 ``info``
+(message: 1 ``title``, 2 ``version``), field 8 ``paths`` (message, empty).
 """
 
 from __future__ import annotations
 
 import hashlib
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,6 +22,8 @@ from sliceplane.documents.openapi.components import Components
 from sliceplane.documents.openapi.discovery import discovery_paths, discovery_schemas
 from sliceplane.documents.openapi.paths import paths_of
 from sliceplane.documents.schema import kubernetes_version
+
+_LENGTH_DELIMITED: Final = 2
 
 
 def _name_of(resource: Resource) -> str:
@@ -79,3 +86,24 @@ def hash_of(name: str) -> str:
     body = document(name)
     assert body is not None, f"no document {name!r}; there are {document_names()}"
     return hashlib.sha512(body).hexdigest().upper()
+
+
+def v2_protobuf() -> bytes:
+    """The smallest valid document, as ``application/com.github.proto-openapi.spec.v2.v1.0+protobuf``."""
+    info = _v2_field(1, b"Kubernetes") + _v2_field(2, _version().encode())
+    return _v2_field(1, b"2.0") + _v2_field(2, info) + _v2_field(8, b"")
+
+
+def v2_json() -> bytes:
+    """The same as JSON."""
+    swagger = {"swagger": "2.0", "info": {"title": "Kubernetes", "version": _version()}, "paths": {}}
+    return msgspec.json.encode(swagger)
+
+
+def _version() -> str:
+    return f"v{kubernetes_version()}"
+
+
+def _v2_field(number: int, value: bytes) -> bytes:
+    assert len(value) < 128, f"{len(value)} bytes need a longer length"
+    return bytes((number << 3 | _LENGTH_DELIMITED, len(value))) + value

@@ -1,11 +1,18 @@
-"""Request bodies that are patches.  All of them raise ``StatusError`` 400 for a body that is no patch of their kind."""
+"""Is a body a patch, and is what the patch made still an object of its kind?
+
+The three readers of bodies raise ``StatusError`` 400 for a body that is no patch of their kind.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from sliceplane.api.errors import StatusError, bad_request
+import msgspec
+
+from sliceplane.api.errors import StatusError, bad_request, invalid, invalid_value
 from sliceplane.api.meta import Document
+from sliceplane.documents.patch.merge_patch import go_text
+from sliceplane.documents.schema import accepts, first_mismatch, lookup, unknown_fields
 from sliceplane.documents.schema.check import json_name
 from sliceplane.documents.strict import MalformedBody, decode_json, decode_value
 
@@ -24,8 +31,8 @@ def decode_json_patch(raw: bytes) -> list[Any]:
         raise _not_decoded(f"json: cannot unmarshal {json_name(operations)} into Go value of type jsonpatch.Patch")
     for operation in operations:
         if not isinstance(operation, dict):
-            found = json_name(operation)
-            raise _not_decoded(f"json: cannot unmarshal {found} into Go value of type jsonpatch.Operation")
+            form = json_name(operation)
+            raise _not_decoded(f"json: cannot unmarshal {form} into Go value of type jsonpatch.Operation")
     return operations
 
 
@@ -57,3 +64,38 @@ def _as_map(complaint: str) -> str:
 
 def _not_decoded(detail: str) -> StatusError:
     return bad_request(f"error decoding patch: {detail}")
+
+
+def check_patched(
+    resource_key: str,
+    before: Document,
+    patched: Document,
+    *,
+    strategic_patch: Document | None = None,
+    patch_problems: tuple[str, ...] = (),
+    validation: Literal["Ignore", "Warn", "Strict"] = "Warn",
+) -> tuple[str, ...]:
+    """Warnings about *patched*: what the patch brought in that the kind does not have, after *patch_problems*.
+
+    Unknown members that *before* had already are not the patch's fault and not reported.  Raises a 422
+    for a result that does not decode, and with ``Strict`` for any warning.  It shows the patched object; of a
+    strategic merge patch it shows the patch, which is then given.
+    """
+    if accepts(resource_key, patched) and not patch_problems:
+        return ()
+    mismatch = first_mismatch(lookup(resource_key), patched)
+    if mismatch is not None:
+        raise _undecodable(patched, strategic_patch, str(mismatch))
+    if validation == "Ignore":
+        return ()
+    known = frozenset(unknown_fields(resource_key, before))
+    added = tuple(problem for problem in unknown_fields(resource_key, patched) if problem not in known)
+    problems = patch_problems + added
+    if problems and validation == "Strict":
+        raise _undecodable(patched, strategic_patch, f"strict decoding error: {', '.join(problems)}")
+    return problems
+
+
+def _undecodable(patched: Document, strategic_patch: Document | None, detail: str) -> StatusError:
+    shown = msgspec.json.encode(patched).decode() if strategic_patch is None else go_text(strategic_patch)
+    return invalid("", "", "", [invalid_value("patch", shown, detail)])

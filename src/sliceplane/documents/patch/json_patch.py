@@ -18,7 +18,7 @@ import msgspec
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.documents.patch.merge_patch import copy_of
-from sliceplane.documents.schema.depth import DEPTH_MAX, deeper_than
+from sliceplane.documents.schema.walks import DEPTH_MAX, deeper_than
 
 if TYPE_CHECKING:
     import jsonpatch

@@ -1,4 +1,7 @@
-"""JSON merge patch, RFC 7396: objects merge, null deletes, everything else replaces."""
+"""JSON merge patch, RFC 7396: objects merge, null deletes, everything else replaces.
+
+What the other patches need of plain values stands here, too: copies, and values as Go prints them.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,21 @@ def copy_of(value: T) -> T:
     """An independent copy of plain JSON data: dictionaries and lists are new at every depth."""
     copied: T = msgspec.to_builtins(value)
     return copied
+
+
+def go_text(value: Any) -> str:
+    """As Go's ``%v``: ``map[a:1 b:[x y]]`` with sorted keys.  Errors about strategic patches show values so."""
+    match value:
+        case None:
+            return "<nil>"
+        case bool():
+            return "true" if value else "false"
+        case dict():
+            return "map[" + " ".join(f"{key}:{go_text(value[key])}" for key in sorted(value)) + "]"
+        case list():
+            return "[" + " ".join(go_text(item) for item in value) + "]"
+        case _:
+            return str(value)
 
 
 def apply_merge(document: Document, patch: Document) -> Document:

@@ -26,8 +26,7 @@ import msgspec
 
 from sliceplane.api.errors import StatusError, bad_request
 from sliceplane.api.meta import Document
-from sliceplane.documents.patch.go_text import go_text
-from sliceplane.documents.patch.merge_patch import copy_of
+from sliceplane.documents.patch.merge_patch import copy_of, go_text
 from sliceplane.documents.schema import Field, Type, lookup, struct
 
 PATCH: Final = "$patch"

@@ -28,7 +28,7 @@ from sliceplane.documents.protobuf.wire import (
     skip,
     varint,
 )
-from sliceplane.documents.schema.depth import DEPTH_MAX, deeper_than
+from sliceplane.documents.schema.walks import DEPTH_MAX, deeper_than
 from sliceplane.kit import times
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

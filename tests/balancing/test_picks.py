@@ -13,12 +13,13 @@ from sliceplane.api.discovery import Endpoint as SliceEndpoint
 from sliceplane.api.discovery import EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForZone
 from sliceplane.api.meta import ObjectMeta, ObjectReference
 from sliceplane.balancing.merge import PortChoice
-from sliceplane.balancing.model import Endpoint, Place
+from sliceplane.balancing.model import Endpoint
 from sliceplane.balancing.pickers import LeastOutstanding, Picker, Random, RoundRobin, ZoneFirst
 from sliceplane.balancing.ring import ConsistentHash
 from sliceplane.balancing.view import ServiceView
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
+from sliceplane.proxy.usable import Place
 
 KEYS = [b"user-%d" % number for number in range(4000)]
 

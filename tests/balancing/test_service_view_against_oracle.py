@@ -19,15 +19,15 @@ from sliceplane.api.discovery import (
 from sliceplane.api.discovery import Endpoint as SliceEndpoint
 from sliceplane.api.meta import ObjectMeta, ObjectReference
 from sliceplane.balancing.merge import PortChoice
-from sliceplane.balancing.model import Endpoint, Place
+from sliceplane.balancing.model import Endpoint
 from sliceplane.balancing.pickers import LeastOutstanding, Picker, Random, RoundRobin, ZoneFirst
 from sliceplane.balancing.ring import ConsistentHash
 from sliceplane.balancing.view import ServiceView
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.categorize import categorize
 from sliceplane.proxy.model import Endpoint as ProxyEndpoint
-from sliceplane.proxy.model import ServiceKey, ServicePort, ServicePortName, Topology
+from sliceplane.proxy.model import ServiceKey, ServicePort, ServicePortName, categorize
+from sliceplane.proxy.usable import Place
 
 ZONES = ("a", "b")
 PLACE = Place(node="n1", zone="a")
@@ -131,7 +131,7 @@ def what_the_proxy_would_use(endpoints: tuple[Endpoint, ...]) -> set[str]:
         )
         for each in endpoints
     ]
-    return {each.ip for each in categorize(theirs, port, Topology(node=PLACE.node, zone=PLACE.zone)).cluster}
+    return {each.ip for each in categorize(theirs, port, PLACE).cluster}
 
 
 class Follower:

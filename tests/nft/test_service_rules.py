@@ -31,10 +31,10 @@ from sliceplane.api.core import ServiceCIDR
 from sliceplane.nft.layout import HAIRPIN, NODE_PORT_IPS, match_local
 from sliceplane.nft.objects import AddElements, DeleteElements, deletion
 from sliceplane.nft.trace import Outcome, Path
-from sliceplane.proxy.categorize import categorize
-from sliceplane.proxy.model import Categories, Endpoint, ServicePort, Topology
+from sliceplane.proxy.model import Categories, Endpoint, ServicePort, categorize
 from sliceplane.proxy.servicemap import service_ports
 from sliceplane.proxy.surroundings import Detector, NodeNetwork, RulesConfig, node_port_addresses, surroundings
+from sliceplane.proxy.usable import Place
 
 LB, EXTERNAL, NODE_PORT = "203.0.113.5", "203.0.113.6", 30080
 POD, OUTSIDE = "10.0.9.9", "198.51.100.7"
@@ -425,7 +425,7 @@ def categories(setting: Setting, port: ServicePort) -> Categories:
                 tuple(zone["name"] for zone in hints),
             )
         )
-    return categorize(made, port, Topology(node=NODE, zone="a"))
+    return categorize(made, port, Place(node=NODE, zone="a"))
 
 
 extras = st.sampled_from([{}, {}, DYING, GONE, {"hints": {"forZones": [{"name": "a"}]}}])

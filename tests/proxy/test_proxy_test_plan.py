@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.proxy.test_categorize import CASES
+from tests.proxy.test_usable import CASES
 
 PLAN = Path(__file__).parents[2] / "docs" / "proxy-test-plan.md"
 ROWS = [
@@ -35,4 +35,4 @@ def test_every_row_names_a_test_and_its_cases(row: str) -> None:
     assert tests, "held by nothing"
     cases = re.findall(r'case "([^"]+)"', row)
     assert set(cases) <= {case.name for case in CASES}
-    assert bool(cases) == ("test_categorize.py::test_table" in row)
+    assert bool(cases) == ("test_usable.py::test_table" in row)

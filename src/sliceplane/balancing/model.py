@@ -37,13 +37,6 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return f"{host}:{self.port}" if self.port else host
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where this client is.  An empty string is "unknown" and matches no hint."""
-
-    node: str = ""
-    zone: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class ViewChange:
     """What takes a reader from one whole state to a later one.  Tuples are in the order of ids; an id is in one only.

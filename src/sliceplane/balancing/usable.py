@@ -1,10 +1,8 @@
-"""Which endpoints may be used from here: the node proxy's decision, kept by differences.
+"""Which endpoints may be used from here: the rule of ``proxy.usable``, kept by differences.
 
-The rule is ``proxy.categorize.closest``: among *ready* endpoints, those hinted for this node if every one names nodes
-and one names this; else those hinted for this zone, likewise; else all.  Where nobody is ready, endpoints that are
-terminating but still serving are used.  The proxy works that out for a Service at a time; here counters and one pool
-for each possible answer say it in O(1), so that one changed endpoint costs the same in a Service of any size.  Only
-when the answer goes over to another pool is the Service walked through.  ``check`` compares with the rule itself.
+A node proxy works it out for a Service at a time; here counters and one pool for each possible answer say it in O(1),
+so that one changed endpoint costs the same in a Service of any size.  Only when the answer goes over to another pool is
+the Service walked through.  ``check`` compares with the rule itself.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from sliceplane.balancing.model import Endpoint, Place
+from sliceplane.balancing.model import Endpoint
 from sliceplane.balancing.pool import Pool
-from sliceplane.proxy.categorize import closest
+from sliceplane.proxy.usable import Place, choose, is_still_serving, outcome_of
 
 #: how the usable endpoints were chosen
 Scope = Literal["node", "zone", "all", "terminating"]
@@ -75,14 +73,17 @@ class Usable:
                 return self._ready
 
     def _scope(self) -> Scope:
-        count = len(self._ready)
-        if not count:
+        if not len(self._ready):
             return "terminating" if len(self._terminating) else "all"
-        if self._honour and len(self._on_node) and self._naming_nodes == count:
+        if self._honour and self._honours(self._place.node, self._naming_nodes, self._on_node):
             return "node"
-        if self._honour and len(self._in_zone) and self._naming_zones == count:
+        if self._honour and self._honours(self._place.zone, self._naming_zones, self._in_zone):
             return "zone"
         return "all"
+
+    def _honours(self, place: str, naming: int, here: Pool) -> bool:
+        every_one_names = naming == len(self._ready)
+        return outcome_of(place, every_one_names=every_one_names, one_names_it=len(here) > 0) == "honoured"
 
     def _forget(self, endpoint: Endpoint) -> None:
         # Its place in the pool of ready ones is kept for what it becomes: a change must not upset a rotation.
@@ -102,17 +103,13 @@ class Usable:
                 self._on_node.put(endpoint)
             if self._place.zone and self._place.zone in endpoint.zone_hints:
                 self._in_zone.put(endpoint)
-        elif endpoint.serving and endpoint.terminating:
+        elif is_still_serving(endpoint):
             self._terminating.put(endpoint)
 
     def check(self, visible: Mapping[str, Endpoint]) -> None:
-        """The pools are what the proxy's rule makes of *visible*.  O(endpoints)."""
-        everyone = tuple(visible[identity] for identity in sorted(visible))
-        ready = tuple(endpoint for endpoint in everyone if endpoint.ready)
-        place = self._place if self._honour else Place()
-        expected, _ = closest(ready, place.node, place.zone)
-        if not expected:
-            expected = tuple(endpoint for endpoint in everyone if endpoint.serving and endpoint.terminating)
+        """The pools are what the rule makes of *visible*.  O(endpoints)."""
+        everything = [visible[identity] for identity in sorted(visible)]
+        expected = choose(everything, self._place, honour_hints=self._honour).endpoints
         found = sorted(self.pool.endpoints(), key=lambda endpoint: endpoint.id)
         assert tuple(found) == expected, f"usable are {found}, the rule says {expected}"
         for pool in (self._ready, self._terminating, self._on_node, self._in_zone):

@@ -16,11 +16,12 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.balancing.ejection import Ejections
 from sliceplane.balancing.load import Load
 from sliceplane.balancing.merge import EndpointMerge, PortChoice
-from sliceplane.balancing.model import Endpoint, Pending, Place, ViewChange
+from sliceplane.balancing.model import Endpoint, Pending, ViewChange
 from sliceplane.balancing.pickers import Picker
 from sliceplane.balancing.usable import Scope, Usable
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
+from sliceplane.proxy.usable import Place
 
 P = TypeVar("P", bound=Picker)
 

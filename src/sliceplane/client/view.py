@@ -20,7 +20,7 @@ from sliceplane.api.scheme import EndpointSlices
 from sliceplane.api.service_rules import PROTOCOLS, is_port
 from sliceplane.balancing import pickers, ring
 from sliceplane.balancing.merge import PortChoice
-from sliceplane.balancing.model import Endpoint, Place, ViewChange
+from sliceplane.balancing.model import Endpoint, ViewChange
 from sliceplane.balancing.usable import Scope
 from sliceplane.balancing.view import ServiceView
 from sliceplane.client.informer import Informer, new_rng
@@ -30,6 +30,7 @@ from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.names import check_dns_label
+from sliceplane.proxy.usable import Place
 from sliceplane.shell.transport.base import Client
 
 

@@ -7,11 +7,12 @@ each traffic policy may use.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from sliceplane.kit.ip import Family
+from sliceplane.proxy.usable import Place, choose, choose_local, is_still_serving
 
 
 class ServiceKey(NamedTuple):
@@ -86,30 +87,8 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     node_hints: tuple[str, ...] = ()
 
 
-class Topology(msgspec.Struct, frozen=True):
-    """Where this node is.  An empty string is "unknown" and matches no hint."""
-
-    node: str = ""
-    zone: str = ""
-    #: this node's first address of the family
-    ip: str = ""
-
-
-#: what became of the hints of one kind.  ``for others``: every ready endpoint has some, none of them names this place;
-#: ``incomplete``: a ready endpoint has none; ``place unknown``: the node has no name, or no zone; ``nobody ready``;
-#: ``not needed``: hints of the kind before were honoured
-HintOutcome = Literal["honoured", "for others", "incomplete", "place unknown", "nobody ready", "not needed"]
-
-
-class HintUse(NamedTuple):
-    """How hints for nodes and hints for zones were read for one service port."""
-
-    node: HintOutcome
-    zone: HintOutcome
-
-
 class Categories(msgspec.Struct, frozen=True):
-    """What each traffic policy may use; see ``categorize``.  Each list keeps the order of the endpoints given."""
+    """What each traffic policy may use, in the order of the endpoints given."""
 
     cluster: tuple[Endpoint, ...] = ()
     local: tuple[Endpoint, ...] = ()
@@ -117,8 +96,32 @@ class Categories(msgspec.Struct, frozen=True):
     reachable: tuple[Endpoint, ...] = ()
     #: some usable endpoint exists somewhere: an empty list then means "drop", not "reject"
     has_any: bool = False
-    #: what ``cluster`` was narrowed by; ``None``: nobody asked for it
-    hints: HintUse | None = None
+
+
+_NO_ENDPOINTS = Categories()
+
+
+def categorize(endpoints: Sequence[Endpoint], port: ServicePort, place: Place) -> Categories:
+    """The endpoints that each policy of *port* may use on the node at *place* (``proxy.usable`` has the rule).
+
+    The policies fall back to terminating endpoints independently of each other: Local may use terminating Pods of this
+    node while Cluster uses ready ones elsewhere.
+    """
+    if not endpoints:
+        return _NO_ENDPOINTS
+    cluster = choose(endpoints, place).endpoints if port.uses_cluster_endpoints else ()
+    if not port.uses_local_endpoints:
+        return Categories(cluster=cluster, reachable=cluster, has_any=bool(cluster))
+    local = choose_local(endpoints, place).endpoints
+    has_any = bool(cluster) or any(endpoint.ready or is_still_serving(endpoint) for endpoint in endpoints)
+    if not port.uses_cluster_endpoints:
+        reachable = local
+    elif local and local[0].ready and len(cluster) == sum([endpoint.ready for endpoint in endpoints]):
+        reachable = cluster  # it holds every ready endpoint, the local ones among them
+    else:
+        used = {id(endpoint) for endpoint in (*cluster, *local)}
+        reachable = tuple([endpoint for endpoint in endpoints if id(endpoint) in used])
+    return Categories(cluster=cluster, local=local, reachable=reachable, has_any=has_any)
 
 
 class PortState(msgspec.Struct, frozen=True):
@@ -155,19 +158,3 @@ class ServiceChange(msgspec.Struct, frozen=True):
     local_ready: int = 0
     #: no portion of it is left for a later write
     complete: bool = True
-
-
-__all__ = [
-    "API_SERVICE",
-    "Categories",
-    "Endpoint",
-    "Family",
-    "HintOutcome",
-    "HintUse",
-    "PortState",
-    "ServiceChange",
-    "ServiceKey",
-    "ServicePort",
-    "ServicePortName",
-    "Topology",
-]

@@ -24,7 +24,6 @@ from sliceplane.kit.ip import Family, networks
 from sliceplane.kit.times import parse_time
 from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.bounds import Excess
-from sliceplane.proxy.categorize import categorize
 from sliceplane.proxy.claims import Claims
 from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.grounds import Ground
@@ -36,11 +35,12 @@ from sliceplane.proxy.model import (
     ServiceKey,
     ServicePort,
     ServicePortName,
-    Topology,
+    categorize,
 )
 from sliceplane.proxy.portions import PORTION, Portions
 from sliceplane.proxy.servicemap import health_port, read
 from sliceplane.proxy.slicecache import Found, Held, SliceCache
+from sliceplane.proxy.usable import Place
 
 _NO_EXCESS = Excess()
 V = TypeVar("V")
@@ -64,12 +64,13 @@ class ServiceTracker:
         self._unserved: set[ServiceKey] = set()
         self._new_unserved: set[ServiceKey] = set()
         self._slices = SliceCache(family, node_name)
-        self._topology = Topology(node=node_name)
+        self._place = Place(node=node_name)
         self._changed: set[ServiceKey] = set()
 
     @property
-    def topology(self) -> Topology:
-        return self._topology
+    def place(self) -> Place:
+        """Where this node is."""
+        return self._place
 
     @property
     def pending(self) -> int:
@@ -150,21 +151,17 @@ class ServiceTracker:
             self._triggers.setdefault(marked[-1], []).append(moment)
 
     def on_node(self, node: Node | None) -> tuple[ServiceKey, ...]:
-        """This node changed.  Only its zone and its address matter; a change of one marks every Service.
+        """This node changed.  Only its zone matters; a change of it marks every Service.
 
-        A deleted node (``None``) keeps the zone that it had: pods may still run on it, and a changed set of
-        endpoints would be the worst answer to a mistake (reference A4).
+        A deleted node (``None``) keeps the zone that it had: Pods may still run on it, and another set of endpoints
+        would be the worst answer to a mistake.
         """
         if node is None:
             return ()
-        topology = Topology(
-            node=self._topology.node,
-            zone=(node.metadata.labels or {}).get(LABEL_ZONE, ""),
-            ip=node_ip(node, self.family),
-        )
-        if topology == self._topology:
+        place = Place(node=self._place.node, zone=(node.metadata.labels or {}).get(LABEL_ZONE, ""))
+        if place == self._place:
             return ()
-        self._topology = topology
+        self._place = place
         return self.mark_all()
 
     def mark_all(self) -> tuple[ServiceKey, ...]:
@@ -261,7 +258,7 @@ class ServiceTracker:
         return self._claims.honoured(key, self._services.get(key, ()))
 
     def _states(self, ports: tuple[ServicePort, ...], found: _Found) -> tuple[PortState, ...]:
-        return tuple(PortState(port, categorize(found.get(port.name, ()), port, self._topology)) for port in ports)
+        return tuple(PortState(port, categorize(found.get(port.name, ()), port, self._place)) for port in ports)
 
     def origins(self, key: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[Found]]:
         """Where the endpoints of *key* come from, see ``SliceCache.origins``."""

@@ -15,12 +15,13 @@ from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, Endpo
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import RESOURCES, EndpointSlices, Leases, Pods, Resource, by_kind
 from sliceplane.balancing.merge import PortChoice
-from sliceplane.balancing.model import Endpoint, Place
+from sliceplane.balancing.model import Endpoint
 from sliceplane.balancing.view import ServiceView
 from sliceplane.controllers.emulation.nodes import ANNOTATION_READY
 from sliceplane.controllers.emulation.pod_status import readiness, ready_status
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import parse_strict
+from sliceplane.proxy.usable import Place
 from sliceplane.shell.server.plane import Plane
 
 Document = dict[str, Any]

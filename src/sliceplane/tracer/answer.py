@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from sliceplane.proxy.usable import Policy
+
 Verdict = Literal["dnat", "accept", "reject", "drop"]
-#: which of a service port's two lists was drawn from
-Policy = Literal["Cluster", "Local"]
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -57,7 +57,7 @@ class ServiceView(View, frozen=True, kw_only=True):
 
 
 class HintsView(View, frozen=True, kw_only=True):
-    """``node`` and ``zone`` are outcomes as ``proxy.model.HintOutcome`` names them; "": hints were not looked at."""
+    """``node`` and ``zone`` are outcomes as ``proxy.usable.HintOutcome`` names them; "": hints were not looked at."""
 
     node: str = ""
     zone: str = ""

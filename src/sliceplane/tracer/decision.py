@@ -20,9 +20,10 @@ from sliceplane.nft.layout import (
 )
 from sliceplane.nft.objects import Target, item_text
 from sliceplane.proxy.claims import Refusal
-from sliceplane.proxy.model import PortState, ServiceKey
+from sliceplane.proxy.model import Endpoint, PortState, ServiceKey
 from sliceplane.proxy.slicecache import Found
-from sliceplane.tracer.answer import Policy, Verdict
+from sliceplane.proxy.usable import Choice, Policy, choose, choose_local
+from sliceplane.tracer.answer import Verdict
 from sliceplane.tracer.cluster import role_of
 from sliceplane.tracer.inquiry import Inquiry, Run
 from sliceplane.tracer.reasons import PolicyField
@@ -145,3 +146,9 @@ class Decision:
         assert self.state is not None, "no Service decided"
         name = self.state.port.name
         return self.run.plane.tracker.origins(name.service).get(name, [])
+
+    @cached_property
+    def choice(self) -> Choice[Endpoint]:
+        """What the policy that counted leaves of them."""
+        endpoints, place = [found.endpoint for found in self.origins], self.run.plane.tracker.place
+        return choose_local(endpoints, place) if self.used == "Local" else choose(endpoints, place)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from sliceplane.nft.trace import Trail
-from sliceplane.proxy.model import Endpoint, PortState
+from sliceplane.proxy.model import PortState
 from sliceplane.proxy.slicecache import Found
 from sliceplane.tracer import reasons
 from sliceplane.tracer.answer import EndpointView, SliceView, Verdict
@@ -36,7 +36,7 @@ def _target(decision: Decision, found: Found, trails: list[Trail]) -> EndpointVi
     assert decision.state is not None, "no Service decided"
     share = sum((trail.share for trail in trails), Fraction(0))
     outcome = trails[0].outcome
-    why = reasons.chosen(found.endpoint, decision.state.categories, decision.used, decision.run.plane.tracker.topology)
+    why = reasons.of_endpoint(found.endpoint, decision.choice, decision.policy_field)
     if outcome.verdict != "accept":
         is_also = decision.inquiry.cluster.roles(found.endpoint.ip, found.endpoint.port)
         why = f"{why}; but {found.endpoint.ip} is itself {' and '.join(is_also)}"
@@ -53,19 +53,15 @@ def _target(decision: Decision, found: Found, trails: list[Trail]) -> EndpointVi
 def others(decision: Decision, state: PortState, chosen: set[tuple[str, int]]) -> tuple[EndpointView, ...]:
     """The endpoints that get nothing: those that the model left out, then those that another slice knows better."""
     tracker, name = decision.run.plane.tracker, state.port.name
-    made, categories = [], state.categories
-    listed = categories.local if decision.used == "Local" else categories.cluster
-    usable = {(endpoint.ip, endpoint.port) for endpoint in listed}
-
-    def why_not(endpoint: Endpoint) -> str:
-        return reasons.not_chosen(endpoint, categories, decision.used, decision.policy_field)
-
+    made = []
+    usable = {(endpoint.ip, endpoint.port) for endpoint in decision.choice.endpoints}
     winners: dict[tuple[str, int], Found] = {}
     for found in decision.origins:
         key = (found.endpoint.ip, found.endpoint.port)
         winners[key] = found
         if key not in chosen:
-            made.append(_view(found, _REFUSED if key in usable else why_not(found.endpoint)))
+            why = reasons.of_endpoint(found.endpoint, decision.choice, decision.policy_field)
+            made.append(_view(found, _REFUSED if key in usable else why))
     for slice_key in tracker.slices(name.service):
         for found in tracker.origins(name.service, slice_key).get(name, []):
             winner = winners[found.endpoint.ip, found.endpoint.port]

@@ -1,7 +1,6 @@
 """From what decided to the answer.
 
-Everything is looked up in what the model made, and in ``decision.Decision``; what became of hints is in
-``Categories.hints``.
+Everything is looked up in what the model made, and in ``decision.Decision``.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def _answer(decision: Decision) -> Answer:
             protocol=packet.proto.upper(),
             is_=decision.inquiry.cluster.roles(packet.daddr, packet.dport),
         ),
-        node=NodeView(name=flight.node.metadata.name, zone=decision.run.plane.tracker.topology.zone),
+        node=NodeView(name=flight.node.metadata.name, zone=decision.run.plane.tracker.place.zone),
         service=_service_view(decision),
         hints=_hints(decision),
         masquerade=_masquerade(decision, targets),
@@ -101,18 +100,11 @@ def _service_view(decision: Decision) -> ServiceView | None:
 def _hints(decision: Decision) -> HintsView | None:
     if decision.state is None or not decision.origins:
         return None
-    categories = decision.state.categories
-    if decision.used == "Local" or categories.hints is None:
+    use = decision.choice.hints
+    if use is None:
         return HintsView(sentence=f"not looked at: {decision.policy_field} is Local")
-    return HintsView(
-        node=categories.hints.node,
-        zone=categories.hints.zone,
-        sentence=reasons.hints(
-            categories,
-            [found.endpoint for found in decision.origins],
-            decision.run.plane.tracker.topology,
-        ),
-    )
+    endpoints_there = [found.endpoint for found in decision.origins]
+    return HintsView(node=use.node, zone=use.zone, sentence=reasons.hints(use, endpoints_there, decision.choice))
 
 
 def _masquerade(decision: Decision, targets: tuple[EndpointView, ...]) -> str:

@@ -8,16 +8,8 @@ from typing import Literal
 from sliceplane.api.discovery import EndpointPort
 from sliceplane.nft.trace import Packet
 from sliceplane.proxy.claims import Refusal
-from sliceplane.proxy.model import (
-    Categories,
-    Endpoint,
-    PortState,
-    ServiceKey,
-    ServicePort,
-    ServicePortName,
-    Topology,
-)
-from sliceplane.tracer.answer import Policy
+from sliceplane.proxy.model import Endpoint, PortState, ServiceKey, ServicePort, ServicePortName
+from sliceplane.proxy.usable import Choice, HintUse, Policy, Why, why
 from sliceplane.tracer.question import some
 
 PolicyField = Literal["internalTrafficPolicy", "externalTrafficPolicy"]
@@ -71,61 +63,58 @@ def refused(key: ServiceKey, refusal: Refusal) -> str:
 # Endpoints
 
 
-def chosen(endpoint: Endpoint, categories: Categories, used: Policy, topology: Topology) -> str:
-    if not endpoint.ready:
-        return "still serving while it terminates, and no other is ready" + (" on this node" if used == "Local" else "")
-    if used == "Local":
-        return "ready, on this node"
-    assert categories.hints is not None, f"{endpoint} was chosen and nobody looked at hints"
-    if categories.hints.node == "honoured":
-        return f"ready, its hint names node {topology.node}"
-    if categories.hints.zone == "honoured":
-        return f"ready, its hint names zone {topology.zone}"
-    return "ready"
+def of_endpoint(endpoint: Endpoint, choice: Choice[Endpoint], field: PolicyField) -> str:
+    """Why *endpoint* is used, or is not."""
+    match why(endpoint, choice):
+        case Why.READY if choice.policy == "Local":
+            return "ready, on this node"
+        case Why.NODE_NAMED:
+            return f"ready, its hint names node {choice.place.node}"
+        case Why.ZONE_NAMED:
+            return f"ready, its hint names zone {choice.place.zone}"
+        case Why.STILL_SERVING:
+            where = " on this node" if choice.policy == "Local" else ""
+            return f"still serving while it terminates, and no other is ready{where}"
+        case Why.NOT_LOCAL:
+            return f"not on this node, and {field} is Local"
+        case Why.STOPPED:
+            return "terminating, and it serves no more"
+        case Why.OTHERS_READY:
+            return "terminating, and others are ready"
+        case Why.OTHER_NODE_NAMED:
+            return f"its hint names node {some([*endpoint.node_hints])}"
+        case Why.OTHER_ZONE_NAMED:
+            return f"its hint names zone {some([*endpoint.zone_hints])}"
+        case Why.READY:
+            return "ready"
+        case Why.NOT_READY:
+            return "not ready"
 
 
-def not_chosen(endpoint: Endpoint, categories: Categories, used: Policy, field: PolicyField) -> str:
-    if used == "Local" and not endpoint.is_local:
-        return f"not on this node, and {field} is Local"
-    if not endpoint.ready:
-        if endpoint.terminating:
-            return "terminating, and others are ready" if endpoint.serving else "terminating, and it serves no more"
-        return "not ready"
-    assert used == "Cluster", f"{endpoint} is ready and of this node, and was not chosen"
-    assert categories.hints is not None, f"{endpoint} is ready, nobody looked at hints, and it was not chosen"
-    if categories.hints.node == "honoured":
-        return f"its hint names node {some([*endpoint.node_hints])}"
-    assert categories.hints.zone == "honoured", f"{endpoint} is ready and was not chosen: {categories.hints}"
-    return f"its hint names zone {some([*endpoint.zone_hints])}"
-
-
-def hints(categories: Categories, endpoints: Sequence[Endpoint], topology: Topology) -> str:
-    """What became of them, in one sentence; the endpoint that is to blame is the first."""
-    use = categories.hints
-    assert use is not None, "nobody looked at hints"
+def hints(use: HintUse, endpoints: Sequence[Endpoint], choice: Choice[Endpoint]) -> str:
+    """What became of the hints of *endpoints*, in one sentence; the endpoint that is to blame is the first."""
+    place, mine = choice.place, len(choice.endpoints)
     ready = [endpoint for endpoint in endpoints if endpoint.ready]
     if use.node == "honoured":
-        mine = len(categories.cluster)
-        return f"honoured: every ready endpoint names nodes, {mine} of {len(ready)} node {topology.node}"
+        return f"honoured: every ready endpoint names nodes, {mine} of {len(ready)} node {place.node}"
     if use.zone == "honoured":
-        mine = len(categories.cluster)
-        return f"honoured: every ready endpoint names zones, {mine} of {len(ready)} zone {topology.zone}"
+        return f"honoured: every ready endpoint names zones, {mine} of {len(ready)} zone {place.zone}"
     if use.zone == "nobody ready":
         return "not looked at: no endpoint is ready"
     if not any(endpoint.zone_hints or endpoint.node_hints for endpoint in ready):
         return "none"
-    told = []
+    parts = []
     if use.node == "for others":
-        told.append(f"every ready endpoint names nodes, none of them {topology.node}")
+        parts.append(f"every ready endpoint names nodes, none of them {place.node}")
     match use.zone:
         case "place unknown":
-            told.append("this node has no zone")
+            parts.append("this node has no zone")
         case "for others":
-            told.append(f"every ready endpoint names zones, none of them {topology.zone}")
+            parts.append(f"every ready endpoint names zones, none of them {place.zone}")
         case _:
             lacking = [endpoint.ip for endpoint in ready if not endpoint.zone_hints]
-            told.append(f"{len(lacking)} of {len(ready)} ready endpoints without a zone: {some(lacking, 3)}")
-    return f"passed over: {'; '.join(told)}"
+            parts.append(f"{len(lacking)} of {len(ready)} ready endpoints without a zone: {some(lacking, 3)}")
+    return f"passed over: {'; '.join(parts)}"
 
 
 def lacks_port(name: ServicePortName, ports: Sequence[EndpointPort]) -> str:

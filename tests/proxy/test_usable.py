@@ -1,4 +1,5 @@
-"""Categorisation: every branch of reference A4, the topology cases of A16, and a dumb second implementation."""
+"""Which endpoints may be used: every branch of the rule, the cases of upstream's ``pkg/proxy/topology_test.go``, a dumb
+second implementation, and the consumers of the rule compared with each other."""
 
 from __future__ import annotations
 
@@ -8,20 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.proxy.categorize import categorize
-from sliceplane.proxy.model import (
-    Categories,
-    Endpoint,
-    HintOutcome,
-    HintUse,
-    ServiceKey,
-    ServicePort,
-    ServicePortName,
-    Topology,
-)
+from sliceplane.balancing.model import Endpoint as ClientEndpoint
+from sliceplane.balancing.usable import Usable
+from sliceplane.proxy.model import Categories, Endpoint, ServiceKey, ServicePort, ServicePortName, categorize
+from sliceplane.proxy.usable import Choice, HintOutcome, HintUse, Place, choose, choose_local, why
 
 NAME = ServicePortName(ServiceKey("ns", "svc"), "http", "TCP")
-HERE = Topology(node="node-1", zone="a")
+HERE = Place(node="node-1", zone="a")
 
 
 def port(
@@ -69,12 +63,12 @@ class Case:
     reachable: str = ""
     has_any: bool = True
     port: ServicePort = CLUSTER
-    topology: Topology = HERE
+    place: Place = HERE
 
 
 CASES = [
     Case("no endpoints", (), has_any=False),
-    # topology, reference A16
+    # hints, as in topology_test.go
     Case(
         "zone hints everywhere",
         (ep(1, zones="a"), ep(2, zones="b"), ep(3, zones="b"), ep(4, zones="a")),
@@ -87,7 +81,7 @@ CASES = [
     ),
     Case("one without a zone hint", (ep(1, zones="a"), ep(2), ep(3, zones="b")), "123", "", "123"),
     Case("no hint for our zone", (ep(1, zones="b"), ep(2, zones="c")), "12", "", "12"),
-    Case("node without a zone", (ep(1, zones="a"), ep(2, zones="b")), "12", "", "12", topology=Topology(node="node-1")),
+    Case("node without a zone", (ep(1, zones="a"), ep(2, zones="b")), "12", "", "12", place=Place(node="node-1")),
     Case("unready endpoint left out", (ep(1, "", zones="a"), ep(2, zones="a"), ep(3, zones="b")), "2", "", "2"),
     Case("only unready ones hinted for us", (ep(1, "", zones="a"), ep(2, zones="b"), ep(3, zones="c")), "23", "", "23"),
     Case("unready one without a hint", (ep(1, ""), ep(2, zones="a"), ep(3, zones="b")), "2", "", "2"),
@@ -96,7 +90,7 @@ CASES = [
     Case("node hints only, none for us", (ep(1, nodes="3"), ep(2, nodes="2")), "12", "", "12"),
     Case("one without hints at all", (ep(1, zones="a", nodes="1"), ep(2)), "12", "", "12"),
     Case("one without a node hint", (ep(1, zones="a", nodes="1"), ep(2, zones="a"), ep(3, zones="b")), "12", "", "12"),
-    Case("nameless node", (ep(1, nodes="1"), ep(2, nodes="2")), "12", "", "12", topology=Topology()),
+    Case("nameless node", (ep(1, nodes="1"), ep(2, nodes="2")), "12", "", "12", place=Place()),
     # terminating fallback
     Case("all serving and terminating", (ep(1, "st"), ep(2, "st")), "12", "", "12"),
     Case("fallback ignores hints", (ep(1, "st", zones="a"), ep(2, "st", zones="b")), "12", "", "12"),
@@ -158,7 +152,7 @@ def numbers(endpoints: tuple[Endpoint, ...]) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_table(case: Case) -> None:
-    found = categorize(case.endpoints, case.port, case.topology)
+    found = categorize(case.endpoints, case.port, case.place)
     assert (numbers(found.cluster), numbers(found.local), numbers(found.reachable), found.has_any) == (
         case.cluster,
         case.local,
@@ -174,8 +168,8 @@ def test_external_ip_counts_as_reachable() -> None:
     assert not port(external=True).uses_local_endpoints
 
 
-def dumb(endpoints: list[Endpoint], service: ServicePort, where: Topology) -> Categories:
-    """Reference A4 word for word, step by step, with sets and no cleverness."""
+def dumb(endpoints: list[Endpoint], service: ServicePort, where: Place) -> Categories:
+    """``pkg/proxy/topology.go`` as its comments say it, step by step, with sets and no cleverness."""
     if not endpoints:
         return Categories()
     cluster: set[str] = set()
@@ -219,11 +213,10 @@ def dumb(endpoints: list[Endpoint], service: ServicePort, where: Topology) -> Ca
     def pick(ips: set[str]) -> tuple[Endpoint, ...]:
         return tuple(e for e in endpoints if e.ip in ips)
 
-    hints = dumb_hints(endpoints, where) if service.uses_cluster_endpoints else None
-    return Categories(cluster=pick(cluster), local=pick(local), reachable=pick(reachable), has_any=has_any, hints=hints)
+    return Categories(cluster=pick(cluster), local=pick(local), reachable=pick(reachable), has_any=has_any)
 
 
-def dumb_hints(endpoints: list[Endpoint], where: Topology) -> HintUse:
+def dumb_hints(endpoints: list[Endpoint], where: Place) -> HintUse:
     ready = [e for e in endpoints if e.ready]
 
     def outcome(place: str, hints: list[tuple[str, ...]]) -> HintOutcome:
@@ -253,11 +246,11 @@ endpoint_lists = st.lists(
     max_size=6,
 ).map(lambda rows: [Endpoint(f"10.0.0.{number}", 80, *row) for number, row in enumerate(rows)])
 ports = st.builds(port, internal=st.booleans(), external=st.booleans(), node_port=st.sampled_from([0, 30080]))
-topologies = st.builds(Topology, node=st.sampled_from(["", "node-1"]), zone=st.sampled_from(["", "a"]))
+places = st.builds(Place, node=st.sampled_from(["", "node-1"]), zone=st.sampled_from(["", "a"]))
 
 
-@given(endpoint_lists, ports, topologies)
-def test_equals_the_dumb_one(endpoints: list[Endpoint], service: ServicePort, where: Topology) -> None:
+@given(endpoint_lists, ports, places)
+def test_equals_the_dumb_one(endpoints: list[Endpoint], service: ServicePort, where: Place) -> None:
     found = categorize(endpoints, service, where)
     assert found == dumb(endpoints, service, where)
     # What the rules rely on: a used endpoint means that there is one; reachable is exactly what is used.
@@ -265,8 +258,52 @@ def test_equals_the_dumb_one(endpoints: list[Endpoint], service: ServicePort, wh
     assert set(map(id, found.reachable)) == set(map(id, found.cluster)) | set(map(id, found.local))
 
 
-@given(endpoint_lists, ports, topologies)
-def test_hints_never_empty_a_service(endpoints: list[Endpoint], service: ServicePort, where: Topology) -> None:
+@given(endpoint_lists, ports, places)
+def test_hints_never_empty_a_service(endpoints: list[Endpoint], service: ServicePort, where: Place) -> None:
     """cilium#41022, #45214: somebody is ready, so somebody is used (by the Cluster policy)."""
     if service.uses_cluster_endpoints and any(endpoint.ready for endpoint in endpoints):
         assert categorize(endpoints, service, where).cluster
+
+
+@given(endpoint_lists, places)
+def test_hints_are_read_as_the_dumb_one_reads_them(endpoints: list[Endpoint], where: Place) -> None:
+    assert choose(endpoints, where).hints == dumb_hints(endpoints, where)
+    assert choose(endpoints, where, honour_hints=False).hints is None
+
+
+@given(endpoint_lists, places)
+def test_the_reason_says_whether_it_is_used(endpoints: list[Endpoint], where: Place) -> None:
+    """What ``sliceplane trace`` words, against what the node proxy programs."""
+    choices: tuple[Choice[Endpoint], ...] = (choose(endpoints, where), choose_local(endpoints, where))
+    found = categorize(endpoints, BOTH_LOCAL, where)
+    assert [choice.endpoints for choice in choices] == [found.cluster, found.local]
+    for choice in choices:
+        for endpoint in endpoints:
+            assert why(endpoint, choice).used == (endpoint in choice.endpoints), f"{endpoint}: {why(endpoint, choice)}"
+
+
+@given(st.lists(endpoint_lists, min_size=1, max_size=4), places, st.booleans())
+def test_a_client_uses_what_the_node_proxy_uses(history: list[list[Endpoint]], where: Place, honour: bool) -> None:
+    """``EndpointView`` keeps by differences what the rule says of each state as a whole."""
+    usable = Usable(where, honour_hints=honour)
+    before: dict[str, ClientEndpoint] = {}
+    for endpoints in history:
+        after = {endpoint.ip: as_client_sees(endpoint) for endpoint in endpoints}
+        touched = {ip: before.get(ip) for ip in before.keys() | after.keys() if before.get(ip) != after.get(ip)}
+        usable.apply(touched, after)
+        before = after
+        expected = choose(endpoints, where, honour_hints=honour).endpoints
+        assert {endpoint.id for endpoint in usable.pool.endpoints()} == {endpoint.ip for endpoint in expected}
+
+
+def as_client_sees(endpoint: Endpoint) -> ClientEndpoint:
+    return ClientEndpoint(
+        id=endpoint.ip,
+        address=endpoint.ip,
+        port=endpoint.port,
+        ready=endpoint.ready,
+        serving=endpoint.serving,
+        terminating=endpoint.terminating,
+        zone_hints=endpoint.zone_hints,
+        node_hints=endpoint.node_hints,
+    )

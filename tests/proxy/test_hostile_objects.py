@@ -109,10 +109,10 @@ def test_hints_and_node_names_without_end() -> None:
     zones = {"forZones": [{"name": f"z{number}"} for number in range(10_000)]}
     both = Both()
     rows = [ep(f"10.0.{n >> 8}.{n & 255}", hints=zones, nodeName="n" * 10_000) for n in range(200)]
-    began = time.monotonic()
+    began = time.process_time()
     both.put(node("z1", "192.168.0.1"), service(), make_slice(rows))
     assert len(answers(both)) == 200
-    assert time.monotonic() - began < 20
+    assert time.process_time() - began < 20
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ def test_a_hundred_thousand_source_ranges_are_cut_and_everything_beyond_is_kept_
     both = Both()
     ingress = [{"ip": "203.0.113.5", "ipMode": "VIP"}]
     ports = [{**HTTP[0], "nodePort": 30080}]
-    began = time.monotonic()
+    began = time.process_time()
     found = service(type="LoadBalancer", ingress=ingress, ports=ports, loadBalancerSourceRanges=ranges)
     both.nft.put(found, make_slice(["10.0.0.1"]))
     both.nft.sync()
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
     def sent(source: str) -> set[str]:
         return {outcome.verdict for outcome in both.nft.send("203.0.113.5", 80, "tcp", source, "forwarded")}

@@ -30,7 +30,7 @@ from sliceplane.controllers.events import (
     cut,
 )
 from sliceplane.documents.views import to_stored
-from sliceplane.registry import validation
+from sliceplane.registry.checks import validate_create
 
 NOW = 1_000_000.0
 
@@ -89,7 +89,7 @@ def test_a_new_note_is_written_at_once_and_is_what_the_api_wants(correlator: Eve
         "note": "it failed",
         "type": "Warning",
     }
-    assert validation.validate_create(EventsV1, to_stored(EventsV1, document)) == []
+    assert validate_create(EventsV1, to_stored(EventsV1, document)) == []
     assert correlator.idle
     assert correlator.next_deadline() is None
 
@@ -169,7 +169,7 @@ def test_texts_are_cut_to_the_bytes_that_servers_accept(correlator: EventCorrela
     ((_, document),) = write_all(correlator, NOW)
     assert len(document["metadata"]["name"]) <= 253
     assert 1020 < len(document["note"].encode()) <= 1024
-    assert validation.validate_create(EventsV1, to_stored(EventsV1, document)) == []
+    assert validate_create(EventsV1, to_stored(EventsV1, document)) == []
     assert cut("€€", 5) == "€"
 
 

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
 
-from sliceplane.api.codec import decode, projection_of
+from sliceplane.api.codec import decode
 from sliceplane.api.core import ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
-from sliceplane.api.quota import COUNTED, usage
 from sliceplane.api.scheme import ConfigMaps, Namespaces, ResourceQuotas, Services
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import CHARGE_PATIENCE_S, ResourceQuotaController
 from sliceplane.informer.changes import Change
+from sliceplane.registry.kinds.counting import COUNTED, usage
 from sliceplane.sim.cluster import Cluster
 
 HARD = {"configmaps": "3", "count/configmaps": "9", "services.nodeports": "4", "count/x.example.com": "1"}
@@ -194,6 +194,6 @@ def test_used_is_what_a_full_count_finds(script: list[tuple[str, int]]) -> None:
     counted: Counter[str] = Counter()
     for resource in COUNTED:
         for record in cluster.store.list(resource.storage_key, namespace="default").records:
-            counted.update(usage(resource, decode(record.body, projection_of(resource.key))))
+            counted.update(usage(resource, decode(record.body, resource.projection)))
     for found in cluster.list(ResourceQuotas):
         assert found["status"] == {"hard": LIMITS, "used": {each: str(counted[each]) for each in LIMITS}}

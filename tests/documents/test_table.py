@@ -22,9 +22,11 @@ from sliceplane.documents.table import (
     partial_object,
 )
 from sliceplane.documents.table.ages import duration
-from sliceplane.documents.table.tables import _PRINTERS
+from sliceplane.documents.table.columns import PLAIN, Printer
 from sliceplane.kit.times import format_time, parse_time
+from sliceplane.registry.kinds import KINDS, kind_of
 
+SERVICES = kind_of(scheme.Services).columns
 NOW = parse_time("2026-11-21T10:00:00Z")
 #: what "@NOW" in a document stands for
 CREATED = format_time(NOW - 200)
@@ -44,6 +46,11 @@ def resource_of(document: dict[str, Any]) -> Resource:
     return Resource(group=group, version=version, kind=document["kind"], plural=f"{singular}s", singular=singular)
 
 
+def printer_of(resource: Resource) -> Printer:
+    """The plain one for kinds that are printed and not served."""
+    return kind_of(resource).columns if scheme.by_key(resource.key) else PLAIN
+
+
 def golden_id(row: dict[str, Any]) -> str:
     return f"{row['document']['kind']}-{row['document']['metadata']['name']}"
 
@@ -51,7 +58,7 @@ def golden_id(row: dict[str, Any]) -> str:
 @pytest.mark.parametrize("row", GOLDEN["rows"], ids=golden_id)
 def test_rows_are_upstreams(row: dict[str, Any]) -> None:
     document = row["document"]
-    table = build(resource_of(document), [document], NOW, include_object="None")
+    table = build(resource_of(document), printer_of(resource_of(document)), [document], NOW, include_object="None")
     (built,) = table["rows"]
     assert built["cells"] == row["cells"]
     assert built.get("conditions") == row.get("conditions")
@@ -60,7 +67,7 @@ def test_rows_are_upstreams(row: dict[str, Any]) -> None:
 @pytest.mark.parametrize("kind", GOLDEN["columns"])
 def test_columns_are_upstreams(kind: str) -> None:
     api_version, _, name = kind.rpartition(" ")
-    columns = columns_of(resource_of({"apiVersion": api_version, "kind": name}))
+    columns = columns_of(printer_of(resource_of({"apiVersion": api_version, "kind": name})))
     found = [[column["name"], column["type"], column["format"], column["priority"]] for column in columns]
     assert found == GOLDEN["columns"][kind]
     assert all(column["description"].endswith(".") for column in columns)
@@ -81,28 +88,28 @@ def service(name: str, version: str) -> dict[str, Any]:
 
 def test_lists_carry_their_metadata_and_all_columns() -> None:
     list_meta = {"resourceVersion": "9", "continue": "t", "remainingItemCount": 3}
-    table = build(scheme.Services, [service("b", "1"), service("a", "2")], NOW, list_meta=list_meta)
+    table = build(scheme.Services, SERVICES, [service("b", "1"), service("a", "2")], NOW, list_meta=list_meta)
     assert list(table) == ["kind", "apiVersion", "metadata", "columnDefinitions", "rows"]
     assert (table["kind"], table["apiVersion"], table["metadata"]) == ("Table", "meta.k8s.io/v1", list_meta)
     assert [row["cells"][0] for row in table["rows"]] == ["b", "a"]
     assert len(table["columnDefinitions"]) == len(table["rows"][0]["cells"]) == 7
-    empty = build(scheme.Services, [], NOW, list_meta=list_meta)
+    empty = build(scheme.Services, SERVICES, [], NOW, list_meta=list_meta)
     assert empty["rows"] == []
     assert empty["columnDefinitions"] == table["columnDefinitions"]
 
 
 def test_row_objects_are_what_was_asked_for() -> None:
     document = service("a", "2")
-    nothing = build(scheme.Services, [document], NOW, include_object="None")
+    nothing = build(scheme.Services, SERVICES, [document], NOW, include_object="None")
     assert nothing["rows"][0]["object"] is None
     assert nothing["metadata"] == {"resourceVersion": "2"}
-    metadata = build(scheme.Services, [document], NOW, version="v1beta1")["rows"][0]["object"]
+    metadata = build(scheme.Services, SERVICES, [document], NOW, version="v1beta1")["rows"][0]["object"]
     assert metadata == {
         "kind": "PartialObjectMetadata",
         "apiVersion": "meta.k8s.io/v1beta1",
         "metadata": document["metadata"],
     }
-    whole = build(scheme.Services, [document], NOW, include_object="Object")["rows"][0]["object"]
+    whole = build(scheme.Services, SERVICES, [document], NOW, include_object="Object")["rows"][0]["object"]
     assert whole == {"kind": "Service", "apiVersion": "v1", **document}
     assert "kind" not in document
 
@@ -122,13 +129,13 @@ def test_include_object_parameter() -> None:
 
 
 def test_watch_rows_have_columns_only_when_asked() -> None:
-    first = build_watch_row(scheme.Services, service("a", "2"), NOW, with_columns=True)
-    second = build_watch_row(scheme.Services, service("a", "3"), NOW, with_columns=False)
-    assert first["columnDefinitions"] == columns_of(scheme.Services)
+    first = build_watch_row(scheme.Services, SERVICES, service("a", "2"), NOW, with_columns=True)
+    second = build_watch_row(scheme.Services, SERVICES, service("a", "3"), NOW, with_columns=False)
+    assert first["columnDefinitions"] == columns_of(SERVICES)
     assert second["columnDefinitions"] is None
     assert second["metadata"] == {"resourceVersion": "3"}
     bookmark = {"kind": "Service", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}}
-    row = build_watch_row(scheme.Services, bookmark, NOW, with_columns=False)["rows"][0]
+    row = build_watch_row(scheme.Services, SERVICES, bookmark, NOW, with_columns=False)["rows"][0]
     assert row["cells"][0] == ""
     assert row["object"]["metadata"] == {"resourceVersion": "9"}
 
@@ -136,8 +143,8 @@ def test_watch_rows_have_columns_only_when_asked() -> None:
 def test_kinds_without_a_printer() -> None:
     resource = Resource(group="example.com", version="v1", kind="Thing", plural="things", singular="thing")
     document = {"metadata": {"name": "x", "creationTimestamp": CREATED}}
-    assert [column["name"] for column in columns_of(resource)] == ["Name", "Created At"]
-    assert build(resource, [document], NOW)["rows"][0]["cells"] == ["x", CREATED]
+    assert [column["name"] for column in columns_of(PLAIN)] == ["Name", "Created At"]
+    assert build(resource, PLAIN, [document], NOW)["rows"][0]["cells"] == ["x", CREATED]
 
 
 def test_partial_metadata() -> None:
@@ -176,10 +183,10 @@ def test_printers_print_whatever_a_document_has(data: st.DataObject) -> None:
     original = data.draw(st.sampled_from(GOLDEN["rows"]))["document"]
     document = damaged(original, data.draw)
     if isinstance(document, dict):
-        table = build(resource_of(original), [document], NOW, list_meta={})
+        table = build(resource_of(original), printer_of(resource_of(original)), [document], NOW, list_meta={})
         assert json.dumps(table)
 
 
 def test_printers_of_empty_documents() -> None:
-    for printer in _PRINTERS.values():
+    for printer in (kind.columns for kind in KINDS):
         assert len(printer.cells({}, NOW)) == len(printer.columns)

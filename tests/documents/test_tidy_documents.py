@@ -92,7 +92,7 @@ def stays(resource: Resource, document: Any) -> bool:
         return False
     drop_nothings(resource.api_version, resource.kind, walked)
     try:
-        msgspec.convert(walked, codec.projection_of(resource.key))
+        msgspec.convert(walked, resource.projection)
     except msgspec.ValidationError:
         return False
     return codec.encode(walked) == codec.encode(bare)

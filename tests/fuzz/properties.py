@@ -20,7 +20,6 @@ import yaml
 from tests.fuzz.application import Answer, Application, Ask, OpenWatch
 from tests.fuzz.requests import JSON, PROTOBUF, YAML
 
-from sliceplane.api import codec
 from sliceplane.api.scheme import by_kind
 from sliceplane.documents import protobuf
 
@@ -126,7 +125,7 @@ async def check_accepted(application: Application, ask: Ask, answer: Answer) -> 
         raise Violation(f"accepted, and reads back as {stored.code}: {stored.body[:300]!r}", ask, answer)
     document = json.loads(stored.body)
     try:
-        msgspec.json.decode(stored.body, type=codec.projection_of(resource.key))
+        msgspec.json.decode(stored.body, type=resource.projection)
     except msgspec.ValidationError as error:
         raise Violation(f"accepted, and readers cannot read it: {error}", ask, answer) from error
     for accept in (YAML, JSON, PROTOBUF, _TABLE, _METADATA):

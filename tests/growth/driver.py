@@ -21,6 +21,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.documents import protobuf, strict
 from sliceplane.documents.protobuf import supports
 from sliceplane.documents.table import build
+from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.types import Body, WriteOptions
 
 #: an answer may say again what was sent and what is there, in a few ways, and this much of its own
@@ -116,7 +117,13 @@ def _protobuf(long: LongField, variant: Variant) -> Callable[[int], Run]:
 
 
 def _table(session: Session) -> None:
-    build(session.resource, [session.document], session.api.now, include_object="Object")
+    build(
+        session.resource,
+        kind_of(session.resource).columns,
+        [session.document],
+        session.api.now,
+        include_object="Object",
+    )
 
 
 def _quiet(run: Callable[[], object]) -> None:

@@ -26,6 +26,8 @@ from sliceplane.documents.fields import sets
 from sliceplane.documents.protobuf.wire import framed
 from sliceplane.documents.schema.yaml_documents import YamlError, parse_yaml
 from sliceplane.documents.table import build
+from sliceplane.registry.kinds.endpoints import ENDPOINTS
+from sliceplane.registry.kinds.pod import POD
 
 _CONTAINER: Final = {"name": "c", "image": "i"}
 
@@ -88,7 +90,9 @@ def test_many_ports_of_one_number_look_for_node_ports() -> None:
 def test_endpoints_are_shown_as_a_row_without_multiplying_addresses_and_ports() -> None:
     def make(count: int) -> Run:
         subset = {"addresses": [{"ip": "10.0.0.1"}] * count, "ports": [{"port": 80}] * count}
-        return lambda: build(EndpointsObjects, [{"metadata": {"name": "e"}, "subsets": [subset]}], 0.0)
+        return lambda: build(
+            EndpointsObjects, ENDPOINTS.columns, [{"metadata": {"name": "e"}, "subsets": [subset]}], 0.0
+        )
 
     assert_linear(make, 40_000)
     shown = {
@@ -96,7 +100,8 @@ def test_endpoints_are_shown_as_a_row_without_multiplying_addresses_and_ports() 
         "subsets": [{"addresses": [{"ip": "10.0.0.1"}] * 9, "ports": [{"port": 8}] * 7}],
     }
     assert (
-        build(EndpointsObjects, [shown], 0.0)["rows"][0]["cells"][1] == ",".join(["10.0.0.1:8"] * 3) + " + 60 more..."
+        build(EndpointsObjects, ENDPOINTS.columns, [shown], 0.0)["rows"][0]["cells"][1]
+        == ",".join(["10.0.0.1:8"] * 3) + " + 60 more..."
     )
 
 
@@ -105,7 +110,7 @@ def test_a_pod_is_shown_as_a_row_without_looking_for_each_gate_in_all_conditions
         gates = [{"conditionType": f"a/{n}"} for n in range(count)]
         conditions = [{"type": f"b/{n}", "status": "True"} for n in range(count)]
         shown = {"metadata": {"name": "p"}, "spec": {"readinessGates": gates}, "status": {"conditions": conditions}}
-        return lambda: build(Pods, [shown], 0.0)
+        return lambda: build(Pods, POD.columns, [shown], 0.0)
 
     # looking for each in all would take seconds; many more names than these do not fit a cache of the processor
     assert_linear(make, 8_000)

@@ -226,7 +226,7 @@ async def test_a_node_without_labels_reads_what_is_for_everybody(
 
 def test_selectors_are_those_of_the_kep() -> None:
     document = {"metadata": {"labels": {"topology.kubernetes.io/zone": "a", "topology.kubernetes.io/region": "east"}}}
-    here = codec.decode(codec.encode(document), codec.projection_of("nodes"))
+    here = codec.decode(codec.encode(document), Nodes.projection)
     headless = "!service.kubernetes.io/headless"
     assert common_selector(Gates()) == headless
     assert own_selectors(Gates(), here) == ()  # type: ignore[arg-type]  # it is a Node

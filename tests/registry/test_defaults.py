@@ -21,14 +21,14 @@ from sliceplane.api.scheme import (
     Services,
 )
 from sliceplane.documents import schema
-from sliceplane.registry import defaults
+from sliceplane.registry.kinds import kind_of
 
 
 def filled(resource: Resource, document: Any) -> Any:
     result = copy.deepcopy(document)
-    defaults.apply(resource, result)
+    kind_of(resource).defaults(result)
     again = copy.deepcopy(result)
-    defaults.apply(resource, again)
+    kind_of(resource).defaults(again)
     assert again == result, "defaults are idempotent"
     assert schema.accepts(resource.key, result), schema.unknown_fields(resource.key, result)
     return result

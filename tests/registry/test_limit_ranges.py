@@ -11,6 +11,7 @@ import pytest
 from sliceplane.api.scheme import LimitRanges, Pods
 from sliceplane.documents import table
 from sliceplane.documents.protobuf import decode, encode
+from sliceplane.documents.table.columns import PLAIN
 
 
 def limits(*items: Any, name: str = "l") -> Any:
@@ -164,5 +165,5 @@ def test_every_form(api: Any) -> None:
     item = {"type": "Container", "max": {"cpu": "2"}, "maxLimitRequestRatio": {"cpu": "2"}}
     stored = json.loads(api.create(LimitRanges, limits(item)).body)
     assert decode(encode(stored)) == stored
-    shown = table.build(LimitRanges, [stored], api.now, include_object="None")
+    shown = table.build(LimitRanges, PLAIN, [stored], api.now, include_object="None")
     assert [column["name"] for column in shown["columnDefinitions"]] == ["Name", "Created At"]

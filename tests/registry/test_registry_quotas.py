@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.registry.conftest import Api
 
-from sliceplane.api.quota import AMOUNT_MAX, amount
+from sliceplane.api.quantity import AMOUNT_MAX, amount
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Events, ResourceQuotas, Services
 
 SLICES = "count/endpointslices.discovery.k8s.io"

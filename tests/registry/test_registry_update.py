@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import (
     ConfigMaps,
     Deployments,
@@ -19,7 +18,7 @@ from sliceplane.api.scheme import (
     Pods,
     Services,
 )
-from sliceplane.registry import strategy
+from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.types import Target
 from sliceplane.store.types import EventType
 
@@ -303,10 +302,10 @@ def test_deprecated_topology_becomes_a_node_name(api: Any) -> None:
     old = api.get(EndpointSlices, "s")
     old["endpoints"][0]["deprecatedTopology"] = {"kubernetes.io/hostname": "n1"}
     kept = {**old, "endpoints": [dict(old["endpoints"][0])]}
-    strategy.prepare_update(Gates(), Target(resource=EndpointSlices), kept, old)
+    kind_of(EndpointSlices).prepare_update(api.registry._core, Target(resource=EndpointSlices), kept, old)
     assert "deprecatedTopology" in kept["endpoints"][0], "unchanged endpoints carry it along"
     new = {**old, "endpoints": [{**old["endpoints"][0], "addresses": ["10.0.0.2"]}, {"addresses": ["10.0.0.3"]}]}
-    strategy.prepare_update(Gates(), Target(resource=EndpointSlices), new, old)
+    kind_of(EndpointSlices).prepare_update(api.registry._core, Target(resource=EndpointSlices), new, old)
     assert new["endpoints"] == [
         {"addresses": ["10.0.0.2"], "conditions": {}, "nodeName": "n1"},
         {"addresses": ["10.0.0.3"]},

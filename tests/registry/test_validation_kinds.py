@@ -21,8 +21,8 @@ from sliceplane.api.scheme import (
     Resource,
     Services,
 )
-from sliceplane.registry import defaults
-from sliceplane.registry.validation import refuse, validate_create, validate_update
+from sliceplane.registry.checks import refuse, validate_create, validate_update
+from sliceplane.registry.kinds import kind_of
 
 QUALIFIED = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
@@ -44,7 +44,7 @@ def made(resource: Resource, metadata: Any = None, **members: Any) -> Any:
     document = {"metadata": {"name": "x", "namespace": "default", **(metadata or {})}, **members}
     if not resource.namespaced:
         del document["metadata"]["namespace"]
-    defaults.apply(resource, document)
+    kind_of(resource).defaults(document)
     return document
 
 

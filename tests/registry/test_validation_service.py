@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sliceplane.api.scheme import Services
-from sliceplane.registry import defaults
-from sliceplane.registry.validation import validate_create, validate_update
+from sliceplane.registry.checks import validate_create, validate_update
+from sliceplane.registry.kinds import kind_of
 
 
 def service(**spec: Any) -> Any:
@@ -16,7 +16,7 @@ def service(**spec: Any) -> Any:
         "metadata": {"name": "s", "namespace": "default"},
         "spec": {"ports": [{"port": 80}], **spec},
     }
-    defaults.apply(Services, document)
+    kind_of(Services).defaults(document)
     return document
 
 
@@ -469,7 +469,7 @@ def test_status(ingress: Any, expected: list[str]) -> None:
     old = service(type="LoadBalancer")
     new = service(type="LoadBalancer")
     new["status"] = {"loadBalancer": {"ingress": [ingress]}}
-    defaults.apply(Services, new)
+    kind_of(Services).defaults(new)
     errors = [str(error) for error in validate_update(Services, new, old, "status")]
     assert errors == [f"status.loadBalancer.ingress[0].{each}" for each in expected]
     assert bool(ingress.get("ip")) <= bool(ingress.get("ipMode")), "an address is a VIP unless it is said otherwise"

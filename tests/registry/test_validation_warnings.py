@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
-from sliceplane.registry.validation.warnings import warnings_of
+from sliceplane.registry.kinds import kind_of
 
 CANONICAL = 'IPv6 address "2001:DB8::1" should be in RFC 5952 canonical format ("2001:db8::1")'
 ZEROS = 'non-standard IP address "10.0.0.01" will be considered invalid in a future Kubernetes release: use "10.0.0.1"'
@@ -72,9 +72,9 @@ ROWS: list[tuple[Resource, Any, list[str]]] = [
 
 @pytest.mark.parametrize(("resource", "document", "expected"), ROWS)
 def test_warning(resource: Resource, document: Any, expected: list[str]) -> None:
-    assert list(warnings_of(resource, document, None)) == expected
+    assert list(kind_of(resource).warnings(document, None)) == expected
 
 
 def test_fqdn_is_told_at_creation_only() -> None:
     document = slice_("FQDN", "a.b")
-    assert warnings_of(EndpointSlices, document, document) == ()
+    assert kind_of(EndpointSlices).warnings(document, document) == ()

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from sliceplane.api.codec import decode, decode_document, encode, projection_of
+from sliceplane.api.codec import decode, decode_document, encode
 from sliceplane.api.core import (
     Condition,
     Container,
@@ -151,7 +151,7 @@ class FakeCluster:
         self.writes.append(write)
         resource = write.resource
         if write.verb == "create":
-            new = decode(write.body, projection_of(resource.key))
+            new = decode(write.body, resource.projection)
             self.created += 1
             # names that sort against the order of creation now and then, as random suffixes do
             name = new.metadata.name or f"{new.metadata.generate_name}{self.created * 7 % 10}{self.created:03d}"
@@ -176,7 +176,7 @@ class FakeCluster:
         if old is None:
             raise not_found(resource.plural, resource.group, write.name)
         if write.verb == "update":
-            new = decode(write.body, projection_of(resource.key))
+            new = decode(write.body, resource.projection)
             seen = (new.metadata.uid or old.metadata.uid, new.metadata.resource_version)
             if seen != (old.metadata.uid, old.metadata.resource_version):
                 raise _conflict(write)

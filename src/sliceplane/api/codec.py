@@ -10,20 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sliceplane.api.apps import Deployment, ReplicaSet
-from sliceplane.api.core import (
-    ConfigMap,
-    Endpoints,
-    Event,
-    Lease,
-    Namespace,
-    Node,
-    Pod,
-    ResourceQuota,
-    Service,
-    ServiceCIDR,
-)
-from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Document, Object
 
 T = TypeVar("T", bound=Object)
@@ -31,22 +17,6 @@ T = TypeVar("T", bound=Object)
 _encoder = msgspec.json.Encoder()
 _document_decoder = msgspec.json.Decoder(dict[str, Any])
 
-#: the projection of each resource, by ``Resource.key``; everything else is read as ``Object``
-PROJECTIONS: dict[str, type[Object]] = {
-    "configmaps": ConfigMap,
-    "deployments.apps": Deployment,
-    "endpoints": Endpoints,
-    "endpointslices.discovery.k8s.io": EndpointSlice,
-    "events": Event,
-    "leases.coordination.k8s.io": Lease,
-    "namespaces": Namespace,
-    "nodes": Node,
-    "pods": Pod,
-    "replicasets.apps": ReplicaSet,
-    "resourcequotas": ResourceQuota,
-    "services": Service,
-    "servicecidrs.networking.k8s.io": ServiceCIDR,
-}
 _decoders: dict[type[Object], msgspec.json.Decoder[Any]] = {}
 
 
@@ -67,7 +37,3 @@ def decode(body: bytes, kind: type[T]) -> T:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     result: T = decoder.decode(body)
     return result
-
-
-def projection_of(resource_key: str) -> type[Object]:
-    return PROJECTIONS.get(resource_key, Object)

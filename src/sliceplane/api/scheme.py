@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from sliceplane.api import apps, core, discovery
+from sliceplane.api.meta import Object
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_ip_name, check_path_segment
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
@@ -33,6 +35,8 @@ class Resource:
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
+    #: what readers see of an object
+    projection: type[Object] = Object
     #: "status", "scale", "finalize", "token", ...: only these are routed
     subresources: tuple[str, ...] = ()
     #: resources that are two views of one stored object share this (core and events.k8s.io Events)
@@ -48,8 +52,6 @@ class Resource:
     unconditional_update: bool = True
     create_on_update: bool = False
     delete_reply: DeleteReply = "status"
-    #: gracePeriodSeconds means something (Pod only)
-    graceful_delete: bool = False
     #: upstream serves it straight from storage, which a client can tell by limits and errors (reference B4, B5) [quirk]
     uncached: bool = False
 
@@ -125,6 +127,7 @@ EndpointSlices = Resource(
     kind="EndpointSlice",
     plural="endpointslices",
     singular="endpointslice",
+    projection=discovery.EndpointSlice,
     generation="content",
 )
 #: long removed upstream; served when asked for (``OPTIONAL_RESOURCES``)
@@ -135,6 +138,7 @@ Services = Resource(
     kind="Service",
     plural="services",
     singular="service",
+    projection=core.Service,
     short_names=("svc",),
     categories=("all",),
     subresources=("status",),
@@ -149,6 +153,7 @@ EndpointsObjects = Resource(
     kind="Endpoints",
     plural="endpoints",
     singular="endpoints",
+    projection=core.Endpoints,
     short_names=("ep",),
     create_on_update=True,
 )
@@ -158,13 +163,13 @@ Pods = Resource(
     kind="Pod",
     plural="pods",
     singular="pod",
+    projection=core.Pod,
     short_names=("po",),
     categories=("all",),
     subresources=("binding", "status"),
     selectable_fields=_POD_FIELDS,
     generation="spec",
     delete_reply="object",
-    graceful_delete=True,
 )
 Nodes = Resource(
     group="",
@@ -172,6 +177,7 @@ Nodes = Resource(
     kind="Node",
     plural="nodes",
     singular="node",
+    projection=core.Node,
     namespaced=False,
     short_names=("no",),
     subresources=("status",),
@@ -183,6 +189,7 @@ Namespaces = Resource(
     kind="Namespace",
     plural="namespaces",
     singular="namespace",
+    projection=core.Namespace,
     namespaced=False,
     short_names=("ns",),
     verbs=tuple(verb for verb in ALL_VERBS if verb != "deletecollection"),
@@ -192,7 +199,13 @@ Namespaces = Resource(
     delete_reply="object",
 )
 ConfigMaps = Resource(
-    group="", version="v1", kind="ConfigMap", plural="configmaps", singular="configmap", short_names=("cm",)
+    group="",
+    version="v1",
+    kind="ConfigMap",
+    plural="configmaps",
+    singular="configmap",
+    short_names=("cm",),
+    projection=core.ConfigMap,
 )
 Events = Resource(
     group="",
@@ -200,6 +213,7 @@ Events = Resource(
     kind="Event",
     plural="events",
     singular="event",
+    projection=core.Event,
     short_names=("ev",),
     selectable_fields=_CORE_EVENT_FIELDS,
     create_on_update=True,
@@ -229,6 +243,7 @@ ResourceQuotas = Resource(
     kind="ResourceQuota",
     plural="resourcequotas",
     singular="resourcequota",
+    projection=core.ResourceQuota,
     short_names=("quota",),
     subresources=("status",),
     delete_reply="object",
@@ -275,6 +290,7 @@ ServiceCIDRs = Resource(
     kind="ServiceCIDR",
     plural="servicecidrs",
     singular="servicecidr",
+    projection=core.ServiceCIDR,
     namespaced=False,
     subresources=("status",),
 )
@@ -284,6 +300,7 @@ Leases = Resource(
     kind="Lease",
     plural="leases",
     singular="lease",
+    projection=core.Lease,
     unconditional_update=False,
     create_on_update=True,
 )
@@ -293,6 +310,7 @@ Deployments = Resource(
     kind="Deployment",
     plural="deployments",
     singular="deployment",
+    projection=apps.Deployment,
     short_names=("deploy",),
     categories=("all",),
     subresources=("scale", "status"),
@@ -304,6 +322,7 @@ ReplicaSets = Resource(
     kind="ReplicaSet",
     plural="replicasets",
     singular="replicaset",
+    projection=apps.ReplicaSet,
     short_names=("rs",),
     categories=("all",),
     subresources=("scale", "status"),

@@ -25,17 +25,17 @@ class AdmissionType(click.ParamType[frozenset[str]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[str]:
         if isinstance(value, frozenset):
             return value
-        from sliceplane.registry.admission.plugins import ALWAYS, OPTIONAL
+        from sliceplane.registry.config import OPTIONAL_PLUGINS, PLUGINS_ALWAYS_ON
 
         names = {name.strip() for name in str(value).split(",") if name.strip()}
-        for name in sorted(names - {*ALWAYS, *OPTIONAL}):
-            there = ", ".join((*OPTIONAL, *ALWAYS))
+        for name in sorted(names - {*PLUGINS_ALWAYS_ON, *OPTIONAL_PLUGINS}):
+            there = ", ".join((*OPTIONAL_PLUGINS, *PLUGINS_ALWAYS_ON))
             self.fail(
                 f"there is no admission plug-in {name!r} here; there are {there} (the last three are always on)",
                 param,
                 ctx,
             )
-        return frozenset(names & set(OPTIONAL))
+        return frozenset(names & set(OPTIONAL_PLUGINS))
 
 
 def access_options(command: Callable[..., Any]) -> Callable[..., Any]:

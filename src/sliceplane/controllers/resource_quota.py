@@ -18,12 +18,13 @@ from typing import Any, Final
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import ResourceQuota
 from sliceplane.api.meta import Object
-from sliceplane.api.quota import COUNTABLE, COUNTED, amount, usage
+from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import Pods, ResourceQuotas, Services, by_key
 from sliceplane.controllers.base import ControllerInfo, Done, Watched, Write
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.changes import Change
+from sliceplane.registry.kinds.counting import COUNTABLE, COUNTED, usage
 
 CHARGE_PATIENCE_S: Final = 5.0
 #: kinds whose cost changes while they live

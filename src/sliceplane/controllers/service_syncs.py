@@ -16,7 +16,7 @@ from sliceplane.api.scheme import Resource
 from sliceplane.controllers.base import Done, EventNote, Job, Write
 from sliceplane.kit.backoff import Backoff
 from sliceplane.kit.samples import Family
-from sliceplane.registry.validation.events import NOTE_MAX
+from sliceplane.registry.kinds.event import NOTE_MAX
 from sliceplane.workqueue.queue import RETRY_BACKOFF, WorkQueue
 from sliceplane.workqueue.samples import queue_families
 

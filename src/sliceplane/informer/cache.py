@@ -82,7 +82,7 @@ class Cache(Generic[T]):
         decode: Callable[[bytes], T] | None = None,
     ) -> None:
         self.resource = resource
-        chosen: type[T] = kind if kind is not None else codec.projection_of(resource.key)  # type: ignore[assignment]  # projection_of cannot know T
+        chosen: type[T] = kind if kind is not None else resource.projection  # type: ignore[assignment]  # a Resource cannot know T
         self._decode = decode if decode is not None else partial(codec.decode, kind=chosen)
         self._objects: SortedDict[str, T] = SortedDict()
         self._functions = dict(indexes or {})

@@ -8,11 +8,11 @@ from __future__ import annotations
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces, Resource
 from sliceplane.registry import api_service, service_addresses
-from sliceplane.registry.admission.namespaces import BOOTSTRAP_NAMESPACES
 from sliceplane.registry.authorization.bootstrap import ensure_policy
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.create import create
 from sliceplane.registry.flow_objects import ensure_flow_objects
+from sliceplane.registry.kinds.namespace import BOOTSTRAP_NAMESPACES
 from sliceplane.registry.types import BY_THE_SERVER, Body, Context, Target, User
 
 SYSTEM_USER = User(name="system:apiserver", groups=("system:masters",))

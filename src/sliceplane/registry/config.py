@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from sliceplane.api.gates import Gates
 
@@ -11,6 +11,11 @@ TopologyStorage = Literal["field", "annotation"]
 
 NODE_PORT_FIRST = 30000
 NODE_PORT_LAST = 32767
+DENY_SERVICE_EXTERNAL_IPS: Final = "DenyServiceExternalIPs"
+#: admission that an operator switches on, under upstream's names (``--enable-admission-plugins``)
+OPTIONAL_PLUGINS: Final = (DENY_SERVICE_EXTERNAL_IPS,)
+#: what every server here does, so that asking for it changes nothing
+PLUGINS_ALWAYS_ON: Final = ("LimitRanger", "NamespaceLifecycle", "ResourceQuota")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +23,7 @@ class RegistryConfig:
     """``service_cidrs``: at most one range of each IP family; the first is the primary family.
 
     ``advertise_address`` and ``advertise_port``: where this API server is reached.  With both set, bootstrap
-    makes the Service ``default/kubernetes`` and its endpoints (reference, controllers.md section 6).
+    makes the Service ``default/kubernetes`` and its endpoints (``registry.api_service``).
 
     ``topology_storage``: where EndpointSlices keep the topology that clients of v1beta1 write: in the field
     ``deprecatedTopology``, or in the annotation of ``documents.conversion``.  Both are read.
@@ -31,5 +36,5 @@ class RegistryConfig:
     advertise_port: int = 0
     topology_storage: TopologyStorage = "field"
     gates: Gates = field(default_factory=Gates)
-    #: those of ``admission.plugins`` that are on
+    #: those of ``OPTIONAL_PLUGINS`` that are on
     admission_plugins: frozenset[str] = frozenset()

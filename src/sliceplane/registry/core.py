@@ -223,10 +223,8 @@ class Core:
             _with_rules(role, rules)
         self.aggregation.admit(role, self.policy)
 
-    def claim_addresses(self, resource: Resource, document: Document, now: float) -> None:
+    def claim_addresses(self, document: Document, now: float) -> None:
         """Stage the IPAddresses that a Service lacks.  Required order: after admission, before ``put`` of it."""
-        if resource is not Services:
-            return
         key = Key(Services.storage_key, document["metadata"]["namespace"], document["metadata"]["name"])
         for text in document["spec"].get("clusterIPs", ()):
             name = canonical_address(text)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import ClusterRoles, Namespaces, Resource
-from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, validation, versions
-from sliceplane.registry.admission import plugins, pods
-from sliceplane.registry.admission.namespaces import admit_create
+from sliceplane.api.scheme import Resource
+from sliceplane.registry import answers, managed_fields, metadata, versions
 from sliceplane.registry.authorization.escalation import check_write
+from sliceplane.registry.checks import refuse, validate_create
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.decoding import decode_body, must_be_unset_on_create
 from sliceplane.registry.documents import document_of
+from sliceplane.registry.kinds import kind_of
+from sliceplane.registry.namespaces import admit_content
 from sliceplane.registry.types import Body, Context, Outcome, Target, WriteOptions
-from sliceplane.registry.validation.warnings import warnings_of
 from sliceplane.store.types import Key
 
 GENERATE_NAME_TRIES = 8
@@ -43,41 +43,37 @@ def create_document(
     """Create from a decoded document, which is changed.  Also serves PUT to a name that is missing, and apply, whose
     managedFields are *tracked*: those to store."""
     resource = target.resource
+    kind = kind_of(resource)
     head = document["metadata"]
     metadata.match_namespace(target, head)
     given_version = metadata.parse_resource_version(head.get("resourceVersion"))
     metadata.prepare_create(resource, head, core.rng, ctx.now)
     if not tracked:
-        if resource is Namespaces:
-            metadata.force_namespace_label(head)
         managed_fields.on_create(ctx, target, document, options)
-    admit_create(core.store, resource, head)
+    admit_content(core.store, resource, head)
     check_write(core.policy, ctx.user, target, document, None)
     generated = _settle_name(core, resource, head)
-    if resource is Namespaces:
-        metadata.force_namespace_label(head)
-    # Before the strategy, which tells the class of service from what a Pod asks for.
-    pods.admit_create(core.store, resource, document)
-    strategy.prepare_create(core.config.gates, target, document)
-    errors = validation.validate_create(resource, document)
-    validation.refuse(resource, head, gated_fields.narrow(core.config.gates, target, errors, document, None))
-    if resource is ClusterRoles:
-        core.fill(document)
-    plugins.admit(core.config, resource, document, None)
+    kind.prepare_create(core, target, document)
+    first_status = kind.status.first(document)
+    if first_status is not None:
+        document["status"] = first_status
+    errors = validate_create(resource, document)
+    refuse(resource, head, kind.admission.narrow(core.config.gates, errors, document, None))
+    kind.admission.admit(core, document, None)
     if given_version:
         raise must_be_unset_on_create()
     existing = core.store.latest(key_of(Target(resource=resource, namespace=_namespace(head), name=head["name"])))
     if existing is not None:
         raise _taken(resource, head, generated, document_of(existing))
     head.pop("resourceVersion", None)
-    warnings = (*warnings, *warnings_of(resource, document, None))
-    core.services.admit(resource, document, None, dry_run=options.dry_run)
+    warnings = (*warnings, *kind.warnings(document, None))
+    kind.admission.allocate(core, document, None, dry_run=options.dry_run)
     charged = core.quotas.admit(resource, document, None)
     document = versions.to_store(core.config, target, document)
     if options.dry_run:
         return answers.unwritten(resource, document, 201, warnings)
     core.charge(charged)
-    core.claim_addresses(resource, document, ctx.now)
+    kind.admission.claim(core, document, ctx.now)
     return answers.stored(core.put(resource, document), 201, warnings)
 
 

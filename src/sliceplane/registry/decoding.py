@@ -18,8 +18,8 @@ from sliceplane.documents import conversion, schema, strict, views
 from sliceplane.documents.protobuf.nothings import drop_nothings
 from sliceplane.documents.tidy import is_tidy
 from sliceplane.kit.times import format_time, parse_time
-from sliceplane.registry import defaults
 from sliceplane.registry.documents import normalised
+from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.types import Body, WriteOptions
 
 
@@ -70,7 +70,7 @@ def decoded(resource: Resource, document: Document) -> Document:
     if managed is not None:
         metadata["managedFields"] = managed
     document = views.to_stored(resource, document)
-    defaults.apply(stored_form(resource), document)
+    kind_of(stored_form(resource)).defaults(document)
     return document if resource.hub is None else conversion.to_hub(document)
 
 
@@ -97,7 +97,7 @@ def _normalised(document: Document) -> Document:
 def _must_project(resource: Resource, document: Document) -> None:
     """What cannot become a projection would be lost to every reader.  A tidy document always can."""
     try:
-        msgspec.convert(document, codec.projection_of(resource.key))
+        msgspec.convert(document, resource.projection)
     except msgspec.ValidationError as error:
         raise Undecodable(f"json: {error}") from error
 

@@ -1,7 +1,7 @@
 """DELETE: marks, waits for finalizers and grace, or removes (reference B9, B14).
 
 Propagation is expressed in finalizers (``orphan``, ``foregroundDeletion``) that the garbage collector
-takes away when it has done its part.  Only Pods have a period of grace.
+takes away when it has done its part.  What a kind has to say besides (grace, finalizers in spec) is ``Kind.deletion``.
 """
 
 from __future__ import annotations
@@ -10,35 +10,32 @@ from dataclasses import replace
 
 from sliceplane.api.errors import StatusError, conflict
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Namespaces, Resource
+from sliceplane.api.scheme import Resource
 from sliceplane.registry import answers, metadata
-from sliceplane.registry.admission.namespaces import admit_delete
 from sliceplane.registry.core import Core
 from sliceplane.registry.documents import canonical, document_of
+from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.types import Context, DeleteOptions, Outcome, Target
 from sliceplane.store.types import Record
 
 FINALIZER_ORPHAN = "orphan"
 FINALIZER_FOREGROUND = "foregroundDeletion"
-POD_GRACE_DEFAULT_S = 30
 
 
 def delete(core: Core, ctx: Context, target: Target, options: DeleteOptions) -> Outcome:
     """Raises StatusError: 403 (a namespace that stays), 404, 409 (preconditions)."""
     resource = target.resource
-    if resource is Namespaces:
-        admit_delete(target.name)
+    deletion = kind_of(resource).deletion
+    deletion.admit(target.name)
     record = core.latest(target)
     _check_preconditions(resource, record, options)
     document = document_of(record)
-    if resource is Namespaces and _terminate_namespace(document, ctx.now):
+    if deletion.linger(document, ctx.now):
         return _marked(core, resource, record, document, options)
-    if resource is Namespaces and document.get("spec", {}).get("finalizers"):
-        return _staying(options, answers.unchanged(core, record))
     head = document["metadata"]
     graceful = False
-    if resource.graceful_delete:
-        grace_s = _grace_s(document, options)
+    grace_s = deletion.grace(document, options.grace_period_s)
+    if grace_s is not None:
         pending = head.get("deletionGracePeriodSeconds")
         if "deletionTimestamp" not in head:
             _set_finalizers(head, _finalizers_for(head, options))
@@ -88,26 +85,6 @@ def _removed(
     if resource.delete_reply == "status":
         shown = answers.deleted_status(resource, record.key.name, record.uid)
     return Outcome(code=200, body=shown, revision=revision)
-
-
-def _terminate_namespace(document: Document, now: float) -> bool:
-    """Start the end of a namespace; ``False`` if it had begun."""
-    if "deletionTimestamp" in document["metadata"]:
-        return False
-    metadata.mark_deleted(document["metadata"], now, None)
-    document["status"] = {**document.get("status", {}), "phase": "Terminating"}
-    return True
-
-
-def _grace_s(document: Document, options: DeleteOptions) -> int:
-    """How long this pod may take: what was asked for, else its own; nothing if no kubelet has to stop it."""
-    spec, status = document.get("spec", {}), document.get("status", {})
-    if not spec.get("nodeName") or status.get("phase") in ("Failed", "Succeeded"):
-        return 0
-    grace: int = spec.get("terminationGracePeriodSeconds", POD_GRACE_DEFAULT_S)
-    if options.grace_period_s is not None:
-        grace = options.grace_period_s
-    return 1 if grace < 0 else grace
 
 
 def _finalizers_for(head: Document, options: DeleteOptions) -> list[str]:

@@ -20,26 +20,18 @@ from functools import lru_cache
 from typing import Any, Final
 
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Deployments, Pods, Resource, ServiceCIDRs, by_kind, stored_form
+from sliceplane.api.scheme import Resource, by_kind, stored_form
 from sliceplane.documents import fields, views
 from sliceplane.documents.fields import FieldSet, Managers
 from sliceplane.kit.times import format_time
+from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.types import Context, Target, WriteOptions
 
 MEMBER: Final = "managedFields"
 
 _STATUS: Final = fields.of_paths([("f:status",)])
-_SPEC: Final = fields.of_paths([("f:spec",)])
 #: many writes a second, one text
 _stamp = lru_cache(8)(format_time)
-#: what the endpoint ``status`` of a kind does not write, beside spec
-_NOT_BY_STATUS: Final[dict[str, FieldSet]] = {
-    Deployments.key: fields.of_paths([("f:spec",), ("f:metadata", "f:labels")]),
-    Pods.key: fields.of_paths(
-        [("f:spec",), ("f:metadata", "f:deletionTimestamp"), ("f:metadata", "f:ownerReferences")]
-    ),
-    ServiceCIDRs.key: fields.of_paths([("f:spec",), ("f:metadata",)]),
-}
 
 
 def on_create(ctx: Context, target: Target, document: Document, options: WriteOptions) -> None:
@@ -186,5 +178,5 @@ def _write(ctx: Context, target: Target, options: WriteOptions, operation: Any) 
 def _reset(target: Target) -> FieldSet:
     """What the endpoint does not write, whatever a body says."""
     if target.subresource == "status":
-        return _NOT_BY_STATUS.get(target.resource.key, _SPEC)
+        return kind_of(target.resource).status.not_written
     return _STATUS if target.resource.has_status else fields.EMPTY

@@ -9,7 +9,7 @@ from typing import Any
 
 from sliceplane.api.errors import StatusError, bad_request, show
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Namespaces, Resource
+from sliceplane.api.scheme import Resource
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.kit.names import GENERATED_ALPHABET, GENERATED_BASE_MAX, GENERATED_SUFFIX_LENGTH
 from sliceplane.kit.rng import Rng
@@ -19,7 +19,6 @@ from sliceplane.registry.types import Target
 _SERVER_OWNED_ON_CREATE = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 #: members that a client may leave out of an update; changing them is refused by validation
 _KEPT_ON_UPDATE = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
-NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 
 
 def match_namespace(target: Target, metadata: Document) -> None:
@@ -70,14 +69,6 @@ def prepare_update(resource: Resource, new: Document, old: Document) -> None:
     generation = before.get("generation", 0) + _generation_step(resource, new, old)
     if generation:
         metadata["generation"] = generation
-    if resource is Namespaces:
-        force_namespace_label(metadata)
-
-
-def force_namespace_label(metadata: Document) -> None:
-    """Every Namespace carries its name as a label, whatever the client says (reference B14)."""
-    if metadata.get("name"):
-        metadata["labels"] = {**metadata.get("labels", {}), NAMESPACE_NAME_LABEL: metadata["name"]}
 
 
 def _generation_step(resource: Resource, new: Document, old: Document) -> int:

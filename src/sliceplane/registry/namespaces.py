@@ -1,6 +1,6 @@
-"""Help for whoever empties a namespace that is being deleted (reference B14).
+"""Namespaces and what is in them: content goes only into one that exists and stays, and what is left in one that ends.
 
-The flow: ``remaining`` says what is left; each of those collections is deleted; when nothing is left a PUT
+The end of one: ``remaining`` says what is left; each of those collections is deleted; when nothing is left a PUT
 to ``finalize`` with empty spec.finalizers removes the Namespace in the same call.
 """
 
@@ -10,9 +10,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 from sliceplane.api import codec
-from sliceplane.api.meta import Object
-from sliceplane.api.scheme import RESOURCES, Resource
+from sliceplane.api.core import Namespace
+from sliceplane.api.errors import forbidden, not_found
+from sliceplane.api.meta import Document, Object
+from sliceplane.api.scheme import RESOURCES, Namespaces, Resource
 from sliceplane.store.mvcc import Store
+from sliceplane.store.types import Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,25 @@ class Remaining:
     resource: Resource
     count: int
     finalizers: tuple[tuple[str, int], ...]
+
+
+def admit_content(store: Store, resource: Resource, head: Document) -> None:
+    """Raises a 404 StatusError for a missing namespace, a 403 for one that is going."""
+    if not resource.namespaced:
+        return
+    namespace = head.get("namespace", "")
+    record = store.latest(Key(Namespaces.storage_key, "", namespace))
+    if record is None:
+        raise not_found(Namespaces.plural, Namespaces.group, namespace)
+    if codec.decode(record.body, Namespace).metadata.deletion_timestamp is None:
+        return
+    cause = {
+        "reason": "NamespaceTerminating",
+        "message": f"namespace {namespace} is being terminated",
+        "field": "metadata.namespace",
+    }
+    why = f"unable to create new content in namespace {namespace} because it is being terminated"
+    raise forbidden(resource.plural, resource.group, head.get("name", ""), why, [cause])
 
 
 def remaining(store: Store, namespace: str) -> tuple[Remaining, ...]:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import ClusterRoles, Namespaces, Pods, Resource
-from sliceplane.registry import answers, gated_fields, managed_fields, metadata, strategy, validation, versions
-from sliceplane.registry.admission import plugins, pods
+from sliceplane.registry import answers, managed_fields, metadata, versions
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.authorization.refusal import require
 from sliceplane.registry.authorization.types import Attributes
+from sliceplane.registry.checks import refuse, validate_update
 from sliceplane.registry.core import Core, key_of, missing
 from sliceplane.registry.create import create_document
 from sliceplane.registry.decoding import decode_body
 from sliceplane.registry.documents import canonical, document_of
+from sliceplane.registry.kinds import kind_of
+from sliceplane.registry.kinds.kind import Kind, keep
 from sliceplane.registry.types import Body, Context, Outcome, Target, WriteOptions
-from sliceplane.registry.validation.warnings import warnings_of
 from sliceplane.store.types import Record
 
 
@@ -81,34 +81,32 @@ def replace(
     *tracked*: its managedFields are those to store.
     """
     resource = target.resource
+    kind = kind_of(resource)
     stored = document_of(record)
     old = versions.comparable(target, stored)
     derived = False
     if not tracked:
-        if resource is Namespaces:
-            metadata.force_namespace_label(new["metadata"])
         derived = managed_fields.on_update(ctx, target, new, old, options)
-    strategy.prepare_update(core.config.gates, target, new, old)
-    if target.subresource != "status":
-        core.services.carry_over(resource, new, old)
-        pods.carry_over(resource, new, old)
+    if target.subresource == "status":
+        _prepare_status(kind, new, old)
+    else:
+        if resource.has_status:
+            keep(new, old, "status")
+        kind.prepare_update(core, target, new, old)
     metadata.prepare_update(resource, new, old)
     check_write(core.policy, ctx.user, target, new, old)
-    errors = validation.validate_update(resource, new, old, target.subresource)
+    errors = validate_update(resource, new, old, target.subresource)
     if target.subresource != "status":
-        errors = gated_fields.narrow(core.config.gates, target, errors, new, old)
-    validation.refuse(resource, new["metadata"], errors)
-    if resource is ClusterRoles:
-        core.fill(new)
+        errors = kind.admission.narrow(core.config.gates, errors, new, old)
+    refuse(resource, new["metadata"], errors)
     if not target.subresource:
-        plugins.admit(core.config, resource, new, old)
-        warnings = (*warnings, *warnings_of(resource, new, old))
-    if target.subresource != "status":
-        core.services.admit(resource, new, old, dry_run=options.dry_run)
+        kind.admission.admit(core, new, old)
+        warnings = (*warnings, *kind.warnings(new, old))
+        kind.admission.allocate(core, new, old, dry_run=options.dry_run)
     shaped = canonical(resource, versions.to_store(core.config, target, new))
     if managed_fields.changes_nothing(shaped, stored, derived=derived):
         return answers.unchanged(core, record, warnings)
-    if _ends_now(resource, shaped):
+    if _ends_now(kind, shaped):
         # Watchers see DELETED alone; the reply is the object as this request left it, with its former version.
         if options.dry_run:
             return answers.unwritten(resource, shaped, 200, warnings)
@@ -120,18 +118,22 @@ def replace(
     if options.dry_run:
         return answers.unwritten(resource, shaped, 200, warnings)
     core.charge(charged)
-    core.claim_addresses(resource, shaped, ctx.now)
+    kind.admission.claim(core, shaped, ctx.now)
     return answers.stored(core.put(resource, shaped), 200, warnings)
 
 
-def _ends_now(resource: Resource, document: Document) -> bool:
+def _prepare_status(kind: Kind, new: Document, old: Document) -> None:
+    """Through ``status`` nothing changes but that, and what of metadata the kind leaves to it."""
+    for member in sorted((new.keys() | old.keys()) - {"kind", "apiVersion", "metadata", "status"}):
+        keep(new, old, member)
+    for member in kind.status.kept:
+        keep(new["metadata"], old["metadata"], member)
+
+
+def _ends_now(kind: Kind, document: Document) -> bool:
     """Nothing holds an object that is being deleted any more."""
     head = document["metadata"]
-    if "deletionTimestamp" not in head or head.get("finalizers"):
-        return False
-    if resource is Namespaces:
-        return not document.get("spec", {}).get("finalizers")
-    return not (resource is Pods and head.get("deletionGracePeriodSeconds"))
+    return "deletionTimestamp" in head and not head.get("finalizers") and not kind.deletion.is_held(document)
 
 
 def _uid_conflict(target: Target, wanted: str, actual: str) -> StatusError:

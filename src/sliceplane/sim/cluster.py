@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sliceplane.api.codec import decode, decode_document, encode, projection_of
+from sliceplane.api.codec import decode, decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Resource, by_storage_key
@@ -57,7 +57,7 @@ class Cluster:
 
     def _feed(self, controller: Controller) -> None:
         for watched in controller.info.watches:
-            projection = projection_of(watched.resource.key)
+            projection = watched.resource.projection
             for record in self.store.list(watched.resource.storage_key).records:
                 new: Object = decode(record.body, projection)
                 controller.on_change(Change(watched.resource.key, None, new), self.now)
@@ -150,7 +150,7 @@ class Cluster:
         resource = by_storage_key(event.record.key.resource)
         if not _watches(controller.info.watches, resource):
             return
-        projection = projection_of(resource.key)
+        projection = resource.projection
         old = decode(event.previous.body, projection) if event.previous else None
         if event.type is EventType.DELETED:
             # An informer has the last version with the deletion's own resourceVersion.

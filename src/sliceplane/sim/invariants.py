@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sliceplane.api.apps import Deployment, ReplicaSet
-from sliceplane.api.codec import decode, projection_of
+from sliceplane.api.codec import decode
 from sliceplane.api.core import Pod, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
-from sliceplane.api.quota import COUNTABLE, COUNTED, amount, usage
+from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import ConfigMaps, Deployments, ReplicaSets, ServiceAccounts, by_storage_key
 from sliceplane.controllers.emulation.rollout import limits
 from sliceplane.heuristics.shipped import find_shipped
+from sliceplane.registry.kinds.counting import COUNTABLE, COUNTED, usage
 from sliceplane.sim.endpoints_invariants import check_endpoints, check_mirror
 from sliceplane.sim.roster import AUTHORITY, MAX_ENDPOINTS, Setup
 from sliceplane.sim.server import Server
@@ -209,7 +210,7 @@ def _quotas(world: World) -> None:
     for quota in world.view.quotas:
         used: Counter[str] = Counter()
         for resource in COUNTED:
-            kind = projection_of(resource.key)
+            kind = resource.projection
             for record in server.records(resource, quota.metadata.namespace):
                 used.update(usage(resource, decode(record.body, kind)))
         for name in sorted(quota.spec.hard or {}):

@@ -16,7 +16,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod
 from sliceplane.api.discovery import LABEL_REGION, LABEL_ZONE
 from sliceplane.api.meta import ObjectReference
-from sliceplane.api.quota import amount
+from sliceplane.api.quantity import amount
 from sliceplane.heuristics.types import EndpointView
 from sliceplane.kit.ip import Family, canonical_with_family
 

@@ -36,7 +36,7 @@ from sliceplane.api.discovery import (
     ForZone,
 )
 from sliceplane.api.meta import ObjectReference
-from sliceplane.api.quota import amount
+from sliceplane.api.quantity import amount
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.kit.ip import family, parse_lenient

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_REGION, LABEL_ZONE, Endpoint, EndpointSlice
-from sliceplane.api.quota import amount
+from sliceplane.api.quantity import amount
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.types import (
     EndpointView,

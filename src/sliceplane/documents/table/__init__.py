@@ -1,11 +1,12 @@
 """Objects as rows for people: the Table and PartialObjectMetadata forms that ``kubectl get`` asks for.
 
 Columns and cells are decided here, on the server, so that every client prints the same; a client hides the
-columns whose priority is above 0.  Facts: reference B3 ("Table columns"), controllers 5.5.
+columns whose priority is above 0.
+Which columns a kind has is in its module
+(``registry.kinds``); here is what they are made with.
 
 - ``columns``: columns, printers, and reading documents that may lack anything.
 - ``ages``: durations for people.
-- ``pods``, ``network``, ``cluster``, ``events``, ``apps``, ``access``: one family of kinds each.
 - ``tables``: documents in, a Table document out.
 - ``partial``: metadata only.
 

@@ -117,3 +117,13 @@ def first_few(items: Iterable[str], empty: str, *, count: int, most: int = 3) ->
     """The first *most* of *count* items, and how many more there are.  No more of them are made."""
     shown = ",".join(islice(items, most))
     return f"{shown} + {count - most} more..." if count > most else shown or empty
+
+
+def _plain_cells(document: Document, _now: float) -> tuple[Cell, ...]:
+    return name_of(document), text(document, "metadata", "creationTimestamp")
+
+
+#: for kinds without columns of their own
+PLAIN: Final = Printer(
+    (NAME, Column(name="Created At", type="date", description="When the object was created.")), _plain_cells
+)

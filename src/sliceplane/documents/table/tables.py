@@ -5,36 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, Literal, cast
+from typing import Literal, cast
 
 from sliceplane.api.errors import bad_request, show
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.documents.table import access, apps, cluster, events, flowcontrol, network, pods
-from sliceplane.documents.table.columns import NAME, Cell, Column, Printer, name_of, text
+from sliceplane.documents.table.columns import Column, Printer, text
 from sliceplane.documents.table.partial import partial_object
 
 #: what ``row.object`` holds: nothing, PartialObjectMetadata, or the object
 IncludeObject = Literal["None", "Metadata", "Object"]
-
-
-def _plain(document: Document, _now: float) -> tuple[Cell, ...]:
-    return name_of(document), text(document, "metadata", "creationTimestamp")
-
-
-#: for kinds without a printer of their own
-_PLAIN: Final = Printer(
-    (NAME, Column(name="Created At", type="date", description="When the object was created.")), _plain
-)
-_PRINTERS: Final[dict[str, Printer]] = {
-    **pods.PRINTERS,
-    **network.PRINTERS,
-    **cluster.PRINTERS,
-    **events.PRINTERS,
-    **apps.PRINTERS,
-    **access.PRINTERS,
-    **flowcontrol.PRINTERS,
-}
 
 
 def parse_include_object(value: str) -> IncludeObject:
@@ -47,22 +27,19 @@ def parse_include_object(value: str) -> IncludeObject:
     return cast("IncludeObject", value or "Metadata")
 
 
-def columns_of(resource: Resource) -> list[Document]:
-    """A new list; the definitions in it are shared and must not be changed."""
-    return list(_definitions(resource.key))
-
-
 @cache
-def _definitions(key: str) -> tuple[Document, ...]:
-    return tuple(column.definition() for column in _printer(key).columns)
+def _definitions(columns: tuple[Column, ...]) -> tuple[Document, ...]:
+    return tuple(column.definition() for column in columns)
 
 
-def _printer(key: str) -> Printer:
-    return _PRINTERS.get(key, _PLAIN)
+def columns_of(printer: Printer) -> list[Document]:
+    """A new list; the definitions in it are shared and must not be changed."""
+    return list(_definitions(printer.columns))
 
 
 def build(
     resource: Resource,
+    printer: Printer,
     documents: Iterable[Document],
     now: float,
     *,
@@ -77,17 +54,17 @@ def build(
     *include_object* asks for them.
     """
     documents = list(documents)
-    order = _printer(resource.key).order
-    if order is not None:
-        documents.sort(key=order)
+    if printer.order is not None:
+        documents.sort(key=printer.order)
     if list_meta is None:
         assert len(documents) == 1, f"a table of {len(documents)} objects needs list metadata"
         list_meta = _object_version(documents[0])
-    return _View(resource, include_object, version).table(documents, now, list_meta, columns_of(resource))
+    return _View(resource, printer, include_object, version).table(documents, now, list_meta, columns_of(printer))
 
 
 def build_watch_row(
     resource: Resource,
+    printer: Printer,
     document: Document,
     now: float,
     *,
@@ -96,8 +73,8 @@ def build_watch_row(
     version: str = "v1",
 ) -> Document:
     """The Table of one watch event, a bookmark's too.  Only the first event of a connection has columns."""
-    columns = columns_of(resource) if with_columns else None
-    view = _View(resource, include_object, version)
+    columns = columns_of(printer) if with_columns else None
+    view = _View(resource, printer, include_object, version)
     return view.table([document], now, _object_version(document), columns)
 
 
@@ -111,6 +88,7 @@ class _View:
     """What was asked for."""
 
     resource: Resource
+    printer: Printer
     include_object: IncludeObject
     version: str
 
@@ -126,7 +104,7 @@ class _View:
         }
 
     def _row(self, document: Document, now: float) -> Document:
-        printer = _printer(self.resource.key)
+        printer = self.printer
         cells = printer.cells(document, now)
         assert len(cells) == len(printer.columns), f"{len(cells)} cells for {len(printer.columns)} columns"
         row: Document = {"cells": list(cells)}

@@ -12,7 +12,7 @@ from typing import Final
 
 from sliceplane.api.errors import AND_MORE, ERRORS_MAX, StatusError, forbidden, while_few
 from sliceplane.api.meta import Document
-from sliceplane.api.quota import amount
+from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import LimitRanges, Pods
 from sliceplane.registry.documents import document_of
 from sliceplane.store.mvcc import Store

@@ -12,7 +12,7 @@ from sliceplane.api import codec
 from sliceplane.api.core import Node
 from sliceplane.api.errors import forbidden
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Nodes, Pods, Resource
+from sliceplane.api.scheme import Nodes, Pods
 from sliceplane.registry.admission import limit_ranges
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key
@@ -25,10 +25,8 @@ _PREEMPTS: Final = "PreemptLowerPriority"
 _BAD_NODES: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
-def admit_create(store: Store, resource: Resource, document: Document) -> None:
+def complete(store: Store, document: Document) -> None:
     """Complete a new Pod, in place.  Raises a 403 StatusError: a LimitRange, or a priority that cannot be."""
-    if resource is not Pods:
-        return
     _label_topology(store, document)
     spec = document.get("spec", {})
     limit_ranges.admit_pod(store, document)
@@ -40,10 +38,8 @@ def admit_create(store: Store, resource: Resource, document: Document) -> None:
         spec["tolerations"] = [*spec.get("tolerations", ()), *map(_toleration, missing)]
 
 
-def carry_over(resource: Resource, new: Document, old: Document) -> None:
+def carry_over(new: Document, old: Document) -> None:
     """Before validation of an update: what was given at the start may be left out."""
-    if resource is not Pods:
-        return
     spec, before = new.get("spec", {}), old.get("spec", {})
     for member in ("priority", "preemptionPolicy"):
         if spec.get(member) is None and member in before:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import msgspec
 
-from sliceplane.api.codec import decode, projection_of
+from sliceplane.api.codec import decode
 from sliceplane.api.core import ResourceQuota
 from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.meta import Document
-from sliceplane.api.quota import COUNTED, amount, usage
-from sliceplane.api.scheme import Resource, ResourceQuotas, Services
+from sliceplane.api.quantity import amount
+from sliceplane.api.scheme import Resource, ResourceQuotas
 from sliceplane.registry.documents import document_of
+from sliceplane.registry.kinds import kind_of
+from sliceplane.registry.kinds.counting import usage
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key
-
-_COUNTED = frozenset(COUNTED)
 
 
 class QuotaIndex:
@@ -47,7 +47,10 @@ class QuotaIndex:
         Raises the 403 ``StatusError`` of the first quota, by name, that would be exceeded.
         """
         names = self._names.get(new["metadata"].get("namespace", ""))
-        if not names or resource not in _COUNTED or (old is not None and resource is not Services):
+        if not names:
+            return ()
+        quota = kind_of(resource).quota
+        if not quota.counted or (old is not None and not quota.rises):
             return ()
         cost = _cost(resource, new)
         before = {} if old is None else _cost(resource, old)
@@ -80,7 +83,7 @@ class QuotaIndex:
 
 
 def _cost(resource: Resource, document: Document) -> dict[str, int]:
-    return usage(resource, msgspec.convert(document, projection_of(resource.key)))
+    return usage(resource, msgspec.convert(document, resource.projection))
 
 
 def _complaint(quota: str, costs: dict[str, int], hard: dict[str, str | int], used: dict[str, str | int]) -> str:

@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping
 
 from sliceplane.api.errors import FieldError, StatusError, internal, invalid, invalid_value
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Resource, Services
+from sliceplane.api.scheme import Services
 from sliceplane.kit.ip import Family, family, parse_lenient
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.admission import ip_families, service_update
+from sliceplane.registry.admission import ip_families
 from sliceplane.registry.admission.address_book import AddressBook, family_of
 from sliceplane.registry.admission.ledger import Ledger, Range, static_band
 from sliceplane.registry.config import RegistryConfig
@@ -130,15 +130,8 @@ class ServiceLedgers:
 
     # Deciding
 
-    def carry_over(self, resource: Resource, new: Document, old: Document) -> None:
-        """Before validation of an update: what was given earlier stays, unless the new type has no use for it."""
-        if resource is Services:
-            service_update.carry_over(new["spec"], old["spec"])
-
-    def admit(self, resource: Resource, new: Document, old: Document | None, *, dry_run: bool) -> None:
+    def admit(self, new: Document, old: Document | None, *, dry_run: bool) -> None:
         """Fill in families, addresses and node ports.  Raises StatusError 422, or 500 if a range is full."""
-        if resource is not Services:
-            return
         key = Key(Services.storage_key, new["metadata"]["namespace"], new["metadata"]["name"])
         ip_families.settle(new, old, self._families)
         self._give_addresses(key, new, dry_run)

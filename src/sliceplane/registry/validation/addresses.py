@@ -1,4 +1,5 @@
-"""IP addresses and domain names in API objects, in upstream's two strictnesses (controllers.md 5.2).
+"""IP addresses and domain names in API objects, in upstream's two strictnesses
+(staging/src/k8s.io/apimachinery/pkg/util/validation/ip.go, pkg/apis/core/validation/validation.go).
 
 Every function gives the complaints about one value at one path.  An address of a slice is looked at again with each
 write of that slice, so one answer for each is remembered, and only one: ``plain_version``, to which nearly every
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from sliceplane.api.errors import FieldError, invalid_value, required
+from sliceplane.api.errors import FieldError, invalid_value, required, show
 from sliceplane.kit.ip import parse_lenient, parse_strict
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
 from sliceplane.kit.remembered import remembered
@@ -94,3 +95,29 @@ def check_fqdn(path: str, text: str) -> list[FieldError]:
         if problems:
             return [invalid_value(path, label, ",".join(problems))]
     return []
+
+
+def spelling(text: str) -> str:
+    """What is wrong with the spelling of an address that was accepted; "" if nothing is, or if it is no address."""
+    if plain_version(text):
+        return ""
+    address = parse_lenient(text)
+    if address is None:
+        return ""
+    if ip_problem(text):
+        until = "will be considered invalid in a future Kubernetes release"
+        return f"non-standard IP address {show(text)} {until}: use {show(str(address))}"
+    if str(address) != text:
+        return f"IPv6 address {show(text)} should be in RFC 5952 canonical format ({show(str(address))})"
+    return ""
+
+
+def range_spelling(text: str) -> str:
+    try:
+        network = ipaddress.ip_network(text)
+    except ValueError:
+        return ""
+    canonical = str(network)
+    if canonical == text or "/" not in text:
+        return ""
+    return f"IPv6 CIDR value {show(text)} should be in RFC 5952 canonical format ({show(canonical)})"

@@ -42,7 +42,7 @@ def validate(resource: Resource, head: Document) -> list[FieldError]:
     return errors
 
 
-def validate_update(resource: Resource, new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
+def validate_update(new: Document, old: Document) -> list[FieldError]:
     """The metadata of an update.  Upstream runs the first rules twice, which clients see as doubled causes [quirk]."""
     errors: list[FieldError] = []
     if old.get("deletionTimestamp"):

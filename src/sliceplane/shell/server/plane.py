@@ -105,7 +105,7 @@ class PlaneConfig:
     served: tuple[Resource, ...] = SERVED
     topology_storage: TopologyStorage = "field"
     gates: Gates = field(default_factory=Gates)
-    #: optional ones that are on (``registry.admission.plugins``)
+    #: optional ones that are on (``registry.config``)
     admission_plugins: frozenset[str] = frozenset()
     #: storage that several servers share, in the place of the data folder's own
     etcd: EtcdConfig | None = None

@@ -104,18 +104,21 @@ class TableEncoder(JsonEncoder):
         """An event of this encoder with its column definitions, for the first one of a connection."""
         if not self._columns:
             from sliceplane.documents.table import columns_of
+            from sliceplane.registry.kinds import kind_of
 
-            self._columns = b'"columnDefinitions":' + encode(columns_of(self.resource))
+            self._columns = b'"columnDefinitions":' + encode(columns_of(kind_of(self.resource).columns))
         head, _, rest = event.partition(b"\r\n")
         assert int(head, 16) == len(rest) - 2, f"a chunk of {len(rest) - 2} bytes says {head!r}"
         return chunk(rest[:-2].replace(_NO_COLUMNS, self._columns, 1))
 
     def _row(self, document: Document) -> bytes:
         from sliceplane.documents.table import build_watch_row
+        from sliceplane.registry.kinds import kind_of
 
         return encode(
             build_watch_row(
                 self.resource,
+                kind_of(self.resource).columns,
                 document,
                 self._clock(),
                 include_object=self.include,

@@ -166,9 +166,12 @@ class Lists:
             head, tail = list_frame(resource.api_version, resource.list_kind, metadata, size)
             return await asyncio.to_thread(b"".join, [head, *parts, tail])
         from sliceplane.documents.table import build
+        from sliceplane.registry.kinds import kind_of
 
         version = representation.form_version
-        empty = encode(build(resource, (), context.now, include_object=include, list_meta=metadata, version=version))
+        columns = kind_of(resource).columns
+        made = build(resource, columns, (), context.now, include_object=include, list_meta=metadata, version=version)
+        empty = encode(made)
         head, plain = empty[: -len(b"]}")], representation.media == "json" and not representation.pretty
         if plain:
             head, parts = escape(head), [escape(part) for part in parts]

@@ -113,10 +113,13 @@ def render_object(
         return render_bytes(body, representation)
     if form == "Table":
         from sliceplane.documents.table import build
+        from sliceplane.registry.kinds import kind_of
 
         documents = [decode_document(body)]
         version = representation.form_version
-        made = build(resource, documents, now, include_object=include_object, version=version)
+        made = build(
+            resource, kind_of(resource).columns, documents, now, include_object=include_object, version=version
+        )
         return render_document(made, representation)
     if form == "PartialObjectMetadataList":
         why = "you requested PartialObjectMetadataList, but the requested object is not a list"
@@ -144,9 +147,18 @@ def render_list(
     metadata, version = list_metadata_of(outcome), representation.form_version
     if form == "Table":
         from sliceplane.documents.table import build
+        from sliceplane.registry.kinds import kind_of
 
         documents = [decode_document(record.body) for record in outcome.records]
-        made = build(resource, documents, now, include_object=include_object, list_meta=metadata, version=version)
+        made = build(
+            resource,
+            kind_of(resource).columns,
+            documents,
+            now,
+            include_object=include_object,
+            list_meta=metadata,
+            version=version,
+        )
         return render_document(made, representation)
     group_version = f"meta.k8s.io/{version}"
     head = encode({"kind": "PartialObjectMetadataList", "apiVersion": group_version, "metadata": metadata})
@@ -166,9 +178,18 @@ def render_items(
     documents = map(decode_document, bodies)
     if representation.form == "Table":
         from sliceplane.documents.table import build
+        from sliceplane.registry.kinds import kind_of
 
         version = representation.form_version
-        made = build(resource, documents, now, include_object=include_object, list_meta={}, version=version)
+        made = build(
+            resource,
+            kind_of(resource).columns,
+            documents,
+            now,
+            include_object=include_object,
+            list_meta={},
+            version=version,
+        )
         return encode(made["rows"])[1:-1]
     from sliceplane.documents.protobuf import encode_item, frame_item
 

@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, while_few
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import RBAC_GROUP
+from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, RoleBindings, Roles
+from sliceplane.documents.table.ages import age
+from sliceplane.documents.table.columns import AGE, NAME, PLAIN, Cell, Column, Printer, name_of, objects, text
 from sliceplane.kit.names import check_dns_subdomain, check_label_value, check_path_segment, check_qualified_name
+from sliceplane.registry.kinds.kind import (
+    ADMITTED,
+    AT_ONCE,
+    COUNTED,
+    NO_STATUS,
+    UNCOUNTED,
+    Admission,
+    Kind,
+    as_new,
+    created_as_sent,
+    no_defaults,
+    no_warnings,
+    not_narrowed,
+    nothing_allocated,
+    nothing_claimed,
+    updated_as_sent,
+)
 from sliceplane.registry.validation.metadata import validate_labels
 
+if TYPE_CHECKING:
+    from sliceplane.registry.core import Core
 
-def validate_role(document: Document) -> list[FieldError]:
+
+def _default_binding(document: Document) -> None:
+    role = document.setdefault("roleRef", {})
+    role["apiGroup"] = role.get("apiGroup") or RBAC_GROUP
+    role.setdefault("kind", "")
+    role.setdefault("name", "")
+    for subject in document.get("subjects", ()):
+        if subject.get("kind") in ("User", "Group"):
+            subject["apiGroup"] = subject.get("apiGroup") or RBAC_GROUP
+
+
+def _validate_role(document: Document) -> list[FieldError]:
     return _rules(document, namespaced=True)
 
 
-def validate_role_update(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
-    return validate_role(new)
-
-
-def validate_cluster_role(document: Document) -> list[FieldError]:
+def _validate_cluster_role(document: Document) -> list[FieldError]:
     errors = _rules(document, namespaced=False)
     aggregation = document.get("aggregationRule")
     if aggregation is not None and not aggregation.get("clusterRoleSelectors"):
@@ -28,24 +58,20 @@ def validate_cluster_role(document: Document) -> list[FieldError]:
     return errors
 
 
-def validate_cluster_role_update(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
-    return validate_cluster_role(new)
-
-
-def validate_role_binding(document: Document) -> list[FieldError]:
+def _validate_role_binding(document: Document) -> list[FieldError]:
     return _binding(document, namespaced=True)
 
 
-def validate_role_binding_update(new: Document, old: Document) -> list[FieldError]:
-    return [*validate_role_binding(new), *_same_role(new, old)]
+def _validate_role_binding_update(new: Document, old: Document) -> list[FieldError]:
+    return [*_validate_role_binding(new), *_same_role(new, old)]
 
 
-def validate_cluster_role_binding(document: Document) -> list[FieldError]:
+def _validate_cluster_role_binding(document: Document) -> list[FieldError]:
     return _binding(document, namespaced=False)
 
 
-def validate_cluster_role_binding_update(new: Document, old: Document) -> list[FieldError]:
-    return [*validate_cluster_role_binding(new), *_same_role(new, old)]
+def _validate_cluster_role_binding_update(new: Document, old: Document) -> list[FieldError]:
+    return [*_validate_cluster_role_binding(new), *_same_role(new, old)]
 
 
 def _same_role(new: Document, old: Document) -> list[FieldError]:
@@ -141,3 +167,94 @@ def _subject(path: str, subject: Document, *, namespaced: bool) -> list[FieldErr
     else:
         errors.append(not_supported(f"{path}.kind", kind, ("Group", "ServiceAccount", "User")))
     return errors
+
+
+def _fill(core: Core, new: Document, _old: Document | None) -> None:
+    """A role that gathers others has their rules, whatever it came with."""
+    core.fill(new)
+
+
+def _cells(binding: Document, now: float) -> tuple[Cell, ...]:
+    subjects = objects(binding, "subjects")
+    accounts = (each for each in subjects if text(each, "kind") == "ServiceAccount")
+    return (
+        name_of(binding),
+        f"{text(binding, 'roleRef', 'kind')}/{text(binding, 'roleRef', 'name')}",
+        age(binding, now),
+        _names(subjects, "User"),
+        _names(subjects, "Group"),
+        ", ".join(f"{text(each, 'namespace')}/{text(each, 'name')}" for each in accounts),
+    )
+
+
+def _names(subjects: list[Document], kind: str) -> str:
+    return ", ".join(text(each, "name") for each in subjects if text(each, "kind") == kind)
+
+
+_COLUMNS: Final = Printer(
+    (
+        NAME,
+        Column(name="Role", description="Kind and name of the role that is granted."),
+        AGE,
+        Column(name="Users", priority=1, description="Users that the role is granted to."),
+        Column(name="Groups", priority=1, description="Groups that the role is granted to."),
+        Column(name="ServiceAccounts", priority=1, description="Service accounts that the role is granted to."),
+    ),
+    _cells,
+)
+ROLE: Final = Kind(
+    resource=Roles,
+    defaults=no_defaults,
+    prepare_create=created_as_sent,
+    prepare_update=updated_as_sent,
+    validate=_validate_role,
+    validate_update=as_new(_validate_role),
+    warnings=no_warnings,
+    status=NO_STATUS,
+    admission=ADMITTED,
+    deletion=AT_ONCE,
+    quota=COUNTED,
+    columns=PLAIN,
+)
+CLUSTER_ROLE: Final = Kind(
+    resource=ClusterRoles,
+    defaults=no_defaults,
+    prepare_create=created_as_sent,
+    prepare_update=updated_as_sent,
+    validate=_validate_cluster_role,
+    validate_update=as_new(_validate_cluster_role),
+    warnings=no_warnings,
+    status=NO_STATUS,
+    admission=Admission(narrow=not_narrowed, admit=_fill, allocate=nothing_allocated, claim=nothing_claimed),
+    deletion=AT_ONCE,
+    quota=UNCOUNTED,
+    columns=PLAIN,
+)
+ROLE_BINDING: Final = Kind(
+    resource=RoleBindings,
+    defaults=_default_binding,
+    prepare_create=created_as_sent,
+    prepare_update=updated_as_sent,
+    validate=_validate_role_binding,
+    validate_update=_validate_role_binding_update,
+    warnings=no_warnings,
+    status=NO_STATUS,
+    admission=ADMITTED,
+    deletion=AT_ONCE,
+    quota=COUNTED,
+    columns=_COLUMNS,
+)
+CLUSTER_ROLE_BINDING: Final = Kind(
+    resource=ClusterRoleBindings,
+    defaults=_default_binding,
+    prepare_create=created_as_sent,
+    prepare_update=updated_as_sent,
+    validate=_validate_cluster_role_binding,
+    validate_update=_validate_cluster_role_binding_update,
+    warnings=no_warnings,
+    status=NO_STATUS,
+    admission=ADMITTED,
+    deletion=AT_ONCE,
+    quota=UNCOUNTED,
+    columns=_COLUMNS,
+)

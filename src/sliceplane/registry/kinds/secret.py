@@ -9,7 +9,20 @@ from typing import Final
 
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, too_long, while_few
 from sliceplane.api.meta import Document
-from sliceplane.registry.validation.config_maps import validate_key
+from sliceplane.api.scheme import Secrets
+from sliceplane.documents.table.ages import age
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, mapping, name_of, text
+from sliceplane.registry.kinds.config_map import validate_key
+from sliceplane.registry.kinds.kind import (
+    ADMITTED,
+    AT_ONCE,
+    NO_STATUS,
+    Kind,
+    counted_as,
+    created_as_sent,
+    no_warnings,
+    updated_as_sent,
+)
 from sliceplane.registry.validation.metadata import IMMUTABLE
 
 DATA_MAX_BYTES: Final = 1024 * 1024
@@ -28,7 +41,7 @@ _JSON_KEYS: Final = {
 _MAY_BE_EMPTY: Final = frozenset({"kubernetes.io/tls"})
 
 
-def validate(document: Document) -> list[FieldError]:
+def _validate(document: Document) -> list[FieldError]:
     data: dict[str, str] = document.get("data", {})
     errors: list[FieldError] = []
     size = 0
@@ -50,7 +63,7 @@ def validate(document: Document) -> list[FieldError]:
     return errors
 
 
-def validate_update(new: Document, old: Document) -> list[FieldError]:
+def _validate_update(new: Document, old: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     if new.get("type") != old.get("type"):
         errors.append(invalid_value("type", new.get("type"), IMMUTABLE))
@@ -60,7 +73,7 @@ def validate_update(new: Document, old: Document) -> list[FieldError]:
             errors.append(forbidden_field("immutable", detail))
         if new.get("data", {}) != old.get("data", {}):
             errors.append(forbidden_field("data", detail))
-    return errors + validate(new)
+    return errors + _validate(new)
 
 
 def _json(key: str, data: dict[str, str]) -> list[FieldError]:
@@ -76,3 +89,42 @@ def _json(key: str, data: dict[str, str]) -> list[FieldError]:
 
 def _reason(error: Exception) -> str:
     return error.msg if isinstance(error, json.JSONDecodeError) else "not JSON in UTF-8"
+
+
+def _default(document: Document) -> None:
+    """``stringData`` is another way to write ``data``, and is never read back."""
+    plain = document.pop("stringData", None)
+    if plain:
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
+        document["data"] = dict(sorted({**document.get("data", {}), **encoded}.items()))
+    if not document.get("data"):
+        document.pop("data", None)
+    document["type"] = document.get("type") or "Opaque"
+
+
+def _cells(secret: Document, now: float) -> tuple[Cell, ...]:
+    return name_of(secret), text(secret, "type"), len(mapping(secret, "data")), age(secret, now)
+
+
+SECRET: Final = Kind(
+    resource=Secrets,
+    defaults=_default,
+    prepare_create=created_as_sent,
+    prepare_update=updated_as_sent,
+    validate=_validate,
+    validate_update=_validate_update,
+    warnings=no_warnings,
+    status=NO_STATUS,
+    admission=ADMITTED,
+    deletion=AT_ONCE,
+    quota=counted_as(Secrets.plural),
+    columns=Printer(
+        (
+            NAME,
+            Column(name="Type", description="What the data is for."),
+            Column(name="Data", description="How many entries there are."),
+            AGE,
+        ),
+        _cells,
+    ),
+)

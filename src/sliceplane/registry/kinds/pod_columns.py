@@ -164,4 +164,4 @@ def _conditions(pod: Document) -> list[Document]:
     return [{"type": "Completed", "status": "True", "reason": phase, "message": message}]
 
 
-PRINTERS: Final = {"pods": Printer(_COLUMNS, _cells, _conditions)}
+PRINTER: Final = Printer(_COLUMNS, _cells, _conditions)

@@ -1,10 +1,11 @@
-"""FlowSchema and PriorityLevelConfiguration."""
+"""FlowSchema and PriorityLevelConfiguration: clients read them, ``registry.flow_objects`` writes them."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from sliceplane.api.meta import Document
+from sliceplane.api.scheme import FlowSchemas, PriorityLevelConfigurations
 from sliceplane.documents.table.ages import age
 from sliceplane.documents.table.columns import (
     AGE,
@@ -19,9 +20,10 @@ from sliceplane.documents.table.columns import (
     number,
     text,
 )
+from sliceplane.registry.kinds.kind import bare_kind
 
 
-def _schema(schema: Document, now: float) -> tuple[Cell, ...]:
+def _schema_cells(schema: Document, now: float) -> tuple[Cell, ...]:
     return (
         name_of(schema),
         text(schema, "spec", "priorityLevelConfiguration", "name"),
@@ -37,7 +39,7 @@ def _precedence(schema: Document) -> tuple[int, str]:
     return number(schema, "spec", "matchingPrecedence"), name_of(schema)
 
 
-def _level(level: Document, now: float) -> tuple[Cell, ...]:
+def _level_cells(level: Document, now: float) -> tuple[Cell, ...]:
     limited = member(level, "spec", "limited")
     queuing = member(limited, "limitResponse", "queuing")
     queues = ("queues", "handSize", "queueLengthLimit")
@@ -50,8 +52,9 @@ def _level(level: Document, now: float) -> tuple[Cell, ...]:
     )
 
 
-PRINTERS: Final = {
-    "flowschemas.flowcontrol.apiserver.k8s.io": Printer(
+FLOW_SCHEMA: Final = bare_kind(
+    FlowSchemas,
+    Printer(
         (
             NAME,
             Column(name="PriorityLevel", description="The priority level of its requests."),
@@ -60,10 +63,13 @@ PRINTERS: Final = {
             AGE,
             Column(name="MissingPL", description="Whether its priority level is missing."),
         ),
-        _schema,
+        _schema_cells,
         order=_precedence,
     ),
-    "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": Printer(
+)
+PRIORITY_LEVEL_CONFIGURATION: Final = bare_kind(
+    PriorityLevelConfigurations,
+    Printer(
         (
             NAME,
             Column(name="Type", description="Whether its requests are limited."),
@@ -73,6 +79,6 @@ PRINTERS: Final = {
             Column(name="QueueLengthLimit", description="How many requests may wait in one."),
             AGE,
         ),
-        _level,
+        _level_cells,
     ),
-}
+)

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, too_long, while_few
 from sliceplane.api.meta import Document
+from sliceplane.api.scheme import ConfigMaps
+from sliceplane.documents.table.ages import age
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, mapping, name_of
+from sliceplane.registry.kinds.kind import (
+    ADMITTED,
+    AT_ONCE,
+    NO_STATUS,
+    Kind,
+    counted_as,
+    created_as_sent,
+    no_defaults,
+    no_warnings,
+    updated_as_sent,
+)
 
 DATA_MAX_BYTES = 1024 * 1024
 KEY_MAX_BYTES = 253
@@ -16,7 +31,7 @@ _KEY_SHAPE = (
 )
 
 
-def validate(document: Document) -> list[FieldError]:
+def _validate(document: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     text: dict[str, str] = document.get("data", {})
     binary: dict[str, str] = document.get("binaryData", {})
@@ -34,7 +49,7 @@ def validate(document: Document) -> list[FieldError]:
     return errors
 
 
-def validate_update(new: Document, old: Document) -> list[FieldError]:
+def _validate_update(new: Document, old: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     if old.get("immutable"):
         detail = "field is immutable when `immutable` is set"
@@ -45,7 +60,7 @@ def validate_update(new: Document, old: Document) -> list[FieldError]:
             for member in ("data", "binaryData")
             if new.get(member, {}) != old.get(member, {})
         ]
-    return errors + validate(new)
+    return errors + _validate(new)
 
 
 def validate_key(path: str, key: str) -> list[FieldError]:
@@ -59,3 +74,27 @@ def validate_key(path: str, key: str) -> list[FieldError]:
     elif key.startswith(".."):
         errors.append(invalid_value(path, key, "must not start with '..'"))
     return errors
+
+
+def _cells(config_map: Document, now: float) -> tuple[Cell, ...]:
+    return (
+        name_of(config_map),
+        len(mapping(config_map, "data")) + len(mapping(config_map, "binaryData")),
+        age(config_map, now),
+    )
+
+
+CONFIG_MAP: Final = Kind(
+    resource=ConfigMaps,
+    defaults=no_defaults,
+    prepare_create=created_as_sent,
+    prepare_update=updated_as_sent,
+    validate=_validate,
+    validate_update=_validate_update,
+    warnings=no_warnings,
+    status=NO_STATUS,
+    admission=ADMITTED,
+    deletion=AT_ONCE,
+    quota=counted_as(ConfigMaps.plural),
+    columns=Printer((NAME, Column(name="Data", description="How many entries there are."), AGE), _cells),
+)

@@ -6,9 +6,23 @@ from typing import Final
 
 from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, required, while_few
 from sliceplane.api.meta import Document
-from sliceplane.api.quota import amount
+from sliceplane.api.quantity import amount
+from sliceplane.api.scheme import LimitRanges
+from sliceplane.documents.table.columns import PLAIN
 from sliceplane.kit.names import check_qualified_name
+from sliceplane.registry.kinds.kind import (
+    ADMITTED,
+    AT_ONCE,
+    COUNTED,
+    NO_STATUS,
+    Kind,
+    as_new,
+    created_as_sent,
+    no_warnings,
+    updated_as_sent,
+)
 
+_LIMIT_MEMBERS = ("default", "defaultRequest", "max", "maxLimitRequestRatio", "min")
 TYPES: Final = ("Container", "PersistentVolumeClaim", "Pod")
 _COMPUTE: Final = frozenset(("cpu", "memory", "ephemeral-storage", "storage"))
 _HUGE_PAGES: Final = "hugepages-"
@@ -26,7 +40,22 @@ _ORDER: Final = (
 _MEMBERS: Final = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
 
 
-def validate(document: Document) -> list[FieldError]:
+def _default(document: Document) -> None:
+    """Containers: what is not said about a default follows from the maximum, the default limit and the minimum."""
+    for item in document.setdefault("spec", {}).setdefault("limits", []):
+        for member in _LIMIT_MEMBERS:
+            if item.get(member):
+                item[member] = {name: str(item[member][name]) for name in sorted(item[member])}
+        if item.get("type") != "Container":
+            continue
+        limit = {**item.get("max", {}), **item.get("default", {})}
+        request = {**item.get("min", {}), **limit, **item.get("defaultRequest", {})}
+        for member, amounts in (("default", limit), ("defaultRequest", request)):
+            if amounts:
+                item[member] = dict(sorted(amounts.items()))
+
+
+def _validate(document: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     seen: set[str] = set()
     for index, item in while_few(errors, enumerate(document.get("spec", {}).get("limits", ()))):
@@ -37,10 +66,6 @@ def validate(document: Document) -> list[FieldError]:
         seen.add(kind)
         errors += _item(path, kind, item)
     return errors
-
-
-def validate_update(new: Document, old: Document) -> list[FieldError]:  # noqa: ARG001
-    return validate(new)
 
 
 def _type(path: str, kind: str) -> list[FieldError]:
@@ -94,3 +119,19 @@ def _resource(path: str, name: str) -> list[FieldError]:
     if not errors and "/" not in name and name not in _COMPUTE and not name.startswith(_HUGE_PAGES):
         errors.append(invalid_value(path, name, "must be a standard resource type or fully qualified"))
     return errors
+
+
+LIMIT_RANGE: Final = Kind(
+    resource=LimitRanges,
+    defaults=_default,
+    prepare_create=created_as_sent,
+    prepare_update=updated_as_sent,
+    validate=_validate,
+    validate_update=as_new(_validate),
+    warnings=no_warnings,
+    status=NO_STATUS,
+    admission=ADMITTED,
+    deletion=AT_ONCE,
+    quota=COUNTED,
+    columns=PLAIN,
+)

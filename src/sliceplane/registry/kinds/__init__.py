@@ -1,0 +1,74 @@
+"""Kinds: one module each, with all that the server knows of one API kind and of no other.
+
+A module exports frozen ``Kind`` records (``kind.Kind`` says what is in one and when each member is asked): defaults,
+what the server sets or undoes before a write, validation, warnings, status, admission, deletion, quota, the columns of
+``kubectl get``.  What readers need without a server (the path, the verbs, the projection) is the kind's row in
+``api.scheme``; the record names that row.  To add a kind: its row in the scheme, its module here, and a line in the
+table below.
+
+Rules that several kinds share are in ``pod_template`` and ``workload`` beside them, and in ``registry.validation``
+(metadata, addresses, ports).  A kind whose module would be longer than a screenful of screens keeps a part of it in a
+file of its own, which the top of the module names.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api.scheme import Resource
+from sliceplane.registry.kinds import (
+    config_map,
+    deployment,
+    endpoint_slice,
+    endpoints,
+    event,
+    flow_control,
+    lease,
+    limit_range,
+    namespace,
+    node,
+    pod,
+    rbac,
+    replica_set,
+    resource_quota,
+    review,
+    secret,
+    service,
+    service_account,
+    service_cidr,
+)
+from sliceplane.registry.kinds.kind import Kind
+
+KINDS: Final[tuple[Kind, ...]] = (
+    config_map.CONFIG_MAP,
+    endpoints.ENDPOINTS,
+    event.EVENT,
+    limit_range.LIMIT_RANGE,
+    namespace.NAMESPACE,
+    node.NODE,
+    pod.POD,
+    resource_quota.RESOURCE_QUOTA,
+    secret.SECRET,
+    service_account.SERVICE_ACCOUNT,
+    service.SERVICE,
+    deployment.DEPLOYMENT,
+    replica_set.REPLICA_SET,
+    lease.LEASE,
+    endpoint_slice.ENDPOINT_SLICE,
+    rbac.CLUSTER_ROLE_BINDING,
+    rbac.CLUSTER_ROLE,
+    rbac.ROLE_BINDING,
+    rbac.ROLE,
+    event.EVENT_V1,
+    flow_control.FLOW_SCHEMA,
+    flow_control.PRIORITY_LEVEL_CONFIGURATION,
+    service_cidr.IP_ADDRESS,
+    service_cidr.SERVICE_CIDR,
+    *review.REVIEW_KINDS,
+)
+_BY_KEY: Final = {kind.resource.key: kind for kind in KINDS}
+
+
+def kind_of(resource: Resource) -> Kind:
+    """The kind of a resource of the scheme, in whatever version."""
+    return _BY_KEY[resource.key]

@@ -1,0 +1,57 @@
+"""Lease (coordination.k8s.io): who holds it, and for how long."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api.errors import FieldError, invalid_value
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Leases
+from sliceplane.documents.table.ages import age
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, name_of, text
+from sliceplane.registry.kinds.kind import (
+    ADMITTED,
+    AT_ONCE,
+    COUNTED,
+    NO_STATUS,
+    Kind,
+    as_new,
+    created_as_sent,
+    no_warnings,
+    updated_as_sent,
+)
+
+
+def _default(document: Document) -> None:
+    document.setdefault("spec", {})
+
+
+def _validate(document: Document) -> list[FieldError]:
+    spec: Document = document.get("spec", {})
+    errors: list[FieldError] = []
+    duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
+    if duration is not None and duration <= 0:
+        errors.append(invalid_value("spec.leaseDurationSeconds", duration, "must be greater than 0"))
+    if transitions is not None and transitions < 0:
+        errors.append(invalid_value("spec.leaseTransitions", transitions, "must be greater than or equal to 0"))
+    return errors
+
+
+def _cells(lease: Document, now: float) -> tuple[Cell, ...]:
+    return name_of(lease), text(lease, "spec", "holderIdentity"), age(lease, now)
+
+
+LEASE: Final = Kind(
+    resource=Leases,
+    defaults=_default,
+    prepare_create=created_as_sent,
+    prepare_update=updated_as_sent,
+    validate=_validate,
+    validate_update=as_new(_validate),
+    warnings=no_warnings,
+    status=NO_STATUS,
+    admission=ADMITTED,
+    deletion=AT_ONCE,
+    quota=COUNTED,
+    columns=Printer((NAME, Column(name="Holder", description="Who holds the lease."), AGE), _cells),
+)

@@ -1,0 +1,118 @@
+"""Namespace: content goes only into one that exists and stays (``registry.namespaces``); its end takes two steps.
+
+A DELETE marks it, the namespace controller empties it, and the PUT to ``finalize`` that leaves spec.finalizers empty
+removes it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from sliceplane.api.errors import FieldError, forbidden, invalid_value, while_few
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Namespaces
+from sliceplane.documents.table.ages import age
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, name_of, text
+from sliceplane.registry.kinds.kind import (
+    ADMITTED,
+    SPEC,
+    UNCOUNTED,
+    Deletion,
+    Kind,
+    Status,
+    as_new,
+    keep,
+    no_grace,
+    no_warnings,
+)
+from sliceplane.registry.metadata import mark_deleted
+from sliceplane.registry.validation.metadata import validate_finalizer
+
+if TYPE_CHECKING:
+    from sliceplane.registry.core import Core
+    from sliceplane.registry.types import Target
+
+NAME_LABEL: Final = "kubernetes.io/metadata.name"
+#: made at start; the first three can never be deleted
+BOOTSTRAP_NAMESPACES: Final = ("default", "kube-system", "kube-public", "kube-node-lease")
+IMMORTAL_NAMESPACES: Final = BOOTSTRAP_NAMESPACES[:3]
+
+
+def _default(document: Document) -> None:
+    """Every Namespace carries its name as a label, whatever the client says (pkg/apis/core/v1/defaults.go)."""
+    head = document["metadata"]
+    if head.get("name"):
+        head["labels"] = {**head.get("labels", {}), NAME_LABEL: head["name"]}
+
+
+def _prepare_create(_core: Core, _target: Target, new: Document) -> None:
+    _default(new)  # the name may have been generated
+    finalizers = new.setdefault("spec", {}).setdefault("finalizers", [])
+    if "kubernetes" not in finalizers:
+        finalizers.append("kubernetes")
+
+
+def _prepare_update(_core: Core, target: Target, new: Document, old: Document) -> None:
+    if target.subresource != "finalize":
+        keep(new, old, "spec")
+
+
+def _first_status(_document: Document) -> Document:
+    return {"phase": "Active"}
+
+
+def _validate(document: Document) -> list[FieldError]:
+    errors: list[FieldError] = []
+    for name in while_few(errors, document.get("spec", {}).get("finalizers", ())):
+        errors += validate_finalizer("spec.finalizers", name)
+    return errors
+
+
+def _validate_status(new: Document, _old: Document) -> list[FieldError]:
+    phase = new.get("status", {}).get("phase", "")
+    if "deletionTimestamp" in new["metadata"]:
+        if phase != "Terminating":
+            detail = "may only be 'Terminating' if `deletionTimestamp` is not empty"
+            return [invalid_value("status.Phase", phase, detail)]
+    elif phase != "Active":
+        return [invalid_value("status.Phase", phase, "may only be 'Active' if `deletionTimestamp` is empty")]
+    return []
+
+
+def _admit_delete(name: str) -> None:
+    if name in IMMORTAL_NAMESPACES:
+        raise forbidden(Namespaces.plural, Namespaces.group, name, "this namespace may not be deleted")
+
+
+def _linger(document: Document, now: float) -> bool:
+    """The first DELETE starts its end; from then on its own finalizers hold it."""
+    head = document["metadata"]
+    if "deletionTimestamp" in head:
+        return _is_held(document)
+    mark_deleted(head, now, None)
+    document["status"] = {**document.get("status", {}), "phase": "Terminating"}
+    return True
+
+
+def _is_held(document: Document) -> bool:
+    return bool(document.get("spec", {}).get("finalizers"))
+
+
+def _cells(namespace: Document, now: float) -> tuple[Cell, ...]:
+    return name_of(namespace), text(namespace, "status", "phase"), age(namespace, now)
+
+
+NAMESPACE: Final = Kind(
+    resource=Namespaces,
+    defaults=_default,
+    prepare_create=_prepare_create,
+    prepare_update=_prepare_update,
+    validate=_validate,
+    validate_update=as_new(_validate),
+    warnings=no_warnings,
+    status=Status(first=_first_status, validate=_validate_status, not_written=SPEC, kept=()),
+    admission=ADMITTED,
+    deletion=Deletion(admit=_admit_delete, linger=_linger, grace=no_grace, is_held=_is_held),
+    quota=UNCOUNTED,
+    columns=Printer((NAME, Column(name="Status", description="Phase of the namespace."), AGE), _cells),
+)

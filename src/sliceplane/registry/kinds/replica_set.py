@@ -1,0 +1,87 @@
+"""ReplicaSet: so many Pods of one template."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api.errors import FieldError
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import ReplicaSets
+from sliceplane.documents.table.ages import age
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, name_of, number
+from sliceplane.registry.kinds.kind import (
+    ADMITTED,
+    AT_ONCE,
+    COUNTED,
+    SPEC,
+    Kind,
+    Status,
+    created_as_sent,
+    no_update_rules,
+    no_warnings,
+    updated_as_sent,
+)
+from sliceplane.registry.kinds.workload import (
+    TEMPLATE_COLUMNS,
+    check_counts,
+    check_same_selector,
+    check_selector_and_template,
+    default_template,
+    template_cells,
+)
+
+
+def _default(document: Document) -> None:
+    spec = document.setdefault("spec", {})
+    spec.setdefault("replicas", 1)
+    default_template(spec)
+
+
+def _first_status(_document: Document) -> Document:
+    return {"replicas": 0}
+
+
+def _validate(document: Document) -> list[FieldError]:
+    spec: Document = document["spec"]
+    return check_counts(spec, ("replicas", "minReadySeconds")) + check_selector_and_template(spec)
+
+
+def _validate_update(new: Document, old: Document) -> list[FieldError]:
+    return _validate(new) + check_same_selector(new, old)
+
+
+def _cells(replica_set: Document, now: float) -> tuple[Cell, ...]:
+    return (
+        name_of(replica_set),
+        number(replica_set, "spec", "replicas"),
+        number(replica_set, "status", "replicas"),
+        number(replica_set, "status", "readyReplicas"),
+        age(replica_set, now),
+        *template_cells(replica_set),
+    )
+
+
+REPLICA_SET: Final = Kind(
+    resource=ReplicaSets,
+    defaults=_default,
+    prepare_create=created_as_sent,
+    prepare_update=updated_as_sent,
+    validate=_validate,
+    validate_update=_validate_update,
+    warnings=no_warnings,
+    status=Status(first=_first_status, validate=no_update_rules, not_written=SPEC, kept=()),
+    admission=ADMITTED,
+    deletion=AT_ONCE,
+    quota=COUNTED,
+    columns=Printer(
+        (
+            NAME,
+            Column(name="Desired", type="integer", description="Pods that are wanted."),
+            Column(name="Current", type="integer", description="Pods that there are."),
+            Column(name="Ready", type="integer", description="Pods that are ready."),
+            AGE,
+            *TEMPLATE_COLUMNS,
+        ),
+        _cells,
+    ),
+)

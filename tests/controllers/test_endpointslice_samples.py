@@ -11,10 +11,9 @@ from sliceplane.api.errors import StatusError, conflict, internal
 from sliceplane.api.scheme import Pods, Services
 from sliceplane.controllers.base import Done, Measured
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
-from sliceplane.kit.samples import Distribution, Histogram
-from sliceplane.shell.server.monitoring.metrics import Metrics
-from sliceplane.workqueue.queue import WorkQueue
-from sliceplane.workqueue.samples import queue_families
+from sliceplane.kit.metrics import Distribution, Histogram
+from sliceplane.shell.process.prometheus import expose
+from sliceplane.workqueue.queue import WorkQueue, queue_families
 
 
 class Plane:
@@ -172,9 +171,7 @@ def test_a_histogram_counts_up_to_and_with_its_bounds() -> None:
 def test_the_text_has_upstreams_names() -> None:
     plane = Plane(make_pod("p-0"))
     plane.settle()
-    metrics = Metrics()
-    metrics.source(lambda: plane.controller.samples(plane.now))
-    lines = metrics.render()[0].decode().splitlines()
+    lines = expose(plane.controller.samples(plane.now))[0].decode().splitlines()
     assert "# TYPE endpoint_slice_controller_changes counter" in lines
     assert 'endpoint_slice_controller_changes{operation="create"} 1.0' in lines
     assert "# TYPE workqueue_adds_total counter" in lines

@@ -228,7 +228,7 @@ def test_lines_of_the_past_are_forgotten() -> None:
 def test_figures_have_upstreams_names() -> None:
     flows = control()
     fill(flows, account(flows), 2000)
-    families = {family.name.removeprefix("apiserver_flowcontrol_"): family for family in flows.families()}
+    families = {family.name.removeprefix("apiserver_flowcontrol_"): family for family in flows.metrics.families()}
     assert sorted(families) == [
         "current_executing_requests",
         "current_inqueue_requests",

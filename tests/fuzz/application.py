@@ -19,7 +19,7 @@ from sliceplane.registry.authentication.types import NoTokens
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import User
 from sliceplane.shell.server.heavy.service import Heavy
-from sliceplane.shell.server.monitoring.metrics import Metrics
+from sliceplane.shell.server.monitoring.metrics import ServerMetrics
 from sliceplane.shell.server.nonresource.discovery import Discovery
 from sliceplane.shell.server.nonresource.health import HealthChecks
 from sliceplane.shell.server.requests import app as app_module
@@ -135,7 +135,7 @@ class Application:
             watches=WatchHandler(handlers, self.registry, self.hub, self._ticker, self._revocation),
             discovery=Discovery("127.0.0.1:6443", (*SERVED, *OPTIONAL_RESOURCES)),
             health=HealthChecks(),
-            metrics=Metrics(),
+            metrics=ServerMetrics(),
             find_user=lambda token: self.registry.authenticate(token, NOW),
             impersonate=self.registry.impersonate,
             decide=self.registry.decide,

@@ -56,7 +56,7 @@ async def test_writes_worked_out_elsewhere_end_the_same(block: int) -> None:
             assert plain.store.revision == elsewhere.store.revision
             elsewhere.check()
             assert not elsewhere.faults
-        worked_out += heavy.requests
+        worked_out += heavy.requests.value
     assert worked_out > CASES * 5, "hardly anything was worked out elsewhere: nothing was tested"
 
 

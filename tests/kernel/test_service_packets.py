@@ -344,7 +344,7 @@ async def test_udp_flows_leave_an_endpoint_that_is_gone(site: Site, family: Fami
                 await asyncio.sleep(0.05)
 
         def forgotten() -> float:
-            told = [f for f in cluster.proxy.samples.families() if f.name.endswith("deleted_entries_total")]
+            told = [f for f in cluster.proxy.metrics.families() if f.name.endswith("deleted_entries_total")]
             return sum(sample.value for each in told for sample in each.samples)  # type: ignore[misc]  # a counter's
 
         async with asyncio.timeout(5):

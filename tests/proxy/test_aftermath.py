@@ -18,7 +18,7 @@ from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
-from sliceplane.kit.samples import Distribution
+from sliceplane.kit.metrics import Distribution
 from sliceplane.kit.times import format_micro_time
 from sliceplane.proxy.aftermath import HealthCheck
 from sliceplane.proxy.conntrack import Expected, Flow, parse_flow, stale_flows
@@ -27,8 +27,8 @@ from sliceplane.shell.node import consequences as proxy_consequences
 from sliceplane.shell.node import node_proxy
 from sliceplane.shell.node.kernel.conntrack import Conntrack, ConntrackError
 from sliceplane.shell.node.kernel.nft_backend import Nftables
+from sliceplane.shell.node.metrics import PROGRAMMING_BUCKETS, ProxyMetrics
 from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.samples import PROGRAMMING_BUCKETS, ProxySamples
 from sliceplane.shell.node.service_health import ServiceHealth
 
 KEY = ServiceKey("ns", "svc")
@@ -342,7 +342,7 @@ async def test_flows_are_looked_at_after_changes_of_udp_and_again_after_a_failur
 
 
 def test_families_have_upstreams_names_and_buckets() -> None:
-    samples = ProxySamples()
+    samples = ProxyMetrics()
     samples.on_write("IPv4", 0.003, full=True, failed=True)
     samples.on_write("IPv4", 0.5, full=False, failed=False)
     samples.on_written("IPv4", 1000.0, (0.7, 61.0), (1, 2))

@@ -17,7 +17,7 @@ from sliceplane.shell.node.node_proxy import NodeProxy
 
 
 def put_back(proxy: NodeProxy) -> dict[tuple[str, ...], float]:
-    (family,) = [each for each in proxy.samples.families() if each.name == "sliceplane_proxy_rules_put_back_total"]
+    (family,) = [each for each in proxy.metrics.families() if each.name == "sliceplane_proxy_rules_put_back_total"]
     return {sample.labels: sample.value for sample in family.samples}
 
 

@@ -70,7 +70,7 @@ async def test_silent_connections_are_closed(served: tuple[Door, int], monkeypat
     monkeypatch.setattr(door, "HEAD_SECONDS_MAX", 0.2)
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
     assert all(await asyncio.gather(*(closed_within(each, 5) for each in held)))
-    assert guard.cut == {"head": 5}
+    assert list(guard.cut.read()) == [(("head",), 5)]
 
 
 async def test_a_head_drop_by_drop_does_not_move_its_end(
@@ -97,7 +97,7 @@ async def test_who_never_reads_its_answer_is_cut_off(served: tuple[Door, int], m
     _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(b"GET /?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
     async with asyncio.timeout(10):
-        while not guard.cut["life"]:
+        while not guard.cut.of("life").value:
             await asyncio.sleep(0.02)
     writer.transport.abort()
 
@@ -149,11 +149,11 @@ async def test_a_probe_is_answered_however_many_are_silent(
         if len(held) % 10 == 0:
             assert await asked(port) == 200
     assert len(guard) <= 20
-    assert guard.cut["connections"] >= 40
+    assert guard.cut.of("connections").value >= 40
     for _, writer in held:
         writer.transport.abort()
-    families = {family.name: family for family in guard.families()}
-    assert families["sliceplane_pages_cut_connections_total"].samples[0].value == guard.cut["connections"]
+    families = {family.name: family for family in guard.metrics.families()}
+    assert families["sliceplane_pages_cut_connections_total"].samples[0].value == guard.cut.of("connections").value
 
 
 async def test_few_descriptors_mean_few_connections(served: tuple[Door, int], monkeypatch: pytest.MonkeyPatch) -> None:

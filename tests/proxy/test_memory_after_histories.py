@@ -19,7 +19,7 @@ from sliceplane.proxy import aftermath
 from sliceplane.proxy.model import ServicePort
 from sliceplane.proxy.plane import PlaneConfig
 from sliceplane.shell.node.consequences import Consequences
-from sliceplane.shell.node.samples import ProxySamples
+from sliceplane.shell.node.metrics import ProxyMetrics
 
 SERVICES, BATCH, EVENTS = 30, 40, 2_000
 #: blocks of a few hundred thousand; where nobody takes what went, two planes gain 700 by as many events
@@ -135,7 +135,7 @@ async def test_a_proxy_that_leaves_flows_alone_keeps_none_to_look_at() -> None:
 
     consequences = Consequences(
         machine.plane,
-        ProxySamples(),
+        ProxyMetrics(),
         None,
         healthy=lambda: True,
         on_port_failed=lambda *_: None,

@@ -15,7 +15,7 @@ from sliceplane.shell.node.kernel import modes as proxy_modes
 from sliceplane.shell.node.kernel.backend import KernelError
 from sliceplane.shell.node.kernel.iptables_backend import Iptables
 from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.samples import ProxySamples
+from sliceplane.shell.node.metrics import ProxyMetrics
 
 
 @pytest.fixture
@@ -107,14 +107,14 @@ def test_modes_have_their_back_ends() -> None:
 
 
 def test_failures_are_counted_under_the_name_of_the_mode() -> None:
-    def counted(samples: ProxySamples) -> dict[str, float]:
+    def counted(samples: ProxyMetrics) -> dict[str, float]:
         samples.on_write("IPv4", 0.1, full=True, failed=True)
         samples.on_write("IPv4", 0.1, full=False, failed=True)
         found = {family.name: family.samples for family in samples.families() if "failures" in family.name}
         return {name.removeprefix("kubeproxy_sync_proxy_rules_"): each[0].value for name, each in found.items()}  # type: ignore[misc]  # a counter's are numbers
 
-    assert counted(ProxySamples()) == {"nftables_sync_failures_total": 2}
-    assert counted(ProxySamples("iptables")) == {
+    assert counted(ProxyMetrics()) == {"nftables_sync_failures_total": 2}
+    assert counted(ProxyMetrics("iptables")) == {
         "iptables_restore_failures_total": 2,
         "iptables_partial_restore_failures_total": 1,
     }

@@ -10,8 +10,8 @@ import pytest
 
 from sliceplane.proxy.schedule import Freshness
 from sliceplane.shell.node.healthz import health_pages, metrics_pages
+from sliceplane.shell.node.metrics import ProxyMetrics
 from sliceplane.shell.node.node_proxy import ProxyHealth
-from sliceplane.shell.node.samples import ProxySamples
 from sliceplane.shell.process.pages import serve_pages
 
 GOOD = ProxyHealth(True, True, (("IPv4", Freshness(1000.0, None, None, 0)), ("IPv6", Freshness(None, None, 1100.0, 0))))
@@ -23,7 +23,7 @@ class Told:
 
     def __init__(self, health: Callable[[], ProxyHealth], unanswered: str = "", refused: str = "") -> None:
         self.health = health
-        self.samples = ProxySamples()
+        self.metrics = ProxyMetrics()
         self._unanswered = unanswered
         self._refused = refused
 

@@ -149,7 +149,7 @@ def back_up(member: Member) -> Path:
 
 async def reloaded(*running: Server) -> None:
     async with asyncio.timeout(15):
-        while not all(server.committer.reloads for server in running):
+        while not all(server.committer.reloads.value for server in running):
             await asyncio.sleep(0.02)
 
 

@@ -129,7 +129,7 @@ async def test_a_gap_in_the_feed_ends_watches_and_loads_the_newest_state(etcd: M
         await asyncio.to_thread(one.backend.client.ask, "compact", wire.CompactionRequest(revision=revision))
         feed.resume(position)
         async with asyncio.timeout(10):
-            while not two.committer.reloads:
+            while not two.committer.reloads.value:
                 await asyncio.sleep(0.01)
         assert watcher.error is not None
         assert watcher.error.code == 410
@@ -154,7 +154,7 @@ async def test_a_log_that_went_back_is_followed_from_there(tmp_path: Path) -> No
             member.start()
             member.wait_ready()
             async with asyncio.timeout(15):
-                while not one.committer.reloads:
+                while not one.committer.reloads.value:
                     await asyncio.sleep(0.05)
             assert one.store.revision > newest, "no version is given out twice"
             one.committer.tick(1e6)
@@ -192,7 +192,7 @@ async def test_what_others_do_to_this_etcd_is_no_gap(etcd: Member) -> None:
         assert feed is not None
         feed.resume(position)
         async with asyncio.timeout(10):
-            while not one.committer.reloads:
+            while not one.committer.reloads.value:
                 await asyncio.sleep(0.01)
         await one.put("a", "2")
         assert [item.type for item in watcher.take()] == ["MODIFIED"]

@@ -357,7 +357,7 @@ async def test_no_write_reaches_the_server(server: Server) -> None:
                 await attempt(each)
             assert (error.value.code, "only reads" in error.value.message) == (405, True)
     assert client.refused == 4
-    assert {sample.labels[1] for family in transport.samples() for sample in family.samples} == set()
+    assert {sample.labels[1] for family in transport.metrics.families() for sample in family.samples} == set()
     await client.close()
 
 

@@ -66,7 +66,7 @@ def test_bytes_are_encoded_once_and_shared(plane):
     taken = [watcher.take() for watcher in watchers]
     assert plane.encoder.calls == 1
     assert len({id(items[0].data) for items in taken}) == 1
-    assert (plane.hub.delivered, plane.hub.encoded) == (12, 1)
+    assert (plane.hub.delivered.value, plane.hub.encoded.value) == (12, 1)
 
 
 def test_only_watchers_in_scope_are_asked(plane):
@@ -104,7 +104,7 @@ def test_a_slow_watcher_is_closed_and_nobody_else(plane):
     assert slow.take() == ()
     assert calls == ["slow", "slow"], "once for the first item, once for the end"
     assert not quick.closed
-    assert (plane.hub.overflowed, len(plane.hub)) == (1, 1)
+    assert (plane.hub.overflowed.value, len(plane.hub)) == (1, 1)
     plane.hub.check()
 
 
@@ -177,7 +177,7 @@ def test_bookmarks_are_spread_and_carry_the_newest_revision(plane):
     for watcher in watchers:
         assert types(watcher)[0] == ("BOOKMARK", 2)
     assert not quiet.pending
-    assert plane.encoder.calls == plane.hub.bookmarked, "one at a time here, so nothing to share"
+    assert plane.encoder.calls == plane.hub.bookmarked.value, "one at a time here, so nothing to share"
     for watcher in watchers[:-1]:
         plane.hub.unsubscribe(watcher)
     assert plane.hub.next_deadline() is not None
@@ -242,7 +242,7 @@ def test_a_fault_ends_the_watches_that_it_concerns_and_no_others(plane):
     assert broken.error.code == 500
     assert "no such column" in broken.error.message
     assert types(sound) == [("ADDED", 2)]
-    assert plane.hub.faults == 1
+    assert plane.hub.faults.value == 1
     plane.hub.check()
 
 

@@ -169,7 +169,7 @@ async def _serve(
         elector = HttpClient(connection, field_manager="sliceplane-controllers")
         stack.push_async_callback(elector.close)
         controllers = Standalone(client, entries, election, election_client=elector)
-        sources = (controllers.samples, client.samples)
+        sources = (controllers.samples, client.metrics.families)
         await serve_monitoring(stack, flags, controllers.pages(), sources, controllers.staleness_s)
         running = asyncio.create_task(controllers.run())
         saying = asyncio.create_task(_say_ready(controllers.wait_ready()))

@@ -11,7 +11,7 @@ import click
 from sliceplane.cli.values import ListenType
 
 if TYPE_CHECKING:
-    from sliceplane.kit.samples import Family
+    from sliceplane.kit.metrics import Family
     from sliceplane.shell.process.pages import PageMaker
 
 Source = Callable[[], "tuple[Family, ...]"]

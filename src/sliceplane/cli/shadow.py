@@ -180,7 +180,7 @@ async def _run(
         stack.push_async_callback(client.close)
         run = ShadowRun(client, config, grace_s=flags["shadow_grace"])
         stack.push_async_callback(run.close)
-        await serve_monitoring(stack, flags, run.pages(), (run.samples, client.samples), run.staleness_s)
+        await serve_monitoring(stack, flags, run.pages(), (run.samples, client.metrics.families), run.staleness_s)
         if once_timeout_s is not None:
             await check_readable(client, run.watches)
         run.start()

@@ -21,7 +21,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import Resource
 from sliceplane.informer.changes import Change
-from sliceplane.kit.samples import Family
+from sliceplane.kit.metrics import Family
 from sliceplane.slices.own_writes import delete_options
 
 Verb = Literal["create", "update", "patch", "delete", "get", "list"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from sliceplane.kit.metrics import Metrics
+
 #: how long a Service's slices must not have changed
 QUIET_S: Final = 30.0
 WRITES_PER_MINUTE_DEFAULT: Final = 10
@@ -22,7 +24,11 @@ class Defragmenter:
         self._at = 0.0
         #: services that perhaps have slices to save: when their slices changed last
         self._changed: dict[str, float] = {}
-        self.slices_saved = 0
+        self.metrics = Metrics()
+        # Ours alone: there is no merging upstream.
+        self.slices_saved = self.metrics.counter(
+            "sliceplane_endpoint_slices_saved_total", "Slices that merging under-filled ones has saved."
+        )
 
     def changed(self, key: str, now: float) -> None:
         self._changed[key] = now

@@ -26,7 +26,7 @@ from sliceplane.endpoints.truncate import capacity_at
 from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
-from sliceplane.kit.samples import Family
+from sliceplane.kit.metrics import Family
 from sliceplane.slices.pod_routes import Touched
 from sliceplane.slices.succession import SelectorChanges
 

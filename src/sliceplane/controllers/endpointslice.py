@@ -25,11 +25,11 @@ from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Wa
 from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT, Defragmenter
 from sliceplane.controllers.hint_problems import HintProblems
 from sliceplane.controllers.service_syncs import ServiceSyncs, error_to_heed, note_about, to_write
-from sliceplane.controllers.slice_samples import Result, SliceSamples, slices_saved
+from sliceplane.controllers.slice_metrics import Result, SliceMetrics
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.informer.changes import Change
-from sliceplane.kit.samples import Family
+from sliceplane.kit.metrics import Family
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.pod_routes import Touched
@@ -100,8 +100,10 @@ class EndpointSliceController:
         self._notes: list[EventNote] = []
         self._problems = problems or HintProblems()
         self._problems.begin()
-        self._samples = SliceSamples()
+        self._metrics = SliceMetrics(self._engine)
         self._merges = Defragmenter(self._config.defragment_writes_per_minute) if self._config.defragment else None
+        if self._merges is not None:
+            self._metrics.include(self._merges.metrics.families)
         self._info = ControllerInfo(
             name="endpointslice-controller",
             aliases=("endpointslice",),
@@ -166,7 +168,7 @@ class EndpointSliceController:
     def _job(self, key: str, now: float) -> Job | None:
         plan = self._engine.plan(key, now)
         self._problems.set(key, self._engine.hint_problems(key))
-        self._samples.planned(plan.families)
+        self._metrics.planned(plan.families)
         for problem in plan.problems:
             self._warn(key, problem)
         if self._merges is not None:
@@ -196,9 +198,9 @@ class EndpointSliceController:
         plan = done.job.token
         assert isinstance(plan, SlicePlan), f"job {done.job.key} has a foreign token {plan!r}"
         error = error_to_heed(done)
-        self._samples.performed(plan.writes[: len(done.results)])
+        self._metrics.performed(plan.writes[: len(done.results)])
         if plan.saves and self._merges is not None:
-            self._merges.slices_saved += sum(write.verb == "delete" for write in plan.writes[: len(done.results)])
+            self._merges.slices_saved.value += sum(write.verb == "delete" for write in plan.writes[: len(done.results)])
         self._measure(done.job.key, plan, "success" if error is None else "error")
         if error is not None:
             self._report(done.job.key, plan.writes[len(done.results)], error)
@@ -207,15 +209,13 @@ class EndpointSliceController:
         self._end(done.job.key, failed=error is not None, now=now)
 
     def _measure(self, key: str, plan: SlicePlan, result: Result) -> None:
-        self._samples.synced(result)
+        self._metrics.synced(result)
         shape = self._engine.shape(key)
         if result == "success" and shape is not None:
-            self._samples.succeeded(shape, plan.families)
+            self._metrics.succeeded(shape, plan.families)
 
     def samples(self, now: float) -> tuple[Family, ...]:
-        queue = self._syncs.samples("endpoint_slice", now)
-        saved = () if self._merges is None else (slices_saved(self._merges.slices_saved),)
-        return (*self._samples.families(self._engine.totals, self._engine.distributions), *queue, *saved)
+        return (*self._metrics.families(), *self._syncs.samples("endpoint_slice", now))
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
         failed, deadline = failed and self._engine.shape(key) is not None, self._engine.deadline(key)

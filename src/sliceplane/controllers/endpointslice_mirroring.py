@@ -17,7 +17,7 @@ from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work
 from sliceplane.controllers.first_sync import FirstSync
-from sliceplane.controllers.mirroring_samples import MirroringSamples
+from sliceplane.controllers.mirroring_metrics import MirroringMetrics
 from sliceplane.controllers.service_syncs import ServiceSyncs, error_to_heed, note_about, to_write
 from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
@@ -25,7 +25,7 @@ from sliceplane.endpoints.mirroring.service import Limits
 from sliceplane.endpoints.mirroring.writes import MirrorPlan, Notice
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
-from sliceplane.kit.samples import Family
+from sliceplane.kit.metrics import Family
 from sliceplane.slices.succession import SelectorChanges
 
 MAX_SYNCS_LIMIT: Final = 50
@@ -80,7 +80,7 @@ class EndpointSliceMirroringController:
         self._engine = MirrorEngine(limits, hand_over=hand_over)
         self._syncs = ServiceSyncs(at_once=self._config.concurrent_service_endpoint_syncs, backoff=RETRY_BACKOFF)
         self._notes: list[EventNote] = []
-        self._samples = MirroringSamples()
+        self._metrics = MirroringMetrics(self._engine)
         self._first_sync = first_sync or FirstSync()
         self._started = False
         self._looked = self._patience = 0.0
@@ -139,13 +139,13 @@ class EndpointSliceMirroringController:
     def _job(self, key: str, now: float) -> Job | None:
         plan = self._engine.plan(key, now)
         if plan.sizes is not None:
-            self._samples.planned(plan.sizes)
+            self._metrics.planned(plan.sizes)
         for notice in plan.notices:
             self._warn(key, notice)
         if plan.writes:
             writes = tuple(to_write(EndpointSlices, each) for each in plan.writes)
             return Job(key=key, writes=writes, token=_Token(plan, now))
-        self._samples.synced(0.0)
+        self._metrics.synced(0.0)
         self._end(key, failed=plan.stale, now=now)
         return None
 
@@ -154,9 +154,9 @@ class EndpointSliceMirroringController:
         assert isinstance(token, _Token), f"job {done.job.key} has a foreign token {token!r}"
         plan = token.plan
         self._engine.finish(done.job.key, plan, done.results, done.error, now)
-        self._samples.synced(now - token.began)
+        self._metrics.synced(now - token.began)
         if plan.counted:
-            self._samples.performed(plan.writes[: len(done.results)])
+            self._metrics.performed(plan.writes[: len(done.results)])
         self._end(done.job.key, failed=error_to_heed(done) is not None, now=now)
 
     def _end(self, key: str, *, failed: bool, now: float) -> None:
@@ -169,8 +169,7 @@ class EndpointSliceMirroringController:
         return self._syncs.next_deadline()
 
     def samples(self, now: float) -> tuple[Family, ...]:
-        queue = self._syncs.samples("endpoint_slice_mirroring", now)
-        return (*self._samples.families(self._engine.totals), *queue)
+        return (*self._metrics.families(), *self._syncs.samples("endpoint_slice_mirroring", now))
 
     # -- events for people ------------------------------------------------------------------------------
 

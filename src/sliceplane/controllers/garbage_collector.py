@@ -41,9 +41,8 @@ from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Pa
 from sliceplane.controllers.ownership import FOREGROUND, ORPHAN, Claim, Item, OwnershipGraph
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
-from sliceplane.kit.samples import Family
-from sliceplane.workqueue.queue import WorkQueue
-from sliceplane.workqueue.samples import queue_families
+from sliceplane.kit.metrics import Family
+from sliceplane.workqueue.queue import WorkQueue, queue_families
 
 NAME: Final = "garbage-collector-controller"
 #: how long a cache may lag before an owner that it does not have is asked for

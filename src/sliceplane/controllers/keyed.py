@@ -20,9 +20,8 @@ from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Wo
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
-from sliceplane.kit.samples import Family
-from sliceplane.workqueue.queue import WorkQueue
-from sliceplane.workqueue.samples import queue_families
+from sliceplane.kit.metrics import Family
+from sliceplane.workqueue.queue import WorkQueue, queue_families
 
 #: a laptop's controllers should not brood for a quarter of an hour over a passing error
 RETRY_BACKOFF = Backoff(base_s=0.1, cap_s=30.0)

@@ -25,10 +25,9 @@ from sliceplane.controllers.base import ControllerInfo, Done, Job, Watched, Work
 from sliceplane.controllers.namespace_content import CONDITIONS, NamespaceContent, conditions, said
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
-from sliceplane.kit.samples import Family
+from sliceplane.kit.metrics import Family
 from sliceplane.kit.times import format_time
-from sliceplane.workqueue.queue import WorkQueue
-from sliceplane.workqueue.samples import queue_families
+from sliceplane.workqueue.queue import WorkQueue, queue_families
 
 FINALIZER: Final = "kubernetes"
 #: how long a terminating namespace must look empty before it is let go

@@ -15,10 +15,9 @@ from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import Resource
 from sliceplane.controllers.base import Done, EventNote, Job, Write
 from sliceplane.kit.backoff import Backoff
-from sliceplane.kit.samples import Family
+from sliceplane.kit.metrics import Family
 from sliceplane.registry.kinds.event import NOTE_MAX
-from sliceplane.workqueue.queue import RETRY_BACKOFF, WorkQueue
-from sliceplane.workqueue.samples import queue_families
+from sliceplane.workqueue.queue import RETRY_BACKOFF, WorkQueue, queue_families
 
 MAX_RETRIES: Final = 15
 #: keys that are looked at before others in the process get their turn; at a start there are many, without a write

@@ -26,16 +26,15 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Resource, Services
 from sliceplane.controllers.base import ControllerInfo, Done, Job, Watched, Work, Write
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.controllers.shadow_samples import shadow_families
+from sliceplane.controllers.shadow_metrics import shadow_metrics
 from sliceplane.informer.changes import Change
-from sliceplane.kit.samples import Family
+from sliceplane.kit.metrics import Family
 from sliceplane.shadow.compare import compare
 from sliceplane.shadow.differences import Difference
 from sliceplane.shadow.ledger import Ledger
 from sliceplane.slices.engine import Keys, SliceEngine
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
-from sliceplane.workqueue.queue import WorkQueue
-from sliceplane.workqueue.samples import queue_families
+from sliceplane.workqueue.queue import WorkQueue, queue_families
 
 #: most differences are the other controller's reaction time; comparing at once would find them all
 COMPARE_DELAY_S: Final = 0.5
@@ -72,6 +71,7 @@ class ShadowController:
 
     def __init__(self, config: EndpointSliceConfig, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._metrics = shadow_metrics(ledger, lambda: len(self._services))
         ledger.begin()
         self._engine = SliceEngine(
             *(config.max_endpoints_per_slice, config.gates, config.find_heuristic),
@@ -289,7 +289,7 @@ class ShadowController:
 
     def samples(self, now: float) -> tuple[Family, ...]:
         return (
-            *shadow_families(self._ledger, len(self._services)),
+            *self._metrics.families(),
             *queue_families("endpoint_slice_shadow", self._queue, now),
         )
 

@@ -6,16 +6,13 @@ memory.  (Upstream adds the two limits up and makes no difference between them.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from sliceplane.flowcontrol.classify import Classifier
 from sliceplane.flowcontrol.defaults import LEVELS, SCHEMAS
 from sliceplane.flowcontrol.seats import Seats, Tally
 from sliceplane.flowcontrol.types import Asked, Flow, Kind
-from sliceplane.kit.samples import Family, Sample
+from sliceplane.kit.metrics import Metrics
 
 _PREFIX = "apiserver_flowcontrol_"
-_OF = ("priority_level", "flow_schema")
 
 
 class FlowControl:
@@ -29,6 +26,8 @@ class FlowControl:
             "read": Seats(reads, LEVELS, self._tallies),
             "write": Seats(writes, LEVELS, self._tallies),
         }
+        self.metrics = Metrics()
+        self._declare()
 
     def classify(self, name: str, groups: tuple[str, ...], asked: Asked) -> Flow:
         return self._classifier.classify(name, groups, asked)
@@ -36,59 +35,61 @@ class FlowControl:
     def tally(self, schema: str) -> Tally:
         return self._tallies[schema]
 
-    def families(self) -> Iterator[Family]:
+    def _declare(self) -> None:
         """Under upstream's names and labels, where upstream has the thing."""
-        rows = [((schema.level, schema.name), self._tallies[schema.name]) for schema in SCHEMAS]
-        yield Family(
+        add = self.metrics.computed
+        of_schema = ("priority_level", "flow_schema")
+        tallies = [((schema.level, schema.name), self._tallies[schema.name]) for schema in SCHEMAS]
+        add(
+            "gauge",
             f"{_PREFIX}current_executing_requests",
-            "gauge",
             "Requests that have a seat.",
-            _OF,
-            tuple(Sample(labels, tally.executing) for labels, tally in rows),
+            lambda: [(labels, tally.executing) for labels, tally in tallies],
+            *of_schema,
         )
-        yield Family(
+        add(
+            "gauge",
             f"{_PREFIX}current_inqueue_requests",
-            "gauge",
             "Requests that wait for a seat.",
-            _OF,
-            tuple(Sample(labels, tally.waiting) for labels, tally in rows),
+            lambda: [(labels, tally.waiting) for labels, tally in tallies],
+            *of_schema,
         )
-        yield Family(
+        add(
+            "counter",
             f"{_PREFIX}dispatched_requests_total",
-            "counter",
             "Requests that got a seat.",
-            _OF,
-            tuple(Sample(labels, tally.dispatched) for labels, tally in rows),
+            lambda: [(labels, tally.dispatched) for labels, tally in tallies],
+            *of_schema,
         )
-        yield Family(
-            f"{_PREFIX}nominal_limit_seats",
+        add(
             "gauge",
+            f"{_PREFIX}nominal_limit_seats",
             "Seats of a priority level before any are lent, for reads and writes together.",
-            _OF[:1],
-            tuple(Sample((level.name,), self._nominal(level.name)) for level in LEVELS),
+            lambda: [((level.name,), self._nominal(level.name)) for level in LEVELS],
+            "priority_level",
         )
-        yield Family(
-            f"{_PREFIX}rejected_requests_total",
+        add(
             "counter",
+            f"{_PREFIX}rejected_requests_total",
             "Requests that got no seat.",
-            (*_OF, "reason"),
-            tuple(
-                Sample((*labels, reason), count)
-                for labels, tally in rows
+            lambda: [
+                ((*labels, reason), count)
+                for labels, tally in tallies
                 for reason, count in sorted(tally.refused.items())
-            ),
+            ],
+            *(*of_schema, "reason"),
         )
-        yield Family(
-            f"{_PREFIX}request_wait_duration_seconds",
+        add(
             "histogram",
+            f"{_PREFIX}request_wait_duration_seconds",
             "How long requests waited for a seat; execute says whether they got it.",
-            (*_OF, "execute"),
-            tuple(
-                Sample((*labels, execute), waits.read())
-                for labels, tally in rows
+            lambda: [
+                ((*labels, execute), waits.read())
+                for labels, tally in tallies
                 if tally.dispatched or tally.refused
                 for execute, waits in (("true", tally.waited), ("false", tally.left))
-            ),
+            ],
+            *(*of_schema, "execute"),
         )
 
     def _nominal(self, level: str) -> int:

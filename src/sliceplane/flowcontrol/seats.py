@@ -22,7 +22,7 @@ from math import ceil
 from typing import Final, Literal
 
 from sliceplane.flowcontrol.types import Flow, Level
-from sliceplane.kit.samples import Histogram
+from sliceplane.kit.metrics import Histogram
 
 #: upstream's buckets of apiserver_flowcontrol_request_wait_duration_seconds
 WAIT_BUCKETS: Final = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0)

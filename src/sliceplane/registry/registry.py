@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sliceplane.api.scheme import REVIEWS
+from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
 from sliceplane.registry import api_service, binding, namespaces, read, rehearsal, service_addresses, versions
 from sliceplane.registry import bootstrap as bootstrapping
@@ -55,6 +56,14 @@ class Registry:
         self._core = Core(store, rng, config or RegistryConfig(), tokens)
         #: open watches, and whether they are allowed still
         self.attendance = Attendance(self._core)
+        policy = self._core.policy
+        self.metrics = Metrics()
+        self.metrics.computed(
+            "counter",
+            "sliceplane_rbac_comparisons_given_up_total",
+            "Writes of roles and bindings refused as their rules were too many to compare.",
+            lambda: policy.given_up,
+        )
 
     # Reading.  Here and below, a target of an older version is turned around at once: see ``versions``.
 
@@ -225,8 +234,3 @@ class Registry:
         """Assert that Services hold exactly what the newest records say.  O(Services)."""
         self._core.check()
         self.attendance.check()
-
-    @property
-    def comparisons_given_up(self) -> int:
-        """Writes of roles and bindings that were refused as their rules could not be compared in time."""
-        return self._core.policy.given_up

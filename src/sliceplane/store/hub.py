@@ -25,6 +25,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from sliceplane.api.errors import StatusError, internal
+from sliceplane.kit.metrics import Metrics
 from sliceplane.store.mvcc import Store
 from sliceplane.store.restamp import restamp
 from sliceplane.store.routes import Group, Routes
@@ -54,13 +55,15 @@ class Hub:
         self._last_number = 0
         #: (when, watcher number); one entry for each watcher that wants bookmarks or has an end, and stale ones
         self._due: list[tuple[float, int]] = []
-        # Counters, for metrics.
-        self.published = 0
-        self.delivered = 0
-        self.encoded = 0
-        self.bookmarked = 0
-        self.overflowed = 0
-        self.faults = 0
+        self.metrics = Metrics()
+        counter = self.metrics.counter
+        self.metrics.computed("gauge", "apiserver_registered_watchers", "Open watches.", lambda: len(self))
+        self.published = counter("sliceplane_hub_published_events_total", "Durable events handed to the hub.")
+        self.delivered = counter("sliceplane_hub_delivered_events_total", "Events put into queues of watches.")
+        self.encoded = counter("sliceplane_hub_encoded_events_total", "Events encoded; watches share them.")
+        self.bookmarked = counter("sliceplane_hub_bookmarks_total", "Bookmarks put into queues of watches.")
+        self.overflowed = counter("sliceplane_hub_overflowed_watches_total", "Watches ended since they were too slow.")
+        self.faults = counter("sliceplane_hub_faults_total", "Events that could not be shown.")
 
     def __len__(self) -> int:
         """Open watches."""
@@ -148,7 +151,7 @@ class Hub:
         for event in events:
             assert event.revision > self.revision, f"event {event.revision} after {self.revision}"
             self.revision = event.revision
-            self.published += 1
+            self.published.value += 1
             # The groups are copied, as overflow removes watchers and, with the last one, a group.
             groups = tuple(self._routes.concerned(event.record.key))
             if groups:
@@ -180,9 +183,9 @@ class Hub:
                 watcher.size += size
                 if watcher.size > watcher.bound:
                     full.append(watcher)
-            self.delivered += len(group.members)
+            self.delivered.value += len(group.members)
         for watcher in full:
-            self.overflowed += 1
+            self.overflowed.value += 1
             watcher.close(too_old(max(watcher.seen, watcher.since), event.revision))
             woken.append(watcher)
 
@@ -194,13 +197,13 @@ class Hub:
         return item
 
     def _encode(self, encoder: Encoder, seen: Delivery, revision: int) -> Item:
-        self.encoded += 1
+        self.encoded.value += 1
         record = restamp(seen.record, revision) if seen.left else seen.record
         return Item(seen.kind.value, revision, encoder.event(seen.kind, record))
 
     def _fault(self, group: Group, event: StoreEvent, cause: Exception, woken: list[Watcher]) -> None:
         """A gap would be silent, so the watches end instead; the clients list again."""
-        self.faults += 1
+        self.faults.value += 1
         for watcher in tuple(group.members.values()):
             watcher.close(internal(f"the watch cannot show {event.record.key.path} at {event.revision}: {cause!r}"))
             woken.append(watcher)
@@ -213,7 +216,7 @@ class Hub:
             if record is None:
                 yield None
             elif interest.matches is None or interest.matches(record):
-                self.encoded += 1
+                self.encoded.value += 1
                 data = interest.encoder.event(EventType.ADDED, record)
                 yield Item(EventType.ADDED.value, record.revision, data)
         if bookmarks:
@@ -287,7 +290,7 @@ class Hub:
             item = frames[encoder] = Item("BOOKMARK", self.revision, encoder.bookmark(self.revision, False))
         watcher.queue.append(item)
         watcher.size += len(item.data)
-        self.bookmarked += 1
+        self.bookmarked.value += 1
 
     def _schedule(self, watcher: Watcher, now: float, delay_s: float) -> None:
         due = now + delay_s if watcher.bookmarks else None

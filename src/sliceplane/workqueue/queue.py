@@ -20,10 +20,10 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from sliceplane.kit.backoff import Backoff
-from sliceplane.kit.samples import Histogram, exponential_buckets
+from sliceplane.kit.metrics import Distribution, Family, Histogram, Kind, Sample, exponential_buckets
 from sliceplane.kit.token_bucket import TokenBucket
 
 K = TypeVar("K", bound=Hashable)
@@ -191,3 +191,31 @@ class WorkQueue(Generic[K]):
         live = {(when, number, key) for key, (when, number) in self._delayed.items()}
         assert live <= set(self._heap), "every delayed key has its entry in the heap"
         assert all(count > 0 for count in self._failures.values()), f"counted no failure: {self._failures}"
+
+
+_METRICS: Final[tuple[tuple[str, Kind, str], ...]] = (
+    ("adds_total", "counter", "Keys added."),
+    ("depth", "gauge", "Keys that wait for a worker."),
+    ("longest_running_processor_seconds", "gauge", "How long the key that is worked on longest has been."),
+    ("queue_duration_seconds", "histogram", "How long keys wait before they are worked on."),
+    ("retries_total", "counter", "Keys added again after a failure."),
+    ("unfinished_work_seconds", "gauge", "Sum of the times that keys have been worked on, of those not done."),
+    ("work_duration_seconds", "histogram", "How long keys are worked on."),
+)
+
+
+def queue_families(name: str, queue: WorkQueue[Any], now: float) -> tuple[Family, ...]:
+    """Under the names that client-go's have, each with the one label ``name``."""
+    figures: tuple[float | Distribution, ...] = (
+        queue.adds,
+        queue.depth,
+        queue.longest_running_s(now),
+        queue.waited.read(),
+        queue.retries,
+        queue.unfinished_s(now),
+        queue.worked.read(),
+    )
+    return tuple(
+        Family(f"workqueue_{metric}", kind, text, ("name",), (Sample((name,), value),))
+        for (metric, kind, text), value in zip(_METRICS, figures, strict=True)
+    )

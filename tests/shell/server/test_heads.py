@@ -88,9 +88,9 @@ def test_who_has_authenticated_may_send_larger_heads(server: Server) -> None:
 
 
 def test_a_refused_head_is_counted(server: Server) -> None:
-    before = server.plane.listener.refused_heads
+    before = server.plane.listener.refused_heads.value
     talk(server, head(*[b"a:b"] * 200))
-    assert server.plane.listener.refused_heads == before + 1
+    assert server.plane.listener.refused_heads.value == before + 1
     lines = server.get("/metrics").body.decode().splitlines()
     assert f"sliceplane_refused_heads_total {before + 1}.0" in lines
 

@@ -14,12 +14,12 @@ from tests.effort import effort
 from tests.fuzz.application import Application
 from tests.fuzz.heavy_bodies import CONFIG_MAPS, MERGE, SERVICES, asked
 
+from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.server.heavy import pool as pool_module
 from sliceplane.shell.server.heavy.jobs import Job
 from sliceplane.shell.server.heavy.pool import Inline, Pool, WorkerDied
 from sliceplane.shell.server.heavy.service import ATTEMPTS_MAX, Heavy
 from sliceplane.shell.server.heavy.turns import Turns
-from sliceplane.shell.server.monitoring.metrics import Metrics
 from sliceplane.shell.server.monitoring.steps import HELD_SECONDS, LoopSteps
 from sliceplane.shell.server.requests.limits import TooMany
 from sliceplane.shell.server.requests.pace import Pace
@@ -91,7 +91,7 @@ def test_a_user_has_one_turn_at_a_time_and_none_waits_while_there_is_room(steps:
         await asyncio.gather(*(task for task, _ in requests), return_exceptions=True)
         await asyncio.sleep(0)
         turns.check()
-        assert (turns.running, turns.waiting) == (0, 0)
+        assert (len(turns._busy), turns.waiting) == (0, 0)
 
     asyncio.run(run())
 
@@ -110,7 +110,7 @@ async def test_one_who_sends_many_is_refused_and_another_is_served_next() -> Non
     await asyncio.sleep(0)
     gate.set()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert sum(isinstance(result, TooMany) for result in results) == 2 == turns.refused
+    assert sum(isinstance(result, TooMany) for result in results) == 2 == turns.refused.value
     assert order == ["greedy", "greedy", "modest", "greedy", "greedy"]
 
 
@@ -186,7 +186,7 @@ async def test_a_heavy_patch_meets_what_was_written_meanwhile(times: int, code: 
         assert answer.code == code, answer.body
         data = json.loads((await application.whole(asked("GET", f"{CONFIG_MAPS}/a", b""))).body)["data"]
         assert data == {**({"mine": "1"} if code == 200 else {}), **({"other": str(times)} if times else {})}
-        assert heavy.stale == times
+        assert heavy.stale.value == times
         application.check()
 
 

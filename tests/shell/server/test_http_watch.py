@@ -315,7 +315,7 @@ def overflowing(server: Server, monkeypatch: pytest.MonkeyPatch, name: str) -> I
     """A connection whose watch was closed, since it did not read while another one did."""
     path = space(server, name)
     hub = server.plane.hub
-    subscribe, before = hub.subscribe, hub.overflowed
+    subscribe, before = hub.subscribe, hub.overflowed.value
     monkeypatch.setattr(hub, "subscribe", lambda *args, **kw: subscribe(*args, **{**kw, "bound_bytes": 1_000_000}))
     settle(server, 0)
     with socket.socket() as raw:
@@ -333,7 +333,7 @@ def overflowing(server: Server, monkeypatch: pytest.MonkeyPatch, name: str) -> I
                 put(server, path, f"cm-{number}", "x" * 300_000)
                 # Nobody is held up by the one that does not read.
                 assert brief(reader.next()) == ("ADDED", f"cm-{number}")
-                if hub.overflowed > before:
+                if hub.overflowed.value > before:
                     break
             assert len(hub) == 1
             yield tls

@@ -72,7 +72,7 @@ def test_the_oldest_go_until_the_others_fit(bound: int, steps: list[tuple[str, i
             expected.popitem(last=False)
             dropped += 1
         newcomers.check()
-        assert (len(newcomers), newcomers.bytes, newcomers.dropped) == (
+        assert (len(newcomers), newcomers.bytes, newcomers.dropped.value) == (
             len(expected),
             sum(expected.values()),
             dropped,
@@ -142,7 +142,7 @@ def test_handshakes_that_do_not_end_make_room_for_others(contexts: Contexts) -> 
                 await until(found, len(half_open) * HANDSHAKE_BYTES)
             await found.connect()
             assert await half_open[0].closed()
-            assert found.newcomers.dropped == 1
+            assert found.newcomers.dropped.value == 1
             found.newcomers.check()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

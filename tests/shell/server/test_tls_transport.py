@@ -244,7 +244,7 @@ def test_handshakes_count_and_can_be_ended(contexts: Contexts) -> None:
         await asyncio.sleep(0.01)
         waiting.append(await found.dial())
         assert await first.closed(), "there is room for three, and who came first makes some"
-        assert (len(found.newcomers), found.newcomers.dropped) == (3, 1)
+        assert (len(found.newcomers), found.newcomers.dropped.value) == (3, 1)
         found.acceptor.abort_handshakes()
         for peer in waiting:
             assert await peer.closed()

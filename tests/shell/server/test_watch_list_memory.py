@@ -15,6 +15,7 @@ from collections.abc import Callable
 import pytest
 
 from sliceplane.api.scheme import EndpointSlices
+from sliceplane.kit.metrics import Count
 from sliceplane.shell.server.monitoring.metrics import WatchTraffic
 from sliceplane.shell.server.requests.encoders import encoder_for
 from sliceplane.shell.server.requests.negotiate import negotiate
@@ -61,7 +62,7 @@ class Plane:
         self.store = Store()
         self.hub = Hub(self.store)
         self.encoder = encoder_for(EndpointSlices, negotiate("application/json", watch=True), "Metadata", lambda: 0.0)
-        self.turns, self.traffic = Turns(), WatchTraffic()
+        self.turns, self.traffic = Turns(), WatchTraffic(Count(), Count())
 
     def put(self, number: int) -> None:
         key = Key(EndpointSlices.storage_key, "default", f"web-{number:04}")

@@ -11,7 +11,7 @@ from tests.shell.transport.test_http_faults import reply, serving
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.kit.samples import Distribution
+from sliceplane.kit.metrics import Distribution
 from sliceplane.kit.token_bucket import TokenBucket
 from sliceplane.shell.transport.base import Unreachable
 from sliceplane.shell.transport.http import HttpClient
@@ -101,7 +101,7 @@ async def test_requests_keep_to_the_limit_and_say_how_long_they_waited() -> None
         began = time.monotonic()
         await asyncio.gather(*(client.get(ConfigMaps, "ns", "a") for _ in range(15)))
         assert time.monotonic() - began >= 0.19, "5 at once and 10 at 50 a second"
-        families = {family.name: family.samples for family in client.samples()}
+        families = {family.name: family.samples for family in client.metrics.families()}
         ((sample,), (waited,)) = (
             families["rest_client_requests_total"],
             families["rest_client_rate_limiter_duration_seconds"],

@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from sliceplane.kit.samples import Family, Sample
+from sliceplane.kit.metrics import Family, Metrics, Sample, Source
 from sliceplane.shell.process.door import door
 from sliceplane.shell.process.pages import Page, PageMaker
-from sliceplane.shell.process.version import build_labels
-
-Source = Callable[[], tuple[Family, ...]]
+from sliceplane.shell.process.version import declare_build
 
 
 def metrics_page(sources: Sequence[Source], staleness_s: Callable[[], float]) -> PageMaker:
     """*sources* have no metric in common.  *staleness_s* is of the stalest cache; infinite: no sample."""
 
-    def page() -> Page:
-        from sliceplane.shell.process.prometheus import Families, expose
+    metrics = Metrics()
+    declare_build(metrics)
+    for source in (*sources, door.metrics.families, lambda: (staleness_family(staleness_s()),)):
+        metrics.include(source)
 
-        text, content_type = expose([Families((*sources, door.families, lambda: _own(staleness_s())))])
+    def page() -> Page:
+        from sliceplane.shell.process.prometheus import expose
+
+        text, content_type = expose(metrics.families())
         return Page(text, content_type=content_type.decode())
 
     return page
@@ -37,13 +40,3 @@ def staleness_family(staleness_s: float) -> Family:
     """Without a sample while a cache is not filled."""
     samples = (Sample((), staleness_s),) if math.isfinite(staleness_s) else ()
     return Family("sliceplane_informer_staleness_seconds", "gauge", "Age of the stalest cache.", (), samples)
-
-
-def _own(staleness_s: float) -> tuple[Family, ...]:
-    labels = build_labels()
-    names = tuple(sorted(labels))
-    build = Sample(tuple(labels[name] for name in names), 1.0)
-    return (
-        Family("kubernetes_build_info", "gauge", "What is running.", names, (build,)),
-        staleness_family(staleness_s),
-    )

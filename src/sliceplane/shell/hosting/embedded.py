@@ -13,8 +13,8 @@ import socket
 
 from sliceplane.controllers.election import ElectionConfig
 from sliceplane.controllers.root_ca_publisher import RootCaPublisher
+from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.kit.samples import Family
 from sliceplane.shell.hosting.client_metrics import leader_family, staleness_family
 from sliceplane.shell.hosting.election import Candidate
 from sliceplane.shell.hosting.freshness import stale, unfilled

@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from sliceplane.controllers.events import RecorderStatus
+from sliceplane.kit.metrics import Family, merged
 from sliceplane.kit.rng import Rng
-from sliceplane.kit.samples import Family
 from sliceplane.shell.hosting.informers import InformerStatus, SharedInformers
 from sliceplane.shell.hosting.runner import ControllerStatus, Factory, Runner
 from sliceplane.shell.process.log import get_logger
@@ -121,12 +121,7 @@ class ControllerHost:
 
     def samples(self) -> tuple[Family, ...]:
         """The figures of all controllers; each metric once, sorted by name."""
-        found: dict[str, Family] = {}
-        for runner in self._runners:
-            for each in runner.samples():
-                known = found.get(each.name)
-                found[each.name] = each if known is None else replace(known, samples=(*known.samples, *each.samples))
-        return tuple(found[name] for name in sorted(found))
+        return merged(*(runner.samples() for runner in self._runners))
 
     def status(self) -> HostStatus:
         return HostStatus(

@@ -17,7 +17,7 @@ from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.meta import Object
 from sliceplane.controllers.base import Controller, Done, EventNote, Job, Measured
 from sliceplane.informer.changes import Change
-from sliceplane.kit.samples import Family
+from sliceplane.kit.metrics import Family
 from sliceplane.shell.hosting.writes import perform
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client

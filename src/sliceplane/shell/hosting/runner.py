@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sliceplane.controllers.base import Controller, ControllerInfo, EventNote
 from sliceplane.kit.backoff import Backoff
-from sliceplane.kit.samples import Family
+from sliceplane.kit.metrics import Family
 from sliceplane.shell.hosting.informers import SharedInformers
 from sliceplane.shell.hosting.life import Life, Tally
 from sliceplane.shell.process.log import get_logger

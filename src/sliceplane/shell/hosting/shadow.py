@@ -13,8 +13,8 @@ from typing import Protocol
 
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.controllers.shadow import ShadowController
+from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.kit.samples import Family
 from sliceplane.shadow.ledger import Ledger, News
 from sliceplane.shell.hosting import ControllerHost
 from sliceplane.shell.hosting.freshness import complaint, stuck

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sliceplane.controllers.election import ElectionConfig
+from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.kit.samples import Family
 from sliceplane.shell.hosting.client_metrics import leader_family
 from sliceplane.shell.hosting.election import Candidate
 from sliceplane.shell.hosting.freshness import complaint, stuck

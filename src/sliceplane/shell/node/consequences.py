@@ -17,7 +17,7 @@ from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.plane import Plane
 from sliceplane.shell.node.kernel.conntrack import ConntrackError
 from sliceplane.shell.node.kernel.netns import Listen
-from sliceplane.shell.node.samples import ProxySamples
+from sliceplane.shell.node.metrics import ProxyMetrics
 from sliceplane.shell.node.service_health import ServiceHealth
 from sliceplane.shell.process.log import get_logger
 
@@ -39,7 +39,7 @@ class Consequences:
     def __init__(
         self,
         plane: Plane,
-        samples: ProxySamples,
+        metrics: ProxyMetrics,
         flows: FlowForgetter | None,
         *,
         healthy: Callable[[], bool],
@@ -48,7 +48,7 @@ class Consequences:
         clock: Callable[[], float],
     ) -> None:
         self._plane = plane
-        self._samples = samples
+        self._metrics = metrics
         self._flows = flows
         self._clock = clock
         self._health = ServiceHealth(plane.family, healthy, on_port_failed, listen)
@@ -58,7 +58,7 @@ class Consequences:
     async def on_written(self, *, full: bool) -> None:
         """The kernel has what the plane has."""
         plane, aftermath = self._plane, self._plane.aftermath
-        self._samples.on_written(plane.family, self._clock(), aftermath.take_latencies(), aftermath.without_local)
+        self._metrics.on_written(plane.family, self._clock(), aftermath.take_latencies(), aftermath.without_local)
         if self._flows is None:
             aftermath.take_udp()
             aftermath.take_udp_gone()
@@ -92,7 +92,7 @@ class Consequences:
                 self._changed.set()
                 continue
             told = ""
-            self._samples.on_conntrack(plane.family, self._clock() - started, forgotten)
+            self._metrics.on_conntrack(plane.family, self._clock() - started, forgotten)
 
     async def close(self) -> None:
         await self._health.close()

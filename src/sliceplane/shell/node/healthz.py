@@ -23,10 +23,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from sliceplane.api.codec import encode
+from sliceplane.kit.metrics import merged
 from sliceplane.kit.times import format_micro_time
 from sliceplane.proxy.schedule import Freshness
+from sliceplane.shell.node.metrics import ProxyMetrics
 from sliceplane.shell.node.node_proxy import ProxyHealth
-from sliceplane.shell.node.samples import ProxySamples
 from sliceplane.shell.process.door import door
 from sliceplane.shell.process.pages import Page, PageMaker
 
@@ -37,7 +38,7 @@ class Proxy(Protocol):
     mode: str
 
     @property
-    def samples(self) -> ProxySamples: ...
+    def metrics(self) -> ProxyMetrics: ...
 
     def health(self) -> ProxyHealth: ...
 
@@ -93,7 +94,7 @@ def health_pages(proxy: Proxy, clock: Callable[[], float] = time.time) -> dict[s
             good = good and not found.node_leaving
         elif unanswered and unanswered == proxy.refused():
             good = found.healthy
-        proxy.samples.on_health_asked(name, 200 if good else 503)
+        proxy.metrics.on_health_asked(name, 200 if good else 503)
         return Page(encode(document) + b"\n", good, "application/json")
 
     return {"/healthz": lambda: page("healthz"), "/livez": lambda: page("livez")}
@@ -103,9 +104,9 @@ def metrics_pages(proxy: Proxy) -> dict[str, PageMaker]:
     """For ``shell.process.pages.serve_pages``, at the metrics address."""
 
     def metrics() -> Page:
-        from sliceplane.shell.process.prometheus import Families, expose  # here: the first scrape loads the library
+        from sliceplane.shell.process.prometheus import expose  # here: the first scrape loads the library
 
-        body, content_type = expose([Families([proxy.samples.families, door.families])])
+        body, content_type = expose(merged(proxy.metrics.families(), door.metrics.families()))
         return Page(body, content_type=content_type.decode())
 
     return {

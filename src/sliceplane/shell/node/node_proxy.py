@@ -48,7 +48,7 @@ from sliceplane.shell.node.consequences import Consequences, FlowForgetter
 from sliceplane.shell.node.inputs import COMMON, Changes, Inputs
 from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError
 from sliceplane.shell.node.kernel.netns import Listen, listening_in
-from sliceplane.shell.node.samples import ProxySamples
+from sliceplane.shell.node.metrics import ProxyMetrics
 from sliceplane.shell.node.service_health import FAILED
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client
@@ -146,7 +146,7 @@ class NodeProxy:
         self._rules = rules or RulesConfig()
         config = PlaneConfig(node_name, min_period_s, self._rules, since=clock(), own_ports=own_ports)
         self.watches = watches(node_name, self._gates)
-        self.samples = ProxySamples(backend.mode, backend.ways)
+        self.metrics = ProxyMetrics(backend.mode, backend.ways)
         self._endpoints_key = self.watches[1].resource.key
         #: for ``proxy_report``
         self.progress = Progress(node_name, families)
@@ -173,7 +173,7 @@ class NodeProxy:
         self._consequences = {
             plane.family: Consequences(
                 plane,
-                self.samples,
+                self.metrics,
                 flows,
                 healthy=self._rules_are_good,
                 on_port_failed=self._on_port_failed,
@@ -202,7 +202,7 @@ class NodeProxy:
         self.progress.on_object(change.object)
         match change.old, change.new:
             case (Service() | None as old, Service() | None as new):
-                self.samples.on_service_change()
+                self.metrics.on_service_change()
                 for plane in self._planes:
                     plane.on_service(old, new, now)
                 self._claims.look()
@@ -228,7 +228,7 @@ class NodeProxy:
         self._wake_all()
 
     def _on_slice(self, old: EndpointSlice | None, new: EndpointSlice | None, now: float) -> None:
-        self.samples.on_endpoint_change()
+        self.metrics.on_endpoint_change()
         for plane in self._planes:
             plane.on_slice(old, new, now)
 
@@ -432,10 +432,10 @@ class NodeProxy:
         started = self._clock()
         wanted_since = plane.freshness.pending_since
         if wanted_since is not None:
-            self.samples.on_queued(plane.family, wanted_since)
+            self.metrics.on_queued(plane.family, wanted_since)
         self.progress.on_taken(plane.family)
         transaction = await self._backend.take(plane, started)
-        self.samples.on_taken()
+        self.metrics.on_taken()
         if transaction is None:
             self._on_held(plane)
             await self._consequences[plane.family].on_written(full=False)
@@ -456,11 +456,11 @@ class NodeProxy:
             return
         finally:
             seconds = self._clock() - started
-            self.samples.on_write(plane.family, seconds, full=transaction.full, failed=failed)
+            self.metrics.on_write(plane.family, seconds, full=transaction.full, failed=failed)
         plane.on_success(self._clock())
         if transaction.full and self._damage.on_whole(plane.family, self._clock()):
             times = self._damage.times(plane.family)
-            self.samples.on_put_back(plane.family, times)
+            self.metrics.on_put_back(plane.family, times)
             _log.info("our rules were gone and are back", family=plane.family, times=times)
         self._on_held(plane)
         self._written[plane.family].set()
@@ -477,7 +477,7 @@ class NodeProxy:
         """The kernel has what was taken, perhaps but for portions of large Services."""
         if not plane.behind:
             self.progress.on_written(plane.family)
-        self.samples.on_claims(plane.family, plane.unserved)
+        self.metrics.on_claims(plane.family, plane.unserved)
         self._claims.tell(plane)
 
     def _wake_all(self) -> None:

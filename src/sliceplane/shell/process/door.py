@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import Counter
 from typing import TYPE_CHECKING, cast
 
-from sliceplane.kit.samples import Family, Sample
-from sliceplane.shell.process import descriptors
-from sliceplane.shell.process.log import lost_lines
+from sliceplane.kit.metrics import Metrics
+from sliceplane.shell.process import descriptors, log
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -46,8 +44,16 @@ class Door:
         #: in the order in which they came
         self._silent: dict[_Guarded, None] = {}
         self._asked: dict[_Guarded, None] = {}
-        #: connections that were cut, by the bound that they met
-        self.cut: Counter[str] = Counter()
+        #: of the ports and of the log, which every such process has
+        self.metrics = Metrics()
+        self.metrics.include(log.metrics.families)
+        self.metrics.computed("gauge", "sliceplane_pages_connections", "Open connections to health and metrics ports.",
+            lambda: len(self))  # fmt: skip
+        self.cut = self.metrics.counters(
+            "sliceplane_pages_cut_connections_total",
+            "Connections to health and metrics ports that were cut, by the bound that they met.",
+            "bound",
+        )
 
     def __len__(self) -> int:
         return len(self._silent) + len(self._asked)
@@ -68,18 +74,6 @@ class Door:
 
     def check(self) -> None:
         assert not self._silent.keys() & self._asked.keys(), "a connection has asked or it has not"
-
-    def families(self) -> tuple[Family, ...]:
-        """Figures of the ports and of the log, which every such process has."""
-        cut = tuple(Sample((bound,), count) for bound, count in sorted(self.cut.items()))
-        return (
-            Family("sliceplane_log_lost_lines", "gauge", "Log lines that stderr did not take in time.", (),
-                (Sample((), lost_lines()),)),
-            Family("sliceplane_pages_connections", "gauge", "Open connections to health and metrics ports.", (),
-                (Sample((), len(self)),)),
-            Family("sliceplane_pages_cut_connections_total", "counter",
-                "Connections to health and metrics ports that were cut, by the bound that they met.", ("bound",), cut),
-        )  # fmt: skip
 
 
 #: one for the process, as its descriptors are
@@ -135,7 +129,7 @@ class _Guarded(asyncio.Protocol):
 
     def cut(self, bound: str) -> None:
         """End it without ceremony."""
-        self._door.cut[bound] += 1
+        self._door.cut.of(bound).value += 1
         self._release()
         self._transport.abort()
 

@@ -20,6 +20,7 @@ from collections.abc import MutableMapping
 from functools import cache
 from typing import Any
 
+from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.process import log_lines
 from sliceplane.shell.process.line_writer import LineWriter
 
@@ -153,6 +154,10 @@ os.register_at_fork(after_in_child=_stderr.begin)
 def lost_lines() -> int:
     """How many lines stderr did not take since the process began."""
     return _stderr.lost
+
+
+metrics = Metrics()
+metrics.computed("gauge", "sliceplane_log_lost_lines", "Log lines that stderr did not take in time.", lost_lines)
 
 
 def settle(timeout_s: float) -> bool:

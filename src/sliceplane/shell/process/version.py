@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 
 from sliceplane.api.gates import NEWEST, Release
+from sliceplane.kit.metrics import Metrics
 
 #: the release whose behaviour is followed; kubectl compares the minor with its own
 KUBERNETES_MAJOR, KUBERNETES_MINOR, KUBERNETES_PATCH = "1", "36", "2"
@@ -22,10 +23,12 @@ _LABELS = {
 }
 
 
-def build_labels(emulated: Release = NEWEST) -> dict[str, str]:
-    """The labels of ``kubernetes_build_info``."""
+def declare_build(metrics: Metrics, emulated: Release = NEWEST) -> None:
+    """Upstream's gauge of what is running."""
     document = version_document(emulated)
-    return {label: document[member] for label, member in _LABELS.items()}
+    values = tuple(document[member] for member in _LABELS.values())
+    text = "What runs, as /version has it."
+    metrics.computed("gauge", "kubernetes_build_info", text, lambda: [(values, 1)], *_LABELS)
 
 
 def version_document(emulated: Release = NEWEST) -> dict[str, str]:

@@ -33,6 +33,7 @@ from sliceplane.registry.types import User
 from sliceplane.shell.process import descriptors, interfaces, log
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.process.start_error import StartError
+from sliceplane.shell.process.version import declare_build
 from sliceplane.shell.server import chores
 from sliceplane.shell.server.audit.log import AuditConfig, AuditLog
 from sliceplane.shell.server.connections.listener import App, Listener, bind
@@ -42,8 +43,7 @@ from sliceplane.shell.server.heavy.service import Heavy
 from sliceplane.shell.server.inprocess import InProcessClient
 from sliceplane.shell.server.keys import pki
 from sliceplane.shell.server.keys.token_keys import TokenConfig, TokenKeys
-from sliceplane.shell.server.monitoring.gauges import add_gauges
-from sliceplane.shell.server.monitoring.metrics import FSYNC_SECONDS_BUCKETS, Metrics
+from sliceplane.shell.server.monitoring.metrics import ServerMetrics
 from sliceplane.shell.server.monitoring.steps import LoopSteps
 from sliceplane.shell.server.nonresource.discovery import Discovery
 from sliceplane.shell.server.nonresource.health import HealthChecks
@@ -58,6 +58,7 @@ from sliceplane.shell.server.requests.watch import WatchHandler
 from sliceplane.shell.server.storage.committer import Committer
 from sliceplane.shell.server.storage.errors import StorageError
 from sliceplane.shell.server.storage.memory import MemoryBackend
+from sliceplane.shell.server.storage.metrics import store_metrics
 from sliceplane.shell.transport.service import PlaneService, ServiceContext
 from sliceplane.store.backend import Backend
 from sliceplane.store.hub import Hub
@@ -129,7 +130,7 @@ class Plane:
         self._around = around
         self.clock = clock
         self.health = HealthChecks()
-        self.metrics = Metrics()
+        self.metrics = ServerMetrics()
         self._services = services
         self._started: list[PlaneService] = []
         #: undone in reverse order by ``stop``
@@ -207,6 +208,7 @@ class Plane:
         await self._bootstrap()
         app = self._application(f"{_bracketed(host)}:{port}")
         self.listener = Listener(self._around(app), connections_max=config.limits.connections_max)
+        self.metrics.include(self.listener.metrics.families)
         descriptors.raise_limit()
         self.listener.start(sock, tls.context)
         self._cleanup.push_async_callback(
@@ -234,7 +236,7 @@ class Plane:
             authority=self.pki.ca_file.read_text(),
             add_check=self.health.add,
             add_readiness=self.health.add_readiness,
-            add_samples=self.metrics.source,
+            add_samples=self.metrics.include,
         )
 
     async def drain(self) -> None:
@@ -290,16 +292,8 @@ class Plane:
             report=report_storage,
             report_mended=report_mended_storage,
             retention=Retention(keep_s=self.config.history_keep_s),
-            on_batch=self.observe_batch(),
             on_aborted=lambda: self.registry.on_aborted(),  # noqa: PLW0108  # the registry is made later
         )
-
-    def observe_batch(self) -> Callable[[float], None]:
-        return self.metrics.histogram(
-            "sliceplane_storage_commit_duration_seconds",
-            "Time to make a batch of commits durable, its fsync included.",
-            FSYNC_SECONDS_BUCKETS,
-        ).observe
 
     async def _bootstrap(self) -> None:
         """The objects that every cluster has; nothing is written where they are there already."""
@@ -372,12 +366,7 @@ class Plane:
             return None
         log = AuditLog(self.config.audit, self.clock)
         self._cleanup.callback(log.close)
-        self.metrics.gauge("apiserver_audit_lost_events", "Audit events that could not be written.", lambda: log.lost)
-        self.metrics.counter(
-            "sliceplane_audit_left_out_requests",
-            "Anonymous requests beyond the rate that the audit log tells of.",
-            lambda: log.left_out,
-        )
+        self.metrics.include(log.metrics.families)
         return log
 
     def _application(self, address: str) -> ApiServer:
@@ -416,8 +405,14 @@ class Plane:
         if self._shared is not None:
             self.health.add_readiness("etcd-readiness", self._shared.unready)
         self.health.add_readiness("shutdown", lambda: "the process is stopping" if self._stopping else "")
-        add_gauges(self, app)
-        self.metrics.gauge("sliceplane_log_lost_lines", "Log lines that stderr did not take in time.", log.lost_lines)
+        for metrics in (
+            *(app.in_flight.metrics, self.heavy.metrics, self.committer.metrics, self.hub.metrics, log.metrics),
+            *(self.revocation.metrics, self.registry.metrics, self.health.metrics),
+            store_metrics(self.store, self.data_dir.database),
+        ):
+            self.metrics.include(metrics.families)
+        self.metrics.declare_gates(self.config.gates)
+        declare_build(self.metrics, self.config.gates.release)
         return app
 
     def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:

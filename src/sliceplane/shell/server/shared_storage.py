@@ -67,27 +67,13 @@ class SharedStorage:
             compaction_interval_s=self._config.compaction_interval_s,
             report=report_storage,
             report_mended=report_mended_storage,
-            on_batch=plane.observe_batch(),
         )
-        self._add_metrics(plane, committer)
         return store, hub, committer
 
     def unready(self) -> str:
         """Why clients had better ask another server; "" where memory is as new as the log."""
         assert self._committer is not None, "attached before anybody asks"
         return self._committer.unready
-
-    def _add_metrics(self, plane: Plane, committer: ReplicatedCommitter) -> None:
-        replica, metrics = committer.replica, plane.metrics
-        metrics.source(self.backend.client.families)
-        for name, text, read in (
-            ("conflicts", "Batches that another server's came before.", lambda: replica.conflicts),
-            ("redone_steps", "Requests that ran again after that.", lambda: replica.redone),
-            ("reloads", "Times that all was read anew since the feed had a gap.", lambda: committer.reloads),
-            ("reads", "Reads that waited for the newest state.", lambda: replica.reads.served),
-            ("read_questions", "Quorum reads of the head; they serve many.", lambda: replica.reads.questions),
-        ):
-            metrics.counter(f"sliceplane_etcd_{name}", text, read)
 
     async def check_identity(self, pki: Pki, tokens: TokenConfig) -> None:
         """Clients talk to any of the servers, so all must have one authority and one token key.  Raises

@@ -26,11 +26,10 @@ import msgspec
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.scheme import Resource
-from sliceplane.kit.samples import Family
 from sliceplane.kit.token_bucket import TokenBucket
 from sliceplane.shell.transport.base import ListPage, PatchType, Unreachable, WatchMessage
 from sliceplane.shell.transport.credentials import CredentialsError
-from sliceplane.shell.transport.http_samples import HttpSamples
+from sliceplane.shell.transport.http_metrics import HttpMetrics
 from sliceplane.shell.transport.lines import BadStream, WatchLines
 from sliceplane.shell.transport.replies import error_of, why_no_answer
 from sliceplane.shell.transport.retries import NO_RETRIES, Retries
@@ -110,7 +109,7 @@ class HttpClient:
         self._read_only = read_only
         #: those that are not let go yet
         self._sockets: WeakSet[socket.socket] = WeakSet()
-        self._samples = HttpSamples(urlsplit(connection.server).netloc)
+        self.metrics = HttpMetrics(urlsplit(connection.server).netloc)
         self._session: aiohttp.ClientSession | None = None
         #: made before the certificates changed; its watches go on
         self._retired: aiohttp.ClientSession | None = None
@@ -120,10 +119,6 @@ class HttpClient:
     @property
     def server(self) -> str:
         return self._connection.server
-
-    def samples(self) -> tuple[Family, ...]:
-        """For monitoring."""
-        return self._samples.families()
 
     # Reading
 
@@ -293,7 +288,7 @@ class HttpClient:
             wait = self._retries.wait_s(request.method, response.status, after, refusals)
             if wait is None:
                 break
-            self._samples.retried(request.method, str(response.status))
+            self.metrics.retried(request.method, str(response.status))
             response.release()
             await asyncio.sleep(wait)
             refresh, refusals = False, refusals + 1
@@ -329,12 +324,12 @@ class HttpClient:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unreachable(error) from error
         finally:
-            self._samples.answered(request.method, code, time.monotonic() - began)
+            self.metrics.answered(request.method, code, time.monotonic() - began)
 
     async def _take_turn(self, method: str) -> None:
         if self._limit is not None:
             wait = self._limit.take(time.monotonic())
-            self._samples.limited(method, wait)
+            self.metrics.limited(method, wait)
             if wait > 0:
                 await asyncio.sleep(wait)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from sliceplane.kit.samples import Family
+from sliceplane.kit.metrics import Source
 from sliceplane.shell.transport.base import Client
 
 #: why something is not well; "" if it is
@@ -32,7 +32,7 @@ class ServiceContext:
     #: a named check of ``/readyz`` alone
     add_readiness: Callable[[str, Check], None]
     #: figures for ``/metrics``, under names that the plane does not have
-    add_samples: Callable[[Callable[[], tuple[Family, ...]]], None]
+    add_samples: Callable[[Source], None]
 
 
 class PlaneService(Protocol):

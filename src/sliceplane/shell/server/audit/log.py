@@ -20,6 +20,7 @@ from typing import Any
 
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
+from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.times import format_micro_time
 from sliceplane.kit.token_bucket import TokenBucket
 from sliceplane.registry.authentication.user_info import user_info
@@ -68,9 +69,16 @@ class AuditLog:
         self._file = AuditFile(config, clock)
         self._steady = steady
         self._strangers = TokenBucket(rate_per_s=STRANGERS_PER_SECOND, burst=STRANGERS_BURST)
-        #: requests of strangers that were left out since the beginning, and those of them that were told of
-        self.left_out = 0
-        self._left_out_told = 0
+        self.metrics = Metrics()
+        self.metrics.computed(
+            "gauge", "apiserver_audit_lost_events", "Audit events that could not be written.", lambda: self.lost
+        )
+        self.left_out = self.metrics.counter(
+            "sliceplane_audit_left_out_requests_total",
+            "Anonymous requests beyond the rate that the audit log tells of.",
+        )
+        #: of those that are left out, the ones that were told of
+        self._left_out_told: float = 0
         self._failing = self._overflowing = False
         self._opened = threading.Event()
         #: why the file could not be opened: one error or none
@@ -105,12 +113,13 @@ class AuditLog:
         """Whether one more request of nobody in particular is told of."""
         if self._strangers.try_take(self._steady()):
             return True
-        self.left_out += 1
+        self.left_out.value += 1
         return False
 
     def take_left_out(self) -> int:
         """How many requests were left out since this was last asked."""
-        count, self._left_out_told = self.left_out - self._left_out_told, self.left_out
+        count = int(self.left_out.value - self._left_out_told)
+        self._left_out_told = self.left_out.value
         return count
 
     def close(self) -> None:

@@ -214,7 +214,7 @@ class HttpConnection(HttpToolsProtocol):
             self._listener.newcomers.charge(self.transport, OPEN_BYTES + heads + body + unsent)
 
     def _refuse_head(self) -> None:
-        self._listener.refused_heads += 1
+        self._listener.refused_heads.value += 1
         if self.cycle is None or self.cycle.response_complete:
             self.transport.write(_TOO_LARGE)
             self.transport.close()

@@ -21,6 +21,7 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.connections.connection import HttpConnection
 from sliceplane.shell.server.connections.newcomers import Newcomers
@@ -76,9 +77,25 @@ class Listener:
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self.config.load()
         self.newcomers = Newcomers()
-        #: answered with 431, since the process began
-        self.refused_heads = 0
         self._acceptor: TlsAcceptor | None = None
+        metrics = self.metrics = Metrics()
+        metrics.include(self.newcomers.metrics.families)
+        metrics.computed("gauge", "apiserver_connections", "Open client connections.", lambda: self.connections)
+        metrics.computed(
+            "counter",
+            "sliceplane_refused_connections_total",
+            "Connections closed at once: too many, or too few file descriptors.",
+            lambda: 0 if self._acceptor is None else self._acceptor.refused,
+        )
+        metrics.computed(
+            "counter",
+            "sliceplane_accept_failures_total",
+            "How often the system refused to accept a connection, as without file descriptors.",
+            lambda: 0 if self._acceptor is None else self._acceptor.failures,
+        )
+        self.refused_heads = metrics.counter(
+            "sliceplane_refused_heads_total", "Requests refused with 431: too many headers, or too large a head."
+        )
 
     @property
     def connections(self) -> int:
@@ -108,14 +125,6 @@ class Listener:
             self._acceptor.abort_handshakes()
             for connection in list(self.state.connections):
                 _ours(connection).distrust_certificate()
-
-    @property
-    def refused_connections(self) -> int:
-        return 0 if self._acceptor is None else self._acceptor.refused
-
-    @property
-    def accept_failures(self) -> int:
-        return 0 if self._acceptor is None else self._acceptor.failures
 
     def drain(self) -> None:
         """Go on, but have clients leave: each connection ends with its next answer.  Idempotent."""

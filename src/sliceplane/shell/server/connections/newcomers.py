@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from sliceplane.kit.metrics import Metrics
+
 #: what all newcomers together may be charged with
 BYTES_MAX: Final = 256 * 1024 * 1024
 
@@ -41,8 +43,23 @@ class Newcomers:
         self._bytes_max = bytes_max
         self._charges: dict[Newcomer, int] = {}
         self.bytes = 0
-        #: closed to make room, since the process began
-        self.dropped = 0
+        self.metrics = Metrics()
+        self.metrics.computed(
+            "gauge",
+            "sliceplane_unauthenticated_connections",
+            "Open connections, handshakes included, on which nobody has authenticated.",
+            lambda: len(self),
+        )
+        self.metrics.computed(
+            "gauge",
+            "sliceplane_unauthenticated_bytes",
+            "What connections on which nobody has authenticated are charged with, together.",
+            lambda: self.bytes,
+        )
+        self.dropped = self.metrics.counter(
+            "sliceplane_dropped_unauthenticated_connections_total",
+            "Connections on which nobody has authenticated, closed to make room.",
+        )
 
     def __len__(self) -> int:
         return len(self._charges)
@@ -68,7 +85,7 @@ class Newcomers:
         oldest = next(iter(self._charges), None)
         if oldest is None:
             return False
-        self.dropped += 1
+        self.dropped.value += 1
         oldest.abort()
         self.leave(oldest)
         return True

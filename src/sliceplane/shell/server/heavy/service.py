@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Final, Protocol, TypeVar, cast
 
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, internal
+from sliceplane.kit.metrics import Metrics
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.rehearsal import Collection, Rehearsed, Stale, labelled
 from sliceplane.registry.types import Outcome, User
@@ -47,10 +48,15 @@ class Heavy:
         self.workers: Workers = workers if workers is not None else Pool()
         self.turns = Turns(together=TOGETHER, waiting_of_user_max=WAITING_OF_USER_MAX, waiting_max=WAITING_MAX)
         self.heavy_bytes = heavy_bytes
-        # For metrics.
-        self.requests = 0
-        self.stale = 0
-        self.deaths = 0
+        self.metrics = Metrics()
+        self.metrics.include(self.turns.metrics.families)
+        self.requests = self.metrics.counter("sliceplane_heavy_requests_total", "Worked on outside of the event loop.")
+        self.stale = self.metrics.counter(
+            "sliceplane_heavy_stale_attempts_total", "Worked out for nothing, since somebody else was first."
+        )
+        self._deaths = self.metrics.counter(
+            "sliceplane_heavy_worker_deaths_total", "Processes that ended in the middle of a request."
+        )
 
     def is_heavy(self, size: int) -> bool:
         return size > self.heavy_bytes
@@ -62,7 +68,7 @@ class Heavy:
     async def turn(self, user: User) -> AsyncIterator[None]:
         """The user's turn.  Raises ``TooMany``."""
         async with self.turns.admit(user.name):
-            self.requests += 1
+            self.requests.value += 1
             yield
 
     async def run(self, job: Job) -> object:
@@ -70,7 +76,7 @@ class Heavy:
         try:
             return cast(object, await self.workers.run(job))
         except WorkerDied as error:
-            self.deaths += 1
+            self._deaths.value += 1
             raise internal("the process that worked on the request ended") from error
 
     async def write(
@@ -90,7 +96,7 @@ class Heavy:
             try:
                 return await writer.write(step, lambda outcome: outcome.revision)
             except Stale as stale:
-                self.stale += 1
+                self.stale.value += 1
                 keys, collections = keys | stale.keys, collections | stale.collections
         raise conflict(target.resource.plural, target.resource.group, target.name, STALE_WRITE)
 

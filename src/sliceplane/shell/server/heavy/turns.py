@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.server.requests.limits import TooMany
 
 
@@ -25,12 +26,17 @@ class Turns:
         #: by user, in the order in which the users' turns come
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
         self.waiting = 0
-        # For metrics.
-        self.refused = 0
-
-    @property
-    def running(self) -> int:
-        return len(self._busy)
+        self.metrics = Metrics()
+        self.metrics.computed(
+            "gauge",
+            "sliceplane_heavy_running_requests",
+            "Worked on outside of the event loop.",
+            lambda: len(self._busy),
+        )
+        self.metrics.computed("gauge", "sliceplane_heavy_waiting_requests", "Waiting for that.", lambda: self.waiting)
+        self.refused = self.metrics.counter(
+            "sliceplane_heavy_refused_requests_total", "Answered with 429: too many wait."
+        )
 
     @asynccontextmanager
     async def admit(self, user: str) -> AsyncIterator[None]:
@@ -54,7 +60,7 @@ class Turns:
 
     async def _wait(self, user: str) -> None:
         if self.waiting >= self._waiting_max or len(self._queues.get(user, ())) >= self._waiting_of_user_max:
-            self.refused += 1
+            self.refused.value += 1
             raise TooMany("heavy requests")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(user, deque()).append(turn)

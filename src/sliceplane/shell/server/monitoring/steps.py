@@ -21,9 +21,8 @@ from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any, Final
 
-from sliceplane.kit.samples import Histogram
+from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.process.log import get_logger
-from sliceplane.shell.server.monitoring.metrics import Metrics
 
 HELD_SECONDS: Final = 0.050
 TELL_SECONDS: Final = 10.0
@@ -47,12 +46,12 @@ class LoopSteps:
         self._clock = clock
         #: what the processor's clock said at the last heartbeat; ``None``: there is none
         self._beat_at: float | None = None
-        self._steps: Histogram = metrics.histogram(
+        self._steps = metrics.histogram(
             "sliceplane_event_loop_step_seconds",
             "How long one step of a request held the event loop.",
             _BUCKETS,
         )
-        self._lag: Histogram = metrics.histogram(
+        self._lag = metrics.histogram(
             "sliceplane_event_loop_lag_seconds", "How late the event loop came to what was due.", _BUCKETS
         )
         #: since the last line

@@ -6,12 +6,12 @@ the single check's page only; lists say "reason withheld", as upstream does, bec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
+from sliceplane.kit.metrics import Labels, Metrics
 from sliceplane.shell.server.requests.request import Query
 from sliceplane.shell.server.requests.response import Response, text_response
-
-Check = Callable[[], str]
+from sliceplane.shell.transport.service import Check
 
 
 class HealthChecks:
@@ -20,6 +20,10 @@ class HealthChecks:
     def __init__(self) -> None:
         self._live: dict[str, Check] = {"ping": lambda: ""}
         self._ready: dict[str, Check] = {}
+        self.metrics = Metrics()
+        self.metrics.computed(
+            "gauge", "kubernetes_healthcheck", "Health checks: 1 is well.", self._rows, "name", "type"
+        )
 
     def add(self, name: str, check: Check) -> None:
         """Count for all three endpoints."""
@@ -40,6 +44,10 @@ class HealthChecks:
     def results(self, endpoint: str) -> list[tuple[str, str]]:
         """Each check of *endpoint* and what it says now."""
         return [(name, check()) for name, check in self._checks(endpoint).items()]
+
+    def _rows(self) -> list[tuple[Labels, float]]:
+        endpoints = ("healthz", "livez", "readyz")
+        return [((name, endpoint), not why) for endpoint in endpoints for name, why in self.results(endpoint)]
 
     def _checks(self, endpoint: str) -> dict[str, Check]:
         return {**self._live, **self._ready} if endpoint == "readyz" else self._live

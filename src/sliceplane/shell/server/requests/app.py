@@ -11,6 +11,7 @@ for a version of the client's choice, and while its answer is taken (``limits``)
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Callable, MutableMapping
@@ -28,12 +29,13 @@ from sliceplane.registry.authorization.refusal import require_allowed
 from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.types import User
 from sliceplane.shell.process.log import get_logger
+from sliceplane.shell.process.version import version_document
 from sliceplane.shell.server.audit.log import AuditEntry, AuditLog
 from sliceplane.shell.server.audit.loggable import agent_of, error_of, has_secret_body, uri_of
-from sliceplane.shell.server.monitoring.metrics import Metrics, RequestKey
+from sliceplane.shell.server.monitoring.metrics import RequestKey, ServerMetrics
 from sliceplane.shell.server.monitoring.steps import LoopSteps
 from sliceplane.shell.server.monitoring.tracebacks import without_frames
-from sliceplane.shell.server.nonresource import openapi, snapshot, version
+from sliceplane.shell.server.nonresource import openapi, snapshot
 from sliceplane.shell.server.nonresource.discovery import Discovery
 from sliceplane.shell.server.nonresource.health import HealthChecks
 from sliceplane.shell.server.nonresource.issuer import IssuerPages
@@ -73,7 +75,7 @@ class Services:
     watches: WatchHandler
     discovery: Discovery
     health: HealthChecks
-    metrics: Metrics
+    metrics: ServerMetrics
     #: who shows a bearer token
     find_user: Callable[[str], User | None]
     impersonate: Callable[[User, impersonation.Impersonation], User]
@@ -290,7 +292,8 @@ class ApiServer:
         if root in _HEALTH_ROOTS:
             return services.health.respond(request.path, request.query)
         if root == "version" and not rest:
-            return version.respond(services.emulated)
+            document = version_document(services.emulated)
+            return Response(200, json.dumps(document, indent=2).encode(), headers=(NO_CACHE,))
         if request.path == "/metrics":
             return Response(200, *services.metrics.render(request.header(b"accept")))
         if root in ("api", "apis"):

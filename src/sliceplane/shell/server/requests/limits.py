@@ -21,7 +21,7 @@ from sliceplane.flowcontrol.control import FlowControl
 from sliceplane.flowcontrol.seats import Ticket
 from sliceplane.flowcontrol.shares import Shares
 from sliceplane.flowcontrol.types import Flow, Kind
-from sliceplane.kit.samples import Family, Sample
+from sliceplane.kit.metrics import Metrics
 from sliceplane.registry.types import User
 from sliceplane.shell.server.requests.response import Response, text_response
 
@@ -70,6 +70,37 @@ class InFlight:
         self.unsent = Shares(limits.unsent_bytes_max)
         #: who stands in line
         self._sleeping: dict[Ticket, asyncio.Future[None]] = {}
+        self.metrics = Metrics()
+        self.metrics.include(self.flows.metrics.families)
+        seats = self.flows.seats
+        self.metrics.computed(
+            "gauge",
+            "apiserver_current_inflight_requests",
+            "Requests that have a seat.",
+            lambda: ((("mutating",), seats["write"].in_use), (("readOnly",), seats["read"].in_use)),
+            "request_kind",
+        )
+        shared = {
+            ("body-bytes",): self.bodies,
+            ("future-reads",): self.future_reads,
+            ("unsent-bytes",): self.unsent,
+            ("watches",): self.watches,
+        }
+        self.metrics.computed(
+            "gauge",
+            "sliceplane_shared_held",
+            "Held by requests now, of what users share: bytes of bodies, waits for future versions, bytes that clients "
+            "have not taken, watches.",
+            lambda: [(labels, shares.total) for labels, shares in shared.items()],
+            "what",
+        )
+        self.metrics.computed(
+            "counter",
+            "sliceplane_shared_refused_total",
+            "Requests that got 429 since they would have taken more than their user's share.",
+            lambda: [(labels, shares.refused) for labels, shares in shared.items()],
+            "what",
+        )
 
     def place(self, flow: Flow, user: User, kind: Kind) -> Place:
         """Of a request that has just begun; to be closed when its answer is known."""
@@ -108,31 +139,6 @@ class InFlight:
             # It may just have been cancelled: then its task gives the seat back.
             if not woken.done():
                 woken.set_result(None)
-
-    def families(self) -> Iterator[Family]:
-        """Figures under upstream's names, and of what upstream does not limit."""
-        yield from self.flows.families()
-        held = {
-            "body-bytes": self.bodies,
-            "future-reads": self.future_reads,
-            "unsent-bytes": self.unsent,
-            "watches": self.watches,
-        }
-        yield Family(
-            "sliceplane_shared_held",
-            "gauge",
-            "Held by requests now, of what users share: bytes of bodies, waits for future versions, bytes that clients "
-            "have not taken, watches.",
-            ("what",),
-            tuple(Sample((what,), shares.total) for what, shares in held.items()),
-        )
-        yield Family(
-            "sliceplane_shared_refused_total",
-            "counter",
-            "Requests that got 429 since they would have taken more than their user's share.",
-            ("what",),
-            tuple(Sample((what,), shares.refused) for what, shares in held.items()),
-        )
 
 
 class Place:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from sliceplane.api.errors import StatusError
+from sliceplane.kit.metrics import Metrics
 from sliceplane.registry.attendance import Claim
 from sliceplane.registry.registry import Registry
 from sliceplane.shell.process.log import get_logger
@@ -31,8 +32,10 @@ class Revocation:
         self._clock = clock
         self._watchers: dict[int, Watcher] = {}
         self._timer: asyncio.TimerHandle | None = None
-        #: watches that were ended, for metrics
-        self.revoked = 0
+        self.metrics = Metrics()
+        self._revoked = self.metrics.counter(
+            "sliceplane_revoked_watches_total", "Watches ended since their token, account or rights were gone."
+        )
 
     def begin(self, claim: Claim, watcher: Watcher) -> int:
         """Raises the 401 or 403 ``StatusError`` if it is too late already."""
@@ -63,7 +66,7 @@ class Revocation:
         self._arm(0 if self._registry.attendance.doubted else PERIOD_SECONDS)
 
     def _revoke(self, watcher: Watcher, error: StatusError) -> None:
-        self.revoked += 1
+        self._revoked.value += 1
         _log.debug("watch ended: its rights are gone", resource=watcher.interest.resource, why=error.message)
         watcher.close(error)
         watcher.notify()

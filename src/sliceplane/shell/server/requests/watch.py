@@ -155,14 +155,14 @@ class Stream:
             # Of what was there at the start no more than is written next: what is encoded for a client that does not
             # read is held by each stream alone, and there may be thousands of them.
             taken = watcher.take(SEND_BYTES)
-            self._traffic.events += len(taken)
+            self._traffic.events.value += len(taken)
             self._held.extend(item.data for item in taken)
         written = 0
         while self._held and written < TURN_BYTES and not self._connection.write_paused:
             portion = self._portion()
             written += len(portion)
             self._connection.write(portion)
-        self._traffic.sent_bytes += written
+        self._traffic.sent_bytes.value += written
         if self._held or watcher.pending:
             self._wake()
         elif watcher.closed:

@@ -36,6 +36,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from sliceplane.api.errors import StatusError, internal
+from sliceplane.shell.server.storage.metrics import CommitMetrics
 from sliceplane.store.backend import Backend, WriteFailed
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
@@ -58,14 +59,9 @@ def _nothing() -> None:
     return None
 
 
-def _unobserved(seconds: float) -> None:
-    del seconds
-
-
 class Committer:
     """Owned by the server, in its loop.  ``start``, then any number of ``durable``, then ``close``, which also closes
-    the back end.  *report* gets one sentence for each thing that an operator should know, *on_batch* how many seconds
-    each batch took to become durable."""
+    the back end.  *report* gets one sentence for each thing that an operator should know."""
 
     def __init__(
         self,
@@ -77,7 +73,6 @@ class Committer:
         report: Callable[[str], None] = _silent,
         report_mended: Callable[[str], None] = _silent,
         on_aborted: Callable[[], None] = _nothing,
-        on_batch: Callable[[float], None] = _unobserved,
     ) -> None:
         self._store = store
         self._hub = hub
@@ -87,7 +82,6 @@ class Committer:
         #: for what is well again
         self._report_mended = report_mended
         self._on_aborted = on_aborted
-        self._on_batch = on_batch
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="storage") if backend.blocking else None
         self._wake = asyncio.Event()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -104,10 +98,9 @@ class Committer:
         self.sealed: str | None = None
         #: why the last batch failed; ``None``: it did not
         self.failing: str | None = None
-        # Counters, for metrics.
         self.batches = 0
         self.commits = 0
-        self.failures = 0
+        self.metrics = CommitMetrics(lambda: self.commits, lambda: self.staleness_s)
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="committer")
@@ -209,7 +202,7 @@ class Committer:
             # OutcomeUnknown, or a fault of the back end: either way only the disk knows.
             if not await self._reconcile(error, batch):
                 return
-        self._on_batch(time.perf_counter() - started)
+        self.metrics.batch_seconds.observe(time.perf_counter() - started)
         if self.failing is not None:
             self.failing = None
             self._report_mended("writes are stored again")
@@ -259,7 +252,7 @@ class Committer:
             self._store.compact(step)
 
     def _failed(self, why: str) -> None:
-        self.failures += 1
+        self.metrics.failures.value += 1
         known, self.failing = self.failing == why, why
         self._give_up(why)
         if not known:

@@ -28,6 +28,7 @@ from sliceplane.shell.server.storage.etcd.backend import Answer, Behind, EtcdBac
 from sliceplane.shell.server.storage.etcd.errors import EtcdError, NoAnswer, Refused
 from sliceplane.shell.server.storage.etcd.feed import Feed
 from sliceplane.shell.server.storage.etcd.layout import HeadSeen
+from sliceplane.shell.server.storage.metrics import CommitMetrics
 from sliceplane.store.backend import Loaded
 from sliceplane.store.batches import Batch, FeedItem, Known, Ticket
 from sliceplane.store.hub import Hub
@@ -54,7 +55,7 @@ class ReplicatedCommitter:
     """Owned by the server, made in its loop.  ``start``, then any number of ``write`` and ``current``, then ``close``.
 
     *snapshot* is what *store* was made of.  *on_changed* and *on_replaced*: see ``Replica``.  *report* gets one
-    sentence for each thing that an operator should know, *on_batch* how many seconds each batch took.
+    sentence for each thing that an operator should know.
     """
 
     def __init__(
@@ -70,7 +71,6 @@ class ReplicatedCommitter:
         compaction_interval_s: float = 300.0,
         report: Callable[[str], None] = lambda _: None,
         report_mended: Callable[[str], None] = lambda _: None,
-        on_batch: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -78,7 +78,6 @@ class ReplicatedCommitter:
         self._report = report
         #: for what is well again
         self._report_mended = report_mended
-        self._on_batch = on_batch
         self.replica = Replica(
             store,
             hub,
@@ -115,8 +114,22 @@ class ReplicatedCommitter:
         self._writes_failing: str | None = None
         #: never: another server may write what this one cannot
         self.sealed: str | None = None
-        self.failures = 0
-        self.reloads = 0
+        self.metrics = self._declared()
+        self.reloads = self.metrics.counter(
+            "sliceplane_etcd_reloads_total", "Times that all was read anew since the feed had a gap."
+        )
+
+    def _declared(self) -> CommitMetrics:
+        metrics, replica = CommitMetrics(lambda: self.commits, lambda: self.staleness_s), self.replica
+        metrics.include(self._backend.client.families)
+        for name, text, read in (
+            ("conflicts", "Batches that another server's came before.", lambda: replica.conflicts),
+            ("redone_steps", "Requests that ran again after that.", lambda: replica.redone),
+            ("reads", "Reads that waited for the newest state.", lambda: replica.reads.served),
+            ("read_questions", "Quorum reads of the head; they serve many.", lambda: replica.reads.questions),
+        ):
+            metrics.computed("counter", f"sliceplane_etcd_{name}_total", text, read)
+        return metrics
 
     @property
     def batches(self) -> int:
@@ -291,7 +304,7 @@ class ReplicatedCommitter:
                 self._writes_failing = None
                 self._report_mended("etcd takes writes again")
             self._answered()
-            self._on_batch(now - began)
+            self.metrics.batch_seconds.observe(now - began)
             self.replica.on_taken(batch.number, answer.position, now)
         elif isinstance(answer, Behind):
             self._answered()
@@ -300,7 +313,7 @@ class ReplicatedCommitter:
                 self.replica.reads.want(lambda: None)  # it is another head, which the feed will not tell
         elif isinstance(answer, Refused) and attempt == 0:
             self._answered()
-            self.failures += 1
+            self.metrics.failures.value += 1
             self._refused(f"the write was not stored: {answer}", lasting=answer.lasting)
             self.replica.on_failed(batch.number, internal(f"the write was not stored: {answer}"), now)
         else:
@@ -444,7 +457,7 @@ class ReplicatedCommitter:
                 self._fail(str(error))
                 await asyncio.sleep(1.0)
         self._reloading = False
-        self.reloads += 1
+        self.reloads.value += 1
         if found.told:
             self._report(found.told)
         self._report_mended("the state was loaded anew")

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import grpc
 
-from sliceplane.kit.samples import Family, Histogram, Sample
+from sliceplane.kit.metrics import Family, Metrics
 from sliceplane.shell.server.storage.etcd import wire
 from sliceplane.shell.server.storage.etcd.errors import Compacted, EtcdError, NoAnswer, Refused
 
@@ -96,10 +96,13 @@ class EtcdClient:
         ]
         self._current = 0
         self._lock = threading.Lock()
-        # Counters, for metrics.
-        self._seconds: dict[str, Histogram] = {}
-        self._errors: dict[str, int] = {}
-        self._count: dict[str, int] = {}
+        # Upstream's metrics of its etcd client; ``operation`` is the call, as a batch is of many kinds of objects.
+        metrics = self._metrics = Metrics()
+        self._seconds = metrics.histograms(
+            "etcd_request_duration_seconds", "Calls to etcd.", SECONDS_BUCKETS, "operation"
+        )
+        self._count = metrics.counters("etcd_requests_total", "Calls to etcd.", "operation")
+        self._errors = metrics.counters("etcd_request_errors_total", "Calls to etcd that failed.", "operation")
 
     @property
     def current(self) -> str:
@@ -161,25 +164,13 @@ class EtcdClient:
 
     def _observe(self, method: str, seconds: float, *, failed: bool) -> None:
         with self._lock:
-            if method not in self._seconds:
-                self._seconds[method] = Histogram(SECONDS_BUCKETS)
-            self._seconds[method].observe(seconds)
-            self._count[method] = self._count.get(method, 0) + 1
-            self._errors[method] = self._errors.get(method, 0) + failed
+            self._seconds.of(method).observe(seconds)
+            self._count.of(method).value += 1
+            self._errors.of(method).value += failed
 
     def families(self) -> tuple[Family, ...]:
-        """Upstream's metrics of its etcd client; ``operation`` is the call, as a batch is of many kinds of objects."""
         with self._lock:
-            names = sorted(self._seconds)
-            seconds = tuple(Sample((name,), self._seconds[name].read()) for name in names)
-            counts = tuple(Sample((name,), self._count[name]) for name in names)
-            errors = tuple(Sample((name,), self._errors[name]) for name in names)
-        labels = ("operation",)
-        return (
-            Family("etcd_request_duration_seconds", "histogram", "Calls to etcd.", labels, seconds),
-            Family("etcd_requests_total", "counter", "Calls to etcd.", labels, counts),
-            Family("etcd_request_errors_total", "counter", "Calls to etcd that failed.", labels, errors),
-        )
+            return self._metrics.families()
 
 
 def error_of(call: Any, server: str) -> EtcdError:

@@ -6,19 +6,20 @@ its rules here.  There is no node authoriser, so that ``system:node`` is bound t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
 from sliceplane.registry.authorization.rules import ALL, Rule, document_of_rule
 from sliceplane.registry.authorization.types import AUTHENTICATED, MASTERS, UNAUTHENTICATED
+from sliceplane.registry.kinds import KINDS
+from sliceplane.registry.kinds.kind import Granted
 
 AUTOUPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 _LABELS = {"kubernetes.io/bootstrapping": "rbac-defaults"}
 _READ = ("get", "list", "watch")
 _WRITE = ("create", "delete", "deletecollection", "patch", "update")
 _DISCOVERY = "discovery.k8s.io"
-_WORKLOADS = ("deployments", "deployments/scale", "replicasets", "replicasets/scale")
 
 
 def _on(groups: str | tuple[str, ...], resources: str | tuple[str, ...], *verbs: str) -> Rule:
@@ -34,21 +35,18 @@ def _get(*urls: str) -> Rule:
 
 
 _EVENTS = _on(("", "events.k8s.io"), "events", "create", "patch", "update")
-_SLICES_READ = _on(_DISCOVERY, "endpointslices", *_READ)
-_VIEW = (
-    _on("", ("configmaps", "endpoints", "events", "namespaces", "namespaces/status", "pods", "pods/status"), *_READ),
-    _on("", ("resourcequotas", "resourcequotas/status", "serviceaccounts", "services", "services/status"), *_READ),
-    _on("apps", _WORKLOADS, *_READ),
-    _SLICES_READ,
-)
-_EDIT = (
-    _on("", "secrets", *_READ),
-    _on("", "serviceaccounts", "impersonate"),
-    _on("", ("configmaps", "events", "pods", "secrets", "serviceaccounts", "services"), *_WRITE),
-    _on("", "serviceaccounts/token", "create"),
-    _on("apps", _WORKLOADS, *_WRITE),
-    _on("coordination.k8s.io", "leases", *_READ, *_WRITE),
-)
+
+
+def _of_kinds(subresources_of: Callable[[Granted], tuple[str, ...]], *verbs: str) -> tuple[Rule, ...]:
+    """One rule for each API group, of what its kinds say that a role grants."""
+    granted: dict[str, list[str]] = {}
+    for kind in KINDS:
+        for subresource in subresources_of(kind.granted):
+            plural = kind.resource.plural
+            name = f"{plural}/{subresource}" if subresource else plural
+            granted.setdefault(kind.resource.group, []).append(name)
+    return tuple(_on(group, tuple(names), *verbs) for group, names in granted.items())
+
 
 ROLES: dict[str, tuple[Rule, ...]] = {
     "admin": (),
@@ -56,10 +54,15 @@ ROLES: dict[str, tuple[Rule, ...]] = {
     "edit": (),
     "system:aggregate-to-admin": (
         _on("authorization.k8s.io", "localsubjectaccessreviews", "create"),
-        _on(RBAC_GROUP, ("rolebindings", "roles"), *_READ, *_WRITE),
+        *_of_kinds(lambda granted: granted.admin, *_READ, *_WRITE),
     ),
-    "system:aggregate-to-edit": _EDIT,
-    "system:aggregate-to-view": _VIEW,
+    "system:aggregate-to-edit": (
+        *_of_kinds(lambda granted: granted.edit_reads, *_READ),
+        _on("", "serviceaccounts", "impersonate"),
+        _on("", "serviceaccounts/token", "create"),
+        *_of_kinds(lambda granted: granted.edit, *_WRITE),
+    ),
+    "system:aggregate-to-view": _of_kinds(lambda granted: granted.view, *_READ),
     "system:auth-delegator": (
         _on("authentication.k8s.io", "tokenreviews", "create"),
         _on("authorization.k8s.io", "subjectaccessreviews", "create"),

@@ -17,6 +17,7 @@ from sliceplane.registry.kinds.kind import (
     Kind,
     counted_as,
     created_as_sent,
+    edited,
     no_defaults,
     no_warnings,
     updated_as_sent,
@@ -96,5 +97,6 @@ CONFIG_MAP: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=counted_as(ConfigMaps.plural),
+    granted=edited(),
     columns=Printer((NAME, Column(name="Data", description="How many entries there are."), AGE), _cells),
 )

@@ -25,6 +25,7 @@ from sliceplane.registry.kinds.kind import (
 )
 from sliceplane.registry.kinds.workload import (
     NOT_NEGATIVE,
+    SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
     check_counts,
     check_same_selector,
@@ -132,6 +133,7 @@ DEPLOYMENT: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=COUNTED,
+    granted=SCALED_WORKLOAD,
     columns=Printer(
         (
             NAME,

@@ -35,7 +35,7 @@ from sliceplane.documents.table.columns import (
     texts,
 )
 from sliceplane.kit.names import check_dns_subdomain
-from sliceplane.registry.kinds.kind import ADMITTED, AT_ONCE, COUNTED, NO_STATUS, Kind
+from sliceplane.registry.kinds.kind import ADMITTED, AT_ONCE, COUNTED, NO_STATUS, Kind, viewed
 from sliceplane.registry.validation.addresses import spelling
 from sliceplane.registry.validation.endpoint_slices import validate, validate_update
 
@@ -193,6 +193,7 @@ ENDPOINT_SLICE: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=COUNTED,
+    granted=viewed(),
     columns=Printer(
         (
             NAME,

@@ -24,7 +24,16 @@ from sliceplane.documents.table.columns import (
 )
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
 from sliceplane.kit.remembered import remembered
-from sliceplane.registry.kinds.kind import ADMITTED, AT_ONCE, COUNTED, NO_STATUS, Kind, created_as_sent, updated_as_sent
+from sliceplane.registry.kinds.kind import (
+    ADMITTED,
+    AT_ONCE,
+    COUNTED,
+    NO_STATUS,
+    Kind,
+    created_as_sent,
+    updated_as_sent,
+    viewed,
+)
 from sliceplane.registry.validation.addresses import check_endpoint_ip, spelling
 from sliceplane.registry.validation.ports import check_number, check_protocol
 
@@ -141,5 +150,6 @@ ENDPOINTS: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=COUNTED,
+    granted=viewed(),
     columns=Printer((NAME, Column(name="Endpoints", description="Ready addresses with their ports."), AGE), _cells),
 )

@@ -18,10 +18,12 @@ from sliceplane.registry.kinds.kind import (
     ADMITTED,
     AT_ONCE,
     NO_STATUS,
+    NOT_GRANTED,
     UNCOUNTED,
     Kind,
     as_new,
     created_as_sent,
+    edited,
     no_defaults,
     no_warnings,
     updated_as_sent,
@@ -198,6 +200,7 @@ EVENT: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=UNCOUNTED,
+    granted=edited(),
     columns=_PRINTER,
 )
 #: a body has its defaults in the stored form, which is the other kind's
@@ -213,5 +216,6 @@ EVENT_V1: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=UNCOUNTED,
+    granted=NOT_GRANTED,
     columns=_PRINTER,
 )

@@ -194,6 +194,24 @@ class Quota:
     rises: bool
 
 
+# Access
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """What upstream's roles for the users of a namespace grant of the kind (kubernetes.io, Using RBAC Authorization,
+    User-facing roles), as subresources; "" stands for the object itself."""
+
+    #: get, list and watch, by the role ``view``
+    view: tuple[str, ...]
+    #: the same by ``edit`` alone
+    edit_reads: tuple[str, ...]
+    #: all verbs that write, by ``edit``
+    edit: tuple[str, ...]
+    #: all verbs, by ``admin`` alone
+    admin: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """All that is a kind's own.  See the top of this module for when each member is asked."""
@@ -209,6 +227,7 @@ class Kind:
     admission: Admission
     deletion: Deletion
     quota: Quota
+    granted: Granted
     columns: Printer
 
 
@@ -312,6 +331,25 @@ def counted_as(name: str) -> Quota:
     return Quota(counted=True, names=(name,), usage=lambda _projection: {name: 1}, rises=False)
 
 
+NOT_GRANTED: Final = Granted(view=(), edit_reads=(), edit=(), admin=())
+
+
+def viewed(*subresources: str) -> Granted:
+    """The object and *subresources*, by ``view``."""
+    return Granted(view=("", *subresources), edit_reads=(), edit=(), admin=())
+
+
+def edited(*subresources: str) -> Granted:
+    """The object and *subresources* are seen by ``view``; ``edit`` writes the object."""
+    return Granted(view=("", *subresources), edit_reads=(), edit=("",), admin=())
+
+
+#: not for eyes that may only view
+EDITED_UNSEEN: Final = Granted(view=(), edit_reads=("",), edit=("",), admin=())
+#: who may do what in the namespace
+ADMINISTERED: Final = Granted(view=(), edit_reads=(), edit=(), admin=("",))
+
+
 def keep(new: Document, old: Document, member: str) -> None:
     """*member* of *new* becomes what it is in *old*."""
     if member in old:
@@ -334,5 +372,6 @@ def bare_kind(resource: Resource, columns: Printer) -> Kind:
         admission=ADMITTED,
         deletion=AT_ONCE,
         quota=UNCOUNTED,
+        granted=NOT_GRANTED,
         columns=columns,
     )

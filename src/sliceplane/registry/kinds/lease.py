@@ -13,6 +13,7 @@ from sliceplane.registry.kinds.kind import (
     ADMITTED,
     AT_ONCE,
     COUNTED,
+    EDITED_UNSEEN,
     NO_STATUS,
     Kind,
     as_new,
@@ -53,5 +54,6 @@ LEASE: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=COUNTED,
+    granted=EDITED_UNSEEN,
     columns=Printer((NAME, Column(name="Holder", description="Who holds the lease."), AGE), _cells),
 )

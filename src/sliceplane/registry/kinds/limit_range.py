@@ -15,6 +15,7 @@ from sliceplane.registry.kinds.kind import (
     AT_ONCE,
     COUNTED,
     NO_STATUS,
+    NOT_GRANTED,
     Kind,
     as_new,
     created_as_sent,
@@ -133,5 +134,6 @@ LIMIT_RANGE: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=COUNTED,
+    granted=NOT_GRANTED,
     columns=PLAIN,
 )

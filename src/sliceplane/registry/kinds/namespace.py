@@ -24,6 +24,7 @@ from sliceplane.registry.kinds.kind import (
     keep,
     no_grace,
     no_warnings,
+    viewed,
 )
 from sliceplane.registry.metadata import mark_deleted
 from sliceplane.registry.validation.metadata import validate_finalizer
@@ -114,5 +115,6 @@ NAMESPACE: Final = Kind(
     admission=ADMITTED,
     deletion=Deletion(admit=_admit_delete, linger=_linger, grace=no_grace, is_held=_is_held),
     quota=UNCOUNTED,
+    granted=viewed("status"),
     columns=Printer((NAME, Column(name="Status", description="Phase of the namespace."), AGE), _cells),
 )

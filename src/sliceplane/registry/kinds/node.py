@@ -36,6 +36,7 @@ from sliceplane.kit.names import check_label_value, check_qualified_name
 from sliceplane.registry.kinds.kind import (
     ADMITTED,
     AT_ONCE,
+    NOT_GRANTED,
     SPEC,
     UNCOUNTED,
     Kind,
@@ -181,6 +182,7 @@ NODE: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=UNCOUNTED,
+    granted=NOT_GRANTED,
     columns=Printer(
         (
             NAME,

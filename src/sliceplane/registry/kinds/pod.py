@@ -16,7 +16,17 @@ from sliceplane.api.scheme import Pods
 from sliceplane.documents import fields
 from sliceplane.registry.admission import pods
 from sliceplane.registry.kinds import pod_columns
-from sliceplane.registry.kinds.kind import ADMITTED, Deletion, Kind, Quota, Status, any_name, goes_at_once, no_warnings
+from sliceplane.registry.kinds.kind import (
+    ADMITTED,
+    Deletion,
+    Kind,
+    Quota,
+    Status,
+    any_name,
+    edited,
+    goes_at_once,
+    no_warnings,
+)
 from sliceplane.registry.kinds.pod_template import default_pod_spec, validate_pod_spec
 from sliceplane.registry.validation.addresses import ip_problem
 
@@ -175,5 +185,6 @@ POD: Final = Kind(
     admission=ADMITTED,
     deletion=Deletion(admit=any_name, linger=goes_at_once, grace=_grace_s, is_held=_is_held),
     quota=Quota(counted=True, names=(Pods.plural,), usage=_usage, rises=False),
+    granted=edited("status"),
     columns=pod_columns.PRINTER,
 )

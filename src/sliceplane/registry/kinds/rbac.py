@@ -11,10 +11,12 @@ from sliceplane.documents.table.ages import age
 from sliceplane.documents.table.columns import AGE, NAME, PLAIN, Cell, Column, Printer, name_of, objects, text
 from sliceplane.kit.names import check_dns_subdomain, check_label_value, check_path_segment, check_qualified_name
 from sliceplane.registry.kinds.kind import (
+    ADMINISTERED,
     ADMITTED,
     AT_ONCE,
     COUNTED,
     NO_STATUS,
+    NOT_GRANTED,
     UNCOUNTED,
     Admission,
     Kind,
@@ -214,6 +216,7 @@ ROLE: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=COUNTED,
+    granted=ADMINISTERED,
     columns=PLAIN,
 )
 CLUSTER_ROLE: Final = Kind(
@@ -228,6 +231,7 @@ CLUSTER_ROLE: Final = Kind(
     admission=Admission(narrow=not_narrowed, admit=_fill, allocate=nothing_allocated, claim=nothing_claimed),
     deletion=AT_ONCE,
     quota=UNCOUNTED,
+    granted=NOT_GRANTED,
     columns=PLAIN,
 )
 ROLE_BINDING: Final = Kind(
@@ -242,6 +246,7 @@ ROLE_BINDING: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=COUNTED,
+    granted=ADMINISTERED,
     columns=_COLUMNS,
 )
 CLUSTER_ROLE_BINDING: Final = Kind(
@@ -256,5 +261,6 @@ CLUSTER_ROLE_BINDING: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=UNCOUNTED,
+    granted=NOT_GRANTED,
     columns=_COLUMNS,
 )

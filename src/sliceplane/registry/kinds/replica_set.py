@@ -22,6 +22,7 @@ from sliceplane.registry.kinds.kind import (
     updated_as_sent,
 )
 from sliceplane.registry.kinds.workload import (
+    SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
     check_counts,
     check_same_selector,
@@ -73,6 +74,7 @@ REPLICA_SET: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=COUNTED,
+    granted=SCALED_WORKLOAD,
     columns=Printer(
         (
             NAME,

@@ -22,6 +22,7 @@ from sliceplane.registry.kinds.kind import (
     created_as_sent,
     no_warnings,
     updated_as_sent,
+    viewed,
 )
 
 COUNT_PREFIX: Final = "count/"
@@ -101,6 +102,7 @@ RESOURCE_QUOTA: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=counted_as(ResourceQuotas.plural),
+    granted=viewed("status"),
     columns=Printer(
         (
             NAME,

@@ -16,6 +16,7 @@ from sliceplane.registry.kinds.config_map import validate_key
 from sliceplane.registry.kinds.kind import (
     ADMITTED,
     AT_ONCE,
+    EDITED_UNSEEN,
     NO_STATUS,
     Kind,
     counted_as,
@@ -118,6 +119,7 @@ SECRET: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=counted_as(Secrets.plural),
+    granted=EDITED_UNSEEN,
     columns=Printer(
         (
             NAME,

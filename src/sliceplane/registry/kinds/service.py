@@ -37,7 +37,7 @@ from sliceplane.documents.table.columns import (
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.registry.admission.service_update import carry_over
 from sliceplane.registry.config import DENY_SERVICE_EXTERNAL_IPS
-from sliceplane.registry.kinds.kind import AT_ONCE, SPEC, Admission, Kind, Quota, Status
+from sliceplane.registry.kinds.kind import AT_ONCE, SPEC, Admission, Kind, Quota, Status, edited
 from sliceplane.registry.validation.addresses import range_spelling, spelling
 from sliceplane.registry.validation.load_balancers import validate_service_status
 from sliceplane.registry.validation.service_update import validate_service_update
@@ -228,6 +228,7 @@ SERVICE: Final = Kind(
     admission=Admission(narrow=_narrow, admit=_admit, allocate=_allocate, claim=_claim),
     deletion=AT_ONCE,
     quota=Quota(counted=True, names=(Services.plural, NODE_PORTS, LOAD_BALANCERS), usage=_usage, rises=True),
+    granted=edited("status"),
     columns=Printer(
         (
             NAME,

@@ -15,6 +15,7 @@ from sliceplane.registry.kinds.kind import (
     NO_STATUS,
     Kind,
     created_as_sent,
+    edited,
     no_defaults,
     no_rules,
     no_update_rules,
@@ -39,5 +40,6 @@ SERVICE_ACCOUNT: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=COUNTED,
+    granted=edited(),
     columns=Printer((NAME, AGE), _cells),
 )

@@ -16,6 +16,7 @@ from sliceplane.registry.kinds.kind import (
     ADMITTED,
     AT_ONCE,
     NO_STATUS,
+    NOT_GRANTED,
     UNCOUNTED,
     Kind,
     Status,
@@ -129,6 +130,7 @@ SERVICE_CIDR: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=UNCOUNTED,
+    granted=NOT_GRANTED,
     columns=Printer(
         (NAME, Column(name="CIDRs", description="Ranges that cluster IPs are taken from."), AGE), _service_cidr_cells
     ),
@@ -145,6 +147,7 @@ IP_ADDRESS: Final = Kind(
     admission=ADMITTED,
     deletion=AT_ONCE,
     quota=UNCOUNTED,
+    granted=NOT_GRANTED,
     columns=Printer(
         (NAME, Column(name="ParentRef", description="The object that holds the address.")), _ip_address_cells
     ),

@@ -10,6 +10,7 @@ from sliceplane.api.errors import FieldError, StatusError, invalid_value, not_su
 from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.selectors.labels import from_label_selector
 from sliceplane.documents.table.columns import NONE, Column, mapping, objects, text
+from sliceplane.registry.kinds.kind import Granted
 from sliceplane.registry.kinds.pod_template import default_pod_spec, validate_pod_spec
 from sliceplane.registry.validation.metadata import IMMUTABLE, validate_maps
 
@@ -83,3 +84,7 @@ def _selector(selector: Document) -> str:
         return str(from_label_selector(msgspec.convert(selector, LabelSelector))) or NONE
     except (StatusError, msgspec.ValidationError):
         return "<error>"
+
+
+#: as many as wanted, and edited as that, too
+SCALED_WORKLOAD: Final = Granted(view=("", "scale"), edit_reads=(), edit=("", "scale"), admin=())

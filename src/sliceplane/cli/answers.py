@@ -1,12 +1,17 @@
-"""How commands that tell something print it: a text for people, or one document for programs."""
+"""How commands that tell something end: a text for people or one document for programs, and an exit code."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import click
+
+#: exit codes: the answer is as it should be; it is not (as of diff(1)); there is no answer, and stderr says why
+GOOD: Final = 0
+BAD: Final = 1
+NO_ANSWER: Final = 2
 
 Form = Literal["text", "json", "yaml"]
 

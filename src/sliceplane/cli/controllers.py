@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.answers import NO_ANSWER
 from sliceplane.cli.cluster import cluster_options, connect, limited_client, rate_options
 from sliceplane.cli.controller_choice import choose, controllers_option
 from sliceplane.cli.discovery import discovery_config, discovery_options
@@ -18,7 +19,7 @@ from sliceplane.cli.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_collector, spare_descriptors
 from sliceplane.cli.serving import gates_of
-from sliceplane.cli.shadow import TROUBLE, check_shadow_flags, run_shadow, shadow_options
+from sliceplane.cli.shadow import check_shadow_flags, run_shadow, shadow_options
 from sliceplane.cli.slices import check_slice_options, slice_options
 from sliceplane.cli.values import DurationType, SwitchType
 
@@ -105,7 +106,7 @@ def command(
         run(_serve(connection, entries, election, flags))
     except (KubeconfigError, PageError, CannotRead, Unreachable) as error:
         click.echo(f"Error: {error}", err=True)
-        raise SystemExit(TROUBLE if flags["shadow"] else 1) from error
+        raise SystemExit(NO_ANSWER if flags["shadow"] else 1) from error
 
 
 def _slice_config(flags: dict[str, Any]) -> EndpointSliceConfig:
@@ -164,10 +165,8 @@ async def _serve(
     on_stop_signal(stop.set)
     spare_descriptors()
     async with AsyncExitStack() as stack:
-        client = limited_client(connection, flags)
-        stack.push_async_callback(client.close)
-        elector = HttpClient(connection, field_manager="sliceplane-controllers")
-        stack.push_async_callback(elector.close)
+        client = await stack.enter_async_context(limited_client(connection, flags))
+        elector = await stack.enter_async_context(HttpClient(connection, field_manager="sliceplane-controllers"))
         controllers = Standalone(client, entries, election, election_client=elector)
         sources = (controllers.samples, client.metrics.families)
         await serve_monitoring(stack, flags, controllers.pages(), sources, controllers.staleness_s)
@@ -195,39 +194,39 @@ async def _once(connection: Connection, entries: tuple[Entry, ...], flags: dict[
     stop = asyncio.Event()
     on_stop_signal(stop.set)
     spare_descriptors()
-    client = limited_client(connection, flags)
-    reconciling = asyncio.create_task(reconcile_once(client, entries, timeout_s=timeout_s))
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({reconciling, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not reconciling.done():
-            click.echo("Error: interrupted before everything was reconciled", err=True)
-            return 1
-        summary = reconciling.result()
-        say(summary_text(summary))
-        return 1 if summary.unfinished else 0
-    finally:
-        for task in (reconciling, stopping):
-            task.cancel()
-        await asyncio.gather(reconciling, stopping, return_exceptions=True)
-        await client.close()
+    async with limited_client(connection, flags) as client:
+        reconciling = asyncio.create_task(reconcile_once(client, entries, timeout_s=timeout_s))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({reconciling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not reconciling.done():
+                click.echo("Error: interrupted before everything was reconciled", err=True)
+                return 1
+            summary = reconciling.result()
+            say(summary_text(summary))
+            return 1 if summary.unfinished else 0
+        finally:
+            for task in (reconciling, stopping):
+                task.cancel()
+            await asyncio.gather(reconciling, stopping, return_exceptions=True)
 
 
 def summary_text(summary: OnceSummary) -> str:
     """What ``--once`` prints."""
+    informers = summary.status.informers
     read = ", ".join(
-        f"{each.objects} {each.watched.resource.plural}" for each in summary.status.informers if each.synced
+        f"{informer.objects} {informer.watched.resource.plural}" for informer in informers if informer.synced
     )
     lines = [f"read {read or 'nothing'}"]
-    for informer in summary.status.informers:
+    for informer in informers:
         if not informer.synced:
-            # None of them were read, which is another thing than that there are none.
+            # That no object was read does not mean that there is none.
             why = f": {informer.error[0]}" if informer.error is not None else ""
             lines.append(f"NOT read {informer.watched.resource.plural}{why}")
-    for each in summary.status.controllers:
-        tally = each.tally
-        lines.append(f"{each.name}: {tally.jobs} jobs, {tally.writes} writes, {tally.failed_jobs} failed")
-    writes = sum(each.tally.writes for each in summary.status.controllers)
+    for controller in summary.status.controllers:
+        tally = controller.tally
+        lines.append(f"{controller.name}: {tally.jobs} jobs, {tally.writes} writes, {tally.failed_jobs} failed")
+    writes = sum(controller.tally.writes for controller in summary.status.controllers)
     if summary.unfinished:
         lines.append(f"NOT reconciled after {summary.seconds:.1f} s: {', '.join(summary.unfinished)} would go on")
     else:

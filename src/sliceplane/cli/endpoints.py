@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.answers import Form, output_option, rendered
-from sliceplane.cli.cluster import asked, cluster_options, connect
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered
+from sliceplane.cli.cluster import ask, cluster_options
 from sliceplane.cli.options import Group
 from sliceplane.cli.process import screen_width, show
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
     from sliceplane.endpoints_audit.verdict import Report
-    from sliceplane.shell.transport.kubeconfig import Connection
-
-#: exit codes
-SAFE = 0
-NOT_SAFE = 1
-COULD_NOT_LOOK = 2
+    from sliceplane.shell.transport.base import Client
 
 
 @click.group("endpoints", cls=Group)
@@ -44,29 +38,23 @@ def audit(
     Reads only (get and list of Services, Endpoints and EndpointSlices), on any cluster.  The last line is the
     verdict.  Exit code 0: safe; 1: not safe, the line says why; 2: could not look.
     """
+    from sliceplane.endpoints_audit.text import as_text
 
-    def look() -> Report:
-        return asyncio.run(_audit(connect(kubeconfig, context), audit_logs, second_look))
-
-    found = asked(look, _CannotLook, exit_code=COULD_NOT_LOOK)
-    show(_rendered(found, output), exit_code=COULD_NOT_LOOK)
-    raise SystemExit(SAFE if found.safe else NOT_SAFE)
+    report = ask(
+        kubeconfig, context, lambda client, _: _audit(client, audit_logs, second_look), _CannotLook, exit_code=NO_ANSWER
+    )
+    text = rendered(output, report.as_document, lambda: as_text(report, screen_width()))
+    show(text, exit_code=NO_ANSWER)
+    raise SystemExit(GOOD if report.safe else BAD)
 
 
 class _CannotLook(Exception):
     """A sentence."""
 
 
-def _rendered(found: Report, output: Form) -> str:
-    from sliceplane.endpoints_audit.text import as_text
-
-    return rendered(output, found.as_document, lambda: as_text(found, screen_width()))
-
-
-async def _audit(connection: Connection, audit_logs: tuple[Path, ...], second_look_s: float) -> Report:
+async def _audit(client: Client, audit_logs: tuple[Path, ...], second_look_s: float) -> Report:
     from sliceplane.shell.tools.endpoints_audit import audit as look
     from sliceplane.shell.tools.endpoints_audit import read_log
-    from sliceplane.shell.transport.http import HttpClient
 
     log = None
     try:
@@ -76,8 +64,4 @@ async def _audit(connection: Connection, audit_logs: tuple[Path, ...], second_lo
         raise _CannotLook(f"audit log {error.filename}: {error.strerror}") from error
     if log is not None and log.lines == log.unreadable:
         raise _CannotLook(f"audit log {audit_logs[0]}: none of its {log.lines:,} lines is an audit event")
-    client = HttpClient(connection)
-    try:
-        return await look(client, log=log, second_look_s=second_look_s)
-    finally:
-        await client.close()
+    return await look(client, log=log, second_look_s=second_look_s)

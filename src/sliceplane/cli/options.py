@@ -1,4 +1,5 @@
-"""How the help of a command is laid out: examples, the options that matter first, the others under headings.
+"""Options that several commands have, and how the help of a command is laid out: examples, the options that matter
+first, the others under headings.
 
 ``GROUPS`` says which options stand under which heading, by the names of their parameters and for all commands.  What
 matches none stands first, under "Options": that is for what most people need, so a new option is either that or
@@ -8,11 +9,13 @@ belongs to a group.  ``Command`` and ``Group`` differ from click's classes in no
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+
+_C = TypeVar("_C", bound=Callable[..., Any])
 
 FIRST = "Options"
 #: heading -> patterns of parameter names, in the order of the help; the first match counts
@@ -40,20 +43,31 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 
+def with_options(*options: Callable[[_C], _C]) -> Callable[[_C], _C]:
+    """A decorator that gives a command *options*, which its help shows in this order."""
+
+    def decorate(command: _C) -> _C:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
 def heading(parameter: str) -> str:
-    """Where the option with this parameter name stands."""
+    """The title under which the help has the option with this parameter name."""
     return next((title for title, names in GROUPS if any(fnmatchcase(parameter, name) for name in names)), FIRST)
 
 
 #: columns before the help of an option; one that is longer has a line of its own
 _NAMES_WIDTH = 32
-#: click's words for kinds of values, and what a person types
+#: click's words for kinds of values, and what a user types
 _PLAIN = (("INTEGER RANGE", "N"), ("INTEGER", "N"), ("FLOAT", "N"), ("BOOLEAN", "true|false"),
     ("[default: True", "[default: true"), ("[default: False", "[default: false"))  # fmt: skip
 
 
 def _definitions(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
-    """Lines of at most *width* columns, as click's; but no word is broken, since a person copies flags and URLs."""
+    """Lines of at most *width* columns, as click's; but no word is broken, since users copy flags and URLs."""
     for names, text in rows:
         for word, plain in _PLAIN:
             names = names.replace(word, plain)

@@ -198,8 +198,7 @@ async def _serve(connection: Connection, process: _Process) -> None:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(present(mode_of(settings), process.netns))
         await prepare(backend, settings, process.netns)
-        client = HttpClient(connection)
-        stack.push_async_callback(client.close)
+        client = await stack.enter_async_context(HttpClient(connection))
         await stack.enter_async_context(serving(proxy, settings))
         following = asyncio.create_task(proxy.follow(client, Rng(time.time_ns())))
         ending = {following, asyncio.create_task(stop.wait())}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import sys
 from pathlib import Path
@@ -10,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.cluster import asked, cluster_options, connect
+from sliceplane.cli.cluster import ask, attempt, cluster_options
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import show
 from sliceplane.cli.values import NetworksType
 
 if TYPE_CHECKING:
     from sliceplane.kit.ip import Family
-    from sliceplane.proxy.snapshot import Objects
 
 
 @click.command("render", cls=Command, examples=[
@@ -68,7 +66,7 @@ def command(
     """
     from sliceplane.proxy.plane import PlaneConfig
     from sliceplane.proxy.surroundings import RulesConfig
-    from sliceplane.shell.node.render import RenderError, objects_of, render
+    from sliceplane.shell.node.render import RenderError, objects_from, objects_of, render
 
     if files and (kubeconfig is not None or context is not None):
         raise click.UsageError("--filename and --kubeconfig or --context: only one of them says where objects are")
@@ -79,13 +77,10 @@ def command(
         cluster_cidrs=flags["cluster_cidr"],
     )
 
-    def objects_of_files() -> Objects:
-        return objects_of([_read(path) for path in files], node_name)
-
-    def objects_of_server() -> Objects:
-        return _ask(kubeconfig, context, node_name)
-
-    objects = asked(objects_of_files if files else objects_of_server, RenderError)
+    if files:
+        objects = attempt(lambda: objects_of([_read(path) for path in files], node_name), RenderError)
+    else:
+        objects = ask(kubeconfig, context, lambda client, _: objects_from(client, node_name), RenderError)
     if objects.node is None:
         click.echo(f"Note: there are no Nodes: the rules are those of a node {node_name} without a zone", err=True)
     config = PlaneConfig(node_name=node_name, rules=rules)
@@ -105,17 +100,3 @@ def _read(path: Path) -> tuple[str, str]:
         raise RenderError(f"{name} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise RenderError(f"{name} is no text: byte {error.start} is not UTF-8") from error
-
-
-def _ask(kubeconfig: Path | None, context: str | None, node_name: str) -> Objects:
-    from sliceplane.shell.node.render import objects_from
-    from sliceplane.shell.transport.http import HttpClient
-
-    async def ask() -> Objects:
-        client = HttpClient(connect(kubeconfig, context))
-        try:
-            return await objects_from(client, node_name)
-        finally:
-            await client.close()
-
-    return asyncio.run(ask())

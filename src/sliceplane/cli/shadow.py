@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from io import FileIO
 from pathlib import Path
@@ -14,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER
 from sliceplane.cli.cluster import limited_client
+from sliceplane.cli.options import with_options
 from sliceplane.cli.process import on_stop_signal, run, say, say_ready, screen_width, spare_descriptors
 from sliceplane.cli.values import DurationType
 
@@ -25,24 +26,16 @@ if TYPE_CHECKING:
     from sliceplane.shell.hosting.shadow_report import Summary
     from sliceplane.shell.transport.kubeconfig import Connection
 
-#: exit codes of ``--once``, as of diff(1)
-SAME = 0
-DIFFERENT = 1
-TROUBLE = 2
 _CLEAR = "\x1b[H\x1b[2J"
 
 
-def shadow_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--shadow-output", type=click.Path(allow_dash=True, path_type=Path), default=None,
-            metavar="FILE", help="JSON lines of what appears and goes away; - for stdout."),
-        click.option("--shadow-grace", type=DurationType(), default="30s", show_default=True,
-            help="How long a difference must last to be reported."),
-        click.option("--shadow", is_flag=True,
-            help="Write nothing: report where EndpointSlices differ from ours."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+shadow_options = with_options(
+    click.option("--shadow", is_flag=True, help="Write nothing: report where EndpointSlices differ from ours."),
+    click.option("--shadow-grace", type=DurationType(), default="30s", show_default=True,
+        help="How long a difference must last to be reported."),
+    click.option("--shadow-output", type=click.Path(allow_dash=True, path_type=Path), default=None,
+        metavar="FILE", help="JSON lines of what appears and goes away; - for stdout."),
+)  # fmt: skip
 
 
 def check_shadow_flags(chosen: str, flags: dict[str, Any], *, cleanup: bool) -> None:
@@ -144,14 +137,14 @@ def run_shadow(
         lines = None if target is None else _opened(target, to_stdout=to_stdout)
     except OSError as error:
         click.echo(f"Error: --shadow-output {target}: {error.strerror}", err=True)
-        return TROUBLE
+        return NO_ANSWER
     try:
         output = Printed(lines, to_stdout=to_stdout, once=once_timeout_s is not None)
         code = run(_run(connection, config, flags, output, once_timeout_s))
         if not output.lost:
             return code
         click.echo(f"Error: --shadow-output {target}: {output.lost} lines could not be written", err=True)
-        return TROUBLE
+        return NO_ANSWER
     finally:
         if lines is not None and not to_stdout:
             lines.close()
@@ -176,8 +169,7 @@ async def _run(
     on_stop_signal(stop.set)
     spare_descriptors()
     async with AsyncExitStack() as stack:
-        client = limited_client(connection, flags, read_only=True)
-        stack.push_async_callback(client.close)
+        client = await stack.enter_async_context(limited_client(connection, flags, read_only=True))
         run = ShadowRun(client, config, grace_s=flags["shadow_grace"])
         stack.push_async_callback(run.close)
         await serve_monitoring(stack, flags, run.pages(), (run.samples, client.metrics.families), run.staleness_s)
@@ -200,10 +192,10 @@ async def _run(
         summary = run.summary()
         output.end(run.ledger, summary, run.now(), complete=complete)
         if once_timeout_s is None:
-            return SAME
+            return GOOD
         if not complete:
-            return TROUBLE
-        return DIFFERENT if summary.differences else SAME
+            return NO_ANSWER
+        return BAD if summary.differences else GOOD
 
 
 async def _follow(run: ShadowRun, output: Printed) -> bool:

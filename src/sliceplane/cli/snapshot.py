@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.cluster import asked, cluster_options, connect
+from sliceplane.cli.cluster import ask, attempt, cluster_options
 from sliceplane.cli.options import Group
 from sliceplane.cli.process import say
-
-if TYPE_CHECKING:
-    from sliceplane.shell.tools.snapshot import Summary
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -36,8 +30,9 @@ def save(*, file: Path, kubeconfig: Path | None, context: str | None) -> None:
     """
     from sliceplane.shell.tools import snapshot
 
-    done = _told(lambda: asyncio.run(snapshot.save(connect(kubeconfig, context), file)))
-    say(f"saved {done.objects:,} objects of revision {done.revision} to {file} ({done.bytes:,} bytes)")
+    _end_at_sigterm()
+    saved = ask(kubeconfig, context, lambda client, _: snapshot.save(client, file), snapshot.SnapshotError)
+    say(f"saved {saved.objects:,} objects of revision {saved.revision} to {file} ({saved.bytes:,} bytes)")
 
 
 @command.command("inspect", short_help="Say whether FILE is whole.")
@@ -46,8 +41,8 @@ def inspect(*, file: Path) -> None:
     """Read FILE to its end and say whether it is whole."""
     from sliceplane.shell.tools import snapshot
 
-    done = _told(lambda: snapshot.inspect(file))
-    say(f"whole: {done.objects:,} objects of revision {done.revision} ({done.bytes:,} bytes)")
+    read = attempt(lambda: snapshot.inspect(file), snapshot.SnapshotError)
+    say(f"whole: {read.objects:,} objects of revision {read.revision} ({read.bytes:,} bytes)")
 
 
 @command.command("restore", short_help="Make a data directory's database of FILE.")
@@ -64,17 +59,15 @@ def restore(*, file: Path, data_dir: str, bump_revision: int) -> None:
     """
     from sliceplane.shell.tools import snapshot
 
-    done = _told(lambda: snapshot.restore(file, data_dir, bump=bump_revision))
-    say(f"restored {done.objects:,} objects; versions go on from {done.revision}")
+    _end_at_sigterm()
+    made = attempt(lambda: snapshot.restore(file, data_dir, bump=bump_revision), snapshot.SnapshotError)
+    say(f"restored {made.objects:,} objects; versions go on from {made.revision}")
 
 
-def _told(work: Callable[[], Summary]) -> Summary:
-    from sliceplane.shell.tools.snapshot import SnapshotError
+def _end_at_sigterm() -> None:
+    """Half a file is removed on the way out, also when a timer or an orchestrator loses patience."""
 
-    # Half a file is removed on the way out, also when a timer or an orchestrator loses patience.
-    signal.signal(signal.SIGTERM, _end)
-    return asked(work, SnapshotError)
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
 
-
-def _end(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
+    signal.signal(signal.SIGTERM, end)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import Form, output_option, rendered
-from sliceplane.cli.cluster import asked, cluster_options, connect
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered
+from sliceplane.cli.cluster import ask, cluster_options
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import screen_width, show
 from sliceplane.cli.serving import gates_of
@@ -17,15 +15,9 @@ from sliceplane.cli.values import NetworksType, NodePortAddressesType
 
 if TYPE_CHECKING:
     from sliceplane.shell.transport.base import Client
-    from sliceplane.shell.transport.kubeconfig import Connection
     from sliceplane.tracer.answer import Answer
     from sliceplane.tracer.inquiry import ProxySettings
     from sliceplane.tracer.question import Question
-
-#: exit codes
-ARRIVES = 0
-REFUSED = 1
-NO_ANSWER = 2
 
 
 @click.command("trace", cls=Command, examples=[
@@ -61,40 +53,33 @@ def command(*, source: str, target: str, node: str, output: Form, **flags: Any) 
 
     Exit code 0: it arrives; 1: it is dropped or rejected; 2: no answer, stderr says why.
     """
+    from sliceplane.shell.tools.tracing import trace
     from sliceplane.tracer.question import Unanswerable
+    from sliceplane.tracer.text import as_text
 
     settings = _settings(flags)
 
-    def answer_of_server() -> Answer:
-        connection = connect(flags["kubeconfig"], flags["context"])
-        namespace = flags["namespace"] or connection.namespace
-        return asyncio.run(_trace(connection, _Asked(source, target, node, flags["protocol"], namespace), settings))
+    async def work(client: Client, namespace: str) -> Answer:
+        question = await _question(
+            client, source, target, protocol=flags["protocol"], node=node, namespace=flags["namespace"] or namespace
+        )
+        return await trace(client, question, settings)
 
-    answer = asked(answer_of_server, Unanswerable, exit_code=NO_ANSWER)
-    show(_rendered(answer, output), exit_code=NO_ANSWER)
-    raise SystemExit(ARRIVES if answer.arrives else REFUSED)
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """The question in the words of the command line."""
-
-    source: str
-    target: str
-    node: str
-    protocol: Any
-    namespace: str
+    answer = ask(flags["kubeconfig"], flags["context"], work, Unanswerable, exit_code=NO_ANSWER)
+    text = rendered(output, answer.as_document, lambda: as_text(answer, screen_width()))
+    show(text, exit_code=NO_ANSWER)
+    raise SystemExit(GOOD if answer.arrives else BAD)
 
 
-async def _question(client: Client, asked: _Asked) -> Question:
+async def _question(client: Client, source: str, target: str, *, protocol: Any, node: str, namespace: str) -> Question:
     from sliceplane.shell.tools.tracing import address_of
     from sliceplane.tracer.question import AddressTarget, Question, family_of, parse_source, parse_to
 
-    source = parse_source(asked.source, asked.namespace)
-    to = parse_to(asked.target, asked.namespace)
-    if not isinstance(source, str):
-        source = await address_of(client, source, family_of(to.ip) if isinstance(to, AddressTarget) else None)
-    return Question(source, to, asked.protocol.upper() if asked.protocol else None, asked.node.lower())
+    sender = parse_source(source, namespace)
+    to = parse_to(target, namespace)
+    if not isinstance(sender, str):
+        sender = await address_of(client, sender, family_of(to.ip) if isinstance(to, AddressTarget) else None)
+    return Question(sender, to, protocol.upper() if protocol else None, node.lower())
 
 
 def _settings(flags: dict[str, Any]) -> ProxySettings:
@@ -111,20 +96,3 @@ def _settings(flags: dict[str, Any]) -> ProxySettings:
         node_port_addresses=flags["nodeport_addresses"],
     )
     return ProxySettings(rules, gates_of(flags["feature_gates"], flags["emulated_version"]))
-
-
-def _rendered(answer: Answer, output: Form) -> str:
-    from sliceplane.tracer.text import as_text
-
-    return rendered(output, answer.as_document, lambda: as_text(answer, screen_width()))
-
-
-async def _trace(connection: Connection, asked: _Asked, settings: ProxySettings) -> Answer:
-    from sliceplane.shell.tools.tracing import trace
-    from sliceplane.shell.transport.http import HttpClient
-
-    client = HttpClient(connection)
-    try:
-        return await trace(client, await _question(client, asked), settings)
-    finally:
-        await client.close()

@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING
 
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.datadir import DataDir
-from sliceplane.shell.transport.http import HttpClient
 from sliceplane.store.backend import REVISIONS_BEYOND
 from sliceplane.store.snapshot import REVISION_MAX, BadSnapshot, Reader, restored
 
 if TYPE_CHECKING:
-    from sliceplane.shell.transport.kubeconfig import Connection
+    from sliceplane.shell.transport.http import HttpClient
 
 #: objects that are written to the database at a time
 _BATCH = 1000
@@ -46,12 +45,11 @@ class Summary:
     bytes: int
 
 
-async def save(connection: Connection, path: Path) -> Summary:
+async def save(client: HttpClient, path: Path) -> Summary:
     """Raises ``SnapshotError``, and what the client raises: ``StatusError``, ``Unreachable``."""
     from sliceplane.shell.server.nonresource.snapshot import PATH
 
     part = path.with_name(f".{path.name}.{os.getpid()}")
-    client = HttpClient(connection)
     try:
         _remove_what_the_dead_left(path)
         with _removed_unless_whole(part):
@@ -61,8 +59,6 @@ async def save(connection: Connection, path: Path) -> Summary:
             _sync_folder(path.parent)
     except OSError as error:
         raise SnapshotError(f"cannot write {path}: {_reason(error)}") from error
-    finally:
-        await client.close()
     return found
 
 

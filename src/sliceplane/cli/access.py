@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.options import with_options
 from sliceplane.cli.values import AddressType, DurationType, SwitchType
 
 if TYPE_CHECKING:
@@ -38,85 +38,34 @@ class AdmissionType(click.ParamType[frozenset[str]]):
         return frozenset(names & set(OPTIONAL_PLUGINS))
 
 
-def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """They reach the command as members of one dictionary, for ``with_access``."""
-    options = [
-        click.option(
-            "--enable-admission-plugins",
-            type=AdmissionType(),
-            default="",
-            metavar="NAME,...",
-            help="Admission to switch on: DenyServiceExternalIPs.",
-        ),
-        click.option("--advertise-address", type=AddressType(), help="IP that default/kubernetes leads to."),
-        click.option(
-            "--token-auth-file", type=_FILE, help="Static tokens (CSV: token,user,uid,groups) instead of our own."
-        ),
-        click.option(
-            "--client-ca-file", type=_FILE, help="Further authorities (PEM) whose client certificates are trusted."
-        ),
-        click.option(
-            "--anonymous-auth",
-            type=SwitchType(),
-            default=True,
-            show_default=True,
-            help="Requests without credentials are those of system:anonymous; false refuses them (401).",
-        ),
-        click.option(
-            "--service-account-issuer",
-            default="https://kubernetes.default.svc.cluster.local",
-            show_default=True,
-            metavar="URL",
-            help="What service account tokens name as their issuer.",
-        ),
-        click.option(
-            "--service-account-signing-key-file",
-            type=_FILE,
-            help="Private key (PEM; RSA or P-256, P-384, P-521) that signs them.  [default: one of our own]",
-        ),
-        click.option(
-            "--service-account-key-file",
-            type=_FILE,
-            multiple=True,
-            help="Further keys (PEM) whose tokens are accepted; may be given several times.",
-        ),
-        click.option(
-            "--service-account-jwks-uri",
-            default="",
-            metavar="URL",
-            help="Where others find our keys.  [default: /openid/v1/jwks of this server]",
-        ),
-        click.option(
-            "--api-audiences",
-            default="",
-            metavar="NAME,...",
-            help="Whom tokens for this server are for.  [default: the issuer]",
-        ),
-        click.option(
-            "--shutdown-delay-duration",
-            type=DurationType(),
-            default="0s",
-            show_default=True,
-            help="A stop begins with this time, in which /readyz fails and requests are served.",
-        ),
-        click.option(
-            "--max-requests-inflight",
-            type=click.IntRange(1),
-            default=400,
-            show_default=True,
-            help="Reads that are worked on at a time, shared among priority levels; others wait, then get 429.",
-        ),
-        click.option(
-            "--max-mutating-requests-inflight",
-            type=click.IntRange(1),
-            default=200,
-            show_default=True,
-            help="Writes that are worked on at a time, likewise.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+#: they reach the command as members of one dictionary, for ``with_access``
+access_options = with_options(
+    click.option("--enable-admission-plugins", type=AdmissionType(), default="", metavar="NAME,...",
+        help="Admission to switch on: DenyServiceExternalIPs."),
+    click.option("--advertise-address", type=AddressType(), help="IP that default/kubernetes leads to."),
+    click.option("--token-auth-file", type=_FILE,
+        help="Static tokens (CSV: token,user,uid,groups) instead of our own."),
+    click.option("--client-ca-file", type=_FILE,
+        help="Further authorities (PEM) whose client certificates are trusted."),
+    click.option("--anonymous-auth", type=SwitchType(), default=True, show_default=True,
+        help="Requests without credentials are those of system:anonymous; false refuses them (401)."),
+    click.option("--service-account-issuer", default="https://kubernetes.default.svc.cluster.local",
+        show_default=True, metavar="URL", help="What service account tokens name as their issuer."),
+    click.option("--service-account-signing-key-file", type=_FILE,
+        help="Private key (PEM; RSA or P-256, P-384, P-521) that signs them.  [default: one of our own]"),
+    click.option("--service-account-key-file", type=_FILE, multiple=True,
+        help="Further keys (PEM) whose tokens are accepted; may be given several times."),
+    click.option("--service-account-jwks-uri", default="", metavar="URL",
+        help="Where others find our keys.  [default: /openid/v1/jwks of this server]"),
+    click.option("--api-audiences", default="", metavar="NAME,...",
+        help="Whom tokens for this server are for.  [default: the issuer]"),
+    click.option("--shutdown-delay-duration", type=DurationType(), default="0s", show_default=True,
+        help="A stop begins with this time, in which /readyz fails and requests are served."),
+    click.option("--max-requests-inflight", type=click.IntRange(1), default=400, show_default=True,
+        help="Reads that are worked on at a time, shared among priority levels; others wait, then get 429."),
+    click.option("--max-mutating-requests-inflight", type=click.IntRange(1), default=200, show_default=True,
+        help="Writes that are worked on at a time, likewise."),
+)  # fmt: skip
 
 
 def with_access(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:

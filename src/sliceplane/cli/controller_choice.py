@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from sliceplane.shell.hosting.host import Entry
 
 #: all that are on by default
-EVERYBODY = "*"
+ALL = "*"
 
 controllers_option = click.option(
     "--controllers",
     "chosen",
-    default=EVERYBODY,
+    default=ALL,
     show_default=True,
     metavar="NAME,...",
     help="Which to run: '*' those that are on by default, 'foo' foo too, '-foo' not foo.",
@@ -29,8 +29,8 @@ def choose(
     """The controllers among those of *make_entries* that *text* asks for, in their order.
 
     *make_entries* is called twice: controllers that are made to be asked for their names are not those that run.
-    *defaults*: the names that ``*`` stands for; ``None``: all.  Raises ``click.BadParameter`` for a name that none
-    has, and if none is left.
+    *defaults*: the names that ``*`` stands for; ``None``: all.  Raises ``click.BadParameter`` for a name that no
+    controller has, and if none is left.
     """
     infos = [entry.make().info for entry in make_entries()]
     known = [info.name for info in infos]
@@ -38,17 +38,17 @@ def choose(
     wanted: dict[str, bool] = {}
     for part in text.split(","):
         name = part.strip()
-        if name == EVERYBODY:
-            usual = known if defaults is None else [each for each in known if each in defaults]
-            wanted |= {each: wanted.get(each, True) for each in usual}
+        if name == ALL:
+            usual = known if defaults is None else [controller for controller in known if controller in defaults]
+            wanted |= {controller: wanted.get(controller, True) for controller in usual}
             continue
-        found = names.get(name.removeprefix("-"))
-        if found is None:
+        controller = names.get(name.removeprefix("-"))
+        if controller is None:
             raise click.BadParameter(
                 f"there is no controller {name.removeprefix('-')!r}, only {', '.join(sorted(known))}",
                 param_hint="'--controllers'",
             )
-        wanted[found] = not name.startswith("-")
+        wanted[controller] = not name.startswith("-")
     running = tuple(entry for name, entry in zip(known, make_entries(), strict=True) if wanted.get(name, False))
     if not running:
         raise click.BadParameter("none is left to run", param_hint="'--controllers'")

@@ -13,14 +13,13 @@ import click
 from sliceplane.cli.answers import NO_ANSWER
 from sliceplane.cli.cluster import cluster_options, connect, limited_client, rate_options
 from sliceplane.cli.controller_choice import choose, controllers_option
-from sliceplane.cli.discovery import discovery_config, discovery_options
+from sliceplane.cli.discovery import check_slice_options, discovery_config, discovery_options, slice_options
 from sliceplane.cli.logs import Logs, log_options
 from sliceplane.cli.monitoring import monitoring_options, serve_monitoring
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_collector, spare_descriptors
 from sliceplane.cli.serving import gates_of
 from sliceplane.cli.shadow import check_shadow_flags, run_shadow, shadow_options
-from sliceplane.cli.slices import check_slice_options, slice_options
 from sliceplane.cli.values import DurationType, SwitchType
 
 if TYPE_CHECKING:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.slices import slice_policy
+from sliceplane.api.gates import TOPOLOGY_AWARE_SUBSETTING, Gates
+from sliceplane.cli.options import with_options
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
-    from sliceplane.api.gates import Gates
     from sliceplane.heuristics.asking import Find
     from sliceplane.shell.hosting.catalogue import DiscoveryConfig
 
-_SECTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
+#: upstream's flags of those controllers
+discovery_options = with_options(
     click.option("--max-endpoints-per-slice", type=click.IntRange(1, 1000), default=100, show_default=True,
         help="Endpoints that are put into one slice."),
     click.option("--concurrent-service-endpoint-syncs", type=click.IntRange(1, 50), default=5, show_default=True,
@@ -38,19 +38,34 @@ _SECTIONS: tuple[Callable[[Callable[..., Any]], Callable[..., Any]], ...] = (
         show_default=True, help="What becomes of slices and Endpoints when a Service gets or loses its selector."),
 )  # fmt: skip
 
+#: what the EndpointSlice controller can do beyond upstream's
+slice_options = with_options(
+    click.option("--subsetting", type=click.Choice(("Original", "PreferZone", "RequireZone")),
+        help="Slices for the nodes of one zone, where the Service does not say.  [default: Original]"),
+    click.option("--defragment", is_flag=True, help="Merge under-filled slices while their Service is quiet."),
+    click.option("--defragment-writes-per-minute", type=click.IntRange(min=1),
+        help="How much --defragment writes at most.  [default: 10]"),
+    click.option("--claim-unlabelled-slices", is_flag=True,
+        help="Take over slices of 1.16, which no label says who manages."),
+)  # fmt: skip
 
-def discovery_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_SECTIONS):
-        command = option(command)
-    return command
+
+def check_slice_options(flags: dict[str, Any], gates: Gates) -> None:
+    """Raises ``click.UsageError`` for flags that contradict each other."""
+    if flags["subsetting"] is not None and gates.chosen.get(TOPOLOGY_AWARE_SUBSETTING) is False:
+        raise click.UsageError(f"--subsetting contradicts --feature-gates {TOPOLOGY_AWARE_SUBSETTING}=false")
+    if flags["defragment_writes_per_minute"] is not None and not flags["defragment"]:
+        raise click.UsageError("--defragment-writes-per-minute bounds --defragment; add it")
 
 
 def discovery_config(flags: dict[str, Any], gates: Gates, find_heuristic: Find) -> DiscoveryConfig:
     """What *flags* (among others the values of ``discovery_options`` and ``slice_options``) ask for."""
+    from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT
     from sliceplane.controllers.endpoints import EndpointsConfig
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.controllers.endpointslice_mirroring import MirroringConfig
     from sliceplane.shell.hosting.catalogue import DiscoveryConfig
+    from sliceplane.slices.subsets import APPROACHES
     from sliceplane.slices.succession import SelectorChanges
 
     changes = SelectorChanges(flags["selector_changes"])
@@ -62,7 +77,10 @@ def discovery_config(flags: dict[str, Any], gates: Gates, find_heuristic: Find) 
             selector_changes=changes,
             gates=gates,
             find_heuristic=find_heuristic,
-            **slice_policy(flags),
+            subsetting=None if flags["subsetting"] is None else APPROACHES[flags["subsetting"]],
+            claim_unlabelled_slices=flags["claim_unlabelled_slices"],
+            defragment=flags["defragment"],
+            defragment_writes_per_minute=flags["defragment_writes_per_minute"] or WRITES_PER_MINUTE_DEFAULT,
         ),
         endpoints=EndpointsConfig(
             concurrent_endpoint_syncs=flags["concurrent_endpoint_syncs"],

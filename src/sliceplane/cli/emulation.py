@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.options import with_options
 from sliceplane.cli.values import DurationType, given_flags
 
 if TYPE_CHECKING:
@@ -21,48 +21,22 @@ _COMPANIONS = (
 )
 
 
-def emulation_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """``--emulate`` and its companions; they reach the command as one dictionary, ``emulation``."""
-    options = [
-        click.option(
-            "--emulate", is_flag=True, help="Emulate kubelets: Deployments and ReplicaSets become Pods on Nodes."
-        ),
-        click.option(
-            "--emulate-nodes",
-            type=click.IntRange(1, 250),
-            default=1,
-            show_default=True,
-            help="How many Nodes, named node-1, node-2, ...",
-        ),
-        click.option("--zones", default="", metavar="ZONE,ZONE", help="Zones that the Nodes are spread over in turn."),
-        click.option(
-            "--emulate-file", type=_FILE, help="YAML list of Nodes: name, zone, region, labels, podCIDRs, address."
-        ),
-        click.option(
-            "--emulate-ready-delay",
-            type=DurationType(),
-            default="0s",
-            show_default=True,
-            help="Time from a Pod's start until it is ready.",
-        ),
-        click.option(
-            "--emulate-termination",
-            type=DurationType(),
-            default="2s",
-            show_default=True,
-            help="How long a deleted Pod lives on at most; its own grace period if that is shorter.",
-        ),
-        click.option(
-            "--emulate-readiness",
-            type=click.Choice(("auto", "external")),
-            default="auto",
-            show_default=True,
-            help="external: a Pod is ready when it is annotated emulation.sliceplane.dev/ready=true.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+#: ``--emulate`` and its companions; they reach the command as one dictionary, for ``emulation_config``
+emulation_options = with_options(
+    click.option("--emulate", is_flag=True,
+        help="Emulate kubelets: Deployments and ReplicaSets become Pods on Nodes."),
+    click.option("--emulate-nodes", type=click.IntRange(1, 250), default=1, show_default=True,
+        help="How many Nodes, named node-1, node-2, ..."),
+    click.option("--zones", default="", metavar="ZONE,ZONE", help="Zones that the Nodes are spread over in turn."),
+    click.option("--emulate-file", type=_FILE,
+        help="YAML list of Nodes: name, zone, region, labels, podCIDRs, address."),
+    click.option("--emulate-ready-delay", type=DurationType(), default="0s", show_default=True,
+        help="Time from a Pod's start until it is ready."),
+    click.option("--emulate-termination", type=DurationType(), default="2s", show_default=True,
+        help="How long a deleted Pod lives on at most; its own grace period if that is shorter."),
+    click.option("--emulate-readiness", type=click.Choice(("auto", "external")), default="auto", show_default=True,
+        help="external: a Pod is ready when it is annotated emulation.sliceplane.dev/ready=true."),
+)  # fmt: skip
 
 
 def emulation_config(flags: dict[str, Any]) -> EmulationConfig | None:

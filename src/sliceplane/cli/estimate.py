@@ -17,16 +17,12 @@ from sliceplane.cli.process import screen_width, show
 ])  # fmt: skip
 @click.option("--pods", type=click.IntRange(1, 10_000_000), metavar="P", help="Endpoints of the Service.")
 @click.option("--nodes", type=click.IntRange(1, 1_000_000), metavar="N", help="Nodes, each of which watches.")
-@click.option(
-    "--endpoints-per-slice", type=click.IntRange(1, 1000), default=100, show_default=True, metavar="B",
-    help="Endpoints that one EndpointSlice holds.",
-)  # fmt: skip
+@click.option("--endpoints-per-slice", type=click.IntRange(1, 1000), default=100, show_default=True, metavar="B",
+    help="Endpoints that one EndpointSlice holds.")  # fmt: skip
 @click.option("--hints", is_flag=True, help="Our objects carry a zone hint for every endpoint.")
 @output_option
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Also draw the bytes on the wire into FILE (.png, .svg or .pdf; needs matplotlib).",
-)  # fmt: skip
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Also draw the bytes on the wire into FILE (.png, .svg or .pdf; needs matplotlib).")  # fmt: skip
 def command(
     *, pods: int | None, nodes: int | None, endpoints_per_slice: int, hints: bool, output: Form, plot: Path | None
 ) -> None:

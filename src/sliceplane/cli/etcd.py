@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 
+from sliceplane.cli.options import with_options
 from sliceplane.cli.values import DurationType, given_flags
 
 if TYPE_CHECKING:
@@ -41,39 +41,19 @@ class ServersType(click.ParamType[tuple[str, ...]]):
         return text.rstrip("/")
 
 
-def etcd_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """They reach the command as members of one dictionary, for ``with_etcd``."""
-    options = [
-        click.option(
-            "--etcd-servers",
-            "--etcd",
-            "etcd_servers",
-            type=ServersType(),
-            default="",
-            help="Members of an etcd cluster that keeps everything, for several servers at once.  [default: a file in "
-            "the data folder, for one server]",
-        ),
-        click.option("--etcd-cafile", type=_FILE, help="Authority (PEM) of the etcd members' certificates."),
-        click.option("--etcd-certfile", type=_FILE, help="Client certificate (PEM) for etcd."),
-        click.option("--etcd-keyfile", type=_FILE, help="Its key."),
-        click.option(
-            "--etcd-prefix",
-            default="/sliceplane",
-            show_default=True,
-            metavar="PATH",
-            help="What all keys in etcd begin with; the same for all servers of one plane.",
-        ),
-        click.option(
-            "--etcd-compaction-interval",
-            type=DurationType(),
-            default="5m",
-            show_default=True,
-            help="How often etcd is made to forget old revisions; they are kept for one to two intervals.  0: never.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+#: they reach the command as members of one dictionary, for ``with_etcd``
+etcd_options = with_options(
+    click.option("--etcd-servers", "--etcd", "etcd_servers", type=ServersType(), default="",
+        help="Members of an etcd cluster that keeps everything, for several servers at once.  [default: a file in "
+        "the data folder, for one server]"),
+    click.option("--etcd-cafile", type=_FILE, help="Authority (PEM) of the etcd members' certificates."),
+    click.option("--etcd-certfile", type=_FILE, help="Client certificate (PEM) for etcd."),
+    click.option("--etcd-keyfile", type=_FILE, help="Its key."),
+    click.option("--etcd-prefix", default="/sliceplane", show_default=True, metavar="PATH",
+        help="What all keys in etcd begin with; the same for all servers of one plane."),
+    click.option("--etcd-compaction-interval", type=DurationType(), default="5m", show_default=True,
+        help="How often etcd is made to forget old revisions; they are kept for one to two intervals.  0: never."),
+)  # fmt: skip
 
 
 def with_etcd(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:

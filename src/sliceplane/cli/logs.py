@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
-LOG_FORMATS = ("text", "json")
+from sliceplane.cli.options import with_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +30,15 @@ class Logs:
         configure(self.level, self.form, colour=self.colour and not plain)
 
 
+_log_options = with_options(
+    click.option("--log-level", type=click.Choice(("debug", "info", "warning", "error")), default="info",
+        show_default=True, help="The least that is logged, to stderr."),
+    click.option("--log-format", type=click.Choice(("text", "json")), default="text", show_default=True,
+        help="logfmt, with colours on a terminal; or one JSON object a line."),
+    click.option("--no-color", is_flag=True, help="No colours in a log on a terminal; so does NO_COLOR=1."),
+)  # fmt: skip
+
+
 def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """``--log-level``, ``--log-format`` and ``--no-color``; the command gets them as ``logs``, a ``Logs``."""
 
@@ -38,13 +46,4 @@ def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_logs(*arguments: Any, log_level: str, log_format: str, no_color: bool, **flags: Any) -> Any:
         return command(*arguments, logs=Logs(log_level, log_format, not no_color), **flags)
 
-    told: Callable[..., Any] = with_logs
-    for option in (
-        click.option("--no-color", is_flag=True, help="No colours in a log on a terminal; so does NO_COLOR=1."),
-        click.option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True,
-            help="logfmt, with colours on a terminal; or one JSON object a line."),
-        click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True,
-            help="The least that is logged, to stderr."),
-    ):  # fmt: skip
-        told = option(told)
-    return told
+    return _log_options(with_logs)

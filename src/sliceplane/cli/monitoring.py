@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.options import with_options
 from sliceplane.cli.values import ListenType
 
 if TYPE_CHECKING:
@@ -17,15 +18,12 @@ if TYPE_CHECKING:
 Source = Callable[[], "tuple[Family, ...]"]
 
 
-def monitoring_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--metrics-bind-address", type=ListenType(), default=None,
-            help="Serve /metrics there, and the health pages too.  [default: off]"),
-        click.option("--healthz-bind-address", type=ListenType(), default=None,
-            help="Serve /healthz, /livez and /readyz there.  [default: off]"),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+monitoring_options = with_options(
+    click.option("--healthz-bind-address", type=ListenType(), default=None,
+        help="Serve /healthz, /livez and /readyz there.  [default: off]"),
+    click.option("--metrics-bind-address", type=ListenType(), default=None,
+        help="Serve /metrics there, and the health pages too.  [default: off]"),
+)  # fmt: skip
 
 
 async def serve_monitoring(

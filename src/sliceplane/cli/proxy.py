@@ -46,9 +46,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--healthz-api-timeout", type=DurationType(), default="600ms", show_default=True,
     help="Not healthy if the API server takes longer to answer; 0: it is not asked.")  # fmt: skip
 @proxy_options
-@click.option(
-    "--emulated-version", default="", metavar="RELEASE", help="The Kubernetes release whose feature gates count."
-)
+@click.option("--emulated-version", default="", metavar="RELEASE",
+    help="The Kubernetes release whose feature gates count.")  # fmt: skip
 @log_options
 @click.pass_context
 def command(

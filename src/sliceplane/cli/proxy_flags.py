@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.options import with_options
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
@@ -60,59 +61,38 @@ def _duration(flag: str, what: str, *more: str) -> Callable[..., Any]:
     return click.option(flag, *more, type=DurationType(), help=what)
 
 
-def proxy_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Every flag of ``_FIELDS``; they reach the command by the names there."""
-    modes = click.Choice(("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"))
-    options = [
-        click.option(
-            "--proxy-mode",
-            type=click.Choice(("nftables", "iptables", "ipvs", "kernelspace")),
-            help="What rules are made of; the last two can be rendered, not run.  [default: nftables]",
-        ),
-        _text("--bind-address", "IP", "The node's own address; nothing is bound to it.  [default: what its Node says]"),
-        click.option("--bind-address-hard-fail", is_flag=True, help="Always so: an address that is taken is an error."),
-        _text("--healthz-bind-address", "IP:PORT", "Serve /healthz and /livez there.  [default: off]"),
-        _text("--metrics-bind-address", "IP:PORT", "Serve /metrics and /proxyMode there.  [default: off]"),
-        _duration(
-            "--sync-period",
-            "How often tables and addresses of the node are looked at.  [default: 30s]",
-            "--iptables-sync-period",
-            "sync_period",
-        ),
-        _duration(
-            "--min-sync-period",
-            "Pause between two writes.  [default: 0]",
-            "--iptables-min-sync-period",
-            "min_sync_period",
-        ),
-        _text("--cluster-cidr", "CIDR[,CIDR]", "Ranges of Pod IPs, for --detect-local-mode ClusterCIDR."),
-        click.option(
-            "--detect-local-mode",
-            type=modes,
-            help="How traffic of this node's Pods is told from others'.  [default: ClusterCIDR]",
-        ),
-        _text("--pod-bridge-interface", "NAME", "For --detect-local-mode BridgeInterface."),
-        _text("--pod-interface-name-prefix", "PREFIX", "For --detect-local-mode InterfaceNamePrefix."),
-        click.option("--masquerade-all", is_flag=True, help="Masquerade whatever goes to a cluster IP."),
-        _text(
-            "--nodeport-addresses",
-            "CIDR,...",
-            "Where node ports are served: addresses within these ranges, or 'primary', the Node's own.  "
-            "[default: primary]",
-        ),
-        _number("--conntrack-max-per-core", "Connections tracked for each CPU; 0: as it is.  [default: 32768]"),
-        _number("--conntrack-min", "Connections tracked, whatever the number of CPUs.  [default: 131072]"),
-        _duration("--conntrack-tcp-timeout-established", "Of idle TCP connections; 0: as it is.  [default: 24h]"),
-        _duration("--conntrack-tcp-timeout-close-wait", "Of half-closed TCP connections; 0: as it is.  [default: 1h]"),
-        click.option("--conntrack-tcp-be-liberal", is_flag=True, help="Track TCP packets outside of the window, too."),
-        _duration("--conntrack-udp-timeout", "Of UDP flows without an answer; 0: as it is.  [default: 0]"),
-        _duration("--conntrack-udp-timeout-stream", "Of UDP flows with answers; 0: as it is.  [default: 0]"),
-        _number("--oom-score-adj", "Of this process, for when memory is short.  [default: -999]"),
-        _text("--feature-gates", "NAME=BOOL,...", "Features to switch on or off."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+#: every flag of ``_FIELDS``; they reach the command by the names there
+proxy_options = with_options(
+    click.option("--proxy-mode", type=click.Choice(("nftables", "iptables", "ipvs", "kernelspace")),
+        help="What rules are made of; the last two can be rendered, not run.  [default: nftables]"),
+    _text("--bind-address", "IP", "The node's own address; nothing is bound to it.  [default: what its Node says]"),
+    click.option("--bind-address-hard-fail", is_flag=True, help="Always so: an address that is taken is an error."),
+    _text("--healthz-bind-address", "IP:PORT", "Serve /healthz and /livez there.  [default: off]"),
+    _text("--metrics-bind-address", "IP:PORT", "Serve /metrics and /proxyMode there.  [default: off]"),
+    _duration("--sync-period", "How often tables and addresses of the node are looked at.  [default: 30s]",
+        "--iptables-sync-period", "sync_period"),
+    _duration("--min-sync-period", "Pause between two writes.  [default: 0]", "--iptables-min-sync-period",
+        "min_sync_period"),
+    _text("--cluster-cidr", "CIDR[,CIDR]", "Ranges of Pod IPs, for --detect-local-mode ClusterCIDR."),
+    click.option("--detect-local-mode",
+        type=click.Choice(("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")),
+        help="How traffic of this node's Pods is told from others'.  [default: ClusterCIDR]"),
+    _text("--pod-bridge-interface", "NAME", "For --detect-local-mode BridgeInterface."),
+    _text("--pod-interface-name-prefix", "PREFIX", "For --detect-local-mode InterfaceNamePrefix."),
+    click.option("--masquerade-all", is_flag=True, help="Masquerade whatever goes to a cluster IP."),
+    _text("--nodeport-addresses", "CIDR,...",
+        "Where node ports are served: addresses within these ranges, or 'primary', the Node's own.  "
+        "[default: primary]"),
+    _number("--conntrack-max-per-core", "Connections tracked for each CPU; 0: as it is.  [default: 32768]"),
+    _number("--conntrack-min", "Connections tracked, whatever the number of CPUs.  [default: 131072]"),
+    _duration("--conntrack-tcp-timeout-established", "Of idle TCP connections; 0: as it is.  [default: 24h]"),
+    _duration("--conntrack-tcp-timeout-close-wait", "Of half-closed TCP connections; 0: as it is.  [default: 1h]"),
+    click.option("--conntrack-tcp-be-liberal", is_flag=True, help="Track TCP packets outside of the window, too."),
+    _duration("--conntrack-udp-timeout", "Of UDP flows without an answer; 0: as it is.  [default: 0]"),
+    _duration("--conntrack-udp-timeout-stream", "Of UDP flows with answers; 0: as it is.  [default: 0]"),
+    _number("--oom-score-adj", "Of this process, for when memory is short.  [default: -999]"),
+    _text("--feature-gates", "NAME=BOOL,...", "Features to switch on or off."),
+)  # fmt: skip
 
 
 def given_by(flags: dict[str, Any], gates: Gates) -> dict[str, Value]:

@@ -23,38 +23,20 @@ if TYPE_CHECKING:
     ("what a change would make of the rules",
      "kubectl get svc,endpointslices -Ao yaml | sliceplane proxy render -f -"),
 ])  # fmt: skip
-@click.option(
-    "--proxy-mode",
-    type=click.Choice(("nftables", "iptables", "ipvs", "kernelspace")),
-    default="nftables",
-    show_default=True,
-    help="What to render: rules as text; kernelspace: HCN policies of Windows as JSON.",
-)
-@click.option(
-    "-f", "--filename", "files", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path), multiple=True,
-    metavar="FILE",
-    help="Objects in YAML or JSON, - for standard input; may be given several times.  [default: ask the API server]",
-)  # fmt: skip
+@click.option("--proxy-mode", type=click.Choice(("nftables", "iptables", "ipvs", "kernelspace")), default="nftables",
+    show_default=True, help="What to render: rules as text; kernelspace: HCN policies of Windows as JSON.")  # fmt: skip
+@click.option("-f", "--filename", "files", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    multiple=True, metavar="FILE",
+    help="Objects in YAML or JSON, - for standard input; may be given several times.  "
+    "[default: ask the API server]")  # fmt: skip
 @cluster_options
 @click.option("--hostname-override", default="", metavar="NODE", help="The node's name.  [default: the host name]")
-@click.option(
-    "--ip-family", "families", type=click.Choice(("IPv4", "IPv6")), multiple=True, default=("IPv4",),
-    show_default=True, help="May be given twice.",
-)  # fmt: skip
-@click.option(
-    "--cluster-cidr",
-    type=NetworksType(),
-    default="",
-    metavar="CIDR[,CIDR]",
-    help="Ranges of Pod IPs, for --detect-local-mode ClusterCIDR.",
-)
-@click.option(
-    "--detect-local-mode",
-    type=click.Choice(("ClusterCIDR", "NodeCIDR")),
-    default="ClusterCIDR",
-    show_default=True,
-    help="How traffic of the node's Pods is told from others'.",
-)
+@click.option("--ip-family", "families", type=click.Choice(("IPv4", "IPv6")), multiple=True, default=("IPv4",),
+    show_default=True, help="May be given twice.")  # fmt: skip
+@click.option("--cluster-cidr", type=NetworksType(), default="", metavar="CIDR[,CIDR]",
+    help="Ranges of Pod IPs, for --detect-local-mode ClusterCIDR.")  # fmt: skip
+@click.option("--detect-local-mode", type=click.Choice(("ClusterCIDR", "NodeCIDR")), default="ClusterCIDR",
+    show_default=True, help="How traffic of the node's Pods is told from others'.")  # fmt: skip
 @click.option("--masquerade-all", is_flag=True, help="Masquerade whatever goes to a cluster IP.")
 def command(
     *, files: tuple[Path, ...], kubeconfig: Path | None, context: str | None, hostname_override: str, **flags: Any

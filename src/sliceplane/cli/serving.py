@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.access import access_options
-from sliceplane.cli.etcd import etcd_options
+from sliceplane.cli.access import access_options, with_access
+from sliceplane.cli.etcd import etcd_options, with_etcd
 from sliceplane.cli.logs import Logs, log_options
+from sliceplane.cli.options import with_options
 from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_collector, spare_descriptors
 from sliceplane.cli.values import AddressType, DurationType
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
     from sliceplane.api.scheme import Resource
-    from sliceplane.shell.server.audit.log import AuditConfig
     from sliceplane.shell.server.plane import Plane, PlaneConfig
     from sliceplane.shell.transport.service import PlaneService
 
@@ -78,98 +78,64 @@ def gates_of(feature_gates: str, emulated_version: str) -> Gates:
         raise click.BadParameter(str(error), param_hint="'--feature-gates'") from error
 
 
-def serving_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The flags that every command with an API server has; those of ``access_options`` come after the others."""
-    command = log_options(etcd_options(access_options(command)))
-    options = [
-        click.option(
-            "--bind-address", type=AddressType(), default="127.0.0.1", show_default=True, help="IP to listen on."
-        ),
-        click.option(
-            "--secure-port",
-            type=click.IntRange(0, 65535),
-            default=6443,
-            show_default=True,
-            help="Port to serve HTTPS on; 0 picks a free one.",
-        ),
-        click.option(
-            "--data-dir",
-            default="",
-            metavar="PATH",
-            help="Folder for everything that is kept; 'memory:' keeps nothing.  [default: $XDG_DATA_HOME/sliceplane, "
-            "else ~/.local/share/sliceplane]",
-        ),
-        click.option(
-            "--service-cluster-ip-range",
-            type=ServiceRangeType(),
-            default="10.96.0.0/16,fd00:10:96::/112",
-            show_default=True,
-            help="Ranges for Service IPs, at most one of each family; the first is the primary family.",
-        ),
-        click.option(
-            "--history-keep",
-            type=DurationType(),
-            default="5m",
-            show_default=True,
-            help="How long old revisions are kept for watches and paged lists; less under a storm of writes.",
-        ),
-        click.option(
-            "--audit-log-path",
-            type=click.Path(dir_okay=False, path_type=Path),
-            help="File for one JSON line per stage of every request (audit.k8s.io/v1, Metadata).  [default: none]",
-        ),
-        click.option(
-            "--audit-log-maxsize",
-            type=click.IntRange(1),
-            default=100,
-            show_default=True,
-            metavar="MEGABYTES",
-            help="Size at which the audit log is renamed and begun anew.",
-        ),
-        click.option(
-            "--audit-log-maxbackup",
-            type=click.IntRange(0),
-            default=10,
-            show_default=True,
-            help="How many renamed audit logs are kept; 0 keeps all.",
-        ),
-        click.option(
-            "--runtime-config",
-            type=RuntimeConfigType(),
-            default="",
-            metavar="KEY=BOOL,...",
-            help="API versions to switch on, such as discovery.k8s.io/v1beta1=true.",
-        ),
-        click.option(
-            "--topology-storage",
-            type=click.Choice(("field", "annotation")),
-            default="field",
-            show_default=True,
-            help="Where slices keep the topology that clients of v1beta1 write.",
-        ),
-        click.option(
-            "--feature-gates",
-            default="",
-            metavar="NAME=BOOL,...",
-            help="Features to switch on or off, such as TopologyAwareHints=false.",
-        ),
-        click.option(
-            "--emulated-version",
-            default="",
-            metavar="MAJOR.MINOR",
-            help="The Kubernetes release whose feature gates count.  [default: the newest]",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+#: the flags that every command with an API server has
+serving_options = with_options(
+    click.option("--bind-address", type=AddressType(), default="127.0.0.1", show_default=True,
+        help="IP to listen on."),
+    click.option("--secure-port", type=click.IntRange(0, 65535), default=6443, show_default=True,
+        help="Port to serve HTTPS on; 0 picks a free one."),
+    click.option("--data-dir", default="", metavar="PATH",
+        help="Folder for everything that is kept; 'memory:' keeps nothing.  [default: $XDG_DATA_HOME/sliceplane, "
+        "else ~/.local/share/sliceplane]"),
+    click.option("--service-cluster-ip-range", type=ServiceRangeType(), default="10.96.0.0/16,fd00:10:96::/112",
+        show_default=True,
+        help="Ranges for Service IPs, at most one of each family; the first is the primary family."),
+    click.option("--history-keep", type=DurationType(), default="5m", show_default=True,
+        help="How long old revisions are kept for watches and paged lists; less under a storm of writes."),
+    click.option("--audit-log-path", type=click.Path(dir_okay=False, path_type=Path),
+        help="File for one JSON line per stage of every request (audit.k8s.io/v1, Metadata).  [default: none]"),
+    click.option("--audit-log-maxsize", type=click.IntRange(1), default=100, show_default=True, metavar="MEGABYTES",
+        help="Size at which the audit log is renamed and begun anew."),
+    click.option("--audit-log-maxbackup", type=click.IntRange(0), default=10, show_default=True,
+        help="How many renamed audit logs are kept; 0 keeps all."),
+    click.option("--runtime-config", type=RuntimeConfigType(), default="", metavar="KEY=BOOL,...",
+        help="API versions to switch on, such as discovery.k8s.io/v1beta1=true."),
+    click.option("--topology-storage", type=click.Choice(("field", "annotation")), default="field",
+        show_default=True, help="Where slices keep the topology that clients of v1beta1 write."),
+    click.option("--feature-gates", default="", metavar="NAME=BOOL,...",
+        help="Features to switch on or off, such as TopologyAwareHints=false."),
+    click.option("--emulated-version", default="", metavar="MAJOR.MINOR",
+        help="The Kubernetes release whose feature gates count.  [default: the newest]"),
+    log_options,
+    etcd_options,
+    access_options,
+)  # fmt: skip
 
 
-def audit_config(path: Path | None, maxsize: int, maxbackup: int) -> AuditConfig | None:
-    """The three flags ``--audit-log-...``; *maxsize* is in megabytes."""
+def plane_config(flags: dict[str, Any], gates: Gates) -> PlaneConfig:
+    """What *flags* (among others the values of ``serving_options``) ask for."""
     from sliceplane.shell.server.audit.log import AuditConfig
+    from sliceplane.shell.server.plane import PlaneConfig
 
-    return None if path is None else AuditConfig(path=path, size_max=maxsize * 1024 * 1024, backups_max=maxbackup)
+    audit = None
+    if flags["audit_log_path"] is not None:
+        audit = AuditConfig(
+            path=flags["audit_log_path"],
+            size_max=flags["audit_log_maxsize"] * 1024 * 1024,
+            backups_max=flags["audit_log_maxbackup"],
+        )
+    config = PlaneConfig(
+        bind_address=flags["bind_address"],
+        secure_port=flags["secure_port"],
+        data_dir=flags["data_dir"],
+        service_cidrs=flags["service_cluster_ip_range"],
+        history_keep_s=flags["history_keep"],
+        audit=audit,
+        served=flags["runtime_config"],
+        topology_storage=flags["topology_storage"],
+        gates=gates,
+    )
+    return with_etcd(with_access(config, flags), flags)
 
 
 def serve(config: Callable[[], PlaneConfig], services: Callable[[], tuple[PlaneService, ...]], *, logs: Logs) -> None:

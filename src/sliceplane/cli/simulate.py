@@ -62,46 +62,23 @@ def _seeds(text: str) -> range:
 ])  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Everything follows from it.")
 @click.option("--seeds", type=_Parsed("A-B", _seeds), help="Run all of these seeds, a line each, instead of --seed.")
-@click.option(
-    "--until-failure", is_flag=True, help="Go on with the next seed until one fails (with --seeds: stop at the first)."
-)
-@click.option(
-    "--steps",
-    type=click.IntRange(0, 10_000_000),
-    default=100,
-    show_default=True,
-    help="Actions of the workload; every 25 of them faults stop and all invariants are checked.",
-)
+@click.option("--until-failure", is_flag=True,
+    help="Go on with the next seed until one fails (with --seeds: stop at the first).")  # fmt: skip
+@click.option("--steps", type=click.IntRange(0, 10_000_000), default=100, show_default=True,
+    help="Actions of the workload; every 25 of them faults stop and all invariants are checked.")  # fmt: skip
 @click.option("--duration", type=DurationType(), help="Make no more steps after so much virtual time.")
-@click.option(
-    "--faults",
-    type=_Parsed("FAULTS", _faults),
-    default="normal",
-    show_default=True,
+@click.option("--faults", type=_Parsed("FAULTS", _faults), default="normal", show_default=True,
     help="none, light, normal, heavy, or NAME=WEIGHT,... where a weight is the probability at one opportunity; "
-    "a level may come first: light,crash=0.2. --list-faults tells the names.",
-)
-@click.option(
-    "--controllers",
-    type=_Parsed("NAMES", _controllers),
-    default="all",
-    show_default=True,
-    help="Which controllers run, with commas. Without kubelet there are no Deployments.",
-)
-@click.option(
-    "--trace",
-    type=click.Path(dir_okay=False, allow_dash=True),
-    help="Write one line for each event to this file (-: standard output).",
-)
+    "a level may come first: light,crash=0.2. --list-faults tells the names.")  # fmt: skip
+@click.option("--controllers", type=_Parsed("NAMES", _controllers), default="all", show_default=True,
+    help="Which controllers run, with commas. Without kubelet there are no Deployments.")  # fmt: skip
+@click.option("--trace", type=click.Path(dir_okay=False, allow_dash=True),
+    help="Write one line for each event to this file (-: standard output).")  # fmt: skip
 @click.option("--shrink", is_flag=True, help="After a failure look for the fewest steps that fail.")
-@click.option(
-    "--workload",
-    type=click.Choice(["full", "classic"]),
-    default="full",
-    show_default=True,
+@click.option("--workload", type=click.Choice(["full", "classic"]), default="full", show_default=True,
     help="What people do, and with which flags controllers run (drawn from the seed). classic: without hints by "
-    "annotation and heuristic, subsets, defragmentation, elections, chance owners and tight quotas, as in old seeds.",
-)
+    "annotation and heuristic, subsets, defragmentation, elections, chance owners and tight quotas, as in "
+    "old seeds.")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1, JOBS_MAX), default=1, show_default=True, help="Processes for --seeds.")
 @click.option("--list-faults", is_flag=True, help="List the faults with their weights at level normal, and exit.")
 def command(

@@ -9,24 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.access import with_access
-from sliceplane.cli.controller_choice import EVERYBODY, choose, controllers_option
-from sliceplane.cli.discovery import discovery_config, discovery_options
+from sliceplane.cli.controller_choice import ALL, choose, controllers_option
+from sliceplane.cli.discovery import check_slice_options, discovery_config, discovery_options, slice_options
 from sliceplane.cli.emulation import emulation_config, emulation_options
-from sliceplane.cli.etcd import with_etcd
 from sliceplane.cli.logs import Logs
 from sliceplane.cli.options import Command
-from sliceplane.cli.serving import audit_config, gates_of, serve, serving_options
-from sliceplane.cli.slices import check_slice_options, slice_options
+from sliceplane.cli.serving import gates_of, plane_config, serve, serving_options
 from sliceplane.cli.values import SwitchType
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
-    from sliceplane.api.scheme import Resource
     from sliceplane.proxy.configuration.settings import ProxySettings
-    from sliceplane.registry.config import TopologyStorage
     from sliceplane.shell.hosting.host import Entry
-    from sliceplane.shell.server.plane import PlaneConfig
     from sliceplane.shell.transport.service import PlaneService
 
 
@@ -42,33 +36,17 @@ if TYPE_CHECKING:
 @click.option("--traffic-distribution-conditions", type=SwitchType(), is_flag=False, flag_value=True, default=True,
     show_default=True, help="Tell in a Service's status what became of its trafficDistribution.")  # fmt: skip
 @click.option("--proxy", is_flag=True, help="Write nftables rules for a node too (needs root and nft).")
-@click.option(
-    "--hostname-override", default="", metavar="NODE", help="The node that --proxy is for.  [default: the host name]"
-)
+@click.option("--hostname-override", default="", metavar="NODE",
+    help="The node that --proxy is for.  [default: the host name]")  # fmt: skip
 @click.option("--netns", default="", metavar="NAME", help="Write the rules into this network namespace.")
-@click.option(
-    "--proxy-config",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="A KubeProxyConfiguration for --proxy.",
-)
+@click.option("--proxy-config", type=click.Path(dir_okay=False, path_type=Path),
+    help="A KubeProxyConfiguration for --proxy.")  # fmt: skip
 @click.option("--reverse-mirror", is_flag=True, help="Keep Endpoints for old readers, made from EndpointSlices.")
 @click.option("--leader-elect", type=SwitchType(), is_flag=False, flag_value=True, default=None,
     help="Controllers work only while this server leads among those of one etcd.  [default: with --etcd]")  # fmt: skip
 @emulation_options
 def command(
     *,
-    bind_address: str,
-    secure_port: int,
-    data_dir: str,
-    service_cluster_ip_range: tuple[str, ...],
-    history_keep: float,
-    audit_log_path: Path | None,
-    audit_log_maxsize: int,
-    audit_log_maxbackup: int,
-    runtime_config: tuple[Resource, ...],
-    topology_storage: TopologyStorage,
-    feature_gates: str,
-    emulated_version: str,
     logs: Logs,
     chosen: str,
     traffic_distribution_conditions: bool,
@@ -78,7 +56,7 @@ def command(
     proxy_config: Path | None,
     reverse_mirror: bool,
     leader_elect: bool | None,
-    **grouped: Any,
+    **flags: Any,
 ) -> None:
     """Run the whole plane in one process: API server, controllers, with --emulate workloads, with --proxy rules.
 
@@ -88,51 +66,36 @@ def command(
         raise click.UsageError("--hostname-override and --netns say where to write rules; add --proxy")
     if proxy_config is not None and not proxy:
         raise click.UsageError("--proxy-config says how to write rules; add --proxy")
-    emulated = emulation_config(grouped)
-    elect = bool(grouped["etcd_servers"]) if leader_elect is None else leader_elect
-    gates = gates_of(feature_gates, emulated_version)
-    check_slice_options(grouped, gates)
-
-    def config() -> PlaneConfig:
-        from sliceplane.shell.server.plane import PlaneConfig
-
-        plane = PlaneConfig(
-            bind_address=bind_address,
-            secure_port=secure_port,
-            data_dir=data_dir,
-            service_cidrs=service_cluster_ip_range,
-            history_keep_s=history_keep,
-            audit=audit_config(audit_log_path, audit_log_maxsize, audit_log_maxbackup),
-            served=runtime_config,
-            topology_storage=topology_storage,
-            gates=gates,
-        )
-        return with_etcd(with_access(plane, grouped), grouped)
+    emulated = emulation_config(flags)
+    elect = bool(flags["etcd_servers"]) if leader_elect is None else leader_elect
+    gates = gates_of(flags["feature_gates"], flags["emulated_version"])
+    check_slice_options(flags, gates)
 
     def entries() -> tuple[Entry, ...]:
         from sliceplane.shell.hosting.catalogue import default_controllers, emulation_controllers
         from sliceplane.shell.hosting.heuristics import InstalledHeuristics
 
-        config = discovery_config(grouped, gates, InstalledHeuristics().find)
-        found = default_controllers(config, conditions=traffic_distribution_conditions, reverse=reverse_mirror)
-        return found if emulated is None else found + emulation_controllers(emulated)
+        config = discovery_config(flags, gates, InstalledHeuristics().find)
+        usual = default_controllers(config, conditions=traffic_distribution_conditions, reverse=reverse_mirror)
+        return usual if emulated is None else usual + emulation_controllers(emulated)
 
-    some = None if chosen.strip() == EVERYBODY else choose(chosen, entries)
+    chosen_entries = None if chosen.strip() == ALL else choose(chosen, entries)
 
     def services() -> tuple[PlaneService, ...]:
         from sliceplane.shell.hosting.embedded import ControllerService
 
-        running: list[PlaneService] = [ControllerService(entries() if some is None else some, elect=elect)]
+        controllers = entries() if chosen_entries is None else chosen_entries
+        parts: list[PlaneService] = [ControllerService(controllers, elect=elect)]
         if proxy:
             from sliceplane.shell.node.embedded import ProxyService
 
             settings = None if proxy_config is None else _proxy_settings(proxy_config, gates)
             named = settings.hostname_override if settings is not None else ""
             node_name = (hostname_override.strip() or named.strip() or socket.gethostname()).lower()
-            running.append(ProxyService(node_name, netns, gates, settings))
-        return tuple(running)
+            parts.append(ProxyService(node_name, netns, gates, settings))
+        return tuple(parts)
 
-    serve(config, services, logs=logs)
+    serve(lambda: plane_config(flags, gates), services, logs=logs)
 
 
 def _proxy_settings(path: Path, gates: Gates) -> ProxySettings:

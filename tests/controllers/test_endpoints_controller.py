@@ -11,12 +11,12 @@ from sliceplane.api.discovery import (
     ANNOTATION_TRIGGER_TIME,
 )
 from sliceplane.api.errors import StatusError, forbidden, internal
+from sliceplane.api.own_writes import UNSEEN_TIMEOUT_S
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
 from sliceplane.controllers.base import Done
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.controllers.service_syncs import MAX_RETRIES
-from sliceplane.slices.own_writes import UNSEEN_TIMEOUT_S
 
 # Writes, answers, caches
 

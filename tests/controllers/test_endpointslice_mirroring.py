@@ -9,6 +9,7 @@ from tests.slices.fake_cluster import FakeCluster, make_service, replace
 from sliceplane.api.core import EndpointAddress, EndpointSubset
 from sliceplane.api.errors import StatusError, forbidden, internal
 from sliceplane.api.meta import ObjectReference
+from sliceplane.api.own_writes import UNSEEN_TIMEOUT_S
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.base import Done
 from sliceplane.controllers.endpointslice_mirroring import (
@@ -18,7 +19,6 @@ from sliceplane.controllers.endpointslice_mirroring import (
 )
 from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.controllers.service_syncs import MAX_RETRIES, PLANS_PER_TURN
-from sliceplane.slices.own_writes import UNSEEN_TIMEOUT_S
 
 # Caches, answers, failures
 

@@ -14,12 +14,12 @@ from tests.proxy.test_node_proxy_shell import Runner, added, synced
 from sliceplane.api.core import Node
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import forbidden, not_found
-from sliceplane.api.meta import ObjectMeta
+from sliceplane.api.meta import ObjectMeta, revision_of
 from sliceplane.api.scheme import EndpointSlices
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy import progress as progress_module
-from sliceplane.proxy.progress import ANNOTATION_REVISION, CHANGED_PERIOD_S, IDLE_PERIOD_S, Progress, revision_of
+from sliceplane.proxy.progress import ANNOTATION_REVISION, CHANGED_PERIOD_S, IDLE_PERIOD_S, Progress
 from sliceplane.shell.node import report as proxy_report
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.node_proxy import NodeProxy

@@ -10,6 +10,7 @@ from tests.slices.fake_cluster import make_node, make_pod, make_service, replace
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Container, ContainerPort, Pod, PodIP, PodSpec, PodStatus, ServicePort
 from sliceplane.api.meta import ObjectMeta
+from sliceplane.kit.times import format_nano_time
 from sliceplane.slices import oracle
 from sliceplane.slices.content import read_slice
 from sliceplane.slices.engine import SliceEngine
@@ -17,7 +18,7 @@ from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.index import PodIndex, SelectorIndex
 from sliceplane.slices.ports import Port, PortResolver, resolve_ports
 from sliceplane.slices.shape import HintMode, families_of, hint_mode, shape_of, slice_labels
-from sliceplane.slices.trigger import earliest_change, format_trigger, parse_nanoseconds
+from sliceplane.slices.trigger import earliest_change, parse_nanoseconds
 
 WEB = {"kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
 
@@ -140,8 +141,8 @@ def test_empty_selector_and_external_name_are_not_ours() -> None:
 
 
 def test_times_keep_nanoseconds() -> None:
-    assert format_trigger(parse_nanoseconds("2026-11-21T10:00:00.123456789Z")) == "2026-11-21T10:00:00.123456789Z"
-    assert format_trigger(parse_nanoseconds("2026-11-21T12:00:00.5+02:00")) == "2026-11-21T10:00:00.5Z"
+    assert format_nano_time(parse_nanoseconds("2026-11-21T10:00:00.123456789Z")) == "2026-11-21T10:00:00.123456789Z"
+    assert format_nano_time(parse_nanoseconds("2026-11-21T12:00:00.5+02:00")) == "2026-11-21T10:00:00.5Z"
     assert parse_nanoseconds("no time") == parse_nanoseconds(None) == 0
     assert (
         earliest_change([(None, "1970-01-01T00:00:09Z"), ("1970-01-01T00:00:01Z", "1970-01-01T00:00:05Z")]) == 5 * 10**9

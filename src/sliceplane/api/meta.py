@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from sliceplane.kit.integers import NotAnInteger, parse_uint64
+
 
 class Projection(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True, gc=False):
     """Base of all projections: camelCase on the wire, defaults left out when encoded."""
@@ -46,6 +48,35 @@ class ObjectMeta(Projection, frozen=True, kw_only=True):
     def key(self) -> str:
         """``namespace/name``, or the name alone where there is no namespace."""
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
+    def revision(self) -> int:
+        return revision_of(self.resource_version)
+
+
+def revision_of(resource_version: str) -> int:
+    """A resourceVersion as a number, which orders the versions of one resource (KEP-5504); 0 for one that is none."""
+    try:
+        return parse_uint64(resource_version)
+    except NotAnInteger:
+        return 0
+
+
+def is_older(version: str, than: str) -> bool:
+    """False where nothing tells: two versions that are no numbers are the same or they are not."""
+    return 0 < revision_of(version) < revision_of(than)
+
+
+def is_newer(seen: ObjectMeta, known: ObjectMeta) -> bool:
+    """*seen* is a later version than *known* of the same object.
+
+    Without numbers the generation decides, which nearly every write raises; of equal ones the last seen is the later.
+    """
+    if seen.resource_version == known.resource_version:
+        return False
+    if seen.revision and known.revision:
+        return seen.revision > known.revision
+    return seen.generation >= known.generation
 
 
 class ObjectReference(Projection, frozen=True, kw_only=True):

@@ -27,7 +27,6 @@ from sliceplane.api.service_rules import PROTOCOL_DEFAULT, is_port
 from sliceplane.balancing.model import Endpoint
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.proxy.addresses import canonical_of
-from sliceplane.proxy.slicecache import revision_of
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +100,7 @@ class EndpointMerge:
         else:
             if held is None:
                 held = self._slices[key] = Held(family, (0, key))
-            held.family, held.age = family, (revision_of(new), key)
+            held.family, held.age = family, (new.metadata.revision, key)
             held.endpoints, held.problem = self._read(new, family, old)
         alone = (held,)
         for identity in old.keys() - held.endpoints.keys():

@@ -19,10 +19,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.api.own_writes import delete_options
 from sliceplane.api.scheme import Resource
 from sliceplane.informer.changes import Change
 from sliceplane.kit.metrics import Family
-from sliceplane.slices.own_writes import delete_options
 
 Verb = Literal["create", "update", "patch", "delete", "get", "list"]
 PatchType = Literal["merge", "strategic", "json"]

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-import msgspec
-
-from sliceplane.api.codec import decode
 from sliceplane.api.errors import is_namespace_terminating
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Resource
@@ -131,17 +128,7 @@ class KeyedController(ABC):
 
     def expect_results(self, expectations: Expectations, done: Done, now: float) -> None:
         """Wait until the cache shows what the job's writes did, as the server's answers tell."""
-        for write, result in zip(done.job.writes, done.results, strict=False):
-            if not result:
-                continue  # the error was tolerated: nothing was written
-            answer = decode(result, Object)
-            if answer.kind == "Status":
-                # Deleted at once: the answer names the uid and has no version.
-                details = msgspec.json.decode(result).get("details") or {}
-                expectations.expect_gone(done.job.key, details.get("uid", ""), now)
-            else:
-                version = int(answer.metadata.resource_version or 0)
-                expectations.expect(done.job.key, write.resource.key, answer.metadata.uid, version, now)
+        expectations.expect(done, now)
 
     def samples(self, now: float) -> tuple[Family, ...]:
         name = self._info.queue or self._info.name.removesuffix("-controller").replace("-", "_")

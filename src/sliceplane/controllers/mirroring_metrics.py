@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
-from sliceplane.endpoints.mirroring.writes import MirrorWrite, Sizes
+from sliceplane.endpoints.mirroring.writes import Sizes
 from sliceplane.kit.metrics import Histogram, Metrics, exponential_buckets
 
 _PREFIX: Final = "endpoint_slice_mirroring_controller_"
@@ -45,7 +46,7 @@ class MirroringMetrics(Metrics):
         self._removed.observe(sizes.removed)
         self._skipped.observe(sizes.skipped)
 
-    def performed(self, writes: Sequence[MirrorWrite]) -> None:
+    def performed(self, writes: Sequence[PlannedWrite]) -> None:
         """These were accepted by the server."""
         for write in writes:
             self._changes.of(write.verb).value += 1

@@ -15,13 +15,13 @@ from bisect import bisect_left
 from typing import Final, NamedTuple
 
 from sliceplane.api.core import Lease
+from sliceplane.api.meta import revision_of
 from sliceplane.proxy.progress import (
     ANNOTATION_REVISION,
     COMPONENT,
     LABEL_COMPONENT,
     LEASE_DURATION_S,
     LEASE_PREFIX,
-    revision_of,
 )
 
 #: the sorted list of all revisions is made anew at most so often: thousands of nodes, and as many Services that ask

@@ -59,7 +59,7 @@ class ResourceQuotaController(KeyedController):
     # -- events -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
-        version = int(change.object.metadata.resource_version or 0)
+        version = change.object.metadata.revision
         self._newest[change.resource] = max(version, self._newest.get(change.resource, 0))
         if change.resource == ResourceQuotas.key:
             self._expectations.observe(change)
@@ -184,7 +184,7 @@ class ResourceQuotaController(KeyedController):
         key = done.job.key
         for result in done.results:
             if result and key in self._quotas:
-                self._own[key] = _version(result)
+                self._own[key] = decode(result, Object).metadata.revision
         self.expect_results(self._expectations, done, now)
 
     def check(self) -> None:
@@ -201,7 +201,3 @@ class ResourceQuotaController(KeyedController):
 def _difference(before: dict[str, str | int], after: dict[str, str | int]) -> dict[str, str | int | None]:
     """The merge patch that makes *after* of *before*."""
     return {**{name: None for name in before if name not in after}, **after}
-
-
-def _version(body: bytes) -> int:
-    return int(decode(body, Object).metadata.resource_version or 0)

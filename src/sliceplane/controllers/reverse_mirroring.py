@@ -40,8 +40,9 @@ from sliceplane.controllers.keyed import KeyedController
 from sliceplane.endpoints.shape import primary_family
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
+from sliceplane.kit.times import format_nano_time
 from sliceplane.slices.reverse_mirror import Rendered, ReverseSource, text_of, view_of
-from sliceplane.slices.trigger import format_trigger, parse_nanoseconds
+from sliceplane.slices.trigger import parse_nanoseconds
 
 NAME: Final = "reverse-mirror-controller"
 TRUNCATED: Final = "truncated"
@@ -242,7 +243,7 @@ def _write(key: str, shape: _Shape, rendered: Rendered, trigger: int, stored: _S
     if rendered.truncated:
         annotations[ANNOTATION_OVER_CAPACITY] = TRUNCATED
     if trigger:
-        annotations[ANNOTATION_TRIGGER_TIME] = format_trigger(trigger)
+        annotations[ANNOTATION_TRIGGER_TIME] = format_nano_time(trigger)
     meta = msgspec.structs.replace(known, labels=shape.labels, annotations=annotations or None)
     body = b'{"apiVersion":"v1","kind":"Endpoints","metadata":%s,"subsets":%s}' % (encode(meta), rendered.text)
     if stored is None:

@@ -8,10 +8,11 @@ a turn does.  The functions below turn what an engine plans (``PlannedWrite``) i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal, Protocol
+from typing import Final
 
 from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.api.scheme import Resource
 from sliceplane.controllers.base import Done, EventNote, Job, Write
 from sliceplane.kit.backoff import Backoff
@@ -96,19 +97,6 @@ class ServiceSyncs:
 
     def check(self) -> None:
         self._queue.check()
-
-
-class PlannedWrite(Protocol):
-    """One write of an engine's plan, of the one resource that the engine writes."""
-
-    @property
-    def verb(self) -> Literal["create", "update", "delete"]: ...
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def body(self) -> bytes: ...
 
 
 def to_write(resource: Resource, planned: PlannedWrite) -> Write:

@@ -22,7 +22,7 @@ from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import Lease, Service, ServiceCondition
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.gates import Gates
-from sliceplane.api.meta import Document, Object
+from sliceplane.api.meta import Document, Object, is_older
 from sliceplane.api.scheme import EndpointSlices, Leases, Services
 from sliceplane.controllers.base import ControllerInfo, Done, Watched, Write
 from sliceplane.controllers.hint_problems import HintProblems
@@ -32,7 +32,7 @@ from sliceplane.heuristics.asking import Find
 from sliceplane.informer.changes import Change
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import format_time
-from sliceplane.proxy.progress import COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE, revision_of
+from sliceplane.proxy.progress import COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE
 from sliceplane.slices.shape import is_headless, traffic_distribution, wants_annotation_hints
 
 ACCEPTED: Final = "TrafficDistributionAccepted"
@@ -126,7 +126,7 @@ class TrafficDistributionController(KeyedController):
                 del self._services[key]
                 self._goals.pop(key, None)
                 self._counted.pop(key, None)
-        elif known is None or known.metadata.uid != service.metadata.uid or _is_newer(service, known):
+        elif known is None or not _is_outdated(service, known):
             self._services[key] = service
             self.enqueue_after(key, SETTLE_S, now)
 
@@ -142,7 +142,7 @@ class TrafficDistributionController(KeyedController):
         else:
             slices[meta.name] = found
         if slices:
-            self._newest[key] = max(self._newest.get(key, 0), revision_of(meta.resource_version))
+            self._newest[key] = max(self._newest.get(key, 0), meta.revision)
         else:
             del self._slices[key]
             self._newest.pop(key, None)
@@ -178,7 +178,7 @@ class TrafficDistributionController(KeyedController):
             known = self._services.get(done.job.key)
             if answer and known is not None:
                 service = decode(answer, Service)
-                if service.metadata.uid == known.metadata.uid and _is_newer(service, known):
+                if service.metadata.uid == known.metadata.uid and not _is_outdated(service, known):
                     self._services[done.job.key] = service
 
     def _verdicts(self, key: str, service: Service, now: float) -> tuple[Verdict, ...]:
@@ -271,7 +271,7 @@ class TrafficDistributionController(KeyedController):
         super().check()
         for key, slices in self._slices.items():
             assert slices, f"{key} has no slices"
-            newest = max(revision_of(each.metadata.resource_version) for each in slices.values())
+            newest = max(each.metadata.revision for each in slices.values())
             assert self._newest[key] >= newest, f"{key}: {self._newest[key]}, a slice has {newest}"
         assert self._newest.keys() == self._slices.keys(), f"{self._newest.keys() ^ self._slices.keys()} have one only"
         assert self._goals.keys() <= self._services.keys(), "goals of services that are not watched"
@@ -282,8 +282,9 @@ def _ours(service: Service) -> dict[str, ServiceCondition]:
     return {each.type: each for each in service.status.conditions or () if each.type in TYPES}
 
 
-def _is_newer(new: Service, known: Service) -> bool:
-    return revision_of(new.metadata.resource_version) >= revision_of(known.metadata.resource_version)
+def _is_outdated(seen: Service, known: Service) -> bool:
+    same = seen.metadata.uid == known.metadata.uid
+    return same and is_older(seen.metadata.resource_version, known.metadata.resource_version)
 
 
 def _endpoints_of(found: EndpointSlice) -> _Endpoints:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from sliceplane.api.core import Endpoints, Pod, Service
 from sliceplane.api.errors import StatusError
+from sliceplane.api.own_writes import Unseen
 from sliceplane.endpoints.service import EndpointsState
 from sliceplane.endpoints.shape import EndpointsShape, shape_of
 from sliceplane.endpoints.truncate import Capacity
@@ -30,6 +31,7 @@ class EndpointsEngine:
         self._capacity = capacity
         self._changes = changes
         self._states: dict[str, EndpointsState] = {}
+        self._unseen = Unseen()
         self._routes: PodRoutes[EndpointsState] = PodRoutes()
 
     # -- events -----------------------------------------------------------------------------------------
@@ -122,7 +124,7 @@ class EndpointsEngine:
     def _state(self, key: str) -> EndpointsState:
         state = self._states.get(key)
         if state is None:
-            state = self._states[key] = EndpointsState(key, self._capacity, self._changes)
+            state = self._states[key] = EndpointsState(key, self._capacity, self._changes, self._unseen)
         return state
 
     def _drop_if_empty(self, state: EndpointsState) -> None:
@@ -131,6 +133,7 @@ class EndpointsEngine:
 
     def check(self) -> None:
         self._routes.check()
+        self._unseen.check()
         for key, state in self._states.items():
             assert state.key == key, f"{state.key} is filed under {key}"
             assert not state.empty, f"{key} is empty and was not dropped"

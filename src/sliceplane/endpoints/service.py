@@ -1,8 +1,8 @@
 """One Service's Endpoints object: what it must say, what the server is known to hold, and the write between the two.
 
-Knowledge of the server has two sources, the cache and the answers to our own writes, and the newer one wins.  An event
-that is older than our last write is passed over, so no plan is made on a cache that has not seen it; the event of our
-own write tells nothing new, so its addresses are not looked at.  What an object says is known by the digest of
+What the server holds is the newer of what the cache shows and what it answered to our own writes
+(``api.own_writes``), so no plan is made on a cache that has not seen them; the event of our own write
+tells nothing new, so its addresses are not looked at.  What an object says is known by the digest of
 its canonical subsets, worked out at most once a version, and compared with what would be written: truncated
 with truncated, so that an object that cannot hold every address is still left alone.
 """
@@ -10,77 +10,75 @@ with truncated, so that an object that cannot hold every address is still left a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
-
-import msgspec
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
 
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Endpoints
 from sliceplane.api.discovery import ANNOTATION_LEADER, ANNOTATION_OVER_CAPACITY
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.api.own_writes import OwnWrites, Shown, Unseen
 from sliceplane.endpoints import writes
 from sliceplane.endpoints.members import EndpointsMembers
 from sliceplane.endpoints.shape import EndpointsShape, Role
 from sliceplane.endpoints.truncate import ADDRESSES_MAX, Capacity
-from sliceplane.endpoints.versions import is_older
 from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.own_writes import STALE_PLANS, UNSEEN_TIMEOUT_S
 from sliceplane.slices.succession import SelectorChanges
-from sliceplane.slices.trigger import parse_nanoseconds
+from sliceplane.slices.trigger import TriggerTime
 
 
-class _Unseen(NamedTuple):
-    uid: str
-    deadline: float
-    deleted: bool
+@dataclass(slots=True)
+class _Version:
+    """The newest version that is known.
+
+    ``digest`` is that of its subsets, ``None`` until it is worked out; ``observed`` is what the cache shows of it,
+    ``None`` while only the server's answer told of it.
+    """
+
+    meta: ObjectMeta
+    digest: bytes | None
+    observed: Endpoints | None
 
 
 class EndpointsState:
     """Owned by ``EndpointsEngine``, which alone calls it."""
 
-    def __init__(self, key: str, capacity: Capacity, changes: SelectorChanges) -> None:
+    def __init__(self, key: str, capacity: Capacity, changes: SelectorChanges, unseen: Unseen) -> None:
         self.key: Final = key
+        self._own: OwnWrites[_Version] = OwnWrites(key, unseen, attrgetter("meta"))
         self._capacity = capacity
         self._changes = changes
         self.shape: EndpointsShape | None = None
         self.members: EndpointsMembers | None = None
-        #: the newest version that is known, and the digest of its subsets (``None``: not worked out yet)
-        self._known: ObjectMeta | None = None
-        self._digest: bytes | None = None
-        #: what the cache shows
-        self._observed: Endpoints | None = None
-        #: shown although we knew of a newer version, and the version that the server refused twice: together they say
-        #: that the server was restored from a copy, and counts from an earlier number again
-        self._older: Endpoints | None = None
-        self._refused = ""
-        #: the version that our last write replaced
-        self._superseded = ""
-        self._unseen: _Unseen | None = None
-        #: how many more plans wait for the cache
-        self._behind = 0
-        #: uids that went while a write was under way: an answer that comes late must not revive them
-        self._gone: frozenset[str] = frozenset()
         #: the Service is gone, and the object has to follow
         self.condemned = False
-        self._synced_before = False
-        self._trigger = 0
-        self.in_flight = False
+        self._trigger = TriggerTime()
 
     @property
     def empty(self) -> bool:
         """Nothing is left to know: no Service, no object, no write under way."""
-        return self.shape is None and self._known is None and self._unseen is None and not self.in_flight
+        return self.shape is None and not self._own
+
+    @property
+    def _version(self) -> _Version | None:
+        return self._own.objects.get(self.key.partition("/")[2])
+
+    @property
+    def _known(self) -> ObjectMeta | None:
+        version = self._version
+        return None if version is None else version.meta
 
     # -- the Service and its Pods -----------------------------------------------------------------------
 
     def set_shape(self, shape: EndpointsShape | None, pods: Iterable[PodFacts]) -> None:
         """The Service changed so that all addresses are made anew.  *pods*: those that it selects now."""
         if self.shape is None or shape is None or self.shape.uid != shape.uid:
-            self._synced_before, self._trigger = False, 0
+            self._trigger.restart()
         self.shape = shape
-        self.condemned = shape is None and (self._known is not None or self.in_flight)
+        self.condemned = shape is None and (self._known is not None or self._own.in_flight)
         active = shape is not None and shape.active
         self.members = EndpointsMembers(shape, pods, self.members) if shape is not None and active else None
 
@@ -102,42 +100,20 @@ class EndpointsState:
 
     def on_endpoints(self, observed: Endpoints) -> bool:
         """The object is there.  False: that tells nothing new."""
-        meta, known = observed.metadata, self._known
-        if self._unseen is not None and self._unseen.uid == meta.uid:
-            if self._unseen.deleted:
-                return False
-            self._unseen = None
-        if known is not None and known.uid == meta.uid:
-            if meta.resource_version == known.resource_version:
-                self._observed = observed
-                return self._waits_for_echo
-            if is_older(meta.resource_version, known.resource_version) or meta.resource_version == self._superseded:
-                self._older = observed
-                return False
-        self._adopt(observed)
-        return True
-
-    def _adopt(self, observed: Endpoints) -> None:
-        self._known, self._digest, self._observed = observed.metadata, None, observed
-        self._older, self._refused, self._behind = None, "", 0
+        meta = observed.metadata
+        shown = self._own.on_shown(meta, lambda: _Version(meta, None, observed))
+        version = self._version
+        if shown is Shown.ECHO and version is not None:
+            version.observed = observed
+            return self._waits_for_echo
+        return shown is Shown.NEW
 
     def on_endpoints_gone(self, uid: str) -> bool:
-        """The cache lost the object.  False: we knew."""
-        if self._unseen is not None and self._unseen.uid == uid:
-            self._unseen = None
-        if self.in_flight:
-            self._gone |= {uid}
-        if self._observed is not None and self._observed.metadata.uid == uid:
-            self._observed = None
-        if self._known is None or self._known.uid != uid:
+        """The cache lost the object.  False: that was known."""
+        if not self._own.on_gone(self.key.partition("/")[2], uid):
             return False
-        self._forget()
-        self.condemned = self.condemned and self.in_flight
+        self.condemned = self.condemned and self._own.in_flight
         return True
-
-    def _forget(self) -> None:
-        self._known = self._digest = self._observed = self._older = None
-        self._behind = 0
 
     @property
     def _waits_for_echo(self) -> bool:
@@ -148,118 +124,78 @@ class EndpointsState:
 
     def plan(self, now: float) -> EndpointsPlan:
         """The write that is due; ``in_flight`` until its end is told, if there is one."""
-        assert not self.in_flight, f"{self.key} has a write under way"
-        self._drop_unseen(now)
-        if self._behind:
-            self._behind -= 1
+        assert not self._own.in_flight, f"{self.key} has a write under way"
+        self._own.give_up(now)
+        if self._own.wait_once():
             return EndpointsPlan(stale=True)
         write = self._write()
-        self.in_flight = write is not None
-        if write is None and self._synced_before:
-            self._trigger = 0
+        self._own.in_flight = write is not None
+        if write is None:
+            self._trigger.written()
         return EndpointsPlan(write)
 
     def _write(self) -> EndpointsWrite | None:
-        known = self._known
+        version, known = self._version, self._known
         if self.shape is None:
-            return writes.delete_endpoints(known) if self.condemned and known is not None else None
+            return EndpointsWrite.delete(known) if self.condemned and known is not None else None
         if self.members is not None:
             return self._desired(self.shape, self.members)
-        if known is None or not writes.is_ours(known) or self._changes is SelectorChanges.UPSTREAM:
+        if version is None or known is None or not writes.is_ours(known) or self._changes is SelectorChanges.UPSTREAM:
             return None
         if self.shape.role is Role.EXTERNAL_NAME:
-            return writes.delete_endpoints(known)
-        if self._observed is None or self._observed.metadata.resource_version != known.resource_version:
+            return EndpointsWrite.delete(known)
+        if version.observed is None:
             return None  # the cache is about to show it
-        return writes.hand_over(known, self._observed.subsets, self._known_digest())
+        return writes.hand_over(known, version.observed.subsets, self._digest(version))
 
     def _desired(self, shape: EndpointsShape, members: EndpointsMembers) -> EndpointsWrite | None:
-        self._note_trigger_time(members)
+        self._trigger.note(members.take_trigger_time(), shape.created)
         text, total = members.render(truncate=self._capacity is Capacity.TRUNCATE)
         capacity = self._capacity.value if total > ADDRESSES_MAX else ""
         content = writes.Content(text, writes.digest_of(text), capacity)
-        known = self._known
-        if known is None:
-            return writes.create_endpoints(shape, content, self._trigger)
+        version = self._version
+        if version is None:
+            return writes.create_endpoints(shape, content, self._trigger.since)
+        known = version.meta
         same = (
             (known.labels or {}) == shape.labels
             and (known.annotations or {}).get(ANNOTATION_OVER_CAPACITY, "") == capacity
-            and self._known_digest() == content.digest
+            and self._digest(version) == content.digest
         )
-        return None if same else writes.update_endpoints(shape, known, content, self._trigger)
+        return None if same else writes.update_endpoints(shape, known, content, self._trigger.since)
 
-    def _known_digest(self) -> bytes:
-        if self._digest is None:
-            assert self._observed is not None, f"{self.key}: nobody knows what version {self._known} says"
-            self._digest = writes.digest_of_subsets(self._observed.subsets)
-        return self._digest
-
-    def _note_trigger_time(self, members: EndpointsMembers) -> None:
-        """Earliest change since the last plan; kept until it is written, so a retry still tells it."""
-        found = members.take_trigger_time()
-        if not self._synced_before:
-            assert self.shape is not None, "members without a Service"
-            found = parse_nanoseconds(self.shape.created)
-            self._synced_before = True
-        if found and (not self._trigger or found < self._trigger):
-            self._trigger = found
-
-    def _drop_unseen(self, now: float) -> None:
-        unseen = self._unseen
-        if unseen is not None and unseen.deadline <= now:
-            self._unseen = None
-            if self._known is not None and self._known.uid == unseen.uid:
-                self._forget()
+    def _digest(self, version: _Version) -> bytes:
+        if version.digest is None:
+            assert version.observed is not None, f"{self.key}: nothing says what version {version.meta} holds"
+            version.digest = writes.digest_of_subsets(version.observed.subsets)
+        return version.digest
 
     def deadline(self) -> float | None:
         """When an own write that the cache never showed is given up."""
-        return None if self._unseen is None else self._unseen.deadline
+        return self._own.deadline()
 
     def succeeded(self, write: EndpointsWrite, answer: bytes, now: float) -> None:
         """The server performed *write* and answered with the object (anything, for a delete)."""
-        known = self._known
-        if write.verb == "delete":
-            if known is not None and known.uid == write.uid:
-                self._forget()
-                self.condemned = False
-                if write.uid not in self._gone:
-                    self._unseen = _Unseen(write.uid, now + UNSEEN_TIMEOUT_S, True)
-            return
-        try:
-            meta = decode(answer, Object).metadata
-        except msgspec.DecodeError:
-            return  # an answer that nobody can read: the cache will show what became of the write
-        if known is not None and known.uid == meta.uid and known.resource_version == meta.resource_version:
-            self._digest = write.digest  # the cache was faster
-        elif meta.uid in self._gone or (known is not None and known.uid != meta.uid):
-            return
-        elif known is None:
-            self._known, self._digest = meta, write.digest
-            self._unseen = _Unseen(meta.uid, now + UNSEEN_TIMEOUT_S, False)
-        elif known.resource_version == write.resource_version:
-            self._known, self._digest, self._superseded = meta, write.digest, known.resource_version
+
+        def read(body: bytes) -> _Version:
+            meta = decode(body, Object).metadata
+            version = self._version
+            if version is not None and version.meta.resource_version == meta.resource_version:
+                version.digest = write.digest  # the cache was faster
+            return _Version(meta, write.digest, None)
+
+        if self._own.succeeded(write, answer, read, now) and write.verb == "delete":
+            self.condemned = False
 
     def failed(self, write: EndpointsWrite, error: StatusError) -> None:
         """*write* was refused, or its end is not known."""
-        known = self._known
-        if write.verb == "create":
-            self._behind = STALE_PLANS if error.reason == "AlreadyExists" and known is None else 0
-        elif known is not None and known.uid == write.uid and known.resource_version == write.resource_version:
-            if error.reason == "NotFound":
-                self._forget()
-            elif error.reason != "Conflict":
-                return
-            elif self._refused == write.resource_version and self._older is not None:
-                self._adopt(self._older)
-            else:
-                self._behind, self._refused = STALE_PLANS, write.resource_version
+        self._own.failed(write, error)
 
     def ended(self, *, well: bool) -> None:
         """No write is under way any more."""
-        self.in_flight = False
-        self._gone = frozenset()
+        self._own.ended()
         if well:
-            self._trigger = 0
+            self._trigger.written()
 
     def check(self) -> None:
         if self.members is not None:
@@ -267,8 +203,8 @@ class EndpointsState:
         active = self.shape is not None and self.shape.active
         assert (self.members is not None) == active, f"{self.key}: members of a Service that is {self.shape}"
         assert not (self.condemned and self.shape is not None), f"{self.key} is condemned although it has a Service"
-        if self._digest is not None and self._observed is not None and self._known is not None:
-            observed = self._observed
-            if observed.metadata.resource_version == self._known.resource_version:
-                digest = writes.digest_of_subsets(observed.subsets)
-                assert digest == self._digest, f"{self.key}: version {self._known.resource_version} says something else"
+        self._own.check()
+        for version in self._own.objects.values():
+            if version.digest is not None and version.observed is not None:
+                digest = writes.digest_of_subsets(version.observed.subsets)
+                assert digest == version.digest, f"{self.key}: {version.meta.resource_version} says something else"

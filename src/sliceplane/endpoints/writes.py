@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,26 +18,18 @@ from sliceplane.api.discovery import (
     LABEL_SKIP_MIRROR,
 )
 from sliceplane.api.meta import ObjectMeta
+from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.endpoints.repack import text_of
 from sliceplane.endpoints.shape import EndpointsShape
-from sliceplane.slices.own_writes import delete_options
-from sliceplane.slices.trigger import format_trigger
+from sliceplane.kit.times import format_nano_time
 
 _EMPTY = b"[]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointsWrite:
-    """``uid`` and ``resource_version`` are those of the object as planned ("" for create): an update carries both in
-    its body, a delete its uid, so that neither hits anything else.  ``digest`` is that of the subsets after the write.
-    """
+class EndpointsWrite(PlannedWrite):
+    """``digest`` is that of the subsets after the write."""
 
-    verb: Literal["create", "update", "delete"]
-    namespace: str
-    name: str
-    uid: str = ""
-    resource_version: str = ""
-    body: bytes
     digest: bytes = b""
 
 
@@ -87,41 +79,14 @@ def update_endpoints(shape: EndpointsShape, known: ObjectMeta, content: Content,
     """Labels become the shape's; other metadata stays as it is, foreign annotations included."""
     annotations = _annotations(known.annotations or {}, content.capacity, trigger)
     meta = msgspec.structs.replace(known, labels=shape.labels, annotations=annotations)
-    return EndpointsWrite(
-        verb="update",
-        namespace=known.namespace,
-        name=known.name,
-        uid=known.uid,
-        resource_version=known.resource_version,
-        body=_body(meta, content.text),
-        digest=content.digest,
-    )
+    return EndpointsWrite.update(known, _body(meta, content.text), digest=content.digest)
 
 
 def hand_over(known: ObjectMeta, subsets: tuple[EndpointSubset, ...] | None, digest: bytes) -> EndpointsWrite:
     """The object as it is, without the labels that say that it is ours and nobody may mirror it."""
     labels = {k: v for k, v in (known.labels or {}).items() if k not in (LABEL_ENDPOINTS_MANAGED_BY, LABEL_SKIP_MIRROR)}
     meta = msgspec.structs.replace(known, labels=labels or None)
-    return EndpointsWrite(
-        verb="update",
-        namespace=known.namespace,
-        name=known.name,
-        uid=known.uid,
-        resource_version=known.resource_version,
-        body=_body(meta, encode(subsets) if subsets else _EMPTY),
-        digest=digest,
-    )
-
-
-def delete_endpoints(known: ObjectMeta) -> EndpointsWrite:
-    return EndpointsWrite(
-        verb="delete",
-        namespace=known.namespace,
-        name=known.name,
-        uid=known.uid,
-        resource_version=known.resource_version,
-        body=delete_options(known.uid),
-    )
+    return EndpointsWrite.update(known, _body(meta, encode(subsets) if subsets else _EMPTY), digest=digest)
 
 
 def is_ours(meta: ObjectMeta) -> bool:
@@ -133,7 +98,7 @@ def _annotations(existing: dict[str, str], capacity: str, trigger: int) -> dict[
     if capacity:
         kept[ANNOTATION_OVER_CAPACITY] = capacity
     if trigger:
-        kept[ANNOTATION_TRIGGER_TIME] = format_trigger(trigger)
+        kept[ANNOTATION_TRIGGER_TIME] = format_nano_time(trigger)
     return kept or None
 
 

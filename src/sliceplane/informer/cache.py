@@ -29,10 +29,9 @@ from typing import Generic, TypeVar
 import msgspec
 
 from sliceplane.api import codec
-from sliceplane.api.meta import Object
+from sliceplane.api.meta import Object, is_older
 from sliceplane.api.scheme import Resource
 from sliceplane.informer.changes import Change
-from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.kit.ordered import SortedDict
 
 T = TypeVar("T", bound=Object)
@@ -51,19 +50,6 @@ class Unreadable:
     uid: str
     resource_version: str
     reason: str
-
-
-def version_number(resource_version: str) -> int | None:
-    """A resourceVersion as a number, for comparison; ``None`` if it is not one."""
-    try:
-        return parse_uint64(resource_version)
-    except NotAnInteger:
-        return None
-
-
-def _is_older(version: str, than: str) -> bool:
-    one, other = version_number(version), version_number(than)
-    return one is not None and other is not None and one < other
 
 
 class Cache(Generic[T]):
@@ -150,18 +136,18 @@ class Cache(Generic[T]):
         """An object was added or modified, says an event."""
         if isinstance(loaded, Unreadable):
             held = self._objects.get(loaded.key)
-            if held is not None and _is_older(loaded.resource_version, held.metadata.resource_version):
+            if held is not None and is_older(loaded.resource_version, held.metadata.resource_version):
                 return ()
             return self._put_unreadable(loaded)
         held = self._objects.get(loaded.metadata.key)
-        if held is not None and _is_older(loaded.metadata.resource_version, held.metadata.resource_version):
+        if held is not None and is_older(loaded.metadata.resource_version, held.metadata.resource_version):
             return ()
         return self._put(loaded)
 
     def remove(self, key: str, resource_version: str = "") -> tuple[Change[T], ...]:
         """An object was deleted at *resource_version*, says an event."""
         held = self._objects.get(key)
-        if held is not None and _is_older(resource_version, held.metadata.resource_version):
+        if held is not None and is_older(resource_version, held.metadata.resource_version):
             return ()
         self.unreadable.pop(key, None)
         return self._drop(key)

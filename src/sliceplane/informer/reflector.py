@@ -48,9 +48,9 @@ from typing import Generic, TypeVar
 
 from sliceplane.api.dispensable import is_done_without
 from sliceplane.api.errors import StatusError, internal
-from sliceplane.api.meta import Object
+from sliceplane.api.meta import Object, is_older
 from sliceplane.informer.answers import bookmark_version, is_bad_version, is_expired, is_overload, status_of
-from sliceplane.informer.cache import Cache, Undecodable, Unreadable, version_number
+from sliceplane.informer.cache import Cache, Undecodable, Unreadable
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
 from sliceplane.kit.rng import Rng
@@ -388,10 +388,9 @@ class Reflector(Generic[T]):
         """Take over the version of an event or a bookmark; false if it goes backwards and a list is due."""
         if not version:
             raise Undecodable("it has no resourceVersion")
-        number, last = version_number(version), version_number(self._version)
-        if number is not None and last is not None and number < last:
+        if is_older(version, self._version):
             self.counters.backwards += 1
-            self._relist(internal(f"the server went back from version {last} to {number}"), now)
+            self._relist(internal(f"the server went back from version {self._version} to {version}"), now)
             return False
         if version != self._version:
             self._version = version

@@ -30,11 +30,6 @@ IDLE_PERIOD_S: Final = 30.0
 LEASE_DURATION_S: Final = 90
 
 
-def revision_of(resource_version: str) -> int:
-    """0 for what is no revision."""
-    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0
-
-
 class Progress:
     """Owned by one node proxy.  Times are seconds since the epoch."""
 
@@ -56,7 +51,7 @@ class Progress:
         """The cache shows *found*, or that it went in this version."""
         meta = found.metadata
         if isinstance(found, EndpointSlice):
-            self._seen = max(self._seen, revision_of(meta.resource_version))
+            self._seen = max(self._seen, meta.revision)
         elif isinstance(found, Node) and meta.name == self._node and meta.uid:
             self._owner = OwnerReference(api_version="v1", kind="Node", name=meta.name, uid=meta.uid)
 

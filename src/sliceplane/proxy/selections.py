@@ -20,7 +20,6 @@ from sliceplane.api.gates import (
     WINDOWS_ENDPOINT_SLICE_PROXYING,
     Gates,
 )
-from sliceplane.proxy.slicecache import revision_of
 
 LABEL_FOR_ZONE: Final = "endpointslice.kubernetes.io/for-zone"
 LABEL_FOR_REGION: Final = "endpointslice.kubernetes.io/for-region"
@@ -90,4 +89,4 @@ class Union:
 
 
 def _newest(found: dict[str, EndpointSlice]) -> EndpointSlice | None:
-    return max(found.values(), key=revision_of, default=None)
+    return max(found.values(), key=lambda item: item.metadata.revision, default=None)

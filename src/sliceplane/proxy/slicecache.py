@@ -77,7 +77,7 @@ class SliceCache:
                 return ()
             self._remove(before, key)
             return (before,)
-        held = Held(new.ports or (), new.endpoints or (), (revision_of(new), key))
+        held = Held(new.ports or (), new.endpoints or (), (new.metadata.revision, key))
         if before is None:
             self._put(after, key, held)
             return (after,)
@@ -207,9 +207,3 @@ def _most_of_each_port(slices: list[Held]) -> int:
 def _same_pod(one: SliceEndpoint, other: SliceEndpoint) -> bool:
     uid = one.target_ref.uid if one.target_ref is not None else ""
     return bool(uid) and other.target_ref is not None and other.target_ref.uid == uid
-
-
-def revision_of(new: EndpointSlice) -> int:
-    """resourceVersion as a number; an opaque one orders as 0, so that names decide."""
-    text = new.metadata.resource_version
-    return int(text) if text.isascii() and text.isdigit() else 0

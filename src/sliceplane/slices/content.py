@@ -6,6 +6,7 @@ target pod, or twice in one slice) gets an identity that nothing wants, so that 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -32,6 +33,23 @@ class Stored:
         self.address_type: Final = address_type
         self.ports: Final = ports
         self.content: Final = content
+
+
+def slice_body(meta: ObjectMeta, address_type: str, endpoints: Iterable[bytes], ports: bytes) -> bytes:
+    """An EndpointSlice.  *endpoints* are encoded one by one, *ports* as a list."""
+    return b"".join(
+        (
+            b'{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":',
+            encode(meta),
+            b',"addressType":',
+            encode(address_type),
+            b',"endpoints":[',
+            b",".join(endpoints),
+            b'],"ports":',
+            ports,
+            b"}",
+        )
+    )
 
 
 def read_slice(observed: EndpointSlice, *guesses: Content) -> Stored:

@@ -17,6 +17,7 @@ from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAGED_BY_CONTROLLER, EndpointSlice
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
+from sliceplane.api.own_writes import Unseen
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.slices.facts import NodeFacts
@@ -62,6 +63,7 @@ class SliceEngine:
         self._claim_unlabelled = claim_unlabelled
         self._find = find
         self._services: dict[str, ServiceState] = {}
+        self._unseen = Unseen()
         self._routes: PodRoutes[ServiceState] = PodRoutes()
         self._nodes: dict[str, NodeFacts] = {}
         self._zones = ZoneShares()
@@ -284,7 +286,10 @@ class SliceEngine:
         service = self._services.get(key)
         if service is None:
             service = self._services[key] = ServiceState(
-                *(key, self._nodes, self._zones, self._node_zones, self._max), find=self._find, changes=self._changes
+                *(key, self._nodes, self._zones, self._node_zones, self._max),
+                unseen=self._unseen,
+                find=self._find,
+                changes=self._changes,
             )
         return service
 
@@ -294,6 +299,7 @@ class SliceEngine:
 
     def check(self) -> None:
         self._routes.check()
+        self._unseen.check()
         zonal = {
             k
             for k, s in self._services.items()

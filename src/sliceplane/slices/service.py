@@ -4,29 +4,27 @@ Events change state at once and cost what they change.  ``plan`` reads it; ``suc
 plan's writes went.  Between the two calls events may come in as they like, even those that the plan's own writes
 cause: the state holds only what the server is *known* to hold (``Packer``).
 
-Knowledge of the server has two sources, the cache and the answers to our own writes, and the newer one wins: an
-event that is older than our last write of a slice is passed over (its generation is smaller), so no plan is
-made on a cache that has not seen our own writes (k/k#93374).
+What the server holds is the newer of what the cache shows and what it answered to our own writes
+(``api.own_writes``), so no plan is made on a cache that has not seen them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Final, NamedTuple
-
-import msgspec
 
 from sliceplane.api.codec import decode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
-from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.api.meta import Object
+from sliceplane.api.own_writes import OwnWrites, Shown, Unseen
 from sliceplane.heuristics.asking import Find
 from sliceplane.kit.ip import Family
 from sliceplane.slices.content import Content, Stored, read_slice
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.members import Members
-from sliceplane.slices.own_writes import STALE_PLANS, UNSEEN_TIMEOUT_S, Unseen
 from sliceplane.slices.packer import Packer
 from sliceplane.slices.packplan import Update, hold_back
 from sliceplane.slices.ports import PortResolver
@@ -35,7 +33,7 @@ from sliceplane.slices.sight import Sight
 from sliceplane.slices.subsets import REASON_DISABLED, REASON_INVALID, NodeZones, Subsetting
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 from sliceplane.slices.topology import ZoneShares
-from sliceplane.slices.trigger import parse_nanoseconds
+from sliceplane.slices.trigger import TriggerTime
 from sliceplane.slices.writes import FamilyChanges, SlicePlan, SliceWrite, create_slice, delete_slice, update_slice
 
 #: a deadline: as soon as the plan that is under way has ended
@@ -50,17 +48,8 @@ class Totals(NamedTuple):
     fewest_slices: int = 0
 
 
-def _newer(seen: ObjectMeta, known: ObjectMeta) -> bool:
-    """*seen* is a later version of the same object than *known*.
-
-    Every write of ours raises the generation, so an event from before it has a smaller one; of those with the
-    same generation (only annotations differ) a watch shows the later one last.
-    """
-    return seen.resource_version != known.resource_version and seen.generation >= known.generation
-
-
 class ServiceState:
-    """Owned by ``SliceEngine``, which alone calls it.  ``nodes`` and the two of zones are the engine's, read here."""
+    """Owned by ``SliceEngine``, which alone calls it.  ``nodes``, the two of zones and ``unseen`` are the engine's."""
 
     def __init__(
         self,
@@ -70,6 +59,7 @@ class ServiceState:
         node_zones: NodeZones,
         max_endpoints: int,
         *,
+        unseen: Unseen,
         find: Find,
         changes: SelectorChanges,
     ) -> None:
@@ -87,23 +77,16 @@ class ServiceState:
         self._held = False
         self.shape: ServiceShape | None = None
         self.members: Members | None = None
-        #: slices labelled as ours and not on their way out, by name, whoever owns them
-        self.slices: dict[str, Stored] = {}
+        self._own: OwnWrites[Stored] = OwnWrites(key, unseen, attrgetter("meta"))
+        #: slices labelled as ours and not on their way out, by name, whatever their owner
+        self.slices: Final = self._own.objects
         #: those among them that have to go: not owned, or of an address type that the service does not have
         self._doomed: dict[str, Stored] = {}
         self._packers: dict[Family, Packer] = {}
         #: the order in which address types are written; one that failed goes last
         self._order: list[Family] = []
         self._creates_last = False
-        self._synced_before = False
-        self._trigger = 0
-        #: own creates and deletes that the cache has not shown yet, by uid; in the order of their deadlines
-        self._unseen: dict[str, Unseen] = {}
-        #: slices whose update was refused as stale: name -> how many more plans to wait for the cache
-        self._behind: dict[str, int] = {}
-        #: uids that went while a plan was under way: an answer that comes late must not revive them
-        self._gone: set[str] = set()
-        self.in_flight = False
+        self._trigger = TriggerTime()
         #: what the updates of the plan under way leave in their slices, by name
         self._writing: dict[str, Content] = {}
         #: by how many slices there are more once the plan under way is carried out
@@ -119,21 +102,21 @@ class ServiceState:
         packers = self._packers.values()
         return Totals(
             sum(packer.endpoints for packer in packers),
-            len(self.slices) + (self._made if self.in_flight else 0) if packers else 0,
+            len(self.slices) + (self._made if self._own.in_flight else 0) if packers else 0,
             sum(max(packer.fewest_slices, 1) for packer in packers),
         )
 
     @property
     def empty(self) -> bool:
         """Nothing is left to know: no service, no slice, no write under way."""
-        return self.shape is None and not (self.slices or self.in_flight or self._unseen)
+        return self.shape is None and not self._own
 
     # -- the service and its pods -----------------------------------------------------------------------
 
     def set_shape(self, shape: ServiceShape | None, pods: Iterable[PodFacts]) -> None:
         """The service changed so that all endpoints are made anew.  *pods*: those that it selects now."""
         if self.shape is None or shape is None or self.shape.uid != shape.uid:
-            self._synced_before, self._trigger = False, 0
+            self._trigger.restart()
         earlier = self.members
         self.shape = shape
         self._covered.clear()
@@ -154,8 +137,8 @@ class ServiceState:
         )
         for facts in pods:
             self.members.set(facts)
-        for stored in self.slices.values():
-            self._learn(stored)
+        for name in self.slices:
+            self._file(name)
 
     def set_labels(self, shape: ServiceShape) -> None:
         """The service changed in labels or termination only."""
@@ -168,28 +151,26 @@ class ServiceState:
     def on_slice(self, observed: EndpointSlice) -> bool:
         """A slice of ours is there.  False: that tells nothing new."""
         meta = observed.metadata
-        unseen = self._unseen.get(meta.uid)
-        if unseen is not None and unseen.deleted:
-            return False
-        self._unseen.pop(meta.uid, None)
-        known = self.slices.get(meta.name)
         if meta.deletion_timestamp is not None:
-            return self._forget(meta.name) if known is not None and known.meta.uid == meta.uid else False
-        if known is not None and known.meta.uid == meta.uid and not _newer(meta, known.meta):
+            return self.on_slice_gone(meta.name, meta.uid)
+        if self._own.on_shown(meta, lambda: self._read(observed)) is not Shown.NEW:
             return False
-        self._behind.pop(meta.name, None)
-        # The watch is often faster than the answer to our own write.
-        guesses = (self._writing.get(meta.name), None if known is None else known.content)
-        self._learn(read_slice(observed, *(guess for guess in guesses if guess is not None)))
+        self._file(meta.name)
         return True
 
-    def on_slice_gone(self, name: str, uid: str) -> bool:
-        """The cache lost a slice, or it is not labelled as ours any more.  False: we knew."""
-        self._unseen.pop(uid, None)
-        if self.in_flight:
-            self._gone.add(uid)
+    def _read(self, observed: EndpointSlice) -> Stored:
+        """The watch is often faster than the answer to our own write: what is being written is likely to be there."""
+        name = observed.metadata.name
         known = self.slices.get(name)
-        return known is not None and known.meta.uid == uid and self._forget(name)
+        guesses = (self._writing.get(name), None if known is None else known.content)
+        return read_slice(observed, *(guess for guess in guesses if guess is not None))
+
+    def on_slice_gone(self, name: str, uid: str) -> bool:
+        """The cache lost a slice, or it is on its way out, or not labelled as ours any more.  False: that was known."""
+        was_known = self._own.on_gone(name, uid)
+        if was_known:
+            self._file(name)
+        return was_known
 
     def on_successor(self, observed: EndpointSlice) -> bool:
         """A slice of somebody else names this service.  True: ours of its address type may go."""
@@ -200,27 +181,18 @@ class ServiceState:
         self._covered.add(observed.address_type)
         return True
 
-    def _learn(self, stored: Stored) -> None:
-        name = stored.meta.name
-        self.slices[name] = stored
-        owner = self._packer_for(stored)
+    def _file(self, name: str) -> None:
+        """Something else is known of the slice *name*: the packers follow."""
+        stored = self.slices.get(name)
+        owner = None if stored is None else self._packer_for(stored)
         for packer in self._packers.values():
             if packer is not owner and name in packer.slices:
                 packer.detach(name)
-        if owner is not None:
-            self._doomed.pop(name, None)
-            owner.attach(stored)
-        else:
-            self._doomed[name] = stored
-
-    def _forget(self, name: str) -> bool:
-        self._behind.pop(name, None)
         self._doomed.pop(name, None)
-        del self.slices[name]
-        for packer in self._packers.values():
-            if name in packer.slices:
-                packer.detach(name)
-        return True
+        if stored is not None and owner is not None:
+            owner.attach(stored)
+        elif stored is not None:
+            self._doomed[name] = stored
 
     def _packer_for(self, stored: Stored) -> Packer | None:
         """The packer of an owned slice; ``None`` for one that has to go (not owned, or of another address type)."""
@@ -232,29 +204,29 @@ class ServiceState:
 
     def plan(self, now: float) -> SlicePlan:
         """The writes that are due; ``in_flight`` until their end is told, if there are any."""
-        assert not self.in_flight, f"{self.key} has a plan under way"
-        self._drop_unseen(now)
+        assert not self._own.in_flight, f"{self.key} has a plan under way"
+        for name in self._own.give_up(now):
+            self._file(name)
         self._again = False
         if self.shape is None:
             return SlicePlan()
-        if self._behind:
-            self._behind = {name: patience - 1 for name, patience in self._behind.items() if patience}
+        if self._own.wait_once():
             return SlicePlan(stale=True)
         if self.members is None:
             return self._plan_farewell(self.shape, now)
-        self._note_trigger_time(self.members)
+        self._trigger.note(self.members.take_trigger_time(), self.shape.created)
         self.members.settle_subsets()
         self.members.settle_hints(now)
         writes: list[SliceWrite] = []
         families = [self._plan_family(self.shape, family, writes) for family in self._order]
         writes.extend(delete_slice(self._doomed[name]) for name in sorted(self._doomed))
-        self.in_flight = bool(writes)
+        self._own.in_flight = bool(writes)
         self._made = 0
         self._writing = {write.name: write.content for write in writes if write.verb == "update"}
         for write in writes:
             self._made += (write.verb == "create") - (write.verb == "delete")
         if not writes:
-            self._trigger = 0
+            self._trigger.written()
         return SlicePlan(
             tuple(writes),
             self.members.take_problems(),
@@ -274,7 +246,7 @@ class ServiceState:
             self._hold_until = now if shape.external else now + HAND_OVER_TIMEOUT_S
         self._held = now < self._hold_until
         going = [each for each in owned if not self._held or each.address_type in self._covered]
-        self.in_flight = bool(going)
+        self._own.in_flight = bool(going)
         self._made = 0
         return SlicePlan(tuple(map(delete_slice, going)))
 
@@ -293,13 +265,13 @@ class ServiceState:
     @property
     def surplus(self) -> int:
         """How many slices merging can save; 0 while there is something to plan."""
-        if self.in_flight or self._behind or self._doomed or self.shape is None or self.shape.terminating:
+        if self._own.in_flight or self._own.waits or self._doomed or self.shape is None or self.shape.terminating:
             return 0
         return sum(packer.surplus for packer in self._packers.values())
 
     def merge(self, max_writes: int, *, at_least_one: bool) -> SlicePlan:
         """Merge slices with at most *max_writes* (or one step); like ``plan``, and only where that finds nothing."""
-        if self.shape is None or self._unseen or not self.surplus:
+        if self.shape is None or self._own.deadline() is not None or not self.surplus:
             return SlicePlan()
         updates: list[SliceWrite] = []
         deletes: list[SliceWrite] = []
@@ -308,7 +280,7 @@ class ServiceState:
             plan = self._packers[family].merge(left, at_least_one=at_least_one and not deletes)
             updates += [self._update(self.shape, each) for each in plan.updates]
             deletes += [delete_slice(each.stored) for each in plan.deletes]
-        self.in_flight = bool(deletes)
+        self._own.in_flight = bool(deletes)
         self._writing = {write.name: write.content for write in updates}
         self._made = -len(deletes)
         return SlicePlan((*updates, *deletes), saves=len(deletes))
@@ -320,7 +292,7 @@ class ServiceState:
         take out an endpoint which is to move do only the rest of their work then.
         """
         plan = self._packers[family].plan(shape.labels)
-        creates = [create_slice(shape, family, each.group, each.content, self._trigger) for each in plan.creates]
+        creates = [create_slice(shape, family, each.group, each.content, self._trigger.since) for each in plan.creates]
         updates = [self._update(shape, each) for each in plan.updates]
         dependents = [self._update(shape, each) for each in plan.dependents] if plan.dependents else []
         deletes = [delete_slice(each.stored) for each in plan.deletes]
@@ -338,7 +310,7 @@ class ServiceState:
         return FamilyChanges(plan.added, plan.removed, len(creates) + len(updates) + len(dependents) + len(deletes))
 
     def _update(self, shape: ServiceShape, update: Update) -> SliceWrite:
-        return update_slice(shape, update.slice.stored, update.group, update.content, self._trigger)
+        return update_slice(shape, update.slice.stored, update.group, update.content, self._trigger.since)
 
     def _take_notices(self, shape: ServiceShape, notices: tuple[Notice, ...]) -> tuple[Notice, ...]:
         """*notices*, and why the annotation for subsetting is not followed; told once."""
@@ -349,64 +321,30 @@ class ServiceState:
         reason = REASON_DISABLED if shape.subsetting is Subsetting.OFF else REASON_INVALID
         return (*notices, Notice(True, reason, problem)) if problem else notices
 
-    def _note_trigger_time(self, members: Members) -> None:
-        """Earliest change since the last plan; kept until it is written, so a retry still tells it."""
-        found = members.take_trigger_time()
-        if not self._synced_before:
-            assert self.shape is not None, "members without a service"
-            found = parse_nanoseconds(self.shape.created)
-            self._synced_before = True
-        if found and (not self._trigger or found < self._trigger):
-            self._trigger = found
-
-    def _drop_unseen(self, now: float) -> None:
-        for uid, unseen in list(self._unseen.items()):
-            if unseen.deadline > now:
-                break
-            del self._unseen[uid]
-            if unseen.name in self.slices and self.slices[unseen.name].meta.uid == uid:
-                self._forget(unseen.name)
-
     def deadline(self) -> float | None:
         """When an own write that the cache never showed is given up, or slices wait no more for their successors;
         ``AT_ONCE`` for what the last plan left."""
         if self._again:
             return AT_ONCE
-        unseen = next((unseen.deadline for unseen in self._unseen.values()), None)
+        unseen = self._own.deadline()
         waiting = self._hold_until if self._held and self.slices else None
         return min((each for each in (unseen, waiting) if each is not None), default=None)
 
     def succeeded(self, write: SliceWrite, answer: bytes, now: float) -> None:
         """The server performed *write* and answered with the object (anything, for a delete)."""
-        known = self.slices.get(write.name)
-        if write.verb == "delete":
-            if known is not None and known.meta.uid == write.uid:
-                self._unseen.pop(write.uid, None)
-                self._unseen[write.uid] = Unseen(write.name, now + UNSEEN_TIMEOUT_S, True)
-                self._forget(write.name)
-            return
-        try:
-            meta = decode(answer, Object).metadata
-        except msgspec.DecodeError:
-            return  # an answer that nobody can read: the cache will show what became of the write
-        if write.verb == "create":
-            if meta.name in self.slices or meta.uid in self._gone:
-                return  # the cache was faster
-            self._unseen[meta.uid] = Unseen(meta.name, now + UNSEEN_TIMEOUT_S, False)
-        elif known is None or known.meta.uid != meta.uid or known.meta.resource_version != write.resource_version:
-            return  # likewise, and it may even know of a later change, which need not have raised the generation
-        self._learn(Stored(meta, write.address_type, write.ports, write.content))
+
+        def read(body: bytes) -> Stored:
+            return Stored(decode(body, Object).metadata, write.address_type, write.ports, write.content)
+
+        name = self._own.succeeded(write, answer, read, now)
+        if name:
+            self._file(name)
 
     def failed(self, write: SliceWrite, error: StatusError) -> None:
         """*write* was refused, or its end is not known; later writes of the plan were not tried."""
-        known = self.slices.get(write.name)
-        if write.verb == "create":
-            self._creates_last = True
-        elif known is not None and known.meta.uid == write.uid:
-            if error.reason == "NotFound":
-                self._forget(write.name)
-            elif error.reason == "Conflict" and known.meta.resource_version == write.resource_version:
-                self._behind[write.name] = STALE_PLANS
+        self._creates_last |= write.verb == "create"
+        if self._own.failed(write, error):
+            self._file(write.name)
         if write.address_type in self._order:
             family = next(each for each in self._order if each == write.address_type)
             self._order.remove(family)
@@ -414,17 +352,17 @@ class ServiceState:
 
     def ended(self, *, well: bool) -> None:
         """No write of the plan is under way any more."""
-        self.in_flight = False
+        self._own.ended()
         self._writing = {}
-        self._gone.clear()
         self._again &= well  # after a failure the retry has its own time
         if well:
-            self._trigger = 0
+            self._trigger.written()
             self._creates_last = False
 
     # -- invariants -------------------------------------------------------------------------------------
 
     def check(self) -> None:
+        self._own.check()
         for packer in self._packers.values():
             packer.check()
         if self.members is not None:
@@ -433,4 +371,3 @@ class ServiceState:
         expected = {name for name, stored in self.slices.items() if self._packer_for(stored) is not None}
         assert set(self._doomed) == set(self.slices) - expected or self.members is None, f"doomed of {self.key}"
         assert owned == expected, f"packers of {self.key} hold {sorted(owned)}, should {sorted(expected)}"
-        assert set(self._behind) <= set(self.slices), f"{self.key} waits for slices that it does not know"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sliceplane.kit.times import format_nano_time, parse_time
+from sliceplane.kit.times import parse_time
 
 _NANOSECONDS = 1_000_000_000
 
@@ -38,5 +38,29 @@ def earliest_change(pairs: Iterable[tuple[str | None, str | None]]) -> int:
     return earliest
 
 
-def format_trigger(nanoseconds: int) -> str:
-    return format_nano_time(nanoseconds)
+class TriggerTime:
+    """Of the changes of one Service that no write made known yet: since when the oldest waits.  Kept until it is
+    written, so that a retry still tells it."""
+
+    __slots__ = ("_began", "since")
+
+    def __init__(self) -> None:
+        #: nanoseconds; 0: nothing waits
+        self.since = 0
+        self._began = False
+
+    def restart(self) -> None:
+        """It is another Service."""
+        self.since = 0
+        self._began = False
+
+    def note(self, changed: int, created: str | None) -> None:
+        """Members *changed* then (0: none did).  What is first made for a Service waits since its creation."""
+        if not self._began:
+            changed = parse_nanoseconds(created)
+            self._began = True
+        if changed and (not self.since or changed < self.since):
+            self.since = changed
+
+    def written(self) -> None:
+        self.since = 0

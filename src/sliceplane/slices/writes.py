@@ -7,37 +7,26 @@ endpoints after one of them flipped encodes one endpoint and the metadata.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME
 from sliceplane.api.meta import ObjectMeta
-from sliceplane.slices.content import Content, Stored
+from sliceplane.api.own_writes import PlannedWrite
+from sliceplane.kit.times import format_nano_time
+from sliceplane.slices.content import Content, Stored, slice_body
 from sliceplane.slices.hint_policy import Notice
-from sliceplane.slices.own_writes import delete_options, slice_body
 from sliceplane.slices.ports import PortGroup, Ports
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import with_subset
-from sliceplane.slices.trigger import format_trigger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceWrite:
-    """One write of one slice.
+class SliceWrite(PlannedWrite):
+    """``ports`` and ``content`` are what the slice holds if the write succeeds."""
 
-    ``name``, ``uid`` and ``resource_version`` are those of the slice as it was when planned ("" for create).  An
-    update carries both in its body, a delete its uid as a precondition, so that neither can hit anything else.
-    ``ports`` and ``content`` are what the slice holds if the write succeeds.
-    """
-
-    verb: Literal["create", "update", "delete"]
-    namespace: str
     address_type: str
-    name: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    body: bytes
     ports: Ports = ()
     content: Content
 
@@ -94,35 +83,16 @@ def update_slice(shape: ServiceShape, stored: Stored, group: PortGroup, content:
     annotations = _annotations(stored.meta.annotations or {}, trigger)
     labels = with_subset(shape.labels, group.subset) if group.subset else shape.labels
     meta = msgspec.structs.replace(stored.meta, labels=labels, annotations=annotations)
-    return SliceWrite(
-        verb="update",
-        namespace=meta.namespace,
-        address_type=stored.address_type,
-        name=meta.name,
-        uid=meta.uid,
-        resource_version=meta.resource_version,
-        body=slice_body(meta, stored.address_type, content.values(), group.body),
-        ports=group.ports,
-        content=content,
-    )
+    body = slice_body(meta, stored.address_type, content.values(), group.body)
+    return SliceWrite.update(meta, body, address_type=stored.address_type, ports=group.ports, content=content)
 
 
 def delete_slice(stored: Stored) -> SliceWrite:
-    meta = stored.meta
-    return SliceWrite(
-        verb="delete",
-        namespace=meta.namespace,
-        address_type=stored.address_type,
-        name=meta.name,
-        uid=meta.uid,
-        resource_version=meta.resource_version,
-        body=delete_options(meta.uid),
-        content={},
-    )
+    return SliceWrite.delete(stored.meta, address_type=stored.address_type, content={})
 
 
 def _annotations(existing: dict[str, str], trigger: int) -> dict[str, str] | None:
     kept = {key: value for key, value in existing.items() if key != ANNOTATION_TRIGGER_TIME}
     if trigger:
-        kept[ANNOTATION_TRIGGER_TIME] = format_trigger(trigger)
+        kept[ANNOTATION_TRIGGER_TIME] = format_nano_time(trigger)
     return kept or None

@@ -19,6 +19,7 @@ from sliceplane.api.discovery import (
     EndpointSlice,
 )
 from sliceplane.api.errors import StatusError
+from sliceplane.api.own_writes import Unseen
 from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX, is_mirrorable
 from sliceplane.endpoints.mirroring.service import Limits, MirrorState
 from sliceplane.endpoints.mirroring.writes import MirrorPlan
@@ -42,6 +43,7 @@ class MirrorEngine:
         assert 1 <= self._limits.per_subset <= ADDRESSES_PER_SUBSET_MAX, f"{self._limits}"
         self._hand_over = hand_over
         self._states: dict[str, MirrorState] = {}
+        self._unseen = Unseen()
         #: Services by key: has it a selector
         self._selecting: dict[str, bool] = {}
         self._totals = Totals()
@@ -157,7 +159,7 @@ class MirrorEngine:
     def _state(self, key: str) -> MirrorState:
         state = self._states.get(key)
         if state is None:
-            state = self._states[key] = MirrorState(key, self._selecting.get(key))
+            state = self._states[key] = MirrorState(key, self._selecting.get(key), self._unseen)
         return state
 
     def _count(self, state: MirrorState) -> None:
@@ -174,6 +176,7 @@ class MirrorEngine:
             self._count(state)
 
     def check(self) -> None:
+        self._unseen.check()
         for key, state in self._states.items():
             assert state.key == key, f"{state.key} is filed under {key}"
             assert not state.empty, f"{key} is empty and was not dropped"

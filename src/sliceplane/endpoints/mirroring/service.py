@@ -9,11 +9,14 @@ controller's are there, type by type, or until it is clear that nobody makes any
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Final, NamedTuple
 
+from sliceplane.api.codec import decode
 from sliceplane.api.core import Endpoints
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
+from sliceplane.api.own_writes import OwnWrites, PlannedWrite, Shown, Unseen
 from sliceplane.endpoints.mirroring.desired import (
     ADDRESSES_PER_SUBSET_MAX,
     Group,
@@ -24,15 +27,12 @@ from sliceplane.endpoints.mirroring.desired import (
     mirror_of,
     slice_meta,
 )
-from sliceplane.endpoints.mirroring.ledger import Ledger
 from sliceplane.endpoints.mirroring.packing import in_one, packed
 from sliceplane.endpoints.mirroring.writes import (
     MirrorPlan,
-    MirrorWrite,
     Notice,
     Sizes,
     create_slice,
-    delete_slice,
     update_slice,
 )
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S
@@ -51,25 +51,24 @@ class MirrorState:
     __slots__ = (
         "_covered",
         "_hold_until",
-        "_ledger",
+        "_own",
         "_told",
         "counts",
         "endpoints",
-        "in_flight",
         "key",
         "selecting",
     )
 
-    def __init__(self, key: str, selecting: bool | None) -> None:
+    def __init__(self, key: str, selecting: bool | None, unseen: Unseen) -> None:
         self.key: Final = key
         #: if nothing on the object itself forbids mirroring it
         self.endpoints: Endpoints | None = None
         #: the Service has a selector; ``None``: there is no Service
         self.selecting = selecting
-        self.in_flight = False
         #: desired endpoints and slices, as last planned
         self.counts = (0, 0)
-        self._ledger = Ledger()
+        #: our slices that are not on their way out, as the cache has them: tens of thousands cost little beside it
+        self._own: OwnWrites[EndpointSlice] = OwnWrites(key, unseen, attrgetter("metadata"))
         #: address types of which the EndpointSlice controller has slices
         self._covered: frozenset[str] = frozenset()
         self._hold_until: float | None = None
@@ -79,11 +78,11 @@ class MirrorState:
     @property
     def empty(self) -> bool:
         """Nothing is left to know: no object that could be mirrored, no slice, no write under way."""
-        return self.endpoints is None and self._ledger.empty and not self.in_flight
+        return self.endpoints is None and not self._own
 
     @property
     def slices(self) -> int:
-        return len(self._ledger.slices)
+        return len(self._own.objects)
 
     @property
     def _mirrored(self) -> bool:
@@ -96,10 +95,18 @@ class MirrorState:
         self._hold_until = None
 
     def on_slice(self, observed: EndpointSlice) -> bool:
-        return self._ledger.on_slice(observed)
+        """A slice of ours is there.  False: that tells nothing new."""
+        meta = observed.metadata
+        if meta.deletion_timestamp is not None:
+            return self.on_slice_gone(meta.name, meta.uid)
+        shown = self._own.on_shown(meta, lambda: observed)
+        if shown is Shown.ECHO:
+            self._own.keep(observed)  # one copy, the cache's, is enough
+        return shown is Shown.NEW
 
     def on_slice_gone(self, name: str, uid: str) -> bool:
-        return self._ledger.on_slice_gone(name, uid, in_flight=self.in_flight)
+        """The cache lost a slice, or it is on its way out, or not labelled as ours any more.  False: that was known."""
+        return self._own.on_gone(name, uid)
 
     def on_successor(self, address_type: str, *, there: bool) -> bool:
         """A slice of the EndpointSlice controller came or went.  True: ours may go now."""
@@ -114,25 +121,25 @@ class MirrorState:
 
     def plan(self, now: float, limits: Limits, *, hand_over: bool) -> MirrorPlan:
         """The writes that are due; ``in_flight`` until their end is told, if there are any."""
-        assert not self.in_flight, f"{self.key} has a plan under way"
-        self._ledger.drop_unseen(now)
-        if self._ledger.is_behind():
+        assert not self._own.in_flight, f"{self.key} has a plan under way"
+        self._own.give_up(now)
+        if self._own.wait_once():
             return MirrorPlan(stale=True)
         plan = self._mirror(self.endpoints, limits) if self._mirrored else self._clean(now, hand_over=hand_over)
-        self.in_flight = bool(plan.writes)
+        self._own.in_flight = bool(plan.writes)
         return plan
 
     def _clean(self, now: float, *, hand_over: bool) -> MirrorPlan:
         """Nothing is to be mirrored."""
         self.counts = (0, 0)
         waits: set[str] = set()
-        if hand_over and self.selecting and self._ledger.slices:
+        if hand_over and self.selecting and self._own.objects:
             if self._hold_until is None:
                 self._hold_until = now + HAND_OVER_TIMEOUT_S
             if now < self._hold_until:
-                waits = {each.address_type for each in self._ledger.slices.values()} - self._covered
-        going = [each for _, each in sorted(self._ledger.slices.items()) if each.address_type not in waits]
-        return MirrorPlan(tuple(map(delete_slice, going)), counted=False)
+                waits = {each.address_type for each in self._own.objects.values()} - self._covered
+        going = [each for _, each in sorted(self._own.objects.items()) if each.address_type not in waits]
+        return MirrorPlan(tuple(PlannedWrite.delete(each.metadata) for each in going), counted=False)
 
     def _mirror(self, endpoints: Endpoints | None, limits: Limits) -> MirrorPlan:
         assert endpoints is not None, f"{self.key}: nothing to mirror"
@@ -146,14 +153,14 @@ class MirrorState:
 
     def _differences(
         self, endpoints: Endpoints, mirror: Mirror, per_slice: int | None
-    ) -> tuple[tuple[MirrorWrite, ...], Sizes]:
+    ) -> tuple[tuple[PlannedWrite, ...], Sizes]:
         wanted = slice_meta(endpoints)
         known: dict[GroupKey, list[EndpointSlice]] = {}
-        for _, each in sorted(self._ledger.slices.items()):
+        for _, each in sorted(self._own.objects.items()):
             known.setdefault(group_key(each), []).append(each)
         creates: list[Group] = []
-        updates: list[MirrorWrite] = []
-        last: list[MirrorWrite] = []
+        updates: list[PlannedWrite] = []
+        last: list[PlannedWrite] = []
         spare: list[EndpointSlice] = []
         added = updated = removed = slices = 0
         for group in mirror.groups:
@@ -183,14 +190,14 @@ class MirrorState:
         wanted: SliceMeta,
         creates: list[Group],
         *,
-        updates: list[MirrorWrite],
-        last: list[MirrorWrite],
+        updates: list[PlannedWrite],
+        last: list[PlannedWrite],
         spare: list[EndpointSlice],
-    ) -> tuple[MirrorWrite, ...]:
+    ) -> tuple[PlannedWrite, ...]:
         """Creates, updates, those that move endpoints away, deletes: what moves is in its new place before it leaves
         its old one (``packing``).  An object that is on its way out gets no new slices."""
         meta = endpoints.metadata
-        made: list[MirrorWrite] = []
+        made: list[PlannedWrite] = []
         left = sorted(spare, key=lambda each: each.metadata.name)
         for group in creates:
             reused = next((each for each in left if each.address_type == group.address_type), None)
@@ -199,25 +206,24 @@ class MirrorState:
                 updates.append(update_slice(reused, wanted, group))
             elif meta.deletion_timestamp is None:
                 made.append(create_slice(meta.namespace, meta.name, wanted, group))
-        return (*made, *updates, *last, *map(delete_slice, left))
+        return (*made, *updates, *last, *(PlannedWrite.delete(each.metadata) for each in left))
 
-    def succeeded(self, write: MirrorWrite, answer: bytes, now: float) -> None:
-        self._ledger.succeeded(write, answer, now)
+    def succeeded(self, write: PlannedWrite, answer: bytes, now: float) -> None:
+        self._own.succeeded(write, answer, lambda body: decode(body, EndpointSlice), now)
 
-    def failed(self, write: MirrorWrite, error: StatusError) -> None:
-        self._ledger.failed(write, error)
+    def failed(self, write: PlannedWrite, error: StatusError) -> None:
+        self._own.failed(write, error)
 
     def ended(self) -> None:
-        self.in_flight = False
-        self._ledger.ended()
+        self._own.ended()
 
     def deadline(self) -> float | None:
         """When to plan again although nothing happens."""
-        waiting = self._hold_until if self._ledger.slices else None
-        return min((each for each in (self._ledger.deadline(), waiting) if each is not None), default=None)
+        waiting = self._hold_until if self._own.objects else None
+        return min((each for each in (self._own.deadline(), waiting) if each is not None), default=None)
 
     def check(self) -> None:
-        self._ledger.check()
+        self._own.check()
 
 
 def _notices(mirror: Mirror, max_per_subset: int) -> tuple[Notice, ...]:

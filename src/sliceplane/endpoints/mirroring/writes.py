@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import ObjectMeta
+from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.endpoints.mirroring.desired import Group, SliceMeta
-from sliceplane.slices.own_writes import delete_options, slice_body
+from sliceplane.slices.content import slice_body
 from sliceplane.slices.ports import PortGroup
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorWrite:
-    """``name``, ``uid`` and ``resource_version`` are those of the slice as planned ("" for create): an update carries
-    both in its body, a delete its uid, so that neither hits anything else."""
-
-    verb: Literal["create", "update", "delete"]
-    namespace: str
-    name: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    body: bytes
 
 
 class Sizes(NamedTuple):
@@ -50,14 +38,14 @@ class MirrorPlan:
     ``counted`` False: slices of something that is not mirrored go, which metrics do not count.
     """
 
-    writes: tuple[MirrorWrite, ...] = ()
+    writes: tuple[PlannedWrite, ...] = ()
     notices: tuple[Notice, ...] = ()
     sizes: Sizes | None = None
     stale: bool = False
     counted: bool = True
 
 
-def create_slice(namespace: str, name: str, wanted: SliceMeta, group: Group) -> MirrorWrite:
+def create_slice(namespace: str, name: str, wanted: SliceMeta, group: Group) -> PlannedWrite:
     meta = ObjectMeta(
         generate_name=f"{name}-",
         namespace=namespace,
@@ -65,35 +53,16 @@ def create_slice(namespace: str, name: str, wanted: SliceMeta, group: Group) -> 
         annotations=wanted.annotations,
         owner_references=(wanted.owner,),
     )
-    return MirrorWrite(verb="create", namespace=namespace, body=_body(meta, group))
+    return PlannedWrite(verb="create", namespace=namespace, body=_body(meta, group))
 
 
-def update_slice(known: EndpointSlice, wanted: SliceMeta, group: Group) -> MirrorWrite:
+def update_slice(known: EndpointSlice, wanted: SliceMeta, group: Group) -> PlannedWrite:
     """The slice becomes what *group* asks for under its own name."""
     meta = known.metadata
     new = msgspec.structs.replace(
         meta, labels=wanted.labels, annotations=wanted.annotations, owner_references=(wanted.owner,)
     )
-    return MirrorWrite(
-        verb="update",
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-        resource_version=meta.resource_version,
-        body=_body(new, group),
-    )
-
-
-def delete_slice(known: EndpointSlice) -> MirrorWrite:
-    meta = known.metadata
-    return MirrorWrite(
-        verb="delete",
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-        resource_version=meta.resource_version,
-        body=delete_options(meta.uid),
-    )
+    return PlannedWrite.update(meta, _body(new, group))
 
 
 def _body(meta: ObjectMeta, group: Group) -> bytes:

@@ -25,7 +25,7 @@ from typing import Any
 
 from sliceplane.api import codec
 from sliceplane.api.errors import STALE_WRITE, StatusError, already_exists, conflict, expired, not_found
-from sliceplane.api.meta import Document
+from sliceplane.api.meta import Document, revision_of
 from sliceplane.api.scheme import Resource
 from sliceplane.api.selectors import parse_fields, parse_labels
 from sliceplane.fakes.fake_watch import FakeWatch, Happened, Predicate
@@ -179,7 +179,7 @@ class FakeApi:
         """A stream; too old a version ends it with an ERROR event, as real servers do."""
         self._request("watch", resource, namespace)
         matches = _predicate(resource, namespace, label_selector, field_selector)
-        since = int(resource_version)
+        since = revision_of(resource_version)
         stream = FakeWatch(resource, matches, since, self, now=now, ends_at=now + timeout_s)
         if since < self.oldest:
             stream.refuse(expired(f"too old resource version: {since} ({self.oldest})"))

@@ -10,11 +10,10 @@ from tests.nft.machine import Machine as NftMachine
 
 from sliceplane.iptables.fake import FakeError, FakeTables
 from sliceplane.iptables.found import parse_saved
-from sliceplane.iptables.plane import FamilyPlane
-from sliceplane.iptables.table import Transaction
+from sliceplane.iptables.table import IptablesTransaction, iptables_plane
 from sliceplane.iptables.trace import Outcome, Packet, Path, trace
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.plane import PlaneConfig
+from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.surroundings import RulesConfig
 
 Chance = dict[tuple[str, str, bool], Fraction]
@@ -35,9 +34,9 @@ class Machine(AnyMachine):
         self.texts: list[str] = []
         #: refuse so many writes
         self.failures = 0
-        super().__init__(FamilyPlane(family, PlaneConfig(node_name=NODE, rules=rules or RulesConfig())), own)
+        super().__init__(iptables_plane(family, NodePlaneConfig(node_name=NODE, rules=rules or RulesConfig())), own)
 
-    def _taken(self, transaction: Transaction) -> bool:
+    def _taken(self, transaction: IptablesTransaction) -> bool:
         found = parse_saved(self.kernel.save())
         text = transaction.render(found) if transaction.full else transaction.render()
         self.texts.append(text)

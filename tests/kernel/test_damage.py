@@ -17,7 +17,7 @@ from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.objects import NftFamily, TableRef
-from sliceplane.nft.plane import FamilyPlane
+from sliceplane.nft.table import NftPlane
 from sliceplane.shell.node import node_proxy
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.kernel.nft_generation import generation
@@ -173,7 +173,7 @@ async def test_an_nft_that_fails_three_times_in_ten_and_hangs(
         await cluster.written()
         assert cluster.proxy.health().healthy
         (plane,) = cluster.proxy._planes
-        assert listed(host, plane.table) == shadow(plane)
+        assert listed(host, plane.rules.table) == shadow(plane)
         cluster.backend = backend_of("nftables", host)  # whoever cleans up may rely on it
 
 
@@ -212,7 +212,7 @@ def writing(host: Host, writer: str) -> Nftables:
     return Nftables(NftRunner(netns=host.netns), writer=writer)
 
 
-def shadow(plane: FamilyPlane) -> dict[str, Any]:
+def shadow(plane: NftPlane) -> dict[str, Any]:
     kernel = FakeKernel()
-    kernel.run(plane.shadow())
-    return expected(kernel.tables[plane.table], plane.table.family)
+    kernel.run(plane.rules.shadow())
+    return expected(kernel.tables[plane.rules.table], plane.rules.table.family)

@@ -41,7 +41,7 @@ from sliceplane.nft.statements import (
     Remember,
     SetMark,
 )
-from sliceplane.nft.table import TableState
+from sliceplane.nft.table import NftRules
 from sliceplane.proxy.model import ServiceKey
 
 pytestmark = pytest.mark.kernel
@@ -137,13 +137,13 @@ def test_a_history_gives_the_same_ruleset(host: Host, family: NftFamily, seed: i
     """Changes, retirement, damage by others and recovery; the two kernels agree after every step."""
     rng, now = Rng(seed), 0.0
     ref = TableRef(family, "sliceplane")
-    state, fake = TableState(ref), FakeKernel()
+    state, fake = NftRules(ref), FakeKernel()
     for _ in range(25):
         for _ in range(rng.below(4)):
             number = 1 + rng.below(20)
             targets = some_targets(rng)
             gone = rng.below(5) == 0
-            state.set_service(ServiceKey("ns", f"{number}"), None if gone else objects(family, number, targets))
+            state.set_objects(ServiceKey("ns", f"{number}"), None if gone else objects(family, number, targets))
         if rng.below(8) == 0:
             fake.run(deletion(ref))
             assert load(host, deletion(ref))

@@ -20,7 +20,7 @@ from sliceplane.nft.netlink.attributes import Inexpressible
 from sliceplane.nft.netlink.batch import encode
 from sliceplane.nft.objects import Command, Rule, TableRef, Transaction, deletion
 from sliceplane.nft.statements import AddressIn, Drop, FromInterface, NftFamily
-from sliceplane.nft.table import TableState
+from sliceplane.nft.table import NftRules
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.surroundings import Detector, Surroundings
 from sliceplane.shell.node.kernel.nft_netlink import Channel, Messages
@@ -129,7 +129,7 @@ def test_many_histories(pair: Pair, family: NftFamily) -> None:
 
 
 def history(pair: Pair, family: NftFamily, seed: int) -> None:
-    rng, now, state = Rng(seed), 0.0, TableState(TableRef(family, "sliceplane"), surroundings(family, seed % 4))
+    rng, now, state = Rng(seed), 0.0, NftRules(TableRef(family, "sliceplane"), surroundings(family, seed % 4))
     memory: dict[str, tuple[tuple[str, int], ...]] = {}
     for step in range(15):
         for _ in range(rng.below(6)):
@@ -137,7 +137,7 @@ def history(pair: Pair, family: NftFamily, seed: int) -> None:
             targets = some_targets(rng)
             gone = rng.below(5) == 0
             found = None if gone else objects(family, number, targets)
-            state.set_service(ServiceKey("ns", f"{number}"), found)
+            state.set_objects(ServiceKey("ns", f"{number}"), found)
             for chain in found.chains if found is not None else ():
                 if isinstance(chain, RuleChain) and chain.own_set is not None:
                     memory[chain.own_set.name] = (("192.0.2.1" if family == "ip" else "fd99::1", 50),)
@@ -150,7 +150,8 @@ def history(pair: Pair, family: NftFamily, seed: int) -> None:
             state.on_success(now)
             pair.compare(steps_too=step % 5 == 4)
     state.force_full()
-    transaction = state.take_transaction(now, memory)
+    state.remember(memory)
+    transaction = state.take_transaction(now)
     assert transaction is not None
     pair.write(transaction)
     assert len(listed(pair.by_messages)) == len(listed(pair.by_text))  # elements of dynamic sets run out as we look
@@ -160,7 +161,7 @@ def history(pair: Pair, family: NftFamily, seed: int) -> None:
 
 @pytest.mark.parametrize("family", ["ip", "ip6"])
 def test_networks_and_interfaces(pair: Pair, family: NftFamily) -> None:
-    state = TableState(TableRef(family, "sliceplane"))
+    state = NftRules(TableRef(family, "sliceplane"))
     rules = [
         Rule((AddressIn(field, networks, inside), Drop()))
         for networks in NETWORKS[family]
@@ -168,7 +169,7 @@ def test_networks_and_interfaces(pair: Pair, family: NftFamily) -> None:
         for inside in (True, False)
     ]
     rules += [Rule((FromInterface(name, inside), Drop())) for name in ("eth0", "veth*") for inside in (True, False)]
-    state.set_service(ServiceKey("ns", "a"), ServiceObjects((RuleChain("firewall-x", tuple(rules)),)))
+    state.set_objects(ServiceKey("ns", "a"), ServiceObjects((RuleChain("firewall-x", tuple(rules)),)))
     transaction = state.take_transaction(0.0)
     assert transaction is not None
     pair.write(transaction)
@@ -178,16 +179,16 @@ def test_networks_and_interfaces(pair: Pair, family: NftFamily) -> None:
 
 def test_elements_for_many_messages(pair: Pair) -> None:
     """An attribute has 64 KiB at most; more elements than that are told in several messages, and deleted likewise."""
-    state = TableState(TableRef("ip", "sliceplane"))
+    state = NftRules(TableRef("ip", "sliceplane"))
     names = [f"{number:05d}" for number in range(3000)]
     elements = tuple(("cluster-ips", (f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}",), None) for n in range(5000))
     for name in names:
         chain = RuleChain(f"firewall-{name}", (Rule((Drop(),)),))
-        state.set_service(ServiceKey("ns", name), ServiceObjects((chain,)))
-    state.set_service(ServiceKey("ns", "wide"), ServiceObjects((), elements))
+        state.set_objects(ServiceKey("ns", name), ServiceObjects((chain,)))
+    state.set_objects(ServiceKey("ns", "wide"), ServiceObjects((), elements))
     for wanted in (None, ServiceObjects((), elements[:7])):
         if wanted is not None:
-            state.set_service(ServiceKey("ns", "wide"), wanted)
+            state.set_objects(ServiceKey("ns", "wide"), wanted)
         transaction = state.take_transaction(0.0)
         assert transaction is not None
         pair.write(transaction)
@@ -233,7 +234,7 @@ async def test_a_namespace_of_the_same_name_is_another_one(net: Net) -> None:
     """The socket of a namespace that is gone is not used for the new one."""
     runner = NftRunner(netns="spm-again")
     table = TableRef("ip", "sliceplane")
-    state = TableState(table)
+    state = NftRules(table)
     transaction = state.take_transaction(0.0)
     assert transaction is not None
     for _ in range(2):
@@ -251,7 +252,7 @@ async def test_a_namespace_of_the_same_name_is_another_one(net: Net) -> None:
 async def test_families_side_by_side(pair: Pair) -> None:
     messages = Messages(pair.by_messages.netns)
     tables = [TableRef("ip", f"t{n}") for n in range(4)] + [TableRef("ip6", f"t{n}") for n in range(4)]
-    transactions = [TableState(table).take_transaction(0.0) for table in tables]
+    transactions = [NftRules(table).take_transaction(0.0) for table in tables]
     assert all(await asyncio.gather(*(messages.write(found) for found in transactions if found is not None)))
     assert set(tables) <= await NftRunner(netns=pair.by_messages.netns).tables()
     assert all(await asyncio.gather(*(messages.write(deletion(table)) for table in tables)))

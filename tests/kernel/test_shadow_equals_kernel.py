@@ -18,7 +18,8 @@ from sliceplane.api.meta import Object
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.elements import RETIRE_AFTER_S
 from sliceplane.nft.fake import FakeKernel
-from sliceplane.nft.plane import FamilyPlane, PlaneConfig
+from sliceplane.nft.table import nft_plane
+from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.shell.node.kernel.nft_runner import NftRunner
 
 pytestmark = pytest.mark.kernel
@@ -39,7 +40,7 @@ class Proxy:
     def __init__(self, host: Host) -> None:
         self._host = host
         self.now = 0.0
-        self.planes = [FamilyPlane(family, PlaneConfig(node_name=NODE, rules=RULES)) for family in FAMILIES]
+        self.planes = [nft_plane(family, NodePlaneConfig(node_name=NODE, rules=RULES)) for family in FAMILIES]
         self.transactions, self.nft_s = 0, 0.0
         self._runner = NftRunner(netns=host.netns)
         for plane in self.planes:
@@ -72,8 +73,10 @@ class Proxy:
         """The kernel against the shadow; packets have not made any elements here."""
         for plane in self.planes:
             kernel = FakeKernel()
-            kernel.run(plane.shadow())
-            assert listed(self._host, plane.table) == expected(kernel.tables[plane.table], plane.table.family)
+            kernel.run(plane.rules.shadow())
+            assert listed(self._host, plane.rules.table) == expected(
+                kernel.tables[plane.rules.table], plane.rules.table.family
+            )
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def churn(host: Host, events: int, services: int, batch: int, compare_every: int
     for _ in range(services * 20):  # caches of whatever kind have seen all names
         proxy.tell(*world.event())
     _end(proxy, world)
-    empty = [listed(host, plane.table) for plane in proxy.planes]
+    empty = [listed(host, plane.rules.table) for plane in proxy.planes]
     before, rss, began, done, syncs = blocks(), _rss_mib(), time.perf_counter(), 0, 0
     while done < events:
         for _ in range(min(events - done, 1 + rng.below(batch))):
@@ -110,7 +113,7 @@ def churn(host: Host, events: int, services: int, batch: int, compare_every: int
         plane.check()
     seconds = time.perf_counter() - began
     _end(proxy, world)
-    assert [listed(host, plane.table) for plane in proxy.planes] == empty
+    assert [listed(host, plane.rules.table) for plane in proxy.planes] == empty
     return Figures(done, seconds, proxy.nft_s, proxy.transactions, blocks() - before, (rss, _rss_mib()))
 
 
@@ -120,7 +123,7 @@ def _end(proxy: Proxy, world: World) -> None:
     proxy.settle()
     proxy.compare()
     for plane in proxy.planes:
-        assert (plane.services, plane.next_deadline()) == (0, None)
+        assert (len(plane.tracker.services()), plane.next_deadline()) == (0, None)
 
 
 def _rss_mib() -> float:

@@ -14,7 +14,8 @@ from tests.nft.older_layout import in_the_older_layout
 
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.nft.layout import ENDPOINTS_CHECK
-from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane, PlaneConfig
+from sliceplane.nft.table import NFT_FAMILIES, NftRules, nft_plane
+from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.shell.node.kernel.nft_runner import NftRunner
 
 pytestmark = pytest.mark.kernel
@@ -29,9 +30,9 @@ def client(net: Net, backends: list[Host]) -> Host:
 
 
 def table(host: Host, cluster: Cluster, family: Family) -> dict[str, Any]:
-    plane = cluster.backend.plane(family, PlaneConfig(node_name="node-1"))
-    assert isinstance(plane, FamilyPlane)
-    return listed(host, plane.table)
+    plane = cluster.backend.plane(family, NodePlaneConfig(node_name="node-1"))
+    assert isinstance(plane.rules, NftRules)
+    return listed(host, plane.rules.table)
 
 
 def of_ports(found: dict[str, Any]) -> list[str]:
@@ -93,17 +94,17 @@ async def test_a_table_of_an_older_layout_is_replaced_without_a_gap(client: Host
     """That of a release in which every destination had a chain."""
     runner = NftRunner(netns=client.netns)
     for family in FAMILIES:
-        plane = FamilyPlane(family, PlaneConfig(node_name="node-1"))
+        plane = nft_plane(family, NodePlaneConfig(node_name="node-1"))
         plane.on_service(None, service(), 0.0)
         plane.on_slice(None, make_slice(family, backends[:1]), 0.0)
         plane.on_synced(0.0)
         transaction = plane.take_transaction(0.0)
         assert transaction is not None
         await runner.write(in_the_older_layout(transaction))
-        found = listed(client, plane.table)
+        found = listed(client, plane.rules.table)
         assert "container single-endpoints" not in found
         assert of_ports(found)
-        assert plane.table.family == NFT_FAMILIES[family]
+        assert plane.rules.table.family == NFT_FAMILIES[family]
     async with load(client, VIP["IPv4"], RATE) as first, load(client, VIP["IPv6"], RATE) as second:
         await asyncio.sleep(0.2)
         async with running(client) as cluster:

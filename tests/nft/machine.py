@@ -12,8 +12,9 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
 from sliceplane.nft.fake import FakeError, FakeKernel
 from sliceplane.nft.objects import TableRef, Transaction
-from sliceplane.nft.plane import FamilyPlane, PlaneConfig
+from sliceplane.nft.table import nft_plane
 from sliceplane.nft.trace import Outcome, Packet, Path, trace
+from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.surroundings import RulesConfig
 
 NODE = "node-1"
@@ -148,7 +149,7 @@ class Machine(AnyMachine):
     ) -> None:
         self.kernel = FakeKernel()
         self.ref = TableRef("ip" if family == "IPv4" else "ip6", "sliceplane")
-        super().__init__(FamilyPlane(family, PlaneConfig(node_name=NODE, rules=rules or RulesConfig())), own)
+        super().__init__(nft_plane(family, NodePlaneConfig(node_name=NODE, rules=rules or RulesConfig())), own)
 
     def _taken(self, transaction: Transaction) -> bool:
         try:

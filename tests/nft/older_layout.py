@@ -17,7 +17,7 @@ from sliceplane.nft.objects import (
     goto,
 )
 from sliceplane.nft.statements import DnatMap
-from sliceplane.nft.table import TableState
+from sliceplane.nft.table import NftRules
 from sliceplane.proxy.model import ServiceKey
 
 
@@ -43,8 +43,8 @@ def _chains(table: TableRef, items: tuple[Item, ...]) -> list[Command]:
         assert isinstance(value, Target), f"{key} leads to {value}"
         chains.append(BalancedChain(f"service-{number}", str(key[1]), (value,)))
     ways = tuple((key, goto(chain.name)) for (key, _), chain in zip(items, chains, strict=True))
-    state = TableState(table)
-    state.set_service(ServiceKey("ns", "old"), ServiceObjects(tuple(chains)))
+    state = NftRules(table)
+    state.set_objects(ServiceKey("ns", "old"), ServiceObjects(tuple(chains)))
     full = state.take_transaction(0.0)
     assert full is not None
     return [*(command for command in full.commands if _is_of_chains(command)), AddElements(SERVICE_IPS.name, ways)]

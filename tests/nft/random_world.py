@@ -13,7 +13,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.plane import Plane
+from sliceplane.proxy.plane import AnyNodePlane
 from sliceplane.proxy.surroundings import RulesConfig
 
 FAMILIES: tuple[Family, ...] = ("IPv4", "IPv6")
@@ -132,7 +132,7 @@ class World:
         return codec.decode(codec.encode(document), Node)
 
 
-def tell(plane: Plane, old: Object | None, new: Object | None, now: float) -> None:
+def tell(plane: AnyNodePlane, old: Object | None, new: Object | None, now: float) -> None:
     """One event, as a proxy tells it."""
     match old, new:
         case (Service() | None, Service() | None):
@@ -143,7 +143,7 @@ def tell(plane: Plane, old: Object | None, new: Object | None, now: float) -> No
             plane.on_node(new, now)
 
 
-def take_consequences(plane: Plane) -> None:
+def take_consequences(plane: AnyNodePlane) -> None:
     """What ``shell.node.consequences`` takes after a write."""
     plane.aftermath.take_latencies()
     plane.aftermath.take_udp()

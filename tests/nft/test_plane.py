@@ -28,8 +28,9 @@ from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.nft.layout import HAIRPIN
 from sliceplane.nft.objects import deletion
-from sliceplane.nft.plane import FamilyPlane, PlaneConfig
+from sliceplane.nft.table import nft_plane
 from sliceplane.nft.trace import Path
+from sliceplane.proxy.plane import NodePlaneConfig
 
 
 @pytest.mark.parametrize("path", ["local", "forwarded"])
@@ -114,7 +115,7 @@ def test_hairpin_is_masqueraded_and_shared() -> None:
 
 
 def test_nothing_is_written_before_the_lists_are_complete() -> None:
-    plane = FamilyPlane("IPv4", PlaneConfig(node_name=NODE))
+    plane = nft_plane("IPv4", NodePlaneConfig(node_name=NODE))
     plane.on_service(None, service(), 0.0)
     assert not plane.due(100.0)
     assert plane.next_deadline() is None
@@ -246,7 +247,7 @@ def test_churn_leaves_nothing_behind() -> None:
         machine.now += 5
         machine.sync()
     assert machine.kernel.tables == empty.kernel.tables
-    assert machine.plane.services == 0
+    assert len(machine.plane.tracker.services()) == 0
     assert machine.plane.aftermath.udp_services() == ()
     assert machine.plane.aftermath.health_checks == {}
     assert machine.plane.next_deadline() is None

@@ -12,11 +12,11 @@ from tests.nft.random_world import FAMILIES, RULES, World, tell
 
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.fake import FakeKernel, FakeTable
-from sliceplane.nft.layout import SERVICE_IPS, SINGLE_ENDPOINTS
+from sliceplane.nft.layout import SERVICE_IPS, SINGLE_ENDPOINTS, steps
 from sliceplane.nft.objects import FlushChain, Transaction
-from sliceplane.nft.plane import FamilyPlane, PlaneConfig
-from sliceplane.nft.replacement import steps
+from sliceplane.nft.table import nft_plane
 from sliceplane.nft.trace import Packet, trace
+from sliceplane.proxy.plane import NodePlaneConfig
 
 
 def overtaken(by: FakeTable) -> FakeTable:
@@ -74,7 +74,7 @@ def test_a_change_is_one_step() -> None:
 def test_both_steps_make_what_one_would() -> None:
     for seed in range(scaled(40)):
         world = World(Rng(seed), 4)
-        planes = [FamilyPlane(family, PlaneConfig(node_name=NODE, rules=RULES)) for family in FAMILIES]
+        planes = [nft_plane(family, NodePlaneConfig(node_name=NODE, rules=RULES)) for family in FAMILIES]
         for _ in range(30):
             old, new = world.event()
             for plane in planes:

@@ -30,6 +30,7 @@ from sliceplane.api import codec
 from sliceplane.api.core import ServiceCIDR
 from sliceplane.nft.layout import HAIRPIN, NODE_PORT_IPS, match_local
 from sliceplane.nft.objects import AddElements, DeleteElements, deletion
+from sliceplane.nft.table import wants_memory
 from sliceplane.nft.trace import Outcome, Path
 from sliceplane.proxy.model import Categories, Endpoint, ServicePort, categorize
 from sliceplane.proxy.servicemap import service_ports
@@ -297,16 +298,17 @@ class TestAffinity:
         machine = machine_with(everything(**self.STICKY), make_slice([HERE, THERE]))
         name = next(name for name in self.sets(machine) if "__10.0.0.2/8080" in name)
         machine.plane.on_doubt(machine.now)
-        assert machine.plane.wants_memory
+        assert wants_memory(machine.plane)
         memory = {name: ((POD, 30), (OUTSIDE, 0)), "affinity-of-nobody": ((POD, 30),)}
-        transaction = machine.plane.take_transaction(machine.now, memory)
+        machine.plane.rules.remember(memory)
+        transaction = machine.plane.take_transaction(machine.now)
         assert transaction is not None
         assert f"{POD} expires 30s" in transaction.render()
         machine.kernel.run(transaction)
         machine.plane.on_success(machine.now)
         assert send(machine, "pod", "cluster") == evenly("10.0.0.2 8080")
         assert len(send(machine, "outside", "cluster")) == 2
-        assert not machine.plane.wants_memory
+        assert not wants_memory(machine.plane)
 
     def test_coming_and_going_leaves_nothing(self) -> None:
         machine = machine_with(everything(), make_slice([HERE, THERE]))

@@ -203,11 +203,11 @@ def test_two_services_with_one_address_agree_on_every_node(order: tuple[str, str
 
     bench = Bench()
     for name in order:
-        bench.state.set_service(ServiceKey("ns", name), claim(name))
+        bench.state.set_objects(ServiceKey("ns", name), claim(name))
         assert bench.sync()
     targets = {True: {"10.0.0.9 80"}, False: {"10.0.0.1 80", "10.0.0.2 80"}}
     assert reached(bench.kernel.tables[REF], "172.30.0.1") == targets[single == "a"]
-    bench.state.set_service(ServiceKey("ns", "a"), None)
+    bench.state.set_objects(ServiceKey("ns", "a"), None)
     assert bench.sync()
     assert reached(bench.kernel.tables[REF], "172.30.0.1") == targets[single == "b"]
     bench.settle()
@@ -244,7 +244,7 @@ def test_no_packet_in_flight_falls_between_two_ways(history: list[tuple[list[tup
     recent: dict[str, list[tuple[float, set[str]]]] = {"172.30.0.1": [], "172.30.0.3": []}
     for wanted, pause_s in history:
         for number, targets in wanted:
-            bench.state.set_service(key(number), objects(number, targets))
+            bench.state.set_objects(key(number), objects(number, targets))
         before = copy.deepcopy(bench.kernel.tables[REF])
         assert bench.sync()
         after = bench.kernel.tables[REF]
@@ -262,13 +262,13 @@ def test_no_packet_in_flight_falls_between_two_ways(history: list[tuple[list[tup
 def test_a_table_of_an_older_layout_is_replaced_in_one_transaction() -> None:
     """Before there was a map of single endpoints each destination had a chain, and a goto to it."""
     bench = Bench()
-    bench.state.set_service(key(1), objects(1, (1,)))
+    bench.state.set_objects(key(1), objects(1, (1,)))
     transaction = bench.state.take_transaction(0.0)
     assert transaction is not None
     bench.kernel.run(in_the_older_layout(transaction))
     assert reached(bench.kernel.tables[REF], "172.30.0.1") == {"10.0.0.1 80"}
     heir = Bench(kernel=bench.kernel)
-    heir.state.set_service(key(1), objects(1, (2,)))
+    heir.state.set_objects(key(1), objects(1, (2,)))
     transactions = heir.kernel.transactions
     assert heir.sync()
     assert heir.kernel.transactions == transactions + 1
@@ -279,7 +279,7 @@ def test_who_comes_back_from_a_chain_goes_on_behind_the_rule() -> None:
     """A jump, unlike a goto: an empty chain is as good as no element."""
     bench = Bench()
     for number, way in ((1, jump), (3, goto)):
-        bench.state.set_service(key(number), objects(number, (1,)))
+        bench.state.set_objects(key(number), objects(number, (1,)))
         assert bench.sync()
         table = bench.kernel.tables[REF]
         table.chains["empty"] = FakeChain(None)

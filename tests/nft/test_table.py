@@ -16,7 +16,7 @@ from sliceplane.nft.layout import CLUSTER_IPS, SERVICE_IPS
 from sliceplane.nft.objects import AddElements, DeleteChain, Rule, TableRef, Target, deletion, goto, jump
 from sliceplane.nft.slots import CHAINS_PER_MAP
 from sliceplane.nft.statements import Balance
-from sliceplane.nft.table import TableState, place
+from sliceplane.nft.table import NftRules, place
 from sliceplane.proxy.model import ServiceKey
 
 REF = TableRef("ip", "sliceplane")
@@ -72,7 +72,7 @@ def meaning(kernel: FakeKernel, ref: TableRef = REF) -> dict[str, Any]:
 class Bench:
     """A table and its kernel.  ``sync`` is what a shell does."""
 
-    state: TableState = field(default_factory=lambda: TableState(REF))
+    state: NftRules = field(default_factory=lambda: NftRules(REF))
     kernel: FakeKernel = field(default_factory=FakeKernel)
     now: float = 0.0
     commands: int = 0
@@ -101,7 +101,7 @@ class Bench:
 def fresh(services: dict[int, tuple[int, ...]]) -> dict[str, Any]:
     bench = Bench()
     for number, targets in sorted(services.items(), reverse=True):
-        bench.state.set_service(key(number), objects(number, targets))
+        bench.state.set_objects(key(number), objects(number, targets))
     assert bench.sync()
     return meaning(bench.kernel)
 
@@ -128,7 +128,7 @@ def test_any_history_means_what_a_fresh_start_means(history: list[tuple[str, int
     assert bench.sync()
     for kind, number, what in history:
         if kind == "set":
-            bench.state.set_service(key(number), None if what is None else objects(number, what))
+            bench.state.set_objects(key(number), None if what is None else objects(number, what))
             if what is None:
                 services.pop(number, None)
             else:
@@ -151,15 +151,15 @@ def test_any_history_means_what_a_fresh_start_means(history: list[tuple[str, int
 def test_maps_come_and_go_with_their_chains(size: int) -> None:
     bench = Bench()
     for number in range(size):
-        bench.state.set_service(key(number), objects(number, (1, 2)))
+        bench.state.set_objects(key(number), objects(number, (1, 2)))
     assert bench.sync()
     maps = [name for name in bench.kernel.tables[REF].containers if name.startswith("endpoints-")]
     assert len(maps) == -(-size // CHAINS_PER_MAP)
     for number in range(size):
-        bench.state.set_service(key(number), None)
+        bench.state.set_objects(key(number), None)
     bench.settle()
     assert meaning(bench.kernel) == fresh({})
-    bench.state.set_service(key(7), objects(7, (1,)))
+    bench.state.set_objects(key(7), objects(7, (1,)))
     bench.settle()
     assert meaning(bench.kernel) == fresh({7: (1,)})
 
@@ -168,7 +168,7 @@ class TestSizeOfChanges:
     """Work in proportion to what changed: one endpoint of many is a handful of commands and elements."""
 
     def elements(self, bench: Bench, targets: tuple[int, ...]) -> int:
-        bench.state.set_service(key(1), objects(1, targets))
+        bench.state.set_objects(key(1), objects(1, targets))
         transaction = bench.state.take_transaction(bench.now)
         assert transaction is not None
         bench.kernel.run(transaction)
@@ -177,21 +177,21 @@ class TestSizeOfChanges:
 
     def bench(self) -> Bench:
         bench = Bench()
-        bench.state.set_service(key(1), objects(1, tuple(range(1, 101))))
+        bench.state.set_objects(key(1), objects(1, tuple(range(1, 101))))
         assert bench.sync()
         return bench
 
     def test_nothing(self) -> None:
         bench = self.bench()
-        bench.state.set_service(key(1), objects(1, tuple(range(1, 101))))
+        bench.state.set_objects(key(1), objects(1, tuple(range(1, 101))))
         assert bench.state.take_transaction(0.0) is None
-        bench.state.set_service(key(1), None)
-        bench.state.set_service(key(1), objects(1, tuple(range(1, 101))))
+        bench.state.set_objects(key(1), None)
+        bench.state.set_objects(key(1), objects(1, tuple(range(1, 101))))
         assert bench.state.take_transaction(0.0) is None
 
     def test_another_order_is_nothing(self) -> None:
         bench = self.bench()
-        bench.state.set_service(key(1), objects(1, tuple(range(100, 0, -1))))
+        bench.state.set_objects(key(1), objects(1, tuple(range(100, 0, -1))))
         assert bench.state.take_transaction(0.0) is None
 
     def test_one_replaced(self) -> None:
@@ -211,13 +211,13 @@ class TestSizeOfChanges:
 class TestRetirement:
     def test_nothing_referenced_before_goes_at_once(self) -> None:
         bench = Bench()
-        bench.state.set_service(key(1), objects(1, (1, 2, 3)))
+        bench.state.set_objects(key(1), objects(1, (1, 2, 3)))
         bench.sync()
-        bench.state.set_service(key(1), objects(1, (1, 2)))
+        bench.state.set_objects(key(1), objects(1, (1, 2)))
         bench.sync()
         table = bench.kernel.tables[REF]
         assert len(table.containers["endpoints-tcp-0"].elements) == 3
-        bench.state.set_service(key(1), objects(1, ()))
+        bench.state.set_objects(key(1), objects(1, ()))
         bench.sync()
         assert table is not bench.kernel.tables[REF]
         assert bench.kernel.tables[REF].chains["service-1"].rules == []
@@ -227,12 +227,12 @@ class TestRetirement:
 
     def test_a_chain_that_is_wanted_again_is_used_again(self) -> None:
         bench = Bench()
-        bench.state.set_service(key(1), objects(1, (1, 2, 3)))
+        bench.state.set_objects(key(1), objects(1, (1, 2, 3)))
         bench.sync()
-        bench.state.set_service(key(1), objects(1, ()))
+        bench.state.set_objects(key(1), objects(1, ()))
         bench.sync()
         bench.now = 0.5
-        bench.state.set_service(key(1), objects(1, (1, 2)))
+        bench.state.set_objects(key(1), objects(1, (1, 2)))
         transaction = bench.state.take_transaction(bench.now)
         assert transaction is not None
         touched = [command.container for command in transaction.commands if isinstance(command, AddElements)]
@@ -244,12 +244,12 @@ class TestRetirement:
 
     def test_goes_together_with_an_urgent_change(self) -> None:
         bench = Bench()
-        bench.state.set_service(key(1), objects(1, (1, 2)))
+        bench.state.set_objects(key(1), objects(1, (1, 2)))
         bench.sync()
-        bench.state.set_service(key(1), None)
+        bench.state.set_objects(key(1), None)
         bench.sync()
         bench.now = RETIRE_AFTER_S
-        bench.state.set_service(key(2), objects(2, (2,)))
+        bench.state.set_objects(key(2), objects(2, (2,)))
         transaction = bench.state.take_transaction(bench.now)
         assert transaction is not None
         assert DeleteChain("service-1") in transaction.commands
@@ -258,24 +258,24 @@ class TestRetirement:
 class TestFailure:
     def test_a_refused_transaction_changes_nothing_and_the_next_is_full(self) -> None:
         bench = Bench()
-        bench.state.set_service(key(1), objects(1, (1,)))
+        bench.state.set_objects(key(1), objects(1, (1,)))
         bench.sync()
         bench.kernel.tables[REF].containers.pop(SERVICE_IPS.name)
         before = bench.kernel.tables
-        bench.state.set_service(key(2), objects(2, (2,)))
+        bench.state.set_objects(key(2), objects(2, (2,)))
         assert not bench.sync()
         assert bench.kernel.tables is before
-        bench.state.set_service(key(3), objects(3, (3,)))
+        bench.state.set_objects(key(3), objects(3, (3,)))
         assert bench.sync()
         assert meaning(bench.kernel) == fresh({1: (1,), 2: (2,), 3: (3,)})
 
     def test_changes_during_a_transaction_are_not_lost(self) -> None:
         bench = Bench()
-        bench.state.set_service(key(1), objects(1, (1,)))
+        bench.state.set_objects(key(1), objects(1, (1,)))
         transaction = bench.state.take_transaction(0.0)
         assert transaction is not None
-        bench.state.set_service(key(1), objects(1, (2,)))
-        bench.state.set_service(key(2), objects(2, (3,)))
+        bench.state.set_objects(key(1), objects(1, (2,)))
+        bench.state.set_objects(key(2), objects(2, (3,)))
         bench.kernel.run(transaction)
         bench.state.on_success(0.0)
         bench.settle()
@@ -283,10 +283,10 @@ class TestFailure:
 
     def test_the_first_replaces_whatever_was_there(self) -> None:
         bench = Bench()
-        bench.state.set_service(key(9), objects(9, (1, 2)))
+        bench.state.set_objects(key(9), objects(9, (1, 2)))
         bench.sync()
         heir = Bench(kernel=bench.kernel)
-        heir.state.set_service(key(1), objects(1, (1,)))
+        heir.state.set_objects(key(1), objects(1, (1,)))
         assert heir.sync()
         assert meaning(heir.kernel) == fresh({1: (1,)})
 
@@ -301,11 +301,11 @@ def test_two_services_with_one_address_agree_on_every_node() -> None:
     for order in (("a", "b"), ("b", "a")):
         bench = Bench()
         for name in order:
-            bench.state.set_service(ServiceKey("ns", name), claim(name))
+            bench.state.set_objects(ServiceKey("ns", name), claim(name))
             bench.sync()
         elements = bench.kernel.tables[REF].containers[SERVICE_IPS.name].elements
         assert elements == {("172.30.0.1", "tcp", 80): goto("service-a")}
-        bench.state.set_service(ServiceKey("ns", "a"), None)
+        bench.state.set_objects(ServiceKey("ns", "a"), None)
         bench.settle()
         elements = bench.kernel.tables[REF].containers[SERVICE_IPS.name].elements
         assert elements == {("172.30.0.1", "tcp", 80): goto("service-b")}
@@ -326,7 +326,7 @@ def test_place(held: tuple[Target, ...], wanted: tuple[Target, ...]) -> None:
 
 def test_rendering_is_what_nft_reads() -> None:
     bench = Bench()
-    bench.state.set_service(key(1), objects(1, (1, 2)))
+    bench.state.set_objects(key(1), objects(1, (1, 2)))
     transaction = bench.state.take_transaction(0.0)
     assert transaction is not None
     text = transaction.render()

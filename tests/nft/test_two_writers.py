@@ -11,7 +11,7 @@ from tests.nft.test_table import REF, Bench, fresh, key, meaning, objects
 
 from sliceplane.nft.elements import RETIRE_AFTER_S
 from sliceplane.nft.fake import FakeKernel
-from sliceplane.nft.table import TableState
+from sliceplane.nft.table import NftRules
 
 Services = dict[int, tuple[int, ...]]
 
@@ -19,17 +19,17 @@ Services = dict[int, tuple[int, ...]]
 def writers(*names: str) -> tuple[Bench, ...]:
     """Their kernel is one: whoever writes hands it on (``FakeKernel`` replaces what it holds)."""
     kernel = FakeKernel()
-    return tuple(Bench(state=TableState(REF, writer=name), kernel=kernel) for name in names)
+    return tuple(Bench(state=NftRules(REF, writer=name), kernel=kernel) for name in names)
 
 
 def test_a_change_does_not_land_in_the_table_of_another() -> None:
     """Before there was a writer's chain, the second change was taken, and svc-2 led to an endpoint of svc-1."""
     first, second = writers("a", "b")
-    first.state.set_service(key(1), objects(1, (1,)))
+    first.state.set_objects(key(1), objects(1, (1,)))
     assert first.sync()
-    second.state.set_service(key(2), objects(2, (2,)))  # its slot is the one that svc-1 has with the first
+    second.state.set_objects(key(2), objects(2, (2,)))  # its slot is the one that svc-1 has with the first
     assert second.sync()
-    first.state.set_service(key(1), objects(1, (3,)))
+    first.state.set_objects(key(1), objects(1, (3,)))
     assert not first.sync()
     assert meaning(first.kernel) == expected("b", {2: (2,)})
     assert first.sync()
@@ -58,7 +58,7 @@ def test_after_every_write_the_table_means_what_its_writer_wants(history: list[A
     known: tuple[Services, Services] = ({}, {})
     for who, number, targets in history:
         bench, services = benches[who], known[who]
-        bench.state.set_service(key(number), None if targets is None else objects(number, targets))
+        bench.state.set_objects(key(number), None if targets is None else objects(number, targets))
         if targets is None:
             services.pop(number, None)
         else:

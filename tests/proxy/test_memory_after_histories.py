@@ -10,14 +10,14 @@ import pytest
 from tests.nft.machine import Machine, service
 from tests.nft.random_world import FAMILIES, NODE, RULES, World, blocks, take_consequences, tell
 
-from sliceplane.iptables.plane import FamilyPlane as IptablesPlane
+from sliceplane.iptables.table import IptablesPlane, iptables_plane
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.elements import RETIRE_AFTER_S
-from sliceplane.nft.plane import FamilyPlane as NftPlane
+from sliceplane.nft.table import NftPlane, nft_plane
 from sliceplane.proxy import aftermath
 from sliceplane.proxy.model import ServicePort
-from sliceplane.proxy.plane import PlaneConfig
+from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.shell.node.consequences import Consequences
 from sliceplane.shell.node.metrics import ProxyMetrics
 
@@ -31,9 +31,9 @@ AnyPlane = NftPlane | IptablesPlane
 class Churn:
     """Two planes, and a kernel that takes everything."""
 
-    def __init__(self, make: Callable[[Family, PlaneConfig], AnyPlane], *, flows: bool) -> None:
+    def __init__(self, make: Callable[[Family, NodePlaneConfig], AnyPlane], *, flows: bool) -> None:
         """*flows*: there is somebody to look at UDP flows."""
-        self._planes = [make(family, PlaneConfig(node_name=NODE, rules=RULES)) for family in FAMILIES]
+        self._planes = [make(family, NodePlaneConfig(node_name=NODE, rules=RULES)) for family in FAMILIES]
         self._world, self._rng, self._now = World(Rng(7), SERVICES), Rng(8), 0.0
         self._flows = flows
         for plane in self._planes:
@@ -53,7 +53,7 @@ class Churn:
             self._now += RETIRE_AFTER_S
         for plane in self._planes:
             plane.check()
-            assert (plane.services, plane.next_deadline()) == (0, None)
+            assert (len(plane.tracker.services()), plane.next_deadline()) == (0, None)
         return blocks()
 
     def _tell(self, old: Any, new: Any) -> None:
@@ -71,10 +71,10 @@ class Churn:
                 plane.aftermath.put_back_udp(plane.aftermath.take_udp(), plane.aftermath.take_udp_gone())
 
 
-@pytest.mark.parametrize("make", [NftPlane, IptablesPlane])
+@pytest.mark.parametrize("make", [nft_plane, iptables_plane])
 @pytest.mark.parametrize("flows", [True, False])
 def test_a_history_leaves_nothing_however_long_it_was(
-    make: Callable[[Family, PlaneConfig], AnyPlane], flows: bool, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Family, NodePlaneConfig], AnyPlane], flows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aftermath, "UDP_GONE_MAX", 50)
     churn = Churn(make, flows=flows)

@@ -131,7 +131,7 @@ def test_what_a_service_may_ask_for_is_bounded_and_the_same_everywhere() -> None
     assert sum(len(state.port.external_ips) for state in states) <= DESTINATIONS_MAX
     assert states[0].port.external_ips == tuple(addresses[: DESTINATIONS_MAX // 80])
     assert "4,988 external addresses beyond 1,000" in str(machine.plane.tracker.excess(key))
-    assert machine.plane.unserved == 1
+    assert machine.plane.tracker.unserved == 1
 
 
 def test_endpoints_times_ports_are_bounded_before_they_are_multiplied_out() -> None:

@@ -10,7 +10,7 @@ from tests.nft.machine import NODE_IP, make_slice, node, service
 from tests.nft.machine import Machine as NftMachine
 
 from sliceplane.iptables.names import CANARY
-from sliceplane.proxy.plane import PlaneConfig
+from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.shell.node.kernel import modes as proxy_modes
 from sliceplane.shell.node.kernel.backend import KernelError
 from sliceplane.shell.node.kernel.iptables_backend import Iptables
@@ -50,9 +50,9 @@ async def test_a_refused_restore_says_why(programs: Path) -> None:
     put(programs, "iptables-save", "exit 0")
     put(programs, "iptables-restore", "cat > /dev/null; echo 'iptables-restore: line 7 failed' >&2; exit 1")
     backend = Iptables()
-    plane = backend.plane("IPv4", PlaneConfig(node_name="node-1"))
+    plane = backend.plane("IPv4", NodePlaneConfig(node_name="node-1"))
     plane.on_synced(0.0)
-    transaction = await backend.take(plane, 0.0)
+    transaction = plane.take_transaction(0.0)
     assert transaction is not None
     with pytest.raises(KernelError) as caught:
         await backend.write(plane, transaction)
@@ -64,12 +64,12 @@ async def test_a_change_asks_the_kernel_nothing(programs: Path) -> None:
     put(programs, "iptables-save", f"echo save >> {programs}/calls")
     put(programs, "iptables-restore", f"echo restore >> {programs}/calls; cat > {programs}/text")
     backend = Iptables()
-    plane = backend.plane("IPv4", PlaneConfig(node_name="node-1"))
+    plane = backend.plane("IPv4", NodePlaneConfig(node_name="node-1"))
     plane.on_synced(0.0)
     for turn in range(2):
         if turn:
             plane.on_service(None, service(), 0.0)
-        transaction = await backend.take(plane, 0.0)
+        transaction = plane.take_transaction(0.0)
         assert transaction is not None
         await backend.write(plane, transaction)
         plane.on_success(0.0)
@@ -80,7 +80,7 @@ async def test_a_change_asks_the_kernel_nothing(programs: Path) -> None:
 async def test_whether_rules_are_there(programs: Path, code: int, there: bool) -> None:
     put(programs, "ip6tables", f"exit {code}")
     backend = Iptables()
-    assert await backend.holds(backend.plane("IPv6", PlaneConfig(node_name="node-1"))) is there
+    assert await backend.holds(backend.plane("IPv6", NodePlaneConfig(node_name="node-1"))) is there
 
 
 async def test_rules_of_a_kube_proxy_stay_when_the_mode_is_nftables(programs: Path) -> None:

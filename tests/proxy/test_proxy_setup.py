@@ -10,9 +10,10 @@ from threading import current_thread, main_thread
 import pytest
 import yaml
 
-from sliceplane.nft.plane import FamilyPlane, PlaneConfig
+from sliceplane.nft.table import nft_plane
 from sliceplane.proxy.configuration.fields import API_VERSION, KIND
 from sliceplane.proxy.configuration.settings import ConntrackSettings, ProxySettings, settings_of
+from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.shell.node import config as proxy_config
 from sliceplane.shell.node.config import ConfigError, changed, load_config, written
@@ -87,11 +88,11 @@ async def test_our_own_namespace_is_where_we_are() -> None:
 
 def test_the_address_that_is_given_is_the_nodes_own() -> None:
     rules = rules_of(ProxySettings(bind_address="10.9.9.9"))
-    four = FamilyPlane("IPv4", PlaneConfig(node_name="n", rules=rules))
-    six = FamilyPlane("IPv6", PlaneConfig(node_name="n", rules=rules))
+    four = nft_plane("IPv4", NodePlaneConfig(node_name="n", rules=rules))
+    six = nft_plane("IPv6", NodePlaneConfig(node_name="n", rules=rules))
     assert four.node_port_addresses == ("10.9.9.9",)
     assert six.node_port_addresses is None, "its family is the Node's matter"
-    assert FamilyPlane("IPv4", PlaneConfig(node_name="n", rules=RulesConfig())).node_port_addresses is None
+    assert nft_plane("IPv4", NodePlaneConfig(node_name="n", rules=RulesConfig())).node_port_addresses is None
 
 
 # The file

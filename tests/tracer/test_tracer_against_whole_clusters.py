@@ -15,8 +15,9 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.gates import Gates
 from sliceplane.api.selectors import parse_labels
 from sliceplane.nft.fake import FakeKernel
-from sliceplane.nft.plane import FamilyPlane, PlaneConfig
+from sliceplane.nft.table import nft_plane
 from sliceplane.nft.trace import Outcome, Packet, trace
+from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.selections import common_selector, own_selectors
 from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.tracer.answer import Answer, EndpointView
@@ -101,7 +102,7 @@ packets = st.builds(
 
 def by_the_whole_cluster(world: World, sent: Sent) -> dict[Outcome, Fraction]:
     """Every Service in one table, as a node's proxy has them."""
-    plane = FamilyPlane("IPv4", PlaneConfig(node_name="node-a", rules=world.rules))
+    plane = nft_plane("IPv4", NodePlaneConfig(node_name="node-a", rules=world.rules))
     plane.on_node(NODES[0], 0.0)
     plane.on_service_cidr("kubernetes", RANGE, 0.0)
     for each in world.services:
@@ -118,7 +119,7 @@ def by_the_whole_cluster(world: World, sent: Sent) -> dict[Outcome, Fraction]:
     kernel.run(transaction)
     packet = Packet(sent.source, sent.destination, "tcp", sent.port)
     path = "local" if sent.source == "192.0.2.1" else "forwarded"
-    return trace(kernel.tables[plane.table], packet, path, frozenset({"192.0.2.1"}))  # type: ignore[arg-type]
+    return trace(kernel.tables[plane.rules.table], packet, path, frozenset({"192.0.2.1"}))  # type: ignore[arg-type]
 
 
 def by_the_answer(answer: Answer) -> dict[Outcome, Fraction]:

@@ -46,7 +46,7 @@ def command(
     Reads Services, EndpointSlices, Nodes and ServiceCIDRs, from files or from an API server (list only).  Same
     objects, same bytes: two answers can be compared with diff.  Needs no root.
     """
-    from sliceplane.proxy.plane import PlaneConfig
+    from sliceplane.proxy.plane import NodePlaneConfig
     from sliceplane.proxy.surroundings import RulesConfig
     from sliceplane.shell.node.render import RenderError, objects_from, objects_of, render
 
@@ -65,7 +65,7 @@ def command(
         objects = ask(kubeconfig, context, lambda client, _: objects_from(client, node_name), RenderError)
     if objects.node is None:
         click.echo(f"Note: there are no Nodes: the rules are those of a node {node_name} without a zone", err=True)
-    config = PlaneConfig(node_name=node_name, rules=rules)
+    config = NodePlaneConfig(node_name=node_name, rules=rules)
     family: Family
     for family in sorted(set(flags["families"])):
         show(render(flags["proxy_mode"], family, config, objects), newline=False)

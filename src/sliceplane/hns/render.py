@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from sliceplane.proxy.model import Endpoint, PortState
-from sliceplane.proxy.snapshot import Snapshot
+from sliceplane.proxy.snapshot import NodeSnapshot
 
 SCHEMA: Final = {"Major": 2, "Minor": 0}
 #: IANA protocol numbers
@@ -34,7 +34,7 @@ _BY_CONNECTION, _BY_CLIENT = 0, 2
 Document = dict[str, Any]
 
 
-def render(found: Snapshot) -> Document:
+def render(found: NodeSnapshot) -> Document:
     """``Endpoints`` sorted by address; ``LoadBalancers`` in the order of Services, each a ``Policy`` and whose it is.
 
     Of two Services that claim one

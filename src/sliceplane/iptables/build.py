@@ -34,7 +34,7 @@ from sliceplane.iptables.text import (
     translate,
 )
 from sliceplane.proxy.model import Endpoint, PortState
-from sliceplane.proxy.sources import allowed_sources
+from sliceplane.proxy.ruleset import allowed_sources
 from sliceplane.proxy.surroundings import NodeFacts
 
 #: where in a shared chain, and for which destination; one rule each

@@ -23,7 +23,7 @@ served nor refused at any moment.  A whole write is ``filter``, then ``nat``: wh
 **Shared places.**  Two Services may want one cluster IP by mistake.  The Service whose key sorts first has it, on
 every node.  (Over addresses for clients outside and node ports ``proxy.claims`` has decided before.)
 
-Owned by one ``plane.FamilyPlane``.
+Owned by one ``proxy.plane.NodePlane``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from sliceplane.iptables.found import NOTHING, Found
 from sliceplane.iptables.layout import TABLES, Chain, Table, static_chains
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.model import ServiceChange, ServiceKey
-from sliceplane.proxy.shares import Shares, with_share
+from sliceplane.proxy.plane import NodePlane, NodePlaneConfig
+from sliceplane.proxy.ruleset import Shares, with_share
 from sliceplane.proxy.surroundings import NodeFacts, Surroundings
 
 _NOTHING = ServiceRules()
@@ -62,7 +63,7 @@ class Section(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class IptablesTransaction:
     """Text for ``iptables-restore --noflush``.  A ``full`` one replaces whatever was ours, and is to be completed with
     what the kernel has."""
 
@@ -93,13 +94,11 @@ class _Draft:
     shared: dict[Place, str | None] = field(default_factory=dict)
 
 
-class RestoreState:
-    """See the module.  A ``proxy.plane.Ruleset``; ``take_transaction``, then one of ``on_success`` and
-    ``on_failure``."""
+class IptablesRules:
+    """See the module.  A ``proxy.ruleset.Ruleset``."""
 
-    def __init__(self, family: Family, *, masquerade_all: bool = False) -> None:
+    def __init__(self, family: Family) -> None:
         self._family: Family = family
-        self._masquerade_all = masquerade_all
         self._around = Surroundings()
         self._node_ports: tuple[str, ...] = ()
         self._services: dict[ServiceKey, ServiceRules] = {}
@@ -123,7 +122,7 @@ class RestoreState:
     def set_service(self, change: ServiceChange, node: NodeFacts) -> bool:
         key = change.service
         old = self._services.get(key, _NOTHING)
-        new = build_service(change.ports, node, masquerade_all=self._masquerade_all)
+        new = build_service(change.ports, node, masquerade_all=self._around.masquerade_all)
         if old == new:
             return False
         if new == _NOTHING:
@@ -144,8 +143,7 @@ class RestoreState:
                 self._claim(place, key, has.get(place))
         return True
 
-    def take_transaction(self) -> Transaction | None:
-        """What brings the kernel up to date; ``None``: nothing to do."""
+    def take_transaction(self, now: float) -> IptablesTransaction | None:
         assert self._draft is None, "a transaction is under way"
         sections, draft = self._full() if self._needs_full else self._changes()
         self._needs_full = False  # from here on it says what the next one shall be
@@ -153,7 +151,7 @@ class RestoreState:
         if not sections:
             return None
         self._draft = draft
-        return Transaction(sections, draft.full)
+        return IptablesTransaction(sections, draft.full)
 
     def on_success(self, now: float) -> None:
         draft = self._draft
@@ -274,3 +272,10 @@ class RestoreState:
             there = self._held_shared.get(place)
             first = self._claims[place][0][1] if place in self._claims else None
             assert there == first, f"{place}: {there} is not {first}"
+
+
+IptablesPlane = NodePlane[IptablesRules, IptablesTransaction]
+
+
+def iptables_plane(family: Family, config: NodePlaneConfig) -> IptablesPlane:
+    return IptablesPlane(family, config, IptablesRules(family))

@@ -22,8 +22,8 @@ from typing import Final
 
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.model import Endpoint, PortState
-from sliceplane.proxy.snapshot import Snapshot
-from sliceplane.proxy.sources import allowed_sources
+from sliceplane.proxy.ruleset import allowed_sources
+from sliceplane.proxy.snapshot import NodeSnapshot
 
 DEVICE: Final = "kube-ipvs0"
 SCHEDULER: Final = "rr"
@@ -74,7 +74,7 @@ class IpvsRules:
         return "\n".join(f"# {program}\n{text}" for program, text in parts)
 
 
-def render(found: Snapshot) -> IpvsRules:
+def render(found: NodeSnapshot) -> IpvsRules:
     """Of two Services that claim one address and port the first, by namespace and name, has it."""
     draft = _Draft(found)
     for state in found.states:
@@ -87,7 +87,7 @@ def render(found: Snapshot) -> IpvsRules:
 
 @dataclass(slots=True)
 class _Draft:
-    found: Snapshot
+    found: NodeSnapshot
     addresses: set[str] = field(default_factory=set)
     servers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     entries: dict[str, dict[str, None]] = field(default_factory=lambda: {name: {} for name in _SETS})
@@ -163,7 +163,7 @@ def _sets(draft: _Draft, family: Family) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _rules(found: Snapshot) -> str:
+def _rules(found: NodeSnapshot) -> str:
     def into(suffix: str, by: str) -> str:
         return f"-m set --match-set {_set_name(suffix, found.family)} {by}"
 

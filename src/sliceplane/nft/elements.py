@@ -16,7 +16,7 @@ asked first, single-endpoints next.
   It is for packets that asked service-ips too early, and for those that asked just after: to them the chain, if it is
   new, has no rules yet, and they jump back.
 
-Owned by one ``table.TableState``.
+Owned by one ``table.NftRules``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from sliceplane.nft.layout import SINGLE_ENDPOINTS, home
 from sliceplane.nft.objects import AddElements, Command, DeleteElements, Item, Key, Target, Value, Verdict
 from sliceplane.proxy.model import ServiceKey
-from sliceplane.proxy.shares import Shares, with_share
+from sliceplane.proxy.ruleset import Shares, with_share
 
 RETIRE_AFTER_S = 1.0
 

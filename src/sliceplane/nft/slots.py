@@ -46,7 +46,7 @@ def offset_of(slot: int) -> int:
 
 class Slots:
     """Hands out the slots of one protocol, the lowest free one first, and knows which maps are in use.  Owned by one
-    ``TableState``."""
+    ``NftRules``."""
 
     def __init__(self, protocol: str) -> None:
         self._protocol = protocol

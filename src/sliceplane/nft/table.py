@@ -14,7 +14,7 @@ first is full too, and thereby adopts or replaces whatever an earlier process le
 **Two kinds of chains.**  One that only balances is kept target by target (``Held``); any other is rewritten whole when
 its rules change (``HeldRules``).  A dynamic set belongs to such a chain, and comes and goes with it; its elements are
 the kernel's, filled by packets.  They outlive every change but a full transaction, into which the caller may give what
-was in them just before (``Memory``).
+was in them just before (``remember``; ``wants_memory`` says whether it matters).
 
 **Order of commands.**  0. see whose table it is; 1. make the maps and chains that are missing; 2. delete elements; 3.
 add elements, whose verdicts need the chains (a changed value is a deletion and an addition); 4. flush and add rules,
@@ -25,7 +25,7 @@ but looks elements up in the newest version of a map; and kernels before 6.2 ref
 transaction that takes the last reference away.  Therefore what a transaction takes out of use (targets beyond a
 rule's new count, a chain that nothing leads to) stays for ``RETIRE_AFTER_S`` and goes with a later transaction.
 If it is wanted again meanwhile it is used again.  Elements are retired likewise (``nft.elements``).
-Who is overtaken by a whole table is the subject of ``nft.replacement``.
+What a whole table overtakes is the subject of ``nft.layout.steps``.
 
 **One writer at a time.**  Nobody else shall write our table, but somebody may: a second proxy on the node by mistake,
 or for a moment while one replaces the other.  Each takes slots in an order of its own, so changes made for the table of
@@ -37,7 +37,7 @@ somebody else wrote since, a refusal.  Then this writer's next transaction is fu
 endpoints in one transaction were measured).  In a user namespace, without that right, the kernel refuses some 20,000
 elements ("Message too long").
 
-Owned by one ``plane.FamilyPlane``.  Times are seconds since the epoch.
+Owned by one ``proxy.plane.NodePlane``.  Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from sliceplane.nft.build import BalancedChain, Chain, RuleChain, ServiceObjects
+from sliceplane.kit.ip import Family
+from sliceplane.nft.build import BalancedChain, Chain, RuleChain, ServiceObjects, build_service, node_port_addresses
 from sliceplane.nft.elements import RETIRE_AFTER_S, Edits, ElementId, Elements
 from sliceplane.nft.layout import static_commands, writer_chain
+from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import (
     AddChain,
     AddContainer,
@@ -72,9 +74,14 @@ from sliceplane.nft.objects import (
     Value,
 )
 from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX, Slots, map_of, offset_of
-from sliceplane.nft.statements import Balance
-from sliceplane.proxy.model import ServiceKey
-from sliceplane.proxy.surroundings import Surroundings
+from sliceplane.nft.statements import Balance, NftFamily
+from sliceplane.proxy.model import ServiceChange, ServiceKey
+from sliceplane.proxy.plane import NodePlane, NodePlaneConfig
+from sliceplane.proxy.surroundings import NodeFacts, Surroundings
+
+NFT_FAMILIES: Final[dict[Family, NftFamily]] = {"IPv4": "ip", "IPv6": "ip6"}
+#: whose objects the node's own are; no Service has an empty name
+_NODE: Final = ServiceKey("", "")
 
 
 class Held(NamedTuple):
@@ -109,8 +116,8 @@ class _Draft:
         return (*self.made, *self.edits.commands(), *self.rules, *self.removed)
 
 
-class TableState:
-    """See the module.  ``take_transaction``, then exactly one of ``on_success`` and ``on_failure``, then the next."""
+class NftRules:
+    """See the module.  A ``proxy.ruleset.Ruleset``."""
 
     def __init__(self, table: TableRef, around: Surroundings | None = None, writer: str = "0") -> None:
         """*writer*: a word that no other writer of this table has."""
@@ -125,11 +132,22 @@ class TableState:
         self._retired: dict[str, float] = {}  # chain -> when its retired part may go
         self._marked_chains: set[str] = set()
         self._needs_full = True
+        self._memory: Memory = {}
         self._draft: _Draft | None = None
 
-    def set_service(self, key: ServiceKey, objects: ServiceObjects | None) -> bool:
-        """What *key* wants from now on; whether it is something else.  O(the Service); what did not change is not
-        marked."""
+    def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
+        """A change of what the static part depends on means a whole table."""
+        changed = self.set_objects(_NODE, node_port_addresses(node_ports))
+        if around != self._around:
+            self._around = around
+            self._needs_full = changed = True
+        return changed
+
+    def set_service(self, change: ServiceChange, node: NodeFacts) -> bool:
+        return self.set_objects(change.service, build_service(change.ports, node))
+
+    def set_objects(self, key: ServiceKey, objects: ServiceObjects | None) -> bool:
+        """What *key* wants from now on; whether it is something else.  What did not change is not marked."""
         old = self._services.get(key) or ServiceObjects()
         new = objects or ServiceObjects()
         if old == new:
@@ -161,14 +179,18 @@ class TableState:
 
     @property
     def needs_full(self) -> bool:
-        """The next transaction replaces the table."""
         return self._needs_full
 
-    def take_transaction(self, now: float, memory: Memory | None = None) -> Transaction | None:
-        """What brings the kernel up to date, with whatever is retired long enough; ``None``: nothing to do.  A full one
-        fills dynamic sets with what *memory* has for them."""
+    def remember(self, memory: Memory) -> None:
+        """What the dynamic sets of the table have; the next transaction, if it is a full one, fills them with it."""
+        self._memory = memory
+
+    def take_transaction(self, now: float) -> Transaction | None:
+        """What brings the kernel up to date, with whatever is retired long enough."""
         assert self._draft is None, "a transaction is under way"
-        draft = self._full(memory or {}) if self._needs_full else self._changes(now)
+        memory = self._memory
+        self._memory = {}
+        draft = self._full(memory) if self._needs_full else self._changes(now)
         self._needs_full = False  # from here on it says what the next one shall be
         commands = draft.commands()
         if not commands:
@@ -181,7 +203,6 @@ class TableState:
         return Transaction(self.table, commands, draft.full)
 
     def on_success(self, now: float) -> None:
-        """The kernel took the transaction."""
         draft = self._draft
         assert draft is not None, "no transaction is under way"
         self._draft = None
@@ -198,21 +219,11 @@ class TableState:
         self._elements.on_success(now)
 
     def on_failure(self) -> None:
-        """The kernel refused the transaction, or nobody knows: from now on the shadow is worth nothing."""
         assert self._draft is not None, "no transaction is under way"
         self._draft = None
         self._needs_full = True
 
-    def set_surroundings(self, around: Surroundings) -> bool:
-        """What the static part depends on; true if it is new: the next transaction then replaces the table."""
-        if around == self._around:
-            return False
-        self._around = around
-        self._needs_full = True
-        return True
-
     def force_full(self) -> None:
-        """The next transaction replaces the table, whatever the shadow says."""
         self._needs_full = True
 
     def next_deadline(self) -> float | None:
@@ -335,7 +346,7 @@ class TableState:
         """What the kernel is thought to hold, as what would make it from nothing.  O(state); for comparisons with the
         kernel, so not while a transaction runs or the shadow is worth nothing."""
         assert self._draft is None, "a transaction is under way"
-        assert not self._needs_full, "nobody knows what the kernel holds"
+        assert not self._needs_full, "what the kernel holds is unknown"
         made: list[Command] = [AddTable(), self._writer, *static_commands(self.table.family, self._around)]
         items: dict[str, list[Item]] = defaultdict(list)
         rules: list[Command] = []
@@ -386,6 +397,19 @@ class TableState:
         for key in sorted(self._services):
             for container, element, value in self._services[key].elements:
                 yield key, (container, element), value
+
+
+NftPlane = NodePlane[NftRules, Transaction]
+
+
+def nft_plane(family: Family, config: NodePlaneConfig, table: str = TABLE, writer: str = "0") -> NftPlane:
+    """*writer*: a word that no other process has which might write this table."""
+    return NftPlane(family, config, NftRules(TableRef(NFT_FAMILIES[family], table), writer=writer))
+
+
+def wants_memory(plane: NftPlane) -> bool:
+    """The next write replaces the table, and there are clients whose endpoints should be remembered over it."""
+    return plane.rules.needs_full and plane.tracker.has_affinity()
 
 
 def _has_retired(held: Held | HeldRules) -> bool:

@@ -1,9 +1,8 @@
-"""The data plane of one IP family as a core: events in, transactions out.  What every back end has in common.
+"""The data plane of one IP family as a core: events in, transactions out.
 
-``proxy.tracker`` knows what changed, ``proxy.schedule`` when to write; a back end's ``Ruleset`` knows what that means
-to the kernel and how it gets there: desired rules in, difference out.  A back end's own plane (``nft.plane``,
-``iptables.plane``) adds the one step in which they differ, taking a transaction; a shell (or a test, or a simulator)
-owns it and runs what it gives out::
+``proxy.tracker`` knows what changed, ``proxy.schedule`` when to write; a back end's ``ruleset.Ruleset`` knows what that
+means to the kernel and how it gets there: desired rules in, difference out.  A shell (or a test, or a simulator) owns
+the plane and runs what it gives out::
 
     plane.on_service(old, new, now) ...      # and on_slice, on_node, on_synced
     if plane.due(now):
@@ -17,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
@@ -26,15 +25,16 @@ from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.aftermath import Aftermath
 from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.grounds import Ground
-from sliceplane.proxy.model import ServiceChange, ServiceKey, ServicePort
+from sliceplane.proxy.model import ServiceKey, ServicePort
+from sliceplane.proxy.ruleset import Ruleset, RulesTransaction
 from sliceplane.proxy.schedule import Freshness, Schedule
-from sliceplane.proxy.surroundings import NodeFacts, NodeNetwork, RulesConfig, Surroundings, own_address, surroundings
+from sliceplane.proxy.surroundings import NodeFacts, NodeNetwork, RulesConfig, own_address, surroundings
 from sliceplane.proxy.surroundings import node_port_addresses as addresses_of_node_ports
 from sliceplane.proxy.tracker import ServiceTracker, node_ground, node_ip
 
 
 @dataclass(frozen=True, slots=True)
-class PlaneConfig:
+class NodePlaneConfig:
     """``node_name``: whose zone and local endpoints count.  ``min_period_s``: the pause between two writes."""
 
     node_name: str
@@ -46,60 +46,16 @@ class PlaneConfig:
     own_ports: tuple[int, ...] = ()
 
 
-class Write(Protocol):
-    """What is common to the transactions of back ends."""
-
-    @property
-    def full(self) -> bool:
-        """It replaces all rules, whatever was there."""
-
-    @property
-    def size(self) -> int:
-        """How many commands, for logs."""
+R = TypeVar("R", bound=Ruleset[Any])
+T = TypeVar("T", bound=RulesTransaction)
 
 
-W = TypeVar("W", bound=Write)
+class NodePlane(Generic[R, T]):
+    """See the module.  One transaction at a time; *rules* are the back end's, whose transactions are ``T``."""
 
-
-class Ruleset(Protocol):
-    """What one back end holds of one family: desired rules, and a shadow of the kernel's.
-
-    ``set_*`` say what is desired, the back end's own ``take_transaction`` gives the difference; then exactly one of
-    ``on_success`` and ``on_failure``.  After a failure the shadow is worth nothing, and the next write is full.
-    """
-
-    def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
-        """What rules depend on besides Services; *node_ports*: the addresses that node ports are on, where they are
-        listed.  Whether anything is to be written for it."""
-
-    def set_service(self, change: ServiceChange, node: NodeFacts) -> bool:
-        """The newest state of a Service; whether it means other rules.  O(the Service)."""
-
-    def on_success(self, now: float) -> None:
-        """The kernel took the transaction."""
-
-    def on_failure(self) -> None:
-        """The kernel refused it, or nobody knows."""
-
-    def force_full(self) -> None:
-        """The next transaction replaces everything, whatever the shadow says."""
-
-    @property
-    def needs_full(self) -> bool:
-        """The next transaction replaces everything."""
-
-    def next_deadline(self) -> float | None:
-        """When something may be removed that is out of use; ``None``: nothing is kept."""
-
-    def check(self) -> None:
-        """Every invariant.  O(state)."""
-
-
-class Plane:
-    """See the module.  One transaction at a time.  A back end derives its own plane from it."""
-
-    def __init__(self, family: Family, config: PlaneConfig, rules: Ruleset) -> None:
+    def __init__(self, family: Family, config: NodePlaneConfig, rules: R) -> None:
         self.family: Family = family
+        self.rules = rules
         self._config = config.rules
         self._node = NodeNetwork()
         self._node_name = config.node_name
@@ -108,7 +64,6 @@ class Plane:
         self._facts = NodeFacts("", around.detector)
         self._tracker = ServiceTracker(family, config.node_name, since=config.since)
         self._tracker.reserve_ports("the node proxy", [("TCP", port) for port in config.own_ports])
-        self._rules = rules
         rules.set_surroundings(around, ())
         self._schedule = Schedule(min_period_s=config.min_period_s)
         self._synced = False
@@ -128,32 +83,18 @@ class Plane:
         return self._tracker.behind
 
     @property
-    def wants_nodes(self) -> bool:
-        """A Service asks for an external IP: all Nodes have to be known."""
-        return self._tracker.claims.wants_nodes
-
-    @property
-    def unserved(self) -> int:
-        """How many Services do not get all that they ask for."""
-        return self._tracker.unserved
-
-    def take_unserved(self) -> tuple[ServiceKey, ...]:
-        """Those of them that are new since the last call, sorted."""
-        return self._tracker.take_unserved()
-
-    @property
     def freshness(self) -> Freshness:
         return self._schedule.freshness
-
-    @property
-    def services(self) -> int:
-        """How many Services this family serves."""
-        return len(self._tracker.services())
 
     @property
     def tracker(self) -> ServiceTracker:
         """What is known of Services and endpoints; to look at, not to change."""
         return self._tracker
+
+    @property
+    def busy(self) -> bool:
+        """A write runs, or the last one failed: what the kernel holds is unknown."""
+        return self._schedule.running or self.rules.needs_full
 
     @property
     def facts(self) -> NodeFacts:
@@ -222,7 +163,7 @@ class Plane:
         self._node = node
         around = surroundings(self._config, self.family, node)
         listed = addresses_of_node_ports(self._config, self.family, node) or ()
-        changed = self._rules.set_surroundings(around, listed)
+        changed = self.rules.set_surroundings(around, listed)
         facts = NodeFacts(node.ip, around.detector)
         if facts != self._facts:
             self._facts = facts
@@ -237,7 +178,7 @@ class Plane:
             self._schedule.on_change(now)
 
     def expected_flows(self, services: tuple[ServiceKey, ...], gone: tuple[ServicePort, ...] = ()) -> Expected:
-        """Who may answer UDP flows to *services*, and to the ports *gone*: nobody, unless *services* have their
+        """Who may answer UDP flows to *services*, and to the ports *gone*: no endpoint, unless *services* have their
         addresses."""
         return self._tracker.expected_flows(services, gone)
 
@@ -253,19 +194,18 @@ class Plane:
     def due(self, now: float) -> bool:
         return self._synced and self._schedule.due(now)
 
-    def _take_up(self) -> None:
-        """Tells the ruleset of every change so far.  A write begins: ``_taken`` ends it."""
+    def take_transaction(self, now: float) -> T | None:
+        """The next write, with every change so far.  ``None``: the changes mean nothing to the kernel, and count as
+        written."""
         assert self._synced, "nothing may be written before the first lists are complete"
         self._schedule.on_start()
-        for change in self._tracker.take_changes(whole=self._rules.needs_full):
-            self._rules.set_service(change, self._facts)
+        for change in self._tracker.take_changes(whole=self.rules.needs_full):
+            self.rules.set_service(change, self._facts)
             if change.complete:
                 self.aftermath.note(change)
-        if not self.behind:  # which Service a time is of is not told, so all wait for the last of them
+        if not self.behind:  # a trigger time does not say whose it is, so all wait for the last of the Services
             self.aftermath.note_triggers(self._tracker.take_triggers())
-
-    def _taken(self, transaction: W | None, now: float) -> W | None:
-        """*transaction* is what the changes come to; ``None`` is as good as written."""
+        transaction: T | None = self.rules.take_transaction(now)
         self._in_flight_is_full = transaction is not None and transaction.full
         if transaction is None:
             self._finish(now)
@@ -276,7 +216,7 @@ class Plane:
         self._writes += 1
         if self._in_flight_is_full:
             self._written_whole_at = now
-        self._rules.on_success(now)
+        self.rules.on_success(now)
         self._finish(now)
 
     def _finish(self, now: float) -> None:
@@ -284,21 +224,21 @@ class Plane:
         self._schedule.on_success(now)
         if self.behind:
             self._schedule.on_change(now)
-        deadline = self._rules.next_deadline()
+        deadline = self.rules.next_deadline()
         if deadline is not None:
             self._schedule.on_idle_work(deadline)
 
     def on_failure(self, now: float) -> None:
         """The kernel refused it; the next one, after the back-off or with the next change, is full."""
-        self._rules.on_failure()
+        self.rules.on_failure()
         self._schedule.on_failure(now)
 
     def on_doubt(self, now: float) -> bool:
-        """Somebody else may have changed our rules: write all of them anew.  False, and nothing is done, while a write
-        runs: it shows by itself whether they are there."""
+        """Another program may have changed our rules: write all of them anew.  False, and nothing is done, while a
+        write runs: it shows by itself whether they are there."""
         if not self._synced or self._schedule.running:
             return False
-        self._rules.force_full()
+        self.rules.force_full()
         self._schedule.on_change(now)
         return True
 
@@ -309,5 +249,8 @@ class Plane:
     def check(self) -> None:
         """Every invariant of the parts.  O(state)."""
         self._tracker.check()
-        self._rules.check()
+        self.rules.check()
         self.aftermath.check()
+
+
+AnyNodePlane = NodePlane[Any, Any]

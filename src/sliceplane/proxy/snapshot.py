@@ -8,12 +8,13 @@ from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.model import PortState, ServiceChange
-from sliceplane.proxy.plane import Plane, PlaneConfig
+from sliceplane.proxy.plane import AnyNodePlane, NodePlane, NodePlaneConfig
+from sliceplane.proxy.ruleset import RulesTransaction
 from sliceplane.proxy.surroundings import NodeFacts, Surroundings
 
 
 @dataclass(frozen=True, slots=True)
-class Objects:
+class NodeObjects:
     """What there is, in any order."""
 
     services: tuple[Service, ...] = ()
@@ -23,7 +24,7 @@ class Objects:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class NodeSnapshot:
     """``states``: one for each service port, sorted by Service.  ``node_ports``: the addresses that node ports are on;
     ``None``: all of the node's but loopback ones."""
 
@@ -34,12 +35,12 @@ class Snapshot:
     node_ports: tuple[str, ...] | None
 
 
-def feed(plane: Plane, objects: Objects) -> None:
+def feed(plane: AnyNodePlane, objects: NodeObjects) -> None:
     """Tells *plane* of everything; its first write is then due."""
     for service in objects.services:
         plane.on_service(None, service, 0.0)
-    for each in objects.slices:
-        plane.on_slice(None, each, 0.0)
+    for endpoint_slice in objects.slices:
+        plane.on_slice(None, endpoint_slice, 0.0)
     for service_cidr in objects.service_cidrs:
         plane.on_service_cidr(service_cidr.metadata.name, service_cidr, 0.0)
     if objects.node is not None:
@@ -47,18 +48,19 @@ def feed(plane: Plane, objects: Objects) -> None:
     plane.on_synced(0.0)
 
 
-def snapshot(family: Family, config: PlaneConfig, objects: Objects) -> Snapshot:
-    plane = _Noted(family, config)
+def snapshot(family: Family, config: NodePlaneConfig, objects: NodeObjects) -> NodeSnapshot:
+    notes = _Notes()
+    plane = NodePlane[_Notes, RulesTransaction](family, config, notes)
     feed(plane, objects)
-    return plane.read()
+    plane.take_transaction(0.0)
+    return NodeSnapshot(family, tuple(notes.states), notes.around, plane.facts, plane.node_port_addresses)
 
 
 class _Notes:
-    """A ``proxy.plane.Ruleset`` that makes no rules."""
+    """A ``proxy.ruleset.Ruleset`` that makes no rules."""
 
     def __init__(self) -> None:
         self.around = Surroundings()
-        self.facts = NodeFacts()
         self.states: list[PortState] = []
 
     def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
@@ -66,9 +68,11 @@ class _Notes:
         return True
 
     def set_service(self, change: ServiceChange, node: NodeFacts) -> bool:
-        self.facts = node
         self.states.extend(change.ports)
         return True
+
+    def take_transaction(self, now: float) -> None:
+        """Nothing is written."""
 
     def on_success(self, now: float) -> None:
         """Nothing is written."""
@@ -88,14 +92,3 @@ class _Notes:
 
     def check(self) -> None:
         """Nothing is kept."""
-
-
-class _Noted(Plane):
-    def __init__(self, family: Family, config: PlaneConfig) -> None:
-        self._notes = _Notes()
-        super().__init__(family, config, self._notes)
-
-    def read(self) -> Snapshot:
-        self._take_up()
-        notes = self._notes
-        return Snapshot(self.family, tuple(notes.states), notes.around, notes.facts, self.node_port_addresses)

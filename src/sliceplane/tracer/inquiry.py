@@ -15,10 +15,11 @@ from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, LABEL_HEA
 from sliceplane.api.gates import Gates
 from sliceplane.api.selectors import parse_labels
 from sliceplane.nft.fake import FakeKernel
-from sliceplane.nft.plane import FamilyPlane, PlaneConfig
+from sliceplane.nft.table import nft_plane
 from sliceplane.nft.trace import Trail, trails
 from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.model import API_SERVICE, ServiceKey
+from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.selections import common_selector, own_selectors, reads_slices
 from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.tracer.cluster import Cluster
@@ -109,7 +110,7 @@ class Run:
     def __init__(self, inquiry: Inquiry) -> None:
         flight = inquiry.flight
         name = flight.node.metadata.name
-        self.plane = FamilyPlane(flight.family, PlaneConfig(node_name=name, rules=inquiry.settings.rules))
+        self.plane = nft_plane(flight.family, NodePlaneConfig(node_name=name, rules=inquiry.settings.rules))
         for each in inquiry.cluster.nodes:
             self.plane.on_any_node(each.metadata.name, each, 0.0)
         self.plane.on_node(flight.node, 0.0)
@@ -127,5 +128,5 @@ class Run:
         assert transaction is not None, "a first transaction is never empty"
         kernel.run(transaction)
         self.plane.on_success(0.0)
-        self.table = kernel.tables[self.plane.table]
+        self.table = kernel.tables[self.plane.rules.table]
         self.trails: tuple[Trail, ...] = trails(self.table, flight.packet, flight.path, flight.own)

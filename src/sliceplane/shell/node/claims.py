@@ -21,7 +21,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Nodes
 from sliceplane.controllers.base import Watched
 from sliceplane.informer.changes import Change
-from sliceplane.proxy.plane import Plane
+from sliceplane.proxy.plane import AnyNodePlane
 from sliceplane.shell.node.inputs import Inputs
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client
@@ -37,7 +37,9 @@ _log = get_logger("node-proxy")
 class ProxyClaims:
     """Of one node proxy.  *clock* tells seconds since the epoch; *wake*: a plane may have something to write."""
 
-    def __init__(self, planes: tuple[Plane, ...], *, clock: Callable[[], float], wake: Callable[[], None]) -> None:
+    def __init__(
+        self, planes: tuple[AnyNodePlane, ...], *, clock: Callable[[], float], wake: Callable[[], None]
+    ) -> None:
         self._planes = planes
         self._wake = wake
         self._clock = clock
@@ -55,7 +57,11 @@ class ProxyClaims:
 
     def look(self) -> None:
         """After changes of Services: whether Nodes have to be known."""
-        if self._watching or self._inputs is None or not any(plane.wants_nodes for plane in self._planes):
+        if (
+            self._watching
+            or self._inputs is None
+            or not any(plane.tracker.claims.wants_nodes for plane in self._planes)
+        ):
             return
         self._watching = True
         self._inputs.add(Watched(Nodes), ALL_NODES, self._on_listed)
@@ -83,9 +89,9 @@ class ProxyClaims:
             plane.on_nodes_known(True, self._clock())
         self._wake()
 
-    def tell(self, plane: Plane) -> None:
+    def tell(self, plane: AnyNodePlane) -> None:
         """After a write: which Services do not get what they ask for, that did until now or are new."""
-        keys = plane.take_unserved()
+        keys = plane.tracker.take_unserved()
         for key in keys[:TOLD_MAX]:
             refused, excess = plane.tracker.claims.refusals(key), str(plane.tracker.excess(key))
             why = [str(each) for each in refused[:1]] + ([excess] if excess else [])

@@ -14,7 +14,7 @@ from typing import Protocol
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.model import ServiceKey
-from sliceplane.proxy.plane import Plane
+from sliceplane.proxy.plane import AnyNodePlane
 from sliceplane.shell.node.kernel.conntrack import ConntrackError
 from sliceplane.shell.node.kernel.netns import Listen
 from sliceplane.shell.node.metrics import ProxyMetrics
@@ -38,7 +38,7 @@ class Consequences:
 
     def __init__(
         self,
-        plane: Plane,
+        plane: AnyNodePlane,
         metrics: ProxyMetrics,
         flows: FlowForgetter | None,
         *,

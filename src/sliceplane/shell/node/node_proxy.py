@@ -38,7 +38,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.proxy.damage import Damage
 from sliceplane.proxy.endpoints import differences
 from sliceplane.proxy.model import ServiceKey
-from sliceplane.proxy.plane import Plane, PlaneConfig
+from sliceplane.proxy.plane import AnyNodePlane, NodePlaneConfig
 from sliceplane.proxy.progress import Progress
 from sliceplane.proxy.schedule import Freshness
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
@@ -144,7 +144,7 @@ class NodeProxy:
         *own_ports*: of our pages; no Service gets them as node ports."""
         self._gates = gates or Gates()
         self._rules = rules or RulesConfig()
-        config = PlaneConfig(node_name, min_period_s, self._rules, since=clock(), own_ports=own_ports)
+        config = NodePlaneConfig(node_name, min_period_s, self._rules, since=clock(), own_ports=own_ports)
         self.watches = watches(node_name, self._gates)
         self.metrics = ProxyMetrics(backend.mode, backend.ways)
         self._endpoints_key = self.watches[1].resource.key
@@ -157,7 +157,7 @@ class NodeProxy:
         self._health_timeout_s = HEALTH_TIMEOUT_S if sync_period_s is None else 2 * sync_period_s
         self._api_timeout_s = api_timeout_s
         self._clock = clock
-        self._planes: tuple[Plane, ...] = tuple(backend.plane(family, config) for family in families)
+        self._planes: tuple[AnyNodePlane, ...] = tuple(backend.plane(family, config) for family in families)
         self._wake = {plane.family: asyncio.Event() for plane in self._planes}
         self._missing = {watched.resource.key for watched in self.watches}
         self._gate = asyncio.Event()  # Services and EndpointSlices are there
@@ -352,7 +352,7 @@ class NodeProxy:
 
     def counts(self) -> dict[Family, tuple[int, int]]:
         """For each family: Services served, transactions written."""
-        return {plane.family: (plane.services, plane.writes) for plane in self._planes}
+        return {plane.family: (len(plane.tracker.services()), plane.writes) for plane in self._planes}
 
     async def _open_gate(self) -> None:
         await self._gate.wait()
@@ -394,7 +394,7 @@ class NodeProxy:
             for plane in self._planes:
                 await self._look_at_rules(plane)
 
-    async def _look_at_rules(self, plane: Plane) -> None:
+    async def _look_at_rules(self, plane: AnyNodePlane) -> None:
         if plane.written_whole_at is None:
             return
         try:
@@ -413,7 +413,7 @@ class NodeProxy:
             self._suspects.discard(plane.family)
             self._wake[plane.family].set()
 
-    async def _write(self, plane: Plane) -> None:
+    async def _write(self, plane: AnyNodePlane) -> None:
         wake = self._wake[plane.family]
         while True:
             wake.clear()
@@ -428,13 +428,14 @@ class NodeProxy:
             except TimeoutError:
                 pass
 
-    async def _write_once(self, plane: Plane) -> None:
+    async def _write_once(self, plane: AnyNodePlane) -> None:
         started = self._clock()
         wanted_since = plane.freshness.pending_since
         if wanted_since is not None:
             self.metrics.on_queued(plane.family, wanted_since)
         self.progress.on_taken(plane.family)
-        transaction = await self._backend.take(plane, started)
+        await self._backend.prepare(plane)
+        transaction = plane.take_transaction(started)
         self.metrics.on_taken()
         if transaction is None:
             self._on_held(plane)
@@ -473,11 +474,11 @@ class NodeProxy:
             seconds=round(self._clock() - started, 4),
         )
 
-    def _on_held(self, plane: Plane) -> None:
+    def _on_held(self, plane: AnyNodePlane) -> None:
         """The kernel has what was taken, perhaps but for portions of large Services."""
         if not plane.behind:
             self.progress.on_written(plane.family)
-        self.metrics.on_claims(plane.family, plane.unserved)
+        self.metrics.on_claims(plane.family, plane.tracker.unserved)
         self._claims.tell(plane)
 
     def _wake_all(self) -> None:

@@ -15,9 +15,9 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.plane import PlaneConfig
+from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.selections import common_selector
-from sliceplane.proxy.snapshot import Objects, feed, snapshot
+from sliceplane.proxy.snapshot import NodeObjects, feed, snapshot
 from sliceplane.shell.transport.base import Client
 
 RenderMode = Literal["nftables", "iptables", "ipvs", "kernelspace"]
@@ -43,21 +43,21 @@ class RenderError(Exception):
     """A file is not what it should be; a sentence for people."""
 
 
-def render(mode: RenderMode, family: Family, config: PlaneConfig, objects: Objects) -> str:
+def render(mode: RenderMode, family: Family, config: NodePlaneConfig, objects: NodeObjects) -> str:
     """The same objects give the same bytes."""
     match mode:
         case "nftables":
-            from sliceplane.nft.plane import FamilyPlane as NftPlane
+            from sliceplane.nft.table import nft_plane
 
-            nft = NftPlane(family, config)
+            nft = nft_plane(family, config)
             feed(nft, objects)
             table = nft.take_transaction(0.0)
             assert table is not None, "a first write is never empty"
             return table.render()
         case "iptables":
-            from sliceplane.iptables.plane import FamilyPlane as IptablesPlane
+            from sliceplane.iptables.table import iptables_plane
 
-            iptables = IptablesPlane(family, config)
+            iptables = iptables_plane(family, config)
             feed(iptables, objects)
             restore = iptables.take_transaction(0.0)
             assert restore is not None, "a first write is never empty"
@@ -72,7 +72,7 @@ def render(mode: RenderMode, family: Family, config: PlaneConfig, objects: Objec
             return json.dumps(render_hns(snapshot(family, config, objects)), indent=2) + "\n"
 
 
-def objects_of(texts: Iterable[tuple[str, str]], node_name: str) -> Objects:
+def objects_of(texts: Iterable[tuple[str, str]], node_name: str) -> NodeObjects:
     """From the contents of files (name, text): YAML or JSON, several documents, Lists.  Other kinds are passed over
     (a manifest has Deployments, too), but not one that is misspelt, nor files without anything for a proxy.
     Of two objects with one name the later counts.  Raises ``RenderError``."""
@@ -104,7 +104,7 @@ def _spelt(name: str, kind: Any) -> str:
     return text
 
 
-async def objects_from(client: Client, node_name: str) -> Objects:
+async def objects_from(client: Client, node_name: str) -> NodeObjects:
     """What a node proxy lists.  Raises ``StatusError`` and ``Unreachable``."""
     selectors = {EndpointSlices.key: common_selector(Gates())}
     found: list[Any] = []
@@ -119,14 +119,14 @@ async def objects_from(client: Client, node_name: str) -> Objects:
     return _objects(found, node_name)
 
 
-def _objects(found: list[Any], node_name: str) -> Objects:
+def _objects(found: list[Any], node_name: str) -> NodeObjects:
     """Raises ``RenderError`` if there are Nodes and none of them is *node_name*: rules of no node help nobody."""
     names = sorted(each.metadata.name for each in found if isinstance(each, Node))
     if names and node_name not in names:
         shown = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
         raise RenderError(f"there is no Node {node_name}: name one with --hostname-override, of {shown}")
     nodes = [each for each in found if isinstance(each, Node) and each.metadata.name == node_name]
-    return Objects(
+    return NodeObjects(
         services=tuple([each for each in found if isinstance(each, Service)]),
         slices=tuple([each for each in found if isinstance(each, EndpointSlice)]),
         node=nodes[0] if nodes else None,

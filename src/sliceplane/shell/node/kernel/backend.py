@@ -1,8 +1,7 @@
 """The seam between a node proxy and the kernel: what ``node_proxy`` needs of a back end, and what may go wrong there.
 
-A back end is a core (a ``proxy.plane.Plane`` of its own for each IP family: desired rules in, difference out) and the
-programs that carry out what it says.  ``nft_backend`` has nftables, ``iptables_backend`` iptables; the node proxy
-knows neither.
+A back end is a core (a ``proxy.ruleset.Ruleset`` for each IP family: desired rules in, difference out) and the programs
+that carry out what it says.  ``nft_backend`` has nftables, ``iptables_backend`` iptables; the node proxy knows neither.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.plane import Plane, PlaneConfig, Write
+from sliceplane.proxy.plane import AnyNodePlane, NodePlaneConfig
+from sliceplane.proxy.ruleset import RulesTransaction
 
 #: upstream's names for ``--proxy-mode``
 Mode = Literal["nftables", "iptables"]
@@ -26,11 +26,11 @@ class KernelError(Exception):
         self.reason: Reason = reason
 
 
-P = TypeVar("P", bound=Plane)
-W = TypeVar("W", bound=Write)
+P = TypeVar("P", bound=AnyNodePlane)
+T_contra = TypeVar("T_contra", bound=RulesTransaction, contravariant=True)
 
 
-class Backend(Protocol[P, W]):
+class RulesBackend(Protocol[P, T_contra]):
     """Calls for different families may run side by side; for one family a write ends before the next begins."""
 
     @property
@@ -40,27 +40,27 @@ class Backend(Protocol[P, W]):
     def ways(self) -> Mapping[str, int]:
         """How many transactions the kernel took, by the way that they went there."""
 
-    def plane(self, family: Family, config: PlaneConfig) -> P:
+    def plane(self, family: Family, config: NodePlaneConfig) -> P:
         """The core of one family; the other methods take it back."""
 
     async def probe(self) -> None:
         """Whether programs and kernel can hold our rules.  Changes nothing.  Raises ``KernelError``."""
 
-    async def take(self, plane: P, now: float) -> W | None:
-        """``plane``'s next write; before it, whatever the core wants to know of the kernel."""
+    async def prepare(self, plane: P) -> None:
+        """Tells the rules of *plane* what they want to know of the kernel before the next write."""
 
-    async def write(self, plane: P, transaction: W) -> None:
-        """The kernel takes the transaction.  Raises ``KernelError``: then nobody knows what it has."""
+    async def write(self, plane: P, transaction: T_contra) -> None:
+        """The kernel takes the transaction.  Raises ``KernelError``: then what it has is unknown."""
 
     async def holds(self, plane: P) -> bool:
         """Whether our rules of the family are there at all; cheap at any size.  Raises ``KernelError``."""
 
     def disturbed(self) -> bool:
-        """Whether somebody else changed rules, ours perhaps, since this was last asked; as far as can be told at a
+        """Whether another program changed rules, ours perhaps, since this was last asked; as far as can be told at a
         small price."""
 
     async def remove(self, families: tuple[Family, ...]) -> None:
         """Takes our rules away, whether they are there or not.  Raises ``KernelError``."""
 
 
-AnyBackend = Backend[Any, Any]
+AnyBackend = RulesBackend[Any, Any]

@@ -1,4 +1,4 @@
-"""iptables as a back end of the node proxy: ``iptables.plane`` over the programs of the package iptables.
+"""iptables as a back end of the node proxy: ``iptables.table`` over the programs of the package iptables.
 
 Either flavour will do, legacy or nf_tables: the programs under their plain names are what the host uses.  A change
 asks the kernel nothing; a whole write lists our two tables first, to see which jumps are missing and which chains are
@@ -12,11 +12,10 @@ from typing import Final, Literal
 from sliceplane.iptables.found import Found, parse_saved, removal
 from sliceplane.iptables.layout import CANARY_RULE, TABLES
 from sliceplane.iptables.names import CANARY
-from sliceplane.iptables.plane import FamilyPlane
-from sliceplane.iptables.table import Transaction
+from sliceplane.iptables.table import IptablesPlane, IptablesTransaction, iptables_plane
 from sliceplane.iptables.text import comment, one_in, remember, remembered
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.plane import PlaneConfig
+from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.shell.node.kernel.backend import KernelError
 from sliceplane.shell.node.kernel.program import KernelProgram, parse_version
 
@@ -39,7 +38,7 @@ class IptablesError(KernelError):
 
 
 class Iptables:
-    """A ``backend.Backend``.  *flavour* "": what the host calls iptables."""
+    """A ``backend.RulesBackend``.  *flavour* "": what the host calls iptables."""
 
     mode: Literal["iptables"] = "iptables"
 
@@ -50,8 +49,8 @@ class Iptables:
         )
         self.ways = {"iptables-restore": 0}
 
-    def plane(self, family: Family, config: PlaneConfig) -> FamilyPlane:
-        return FamilyPlane(family, config)
+    def plane(self, family: Family, config: NodePlaneConfig) -> IptablesPlane:
+        return iptables_plane(family, config)
 
     async def probe(self) -> None:
         answer = await self._run("IPv4", "", "--version")
@@ -63,17 +62,17 @@ class Iptables:
             )
         await self._restore("IPv4", _probe_text("IPv4"), "--test")
 
-    async def take(self, plane: FamilyPlane, now: float) -> Transaction | None:
-        return plane.take_transaction(now)
+    async def prepare(self, plane: IptablesPlane) -> None:
+        """Nothing: ``write`` itself lists what a whole write has to know."""
 
-    async def write(self, plane: FamilyPlane, transaction: Transaction) -> None:
+    async def write(self, plane: IptablesPlane, transaction: IptablesTransaction) -> None:
         if transaction.full:
             await self._restore(plane.family, transaction.render(await self.found(plane.family)))
         else:
             await self._restore(plane.family, transaction.render())
         self.ways["iptables-restore"] += 1
 
-    async def holds(self, plane: FamilyPlane) -> bool:
+    async def holds(self, plane: IptablesPlane) -> bool:
         for table in TABLES:
             arguments = ("-w", str(LOCK_WAIT_S), "-t", table, "-C", CANARY, *CANARY_RULE.split())
             program = _PROGRAM[plane.family] + self._flavour

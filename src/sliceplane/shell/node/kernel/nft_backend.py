@@ -1,4 +1,4 @@
-"""nftables as a back end of the node proxy: ``nft.plane`` over ``nft_runner``."""
+"""nftables as a back end of the node proxy: ``nft.table`` over ``nft_runner``."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 from typing import Literal, Protocol
 
 from sliceplane.kit.ip import Family
+from sliceplane.nft.layout import PAUSE_S, steps
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import Memory, TableRef, Transaction, deletion
-from sliceplane.nft.plane import NFT_FAMILIES, FamilyPlane
-from sliceplane.nft.replacement import PAUSE_S, steps
-from sliceplane.proxy.plane import PlaneConfig
+from sliceplane.nft.table import NFT_FAMILIES, NftPlane, nft_plane, wants_memory
+from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.shell.node.kernel.backend import KernelError
 from sliceplane.shell.process.log import get_logger
 
@@ -35,7 +35,7 @@ class Runner(Protocol):
 
 
 class Nftables:
-    """A ``backend.Backend``.  *table*: the name of the table in both families."""
+    """A ``backend.RulesBackend``.  *table*: the name of the table in both families."""
 
     mode: Literal["nftables"] = "nftables"
 
@@ -46,24 +46,29 @@ class Nftables:
         self._writer = writer or os.urandom(8).hex()
         self.ways = {"netlink": 0, "nft": 0}
 
-    def plane(self, family: Family, config: PlaneConfig) -> FamilyPlane:
-        return FamilyPlane(family, config, self._table, self._writer)
+    def plane(self, family: Family, config: NodePlaneConfig) -> NftPlane:
+        return nft_plane(family, config, self._table, self._writer)
 
     async def probe(self) -> None:
         await self._runner.probe()
 
-    async def take(self, plane: FamilyPlane, now: float) -> Transaction | None:
-        return plane.take_transaction(now, await self._memory(plane) if plane.wants_memory else None)
+    async def prepare(self, plane: NftPlane) -> None:
+        """A new table leaves each client where it is, as far as the kernel says where."""
+        if wants_memory(plane):
+            try:
+                plane.rules.remember(await self._runner.memory(plane.rules.table))
+            except KernelError as error:
+                _log.warning("session affinity is forgotten", family=plane.family, error=str(error))
 
-    async def write(self, plane: FamilyPlane, transaction: Transaction) -> None:
+    async def write(self, plane: NftPlane, transaction: Transaction) -> None:
         first, *rest = steps(transaction)
         await self._write(first)
         for step in rest:
             await asyncio.sleep(PAUSE_S)
             await self._write(step)
 
-    async def holds(self, plane: FamilyPlane) -> bool:
-        return plane.table in await self._runner.tables()
+    async def holds(self, plane: NftPlane) -> bool:
+        return plane.rules.table in await self._runner.tables()
 
     def disturbed(self) -> bool:
         return self._runner.disturbed()
@@ -75,11 +80,3 @@ class Nftables:
     async def _write(self, step: Transaction) -> None:
         by_messages = await self._runner.write(step)
         self.ways["netlink" if by_messages else "nft"] += 1
-
-    async def _memory(self, plane: FamilyPlane) -> Memory:
-        """Which client is where, so that a new table leaves it there; nothing if nobody can tell."""
-        try:
-            return await self._runner.memory(plane.table)
-        except KernelError as error:
-            _log.warning("session affinity is forgotten", family=plane.family, error=str(error))
-            return {}

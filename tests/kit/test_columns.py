@@ -1,7 +1,8 @@
-"""Tables of text: aligned where they fit, a block for each row where they do not, and never a torn word."""
+"""Tables of text: aligned where they fit, wrapped or in blocks where they do not, and never a torn word."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,17 @@ def test_aligned_where_it_fits() -> None:
     ]
 
 
-def test_a_block_for_each_row_where_it_does_not() -> None:
+def test_the_last_column_is_wrapped_where_it_is_too_wide() -> None:
+    rows = [("web", "its port has no name that the Service knows"), ("api", "")]
+    assert list(table(("NAME", "WHY"), rows, width=36)) == [
+        "NAME  WHY",
+        "web   its port has no name that the",
+        "      Service knows",
+        "api",
+    ]
+
+
+def test_a_block_for_each_row_where_that_does_not_suffice() -> None:
     rows = [("web", "its port has no name that the Service knows"), ("api", "")]
     assert list(table(("NAME", "WHY"), rows, width=32)) == [
         "NAME:  web",
@@ -28,6 +39,14 @@ def test_a_block_for_each_row_where_it_does_not() -> None:
         "",
         "NAME:  api",
     ]
+
+
+@pytest.mark.parametrize(("elsewhere", "last"), [("", "  and 1,998 more"), ("-o json", "  and 1,998 more (-o json)")])
+def test_rows_beyond_the_limit_are_counted(elsewhere: str, last: str) -> None:
+    rows = [(str(number), "x" * number) for number in range(2000)]
+    lines = list(table((), rows, indent="  ", width=20, rows_max=2, elsewhere=elsewhere))
+    assert lines == ["  0", "  1  x", last]
+    assert list(table((), rows[:2], indent="  ", rows_max=2)) == lines[:2]
 
 
 def test_nothing_of_nothing() -> None:

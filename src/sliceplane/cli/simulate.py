@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sliceplane.cli.options import Command
-from sliceplane.cli.process import show
+from sliceplane.cli.process import screen_width, show
 from sliceplane.cli.values import DurationType
+from sliceplane.kit.columns import table
 
 if TYPE_CHECKING:
     from sliceplane.sim.simulation import Options, Verdict
@@ -138,8 +139,8 @@ def command(
 def _list_faults() -> None:
     from sliceplane.sim.faults import KINDS
 
-    for name, kind in KINDS.items():
-        click.echo(f"{name:14} {kind.weight:<7g} per {kind.per:8} {kind.what}")
+    rows = [(name, f"{kind.weight:g}", kind.per, kind.what) for name, kind in KINDS.items()]
+    show("\n".join(table(("NAME", "WEIGHT", "PER", "WHAT"), rows, width=screen_width())))
 
 
 def _from(seed: int) -> Iterator[int]:

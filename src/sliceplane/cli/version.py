@@ -9,6 +9,7 @@ import click
 from sliceplane.cli.answers import Form, output_option, rendered
 from sliceplane.cli.options import Command
 from sliceplane.cli.process import show
+from sliceplane.kit.columns import table
 
 
 def installed() -> str:
@@ -33,9 +34,9 @@ def command(*, output: Form) -> None:
     """Tell the versions of this program, of the Kubernetes API that it serves, and of Python."""
     from sliceplane.api.gates import NEWEST
 
-    told = {
+    versions = {
         "sliceplane": installed(),
         "kubernetes": ".".join(str(number) for number in NEWEST),
         "python": platform.python_version(),
     }
-    show(rendered(output, lambda: told, lambda: "\n".join(f"{name:<11} {told[name]}" for name in told)))
+    show(rendered(output, lambda: versions, lambda: "\n".join(table((), list(versions.items())))))

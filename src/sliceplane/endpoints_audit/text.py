@@ -7,7 +7,7 @@ from typing import Final
 
 from sliceplane.endpoints_audit.judge import Finding, Kind
 from sliceplane.endpoints_audit.verdict import Report
-from sliceplane.kit import columns
+from sliceplane.kit.columns import Row, table
 
 #: rows of one table; the JSON output has all
 ROWS_MAX: Final = 20
@@ -78,10 +78,8 @@ def _clients(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
-def _table(heads: columns.Row, rows: Sequence[columns.Row], width: int | None) -> Iterator[str]:
-    yield from columns.table(heads, rows[:ROWS_MAX], indent="  ", width=width)
-    if len(rows) > ROWS_MAX:
-        yield f"  and {len(rows) - ROWS_MAX:,} more (--output json has all)"
+def _table(heads: Row, rows: Sequence[Row], width: int | None) -> Iterator[str]:
+    return table(heads, rows, indent="  ", width=width, rows_max=ROWS_MAX, elsewhere="--output json has all")
 
 
 def _number(value: int) -> str:

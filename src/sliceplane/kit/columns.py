@@ -1,7 +1,7 @@
-"""Tables of text: one printer for whatever shows rows to people.
+"""Tables of text: the one printer of rows for people.
 
-Columns are as wide as their widest cell.  Where that is wider than the screen, each row becomes a block with a line for
-each cell: a line that a terminal wraps by itself can be read by nobody.
+Columns are as wide as their widest cell.  Where that is wider than the screen, the last column is wrapped; where that
+does not suffice, each row becomes a block with a line for each cell.  A line that the terminal wraps cannot be read.
 """
 
 from __future__ import annotations
@@ -10,27 +10,54 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 GAP = "  "
-#: a block's lines are wrapped to no less than this
+#: cells of a block are wrapped to no less than this, those of a last column to no less than that
 _CELL_WIDTH_MIN = 20
+_LAST_WIDTH_MIN = 30
 
 Row = Sequence[str]
 
 
-def table(heads: Row, rows: Sequence[Row], *, indent: str = "", width: int | None = None) -> Iterator[str]:
+def table(
+    heads: Row,
+    rows: Sequence[Row],
+    *,
+    indent: str = "",
+    width: int | None = None,
+    rows_max: int | None = None,
+    elsewhere: str = "",
+) -> Iterator[str]:
     """Lines without an end.  *heads* may be empty; *width* ``None``: as wide as they come.
 
-    Every row has as many cells as there are heads, or as the first row has.
+    Every row has as many cells as there are heads, or as the first row has.  Rows beyond *rows_max* are counted in a
+    last line; *elsewhere* says where they are.
     """
-    shown = [heads, *rows] if heads else list(rows)
-    if not shown:
-        return
-    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
-    whole = len(indent) + sum(widths) + len(GAP) * (len(widths) - 1)
-    if width is None or whole <= width:
-        for row in shown:
-            yield (indent + GAP.join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True))).rstrip()
-        return
-    yield from _blocks(heads, rows, indent, width)
+    shown = rows[:rows_max]
+    lines = [heads, *shown] if heads else shown
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    left = len(indent) + sum(wide + len(GAP) for wide in widths[:-1])
+    if width is None or not widths or left + widths[-1] <= width:
+        for line in lines:
+            yield (indent + GAP.join(map(str.ljust, line, widths))).rstrip()
+    elif len(widths) > 1 and max(_LAST_WIDTH_MIN, *(_longest_word(line[-1]) for line in lines)) <= width - left:
+        for line in lines:
+            start = indent + "".join(cell.ljust(wide) + GAP for cell, wide in zip(line, widths[:-1], strict=False))
+            yield from _wrapped(start, line[-1], width)
+    else:
+        yield from _blocks(heads, shown, indent, width)
+    if len(rows) > len(shown):
+        yield f"{indent}and {len(rows) - len(shown):,} more{elsewhere and f' ({elsewhere})'}"
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
+
+
+def _wrapped(start: str, cell: str, width: int) -> Iterator[str]:
+    """*cell* behind *start*, and what does not fit below itself."""
+    room = max(width - len(start), _CELL_WIDTH_MIN)
+    first, *others = textwrap.wrap(cell, room, break_long_words=False, break_on_hyphens=False) or [""]
+    yield f"{start}{first}".rstrip()
+    yield from (f"{'':{len(start)}}{line}" for line in others)
 
 
 def _blocks(heads: Row, rows: Sequence[Row], indent: str, width: int) -> Iterator[str]:
@@ -40,10 +67,5 @@ def _blocks(heads: Row, rows: Sequence[Row], indent: str, width: int) -> Iterato
         if number:
             yield ""
         for name, cell in zip(names, row, strict=True):
-            if not cell.strip():
-                continue
-            start = f"{indent}{name.ljust(wide)}{GAP if wide else ''}"
-            room = max(width - len(start), _CELL_WIDTH_MIN)
-            lines = textwrap.wrap(cell, room, break_long_words=False, break_on_hyphens=False) or [""]
-            yield f"{start}{lines[0]}".rstrip()
-            yield from (f"{'':{len(start)}}{line}" for line in lines[1:])
+            if cell.strip():
+                yield from _wrapped(f"{indent}{name.ljust(wide)}{GAP if wide else ''}", cell, width)

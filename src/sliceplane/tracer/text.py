@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sliceplane.kit import columns
+from sliceplane.kit.columns import Row, table
 from sliceplane.tracer.answer import Answer, EndpointView
 from sliceplane.tracer.question import joined
 
@@ -97,9 +97,7 @@ def _fact(label: str, text: str) -> str:
     return f"{label:<{_LABEL_WIDTH}}{text}"
 
 
-def _table(title: str, heads: columns.Row, rows: Sequence[columns.Row], width: int | None) -> Iterator[str]:
+def _table(title: str, heads: Row, rows: Sequence[Row], width: int | None) -> Iterator[str]:
     yield ""
     yield title
-    yield from columns.table(heads, rows[:ROWS_MAX], indent="  ", width=width)
-    if len(rows) > ROWS_MAX:
-        yield f"  and {len(rows) - ROWS_MAX:,} more (--output json has all)"
+    yield from table(heads, rows, indent="  ", width=width, rows_max=ROWS_MAX, elsewhere="--output json has all")

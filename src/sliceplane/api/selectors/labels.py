@@ -7,7 +7,6 @@ and hashing go by.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -15,14 +14,12 @@ from typing import Final
 
 from sliceplane.api.errors import bad_request, show, while_few
 from sliceplane.api.meta import LabelSelector
+from sliceplane.kit.integers import NotAnInteger, parse_int64
 from sliceplane.kit.names import check_label_value, check_qualified_name
 
 Labels = Mapping[str, str]
 Match = Callable[[Labels | None], bool]
 
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-_INT64_MIN: Final = -(1 << 63)
-_INT64_MAX: Final = (1 << 63) - 1
 #: no key is good that is longer than a prefix, a slash and a name
 _KEY_SHOWN_MAX: Final = 317
 
@@ -231,13 +228,13 @@ def _compile_one(requirement: Requirement) -> Match:
     if operator in _INEQUALITY:
         return lambda labels: labels is None or labels.get(key) not in values
     (text,) = requirement.values
-    bound = parse_int64(text)
+    bound = _integer(text)
     assert bound is not None, f"{requirement} was not checked"
     greater = operator is Operator.GREATER_THAN
 
     def match(labels: Labels | None) -> bool:
         actual = None if labels is None else labels.get(key)
-        number = None if actual is None else parse_int64(actual)
+        number = None if actual is None else _integer(actual)
         if number is None:
             return False
         return number > bound if greater else number < bound
@@ -245,12 +242,11 @@ def _compile_one(requirement: Requirement) -> Match:
     return match
 
 
-def parse_int64(text: str) -> int | None:
-    """A decimal number that fits 64 bits, else ``None``."""
-    if not _INTEGER.fullmatch(text) or len(text) > 4096:
+def _integer(text: str) -> int | None:
+    try:
+        return parse_int64(text)
+    except NotAnInteger:
         return None
-    number = int(text)
-    return number if _INT64_MIN <= number <= _INT64_MAX else None
 
 
 def key_problem(key: str, path: str) -> str:
@@ -278,7 +274,7 @@ def requirement_problems(requirement: Requirement) -> list[str]:
         found.extend(
             f"values[{index}]: Invalid value: {show(value)}: {complaint}"
             for index, value in enumerate(values)
-            if parse_int64(value) is None
+            if _integer(value) is None
         )
     for index, value in while_few(found, enumerate(values)):
         problems = check_label_value(value)

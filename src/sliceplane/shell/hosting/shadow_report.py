@@ -70,11 +70,8 @@ def rows(standing: Iterable[Standing], now: float) -> list[tuple[str, ...]]:
 
 def table(standing: Iterable[Standing], now: float, rows_max: int = TABLE_ROWS_MAX, width: int | None = None) -> str:
     """*width*: columns of the screen; ``None``: lines are as long as they come."""
-    found = rows(standing, now)
-    lines = list(columns.table(HEADER, found[:rows_max], width=width))
-    if len(found) > rows_max:
-        lines.append(f"and {len(found) - rows_max} rows more")
-    return "\n".join(lines) if found else ""
+    differences = rows(standing, now)
+    return "\n".join(columns.table(HEADER, differences, width=width, rows_max=rows_max)) if differences else ""
 
 
 def line(news: News) -> str:

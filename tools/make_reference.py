@@ -21,8 +21,8 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from sliceplane.api.scheme import RESOURCES, Resource
+from sliceplane.api.subresources import SUBRESOURCES
 from sliceplane.cli.main import main as sliceplane
-from sliceplane.shell.server.requests.paths import _SUBRESOURCE_VERBS
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENTS = (DOCS / "cli.md", DOCS / "api.md")
@@ -72,9 +72,9 @@ def resource_table() -> str:
 
 def subresource_table() -> str:
     rows = ["| subresource | of | verbs |", "|---|---|---|"]
-    for name, verbs in sorted(_SUBRESOURCE_VERBS.items()):
+    for name, row in sorted(SUBRESOURCES.items()):
         of = ", ".join(f"`{resource.plural}`" for resource in RESOURCES if name in resource.subresources)
-        rows.append(f"| `{name}` | {of} | {', '.join(verbs)} |")
+        rows.append(f"| `{name}` | {of} | {', '.join(row.verbs)} |")
     return "\n".join(rows)
 
 

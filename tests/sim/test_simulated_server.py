@@ -6,21 +6,24 @@ import json
 
 import pytest
 
-from sliceplane.api.scheme import FOREIGN_SUBRESOURCES, RESOURCES, ServiceAccounts
+from sliceplane.api.scheme import RESOURCES, ServiceAccounts
+from sliceplane.api.subresources import SUBRESOURCES, Subresource
 from sliceplane.controllers.base import Write
 from sliceplane.kit.rng import Rng
+from sliceplane.registry.decoding import body_of_json
 from sliceplane.sim.agenda import Agenda
-from sliceplane.sim.server import Server, _decode
+from sliceplane.sim.server import Server
 
 
-@pytest.mark.parametrize("subresource", sorted(FOREIGN_SUBRESOURCES))
-def test_an_object_of_another_kind_at_a_subresource(subresource: str) -> None:
+@pytest.mark.parametrize("row", [row for row in SUBRESOURCES.values() if row.body], ids=lambda row: row.name)
+def test_an_object_of_another_kind_at_a_subresource(row: Subresource) -> None:
     """A strict reader of the resource's own kind would complain of every member."""
-    resource = next(each for each in RESOURCES if subresource in each.subresources)
-    version, kind = FOREIGN_SUBRESOURCES[subresource]
-    body = json.dumps({"apiVersion": version, "kind": kind, "spec": {"replicas": 1, "audiences": ["x"]}}).encode()
-    decoded = _decode(Write(verb="create", resource=resource, name="a", subresource=subresource, body=body))
-    assert (decoded.document["kind"], decoded.problems) == (kind, ())
+    assert row.body is not None
+    resource = next(resource for resource in RESOURCES if row.name in resource.subresources)
+    head = {"apiVersion": row.body.api_version, "kind": row.body.kind}
+    body = json.dumps({**head, "spec": {"replicas": 1, "audiences": ["x"]}}).encode()
+    decoded = body_of_json(resource, row.name, body)
+    assert (decoded.document["kind"], decoded.problems) == (row.body.kind, ())
 
 
 def test_a_token_is_asked_for_and_not_a_service_account() -> None:

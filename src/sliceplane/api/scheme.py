@@ -1,21 +1,19 @@
 """The table of resources that we serve: names, versions, scope, subresources and per-kind rules that are data.
 
-Everything that needs code per kind (defaults, validation, Table columns) lives in a module of its own
-and is found by ``Resource.key``.  Facts: reference B1, B6, B9, B12, B13.
+What needs code for each kind (defaults, validation, columns ...) is in the kind's module, ``registry.kinds``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Literal
 
 from sliceplane.api import apps, core, discovery
 from sliceplane.api.meta import Object
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_ip_name, check_path_segment
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-STATUS_VERBS = ("get", "patch", "update")
 READ_VERBS = ("get", "list", "watch")
 
 GenerationRule = Literal["none", "spec", "content"]
@@ -37,7 +35,7 @@ class Resource:
     verbs: tuple[str, ...] = ALL_VERBS
     #: what readers see of an object
     projection: type[Object] = Object
-    #: "status", "scale", "finalize", "token", ...: only these are routed
+    #: names of rows of ``api.subresources``; only these are routed
     subresources: tuple[str, ...] = ()
     #: resources that are two views of one stored object share this (core and events.k8s.io Events)
     storage: str = ""
@@ -481,11 +479,3 @@ def by_storage_key(storage_key: str) -> Resource:
 def stored_form(resource: Resource) -> Resource:
     """The resource in whose form objects of *resource* are stored: itself, unless it is a view of another."""
     return _BY_KEY[resource.storage] if resource.is_view else resource
-
-
-#: subresources whose objects are not of the resource's own kind: their version and kind
-FOREIGN_SUBRESOURCES: Final = {
-    "binding": ("v1", "Binding"),
-    "scale": ("autoscaling/v1", "Scale"),
-    "token": ("authentication.k8s.io/v1", "TokenRequest"),
-}

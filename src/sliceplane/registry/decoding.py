@@ -14,6 +14,7 @@ from sliceplane.api import codec
 from sliceplane.api.errors import StatusError, bad_request, show
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, stored_form
+from sliceplane.api.subresources import body_kind
 from sliceplane.documents import conversion, schema, strict, views
 from sliceplane.documents.protobuf.nothings import drop_nothings
 from sliceplane.documents.tidy import is_tidy
@@ -25,6 +26,23 @@ from sliceplane.registry.types import Body, WriteOptions
 
 class Undecodable(Exception):
     """The document does not decode as its kind; the text is Go's, without "KIND in version ..."."""
+
+
+def body_of_json(resource: Resource, subresource: str, raw: bytes) -> Body:
+    """The body of a create or update of a client in this process.  Raises the 400 ``StatusError``."""
+    if body_kind(subresource) is not None:
+        # Of another kind (Binding, autoscaling/v1 Scale, TokenRequest), which is checked where it is served.
+        return Body(document=document_of_json(raw))
+    body = strict.read_body(resource, raw)
+    return Body(document=body.document, problems=body.problems)
+
+
+def document_of_json(raw: bytes) -> Document:
+    """Raises the 400 ``StatusError``."""
+    try:
+        return strict.decode_json(raw).document
+    except strict.MalformedBody as error:
+        raise bad_request(f"couldn't get version/kind; json parse error: {error}") from error
 
 
 def decode_body(resource: Resource, body: Body, options: WriteOptions) -> tuple[Document, tuple[str, ...]]:

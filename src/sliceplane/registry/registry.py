@@ -10,6 +10,7 @@ What a caller must do besides calling:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from sliceplane.api.scheme import REVIEWS
 from sliceplane.kit.metrics import Metrics
@@ -46,6 +47,12 @@ from sliceplane.registry.types import (
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key, Record
 
+#: who answers what is POSTed to a subresource, and who serves objects that are views of the resource's own; the others
+#: are served as the resource is (``api.subresources``)
+_POSTED: Final = {"binding": binding.bind, "token": token_request.grant}
+_VIEWS: Final = {"scale": scaling.SCALE}
+_REVIEWS: Final = frozenset(resource.key for resource in REVIEWS)
+
 
 class Registry:
     """REST semantics over one store.  One caller at a time; all methods raise ``api.errors.StatusError``."""
@@ -70,7 +77,8 @@ class Registry:
     def get(self, ctx: Context, target: Target, resource_version: str | None = None) -> Record:
         target = versions.at_hub(target)
         record = read.get(self._core, target, resource_version)
-        return scaling.get_scale(record) if target.subresource == "scale" else versions.shown_record(target, record)
+        view = _VIEWS.get(target.subresource)
+        return versions.shown_record(target, record) if view is None else view.get(record)
 
     def list(self, ctx: Context, target: Target, options: ListOptions) -> ListOutcome:
         target = versions.at_hub(target)
@@ -87,18 +95,16 @@ class Registry:
     # Writing
 
     def create(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
-        if target.subresource == "binding":
-            return binding.bind(self._core, ctx, target, body, options)
-        if target.subresource == "token":
-            return token_request.grant(self._core, ctx, target, body, options)
-        if target.resource in REVIEWS:
-            return reviews.answer(self._core, ctx, target, body, options)
+        answer = reviews.answer if target.resource.key in _REVIEWS else _POSTED.get(target.subresource)
+        if answer is not None:
+            return answer(self._core, ctx, target, body, options)
         target = versions.at_hub(target)
         return versions.shown(target, creating.create(self._core, ctx, target, body, options))
 
     def update(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
-        if target.subresource == "scale":
-            return scaling.update_scale(self._core, ctx, target, body, options)
+        view = _VIEWS.get(target.subresource)
+        if view is not None:
+            return view.update(self._core, ctx, target, body, options)
         target = versions.at_hub(target)
         return versions.shown(target, updating.update(self._core, ctx, target, body, options))
 
@@ -110,8 +116,9 @@ class Registry:
         patch: bytes,
         options: WriteOptions,
     ) -> Outcome:
-        if target.subresource == "scale":
-            return scaling.patch_scale(self._core, ctx, target, patch_type, patch, options=options)
+        view = _VIEWS.get(target.subresource)
+        if view is not None:
+            return view.patch(self._core, ctx, target, patch_type, patch, options=options)
         target = versions.at_hub(target)
         return versions.shown(target, patching.patch(self._core, ctx, target, patch_type, patch, options=options))
 

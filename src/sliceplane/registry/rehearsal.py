@@ -38,7 +38,9 @@ from sliceplane.api.scheme import (
     ResourceQuotas,
     ServiceCIDRs,
     Services,
+    TokenReviews,
 )
+from sliceplane.api.subresources import SUBRESOURCES
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.registry import versions
@@ -352,4 +354,5 @@ def _pending(core: Core, target: Target) -> int:
 
 def is_known(resource: Resource, subresource: str) -> bool:
     """Whether the writes of an endpoint can be rehearsed: not those about tokens, whose keys stay here."""
-    return subresource != "token" and resource.kind != "TokenReview"
+    row = SUBRESOURCES.get(subresource)
+    return not (row and row.signs) and resource is not TokenReviews

@@ -7,6 +7,8 @@ works through it.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -25,7 +27,8 @@ from sliceplane.registry.types import Body, Context, Outcome, PatchType, Target,
 from sliceplane.registry.update import check_version, replace
 from sliceplane.store.types import Record
 
-_GROUP, _KIND = "autoscaling", "Scale"
+_GROUP: Final = "autoscaling"
+_KIND: Final = "Scale"
 
 
 def scale_of(document: Document) -> Document:
@@ -147,3 +150,20 @@ def _replaced(
     whole = dataclasses.replace(target, subresource="")
     outcome = replace(core, ctx, whole, new, record, options=options, warnings=warnings, tracked=True)
     return dataclasses.replace(outcome, body=codec.encode(scale_of(codec.decode_document(outcome.body))))
+
+
+class PatchVerb(Protocol):
+    def __call__(
+        self, core: Core, ctx: Context, target: Target, patch_type: PatchType, body: bytes, *, options: WriteOptions
+    ) -> Outcome: ...
+
+
+class ViewVerbs(NamedTuple):
+    """The verbs of a subresource whose objects show a part of the resource's own."""
+
+    get: Callable[[Record], Record]
+    update: Callable[[Core, Context, Target, Body, WriteOptions], Outcome]
+    patch: PatchVerb
+
+
+SCALE: Final = ViewVerbs(get_scale, update_scale, patch_scale)

@@ -11,13 +11,12 @@ from functools import lru_cache
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import FOREIGN_SUBRESOURCES, Resource
+from sliceplane.api.scheme import Resource
 from sliceplane.controllers.base import Watched, Write
-from sliceplane.documents.strict import read_body
 from sliceplane.kit.rng import Rng
+from sliceplane.registry.decoding import body_of_json
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import (
-    Body,
     Context,
     DeleteOptions,
     ListOptions,
@@ -109,10 +108,9 @@ class Server:
         target = Target(
             resource=write.resource, namespace=write.namespace, name=write.name, subresource=write.subresource
         )
-        if write.verb == "create":
-            return self.registry.create(context, target, _decode(write), options)
-        if write.verb == "update":
-            return self.registry.update(context, target, _decode(write), options)
+        if write.verb in ("create", "update"):
+            verb = self.registry.create if write.verb == "create" else self.registry.update
+            return verb(context, target, body_of_json(write.resource, write.subresource, write.body), options)
         if write.verb == "patch":
             return self.registry.patch(context, target, write.patch_type, write.body, options)
         given = decode_document(write.body) if write.body else {}
@@ -197,13 +195,6 @@ class Server:
         self.store.check()
         self.registry.check()
         self.hub.check()
-
-
-def _decode(write: Write) -> Body:
-    if write.subresource in FOREIGN_SUBRESOURCES:
-        return Body(document=decode_document(write.body))
-    decoded = read_body(write.resource, write.body)
-    return Body(document=decoded.document, problems=decoded.problems)
 
 
 def described(error: StatusError) -> str:

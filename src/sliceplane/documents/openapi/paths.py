@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sliceplane.api.scheme import Resource
+from sliceplane.api.subresources import SUBRESOURCES
 from sliceplane.documents.openapi.components import Components
 
 _MEDIA_TYPES: Final = ("application/json", "application/vnd.kubernetes.protobuf", "application/yaml")
@@ -70,13 +71,6 @@ _NAMESPACE: Final = {
     "required": True,
     "description": "The namespace of the object.",
     "schema": {"type": "string", "uniqueItems": True},
-}
-
-
-#: subresources that are POSTed, and the kinds of what is
-_POSTED: Final = {
-    "binding": ("", "v1", "Binding"),
-    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
 }
 
 
@@ -155,26 +149,20 @@ class _Paths:
         )
         return {**self._get_put_patch(self.object), "delete": delete, "parameters": self._path_parameters(named=True)}
 
-    def subresource(self, subresource: str) -> dict[str, Any]:
-        suffix = subresource.capitalize()
-        parameters = self._path_parameters(named=True)
-        if subresource == "scale":
-            scale = self.components.kind("autoscaling/v1", "Scale")
-            kind = {"group": "autoscaling", "version": "v1", "kind": "Scale"}
-            return {**self._get_put_patch(scale, suffix=suffix, kind=kind), "parameters": parameters}
-        if subresource in _POSTED:
-            group, version, name = _POSTED[subresource]
-            shape = self.components.kind(f"{group}/{version}" if group else version, name)
-            kind = {"group": group, "version": version, "kind": name}
+    def subresource(self, name: str) -> dict[str, Any]:
+        row = SUBRESOURCES[name]
+        shape = self.object if row.body is None else self.components.kind(row.body.api_version, row.body.kind)
+        kind = None if row.body is None else row.body._asdict()
+        if row.is_posted:
             answers = {"200": shape, "201": shape, "202": shape}
-            posted = self._operation(
-                "create", "post", suffix=suffix, kind=kind, body=_body(("*/*",), shape), answers=answers
-            )
-            return {"post": posted, "parameters": parameters}
-        operations = self._get_put_patch(self.object, suffix=suffix)
-        if subresource == "finalize":
-            operations = {"put": operations["put"]}
-        return {**operations, "parameters": parameters}
+            body = _body(("*/*",), shape)
+            posted = self._operation("create", "post", suffix=name.capitalize(), kind=kind, body=body, answers=answers)
+            operations = {"post": posted}
+        else:
+            operations = self._get_put_patch(shape, suffix=name.capitalize(), kind=kind)
+            wanted = {_METHODS[verb] for verb in row.verbs}
+            operations = {method: operation for method, operation in operations.items() if method in wanted}
+        return {**operations, "parameters": self._path_parameters(named=True)}
 
     def _list(self) -> dict[str, Any]:
         return self.components.kind_list(self.resource.api_version, self.resource.kind)
@@ -246,6 +234,7 @@ class _Paths:
         return operation
 
 
+_METHODS: Final = {"get": "get", "update": "put", "patch": "patch"}
 _REASONS: Final = {"200": "OK", "201": "Created", "202": "Accepted"}
 
 

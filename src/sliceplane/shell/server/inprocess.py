@@ -15,12 +15,12 @@ from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from sliceplane.api import codec
-from sliceplane.api.errors import bad_request, too_large_resource_version
-from sliceplane.api.scheme import FOREIGN_SUBRESOURCES, Resource
+from sliceplane.api.errors import too_large_resource_version
+from sliceplane.api.scheme import Resource
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
+from sliceplane.registry.decoding import body_of_json, document_of_json
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import (
-    Body,
     Context,
     DeleteOptions,
     ListOptions,
@@ -192,7 +192,7 @@ class InProcessClient:
         self, resource: Resource, namespace: str, body: bytes, *, subresource: str = "", name: str = ""
     ) -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
-        decoded = _decode(resource, body, subresource)
+        decoded = body_of_json(resource, subresource, body)
         context = self._context()
         return await self._written(lambda: self._registry.create(context, target, decoded, self._options))
 
@@ -200,7 +200,7 @@ class InProcessClient:
         self, resource: Resource, namespace: str, name: str, body: bytes, *, subresource: str = ""
     ) -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
-        decoded = _decode(resource, body, subresource)
+        decoded = body_of_json(resource, subresource, body)
         context = self._context()
         return await self._written(lambda: self._registry.update(context, target, decoded, self._options))
 
@@ -220,7 +220,7 @@ class InProcessClient:
 
     async def delete(self, resource: Resource, namespace: str, name: str, options: bytes = b"") -> bytes:
         target = Target(resource=resource, namespace=namespace, name=name)
-        chosen = delete_options_of_document(_document(options)) if options else DeleteOptions()
+        chosen = delete_options_of_document(document_of_json(options)) if options else DeleteOptions()
         context = self._context()
         return await self._written(lambda: self._registry.delete(context, target, chosen))
 
@@ -249,25 +249,6 @@ class InProcessClient:
     async def _written(self, step: Callable[[], Outcome]) -> bytes:
         outcome: Outcome = await self._committer.write(step, attrgetter("revision"))
         return outcome.body
-
-
-def _decode(resource: Resource, body: bytes, subresource: str) -> Body:
-    from sliceplane.documents.strict import read_body
-
-    if subresource in FOREIGN_SUBRESOURCES:
-        # An object of another kind (Binding, autoscaling/v1 Scale, TokenRequest), which the registry checks.
-        return Body(document=_document(body))
-    decoded = read_body(resource, body)
-    return Body(document=decoded.document, problems=decoded.problems)
-
-
-def _document(body: bytes) -> dict[str, object]:
-    from sliceplane.documents.strict import MalformedBody, decode_json
-
-    try:
-        return decode_json(body).document
-    except MalformedBody as error:
-        raise bad_request(f"couldn't get version/kind; json parse error: {error}") from error
 
 
 class _Stream:

@@ -14,7 +14,8 @@ from typing import Any
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import unknown_resource
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import SERVED, STATUS_VERBS, Resource
+from sliceplane.api.scheme import SERVED, Resource
+from sliceplane.api.subresources import SUBRESOURCES, BodyKind
 from sliceplane.shell.server.requests.negotiate import (
     JSON,
     MEDIA,
@@ -34,19 +35,6 @@ _AGGREGATED_TYPES: dict[Media, bytes] = {
     "protobuf": f"{PROTOBUF}{_AGGREGATED_FORM}".encode(),
 }
 _VARY = (b"vary", b"Accept")
-#: subresources whose objects are of another kind: (group, version, kind); "" for the enclosing ones
-_FOREIGN_KINDS = {
-    "binding": ("", "", "Binding"),
-    "scale": ("autoscaling", "v1", "Scale"),
-    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
-}
-_SUBRESOURCE_VERBS = {
-    "binding": ("create",),
-    "finalize": ("update",),
-    "scale": STATUS_VERBS,
-    "status": STATUS_VERBS,
-    "token": ("create",),
-}
 
 
 class Discovery:
@@ -204,17 +192,17 @@ def _conditional(request: Request, body: bytes, etag: bytes, content_type: bytes
 def _subresource_entries(resource: Resource) -> list[dict[str, Any]]:
     entries = []
     for subresource in sorted(resource.subresources):
+        kind = _response_kind(resource, subresource)
         entry: dict[str, Any] = {
             "name": f"{resource.plural}/{subresource}",
             "singularName": "",
             "namespaced": resource.namespaced,
-            "kind": resource.kind,
-            "verbs": list(_SUBRESOURCE_VERBS[subresource]),
+            "kind": kind.kind,
+            "verbs": list(SUBRESOURCES[subresource].verbs),
         }
-        if subresource in _FOREIGN_KINDS:
-            foreign_group, foreign_version, entry["kind"] = _FOREIGN_KINDS[subresource]
-            if foreign_version:
-                entry["group"], entry["version"] = foreign_group, foreign_version
+        if kind.version:
+            entry["group"] = kind.group
+            entry["version"] = kind.version
         entries.append(entry)
     return entries
 
@@ -258,9 +246,16 @@ def _aggregated_entry(resource: Resource) -> dict[str, Any]:
 
 
 def _aggregated_subresource(resource: Resource, subresource: str) -> dict[str, Any]:
-    group, version, kind = _FOREIGN_KINDS.get(subresource, ("", "", resource.kind))
     return {
         "subresource": subresource,
-        "responseKind": {"group": group, "version": version, "kind": kind},
-        "verbs": list(_SUBRESOURCE_VERBS[subresource]),
+        "responseKind": _response_kind(resource, subresource)._asdict(),
+        "verbs": list(SUBRESOURCES[subresource].verbs),
     }
+
+
+def _response_kind(resource: Resource, subresource: str) -> BodyKind:
+    """Of what is answered there; group and version stay empty where they are the enclosing ones."""
+    body = SUBRESOURCES[subresource].body
+    if body is None:
+        return BodyKind("", "", resource.kind)
+    return BodyKind("", "", body.kind) if body.api_version == resource.api_version else body

@@ -10,7 +10,8 @@ from typing import NoReturn
 
 from sliceplane.api.errors import StatusError, bad_request, show, unsupported_media_type
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import FOREIGN_SUBRESOURCES, Resource
+from sliceplane.api.scheme import Resource
+from sliceplane.api.subresources import body_kind
 from sliceplane.registry.types import Body, DeleteOptions, PatchType
 from sliceplane.shell.server.requests.negotiate import JSON, PROTOBUF, YAML
 from sliceplane.shell.server.requests.params import delete_options_of_document, delete_options_of_query
@@ -36,9 +37,9 @@ def patch_type(request: Request) -> PatchType:
 def decode_object(media: str, raw: bytes, resource: Resource, subresource: str = "") -> Body:
     """The object that a create or update sends as *media*, with everything that a strict reader would complain of (what
     becomes of the complaints is decided by ``fieldValidation``, later).  Raises ``StatusError`` 400 or 415."""
-    foreign = FOREIGN_SUBRESOURCES.get(subresource)
+    foreign = body_kind(subresource)
     if foreign is not None:
-        return Body(document=_decode_loosely(media, raw, *foreign))
+        return Body(document=_decode_loosely(media, raw, foreign.api_version, foreign.kind))
     if media == PROTOBUF:
         return Body(document=_decode_loosely(media, raw, resource.api_version, resource.kind))
     if media not in ("", JSON, YAML):

@@ -11,7 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from sliceplane.api.errors import StatusError, bad_request, method_not_allowed, show, unknown_resource
-from sliceplane.api.scheme import SERVED, Pods, Resource, by_path
+from sliceplane.api.scheme import SERVED, Namespaces, Pods, Resource, by_path
+from sliceplane.api.subresources import SUBRESOURCES
 from sliceplane.registry.types import Target
 
 _METHOD_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
@@ -25,16 +26,6 @@ _VERB_METHODS = {
     "delete": "DELETE",
     "deletecollection": "DELETE",
 }
-#: verbs of the subresources that are served, beyond reading (reference B1)
-_SUBRESOURCE_VERBS = {
-    "binding": ("create",),
-    "token": ("create",),
-    "status": ("get", "patch", "update"),
-    "scale": ("get", "patch", "update"),
-    "finalize": ("update",),
-}
-
-
 #: subresources of Pods that a kubelet answers
 _OF_CONTAINERS = ("attach", "exec", "log", "portforward", "proxy")
 
@@ -79,7 +70,7 @@ def parse(path: str) -> ResourcePath | None:
             return None
     namespace = ""
     # "namespaces/NS" and "namespaces/NS/status" address the Namespace; more segments a resource inside it.
-    is_namespace = len(rest) <= 2 or (len(rest) == 3 and rest[2] in ("status", "finalize"))
+    is_namespace = len(rest) <= 2 or (len(rest) == 3 and rest[2] in Namespaces.subresources)
     if rest[0] == "namespaces" and not is_namespace:
         namespace, rest = rest[1], rest[2:]
     padded = [*rest, "", ""]
@@ -155,7 +146,7 @@ def _verbs_at(resource: Resource, path: ResourcePath) -> tuple[str, ...]:
     if path.legacy_watch:
         return ("watch",)
     if path.subresource:
-        return _SUBRESOURCE_VERBS[path.subresource]
+        return SUBRESOURCES[path.subresource].verbs
     if path.name:
         return tuple(verb for verb in resource.verbs if verb in ("get", "update", "patch", "delete"))
     across_namespaces = resource.namespaced and not path.namespace

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from sliceplane.api.errors import StatusError, too_large_body, too_large_resource_version
 from sliceplane.api.scheme import REVIEWS
+from sliceplane.api.subresources import SUBRESOURCES
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.rehearsal import is_known
@@ -57,8 +58,8 @@ class Durability(Protocol):
 
 #: memory older than this is told to those who take any version
 STALE_SECONDS_TOLD = 10.0
-#: subresources whose answers are no rows of anything
-_WITHOUT_COLUMNS = ("binding", "token")
+#: what is answered there is no row of anything
+_POSTED = frozenset(row.name for row in SUBRESOURCES.values() if row.is_posted)
 
 
 class ResourceHandlers:
@@ -83,7 +84,7 @@ class ResourceHandlers:
     async def respond(self, request: Request, route: Route) -> Response:
         """Raises ``StatusError``."""
         target = route.target
-        tables = target.resource not in REVIEWS and target.subresource not in _WITHOUT_COLUMNS
+        tables = target.resource not in REVIEWS and target.subresource not in _POSTED
         representation = negotiate(request.header(b"accept"), pretty=request.pretty, tables=tables)
         match route.verb:
             case "get":

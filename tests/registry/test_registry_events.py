@@ -194,7 +194,7 @@ def test_expiry_against_a_dumb_model(steps: list[tuple[int, str, int]]) -> None:
     for number, step, seconds in steps:
         key = Key("events", "default", str(number))
         if step == "put":
-            queue.on_stored(key)
+            queue.on_stored(key, {})
             model[key] = None
         elif step == "remove":
             queue.on_removed(key)
@@ -207,7 +207,7 @@ def test_expiry_against_a_dumb_model(steps: list[tuple[int, str, int]]) -> None:
             for each in due:
                 queue.on_removed(each)
                 del model[each]
-        queue.check(model)
+        queue.check([(each, {}) for each in model])
 
 
 def test_deleting_a_collection_lists_it_in_the_form_that_was_asked(api: Api) -> None:

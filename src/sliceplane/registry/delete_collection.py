@@ -23,7 +23,9 @@ def delete_collection(
     An object that is gone meanwhile is passed over.  Raises what ``list_records`` raises, and the first
     error of a single delete: what was deleted before it stays deleted.
     """
-    listed = versions.shown_list(target, list_records(core, target, selection))
+    listed = list_records(core, target, selection)
+    if target.converted:
+        listed = versions.shown_list(target, listed)
     revision = delete_some(core, ctx, target, listed.records, options)
     body = list_bytes(
         target.spoken,

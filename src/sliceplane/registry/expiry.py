@@ -1,8 +1,9 @@
-"""Objects that the server forgets by itself: Events, an hour after they were last written (reference B16).
+"""Objects that the server forgets by itself: Events, an hour after they were last written (kube-apiserver's
+``--event-ttl``).
 
 ``on_stored`` has no clock; a write counts from the next ``take_due``, which the process calls every few seconds.
-After a start nobody remembers when an Event was written, and the times that it carries itself stand in for that;
-they are believed as far as they are not in the future.
+After a start it is not known when an Event was written, and the times that it carries itself stand in for that; they
+are believed as far as they are not in the future.
 
 Deadlines are handed out in the order in which they come due, so a plain dictionary is the queue: what is due is
 looked for at its front, and nothing is ever sorted but what was found at the start.
@@ -14,6 +15,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Events
 from sliceplane.kit.times import parse_time
 from sliceplane.store.types import Key
 
@@ -21,7 +23,9 @@ EVENT_TTL_S: Final = 3600.0
 
 
 class Expiry:
-    """Deadlines of the newest Events, staged ones included.  Owned by ``Core``."""
+    """Deadlines of the newest Events.  A ``registry.core.Follower``."""
+
+    follows = frozenset((Events.storage_key,))
 
     def __init__(self, ttl_s: float = EVENT_TTL_S) -> None:
         self._ttl_s = ttl_s
@@ -31,13 +35,13 @@ class Expiry:
         self._fresh: dict[Key, None] = {}
         self._deadlines: dict[Key, float] = {}
 
-    def reset(self, found: Iterable[tuple[Key, Document]] = ()) -> None:
-        """Forget everything but *found*, the objects that there are."""
+    def rebuild(self, objects: Iterable[tuple[Key, Document]]) -> None:
         self._fresh.clear()
         self._deadlines.clear()
-        self._found = dict(sorted(((key, last_seen(each)) for key, each in found), key=lambda item: (item[1], item[0])))
+        seen = ((last_seen(event), key) for key, event in objects)
+        self._found = {key: at for at, key in sorted(seen)}
 
-    def on_stored(self, key: Key) -> None:
+    def on_stored(self, key: Key, document: Document) -> None:
         self.on_removed(key)
         self._fresh[key] = None
 
@@ -61,10 +65,11 @@ class Expiry:
             due.append(key)
         return tuple(due)
 
-    def check(self, keys: Iterable[Key]) -> None:
-        """Exactly *keys* are known, each once."""
-        known = [*self._found, *self._fresh, *self._deadlines]
-        assert sorted(known) == sorted(keys), f"{sorted(known)} have deadlines, not {sorted(keys)}"
+    def check(self, objects: list[tuple[Key, Document]]) -> None:
+        """Each is known once."""
+        known = sorted([*self._found, *self._fresh, *self._deadlines])
+        stored = sorted(key for key, _ in objects)
+        assert known == stored, f"{known} have deadlines, not {stored}"
 
 
 def last_seen(event: Document) -> float:

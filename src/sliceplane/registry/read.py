@@ -87,7 +87,7 @@ def watch_plan(core: Core, target: Target, options: WatchOptions) -> WatchPlan:
         wants_state = not version
     beyond = version is not None and version > core.store.revision
     return WatchPlan(
-        resource=target.resource,
+        resource=target.spoken,
         namespace=target.namespace or selection.namespace or "",
         name=target.name or selection.name or "",
         matches=selection.matches,

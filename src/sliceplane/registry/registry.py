@@ -72,22 +72,23 @@ class Registry:
             lambda: policy.given_up,
         )
 
-    # Reading.  Here and below, a target of an older version is turned around at once: see ``versions``.
+    # Reading
 
     def get(self, ctx: Context, target: Target, resource_version: str | None = None) -> Record:
-        target = versions.at_hub(target)
         record = read.get(self._core, target, resource_version)
         view = _VIEWS.get(target.subresource)
-        return versions.shown_record(target, record) if view is None else view.get(record)
+        if view is not None:
+            return view.get(record)
+        return versions.shown_record(target, record) if target.converted else record
 
     def list(self, ctx: Context, target: Target, options: ListOptions) -> ListOutcome:
-        target = versions.at_hub(target)
-        return versions.shown_list(target, read.list_records(self._core, target, options))
+        listed = read.list_records(self._core, target, options)
+        return versions.shown_list(target, listed) if target.converted else listed
 
     def list_steps(self, ctx: Context, target: Target, options: ListOptions) -> read.Steps:
         """``list`` in steps, for a caller who has others to serve in between; what it returns is in the stored version
         (see ``versions.shown_record``)."""
-        return read.list_steps(self._core, versions.at_hub(target), options)
+        return read.list_steps(self._core, target, options)
 
     def watch_plan(self, ctx: Context, target: Target, options: WatchOptions) -> WatchPlan:
         return read.watch_plan(self._core, target, options)
@@ -98,15 +99,15 @@ class Registry:
         answer = reviews.answer if target.resource.key in _REVIEWS else _POSTED.get(target.subresource)
         if answer is not None:
             return answer(self._core, ctx, target, body, options)
-        target = versions.at_hub(target)
-        return versions.shown(target, creating.create(self._core, ctx, target, body, options))
+        outcome = creating.create(self._core, ctx, target, body, options)
+        return versions.shown(target, outcome) if target.converted else outcome
 
     def update(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
         view = _VIEWS.get(target.subresource)
         if view is not None:
             return view.update(self._core, ctx, target, body, options)
-        target = versions.at_hub(target)
-        return versions.shown(target, updating.update(self._core, ctx, target, body, options))
+        outcome = updating.update(self._core, ctx, target, body, options)
+        return versions.shown(target, outcome) if target.converted else outcome
 
     def patch(
         self,
@@ -119,22 +120,21 @@ class Registry:
         view = _VIEWS.get(target.subresource)
         if view is not None:
             return view.patch(self._core, ctx, target, patch_type, patch, options=options)
-        target = versions.at_hub(target)
-        return versions.shown(target, patching.patch(self._core, ctx, target, patch_type, patch, options=options))
+        outcome = patching.patch(self._core, ctx, target, patch_type, patch, options=options)
+        return versions.shown(target, outcome) if target.converted else outcome
 
     def delete(self, ctx: Context, target: Target, options: DeleteOptions) -> Outcome:
-        target = versions.at_hub(target)
-        return versions.shown(target, deleting.delete(self._core, ctx, target, options))
+        outcome = deleting.delete(self._core, ctx, target, options)
+        return versions.shown(target, outcome) if target.converted else outcome
 
     def delete_collection(
         self, ctx: Context, target: Target, selection: ListOptions, options: DeleteOptions
     ) -> Outcome:
-        target = versions.at_hub(target)
         return deleting_collection.delete_collection(self._core, ctx, target, selection, options)
 
     def delete_some(self, ctx: Context, target: Target, records: Iterable[Record], options: DeleteOptions) -> int:
         """Delete what a list of the collection *target* found, and return the revision to wait for."""
-        return deleting_collection.delete_some(self._core, ctx, versions.at_hub(target), records, options)
+        return deleting_collection.delete_some(self._core, ctx, target, records, options)
 
     # Writing what was worked out elsewhere (see ``rehearsal``)
 
@@ -161,7 +161,7 @@ class Registry:
 
     def stored_bytes(self, target: Target) -> int:
         """The size of the newest version of the object that *target* names; 0 if there is none."""
-        record = self._core.store.latest(key_of(versions.at_hub(target)))
+        record = self._core.store.latest(key_of(target))
         return 0 if record is None else len(record.body)
 
     # Access

@@ -43,7 +43,6 @@ from sliceplane.api.scheme import (
 from sliceplane.api.subresources import SUBRESOURCES
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.registry import versions
 from sliceplane.registry.authorization.index import RESOURCES as POLICY_RESOURCES
 from sliceplane.registry.authorization.index import PolicyIndex
 from sliceplane.registry.authorization.types import Attributes, Decision
@@ -125,7 +124,6 @@ def extract(
     core: Core, ctx: Context, target: Target, *, keys: frozenset[Key], collections: frozenset[Collection]
 ) -> Extract:
     """What a write to *target* is likely to look at, and *keys* and *collections*."""
-    target = versions.at_hub(target)
     resource = target.resource
     own = key_of(target)
     keys |= {own}
@@ -348,7 +346,7 @@ def _stage(core: Core, deed: Deed) -> Record:
 
 def _pending(core: Core, target: Target) -> int:
     """Nothing was written, but what the client sees may not be durable yet."""
-    record = core.store.latest(key_of(versions.at_hub(target)))
+    record = core.store.latest(key_of(target))
     return record.revision if record is not None and record.revision > core.store.revision else 0
 
 

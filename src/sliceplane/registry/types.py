@@ -18,7 +18,10 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """What a request addresses.  ``name`` is "" for a collection; ``namespace`` is "" for cluster scope
-    and for a list across namespaces."""
+    and for a list across namespaces.
+
+    ``resource`` is the version that is stored, also where an older one was given: that is in ``via`` then.
+    """
 
     resource: Resource
     namespace: str = ""
@@ -27,10 +30,21 @@ class Target:
     #: the older version that the request spoke of, where ``resource`` is the stored one (see ``versions``)
     via: Resource | None = None
 
+    def __post_init__(self) -> None:
+        older = self.resource
+        if older.hub is not None:
+            object.__setattr__(self, "resource", older.hub)
+            object.__setattr__(self, "via", older)
+
     @property
     def spoken(self) -> Resource:
         """The version that the client reads and writes."""
         return self.via or self.resource
+
+    @property
+    def converted(self) -> bool:
+        """Whether the client reads and writes another form than the stored one."""
+        return self.via is not None or self.resource.is_view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

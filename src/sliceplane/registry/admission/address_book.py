@@ -8,11 +8,11 @@ be in: held by a Service, and told of by an IPAddress.  Every write of either ma
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Services
+from sliceplane.api.scheme import IPAddresses, ServiceCIDRs, Services
 from sliceplane.kit.ip import Family, parse_strict
 from sliceplane.registry.admission.ledger import Range, static_band
 from sliceplane.store.types import Key
@@ -45,7 +45,9 @@ class ServiceRange(NamedTuple):
 
 
 class AddressBook:
-    """Owned by ``Core``, which tells it of every write of the two kinds."""
+    """A ``registry.core.Follower`` of the two kinds."""
+
+    follows = frozenset((IPAddresses.storage_key, ServiceCIDRs.storage_key))
 
     def __init__(self, configured: tuple[str, ...]) -> None:
         self._configured = tuple(map(ipaddress.ip_network, configured))
@@ -58,12 +60,27 @@ class AddressBook:
         #: ServiceCIDRs are to be looked at
         self.ranges_changed = True
 
-    def reset(self) -> None:
+    def rebuild(self, objects: Iterable[tuple[Key, Document]]) -> None:
         self._told.clear()
         self.numbers = {"IPv4": set(), "IPv6": set()}
         self._ranges.clear()
         self.suspects.clear()
         self.ranges_changed = True
+        for key, document in objects:
+            self.on_stored(key, document)
+
+    def on_stored(self, key: Key, document: Document) -> None:
+        if key.resource == IPAddresses.storage_key:
+            self._on_address(key.name, document)
+        else:
+            self._on_range(key.name, document)
+
+    def on_removed(self, key: Key) -> None:
+        if key.resource == ServiceCIDRs.storage_key:
+            self._ranges.pop(key.name, None)
+            self.ranges_changed = True
+        elif key.name in self._told:
+            self._on_address_removed(key.name)
 
     # IPAddresses
 
@@ -84,7 +101,7 @@ class AddressBook:
             found[family_of(name)].discard(_number(name))
         return found
 
-    def on_address(self, name: str, document: Document) -> None:
+    def _on_address(self, name: str, document: Document) -> None:
         head, managed, wanted = document["metadata"], is_managed(document), family_of(name)
         whole = managed and head["labels"].get(FAMILY_LABEL) == wanted and "deletionTimestamp" not in head
         if name not in self._told:
@@ -92,7 +109,7 @@ class AddressBook:
         self._told[name] = Told(parent_of(document), managed, whole)
         self.suspects.add(name)
 
-    def on_address_removed(self, name: str) -> None:
+    def _on_address_removed(self, name: str) -> None:
         del self._told[name]
         self.numbers[family_of(name)].discard(_number(name))
         self.suspects.add(name)
@@ -101,16 +118,12 @@ class AddressBook:
 
     # ServiceCIDRs
 
-    def on_range(self, name: str, document: Document) -> None:
+    def _on_range(self, name: str, document: Document) -> None:
         networks = tuple(ipaddress.ip_network(text) for text in document.get("spec", {}).get("cidrs", ()))
         going = "deletionTimestamp" in document["metadata"]
         conditions: list[Document] = document.get("status", {}).get("conditions", [])
         ready = any(each.get("type") == READY and each.get("status") == "True" for each in conditions)
         self._ranges[name] = ServiceRange(networks, ready and not going, going)
-        self.ranges_changed = True
-
-    def on_range_removed(self, name: str) -> None:
-        self._ranges.pop(name, None)
         self.ranges_changed = True
 
     def ranges(self, wanted: Family) -> tuple[Range, ...]:
@@ -152,7 +165,9 @@ class AddressBook:
                 return True
         return False
 
-    def check(self) -> None:
+    def check(self, objects: list[tuple[Key, Document]]) -> None:
+        stored = {key.name for key, _ in objects if key.resource == IPAddresses.storage_key}
+        assert self._told.keys() == stored, f"{sorted(self._told)} are told of, there are {sorted(stored)}"
         for wanted, numbers in self.numbers.items():
             expected = {_number(name) for name in self._told if family_of(name) == wanted}
             assert numbers == expected, f"{wanted} numbers {sorted(numbers)}, IPAddresses say {sorted(expected)}"

@@ -7,6 +7,8 @@ What is freed is given back by the controller.  Objects that use more than a quo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from sliceplane.api.codec import decode
@@ -23,16 +25,20 @@ from sliceplane.store.types import Key
 
 
 class QuotaIndex:
-    """Which quotas a namespace has; nearly always none.  Owned by ``Core``, which tells it of every quota."""
+    """Which quotas a namespace has; nearly always none.  A ``registry.core.Follower``."""
+
+    follows = frozenset((ResourceQuotas.storage_key,))
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._names: dict[str, set[str]] = {}
 
-    def reset(self) -> None:
+    def rebuild(self, objects: Iterable[tuple[Key, Document]]) -> None:
         self._names.clear()
+        for key, document in objects:
+            self.on_stored(key, document)
 
-    def on_stored(self, key: Key) -> None:
+    def on_stored(self, key: Key, document: Document) -> None:
         self._names.setdefault(key.namespace, set()).add(key.name)
 
     def on_removed(self, key: Key) -> None:
@@ -75,10 +81,10 @@ class QuotaIndex:
             charged.append(document)
         return tuple(charged)
 
-    def check(self, keys: tuple[Key, ...]) -> None:
-        """Exactly the quotas *keys* are known."""
+    def check(self, objects: list[tuple[Key, Document]]) -> None:
         known = sorted((namespace, name) for namespace, names in self._names.items() for name in names)
-        assert known == sorted(key[1:] for key in keys), f"{known} are indexed, there are {keys}"
+        stored = sorted((key.namespace, key.name) for key, _ in objects)
+        assert known == stored, f"{known} are indexed, there are {stored}"
         assert all(self._names.values()), "a namespace without quotas is remembered"
 
 

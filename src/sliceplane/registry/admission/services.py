@@ -8,11 +8,11 @@ between.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from sliceplane.api.errors import FieldError, StatusError, internal, invalid, invalid_value
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Services
+from sliceplane.api.scheme import ServiceCIDRs, Services
 from sliceplane.kit.ip import Family, family, parse_lenient
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.admission import ip_families
@@ -38,7 +38,9 @@ def needs_node_ports(spec: Document) -> bool:
 
 
 class ServiceLedgers:
-    """Who holds what.  Owned by ``Core``, which keeps it equal to the newest Services; *book* tells the ranges."""
+    """Who holds what.  A ``registry.core.Follower``; *book* tells the ranges, and follows before it."""
+
+    follows = frozenset((Services.storage_key, ServiceCIDRs.storage_key))
 
     def __init__(self, config: RegistryConfig, rng: Rng, book: AddressBook) -> None:
         self._rng = rng
@@ -65,22 +67,30 @@ class ServiceLedgers:
 
     # Following the store
 
-    def reset(self) -> None:
+    def rebuild(self, objects: Iterable[tuple[Key, Document]]) -> None:
         for ledger in (*self._addresses.values(), self._ports):
             ledger.clear()
-        self.on_ranges()
+        self._on_ranges()
+        for key, document in objects:
+            if key.resource == Services.storage_key:
+                self.on_stored(key, document)
 
     def on_stored(self, key: Key, document: Document) -> None:
+        if key.resource == ServiceCIDRs.storage_key:
+            self._on_ranges()
+            return
         addresses, ports = _holdings(document)
         for wanted, ledger in self._addresses.items():
             ledger.assign(key, addresses.get(wanted, ()))
         self._ports.assign(key, ports)
 
     def on_removed(self, key: Key) -> None:
+        if key.resource == ServiceCIDRs.storage_key:
+            self._on_ranges()
         for ledger in (*self._addresses.values(), self._ports):
             ledger.assign(key, ())
 
-    def on_ranges(self) -> None:
+    def _on_ranges(self) -> None:
         """The book's ranges changed."""
         for wanted, ledger in self._addresses.items():
             ledger.set_ranges(self._book.ranges(wanted))
@@ -231,8 +241,9 @@ class ServiceLedgers:
 
     # Checking
 
-    def check(self, services: list[tuple[Key, Document]]) -> None:
-        """Each address and port of *services* (the newest) has one holder, and nothing else is held."""
+    def check(self, objects: list[tuple[Key, Document]]) -> None:
+        """Each address and port of Services has one holder, and nothing else is held."""
+        services = [(key, document) for key, document in objects if key.resource == Services.storage_key]
         for ledger in (*self._addresses.values(), self._ports):
             ledger.check()
         for key, document in services:

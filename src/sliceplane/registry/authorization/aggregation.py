@@ -3,7 +3,7 @@
 Upstream has a controller for it (pkg/controller/clusterroleaggregation); here the rules are staged right after the role
 that changed, so that there is no moment at which ``edit`` lacks what ``system:aggregate-to-edit`` grants, and a server
 without controllers has them too.  An aggregated role may be gathered by another (``view`` by ``edit`` by ``admin``);
-``Followers`` walks up.
+``Gatherers`` walks up.
 
 What one role may gather is bounded (``Aggregation.admit``); a write that would go beyond is refused.
 
@@ -33,7 +33,9 @@ GATHERED_CHARACTERS_MAX = 1024 * 1024
 
 
 class Aggregation:
-    """Which roles gather which.  Owned by ``registry.core.Core``, which tells it of every write."""
+    """Which roles gather which.  A ``registry.core.Follower``."""
+
+    follows = frozenset((ClusterRoles.storage_key,))
 
     def __init__(self) -> None:
         #: of every ClusterRole
@@ -41,9 +43,11 @@ class Aggregation:
         #: of those that gather: each selector, and the names that it finds, sorted, its own left out
         self._found: dict[Key, list[tuple[LabelRequirements, list[str]]]] = {}
 
-    def reset(self) -> None:
+    def rebuild(self, objects: Iterable[tuple[Key, Document]]) -> None:
         self._labels.clear()
         self._found.clear()
+        for key, document in objects:
+            self.on_stored(key, document)
 
     def on_stored(self, key: Key, document: Document) -> None:
         """A new version of a ClusterRole."""
@@ -123,16 +127,16 @@ class Aggregation:
     def all(self) -> tuple[Key, ...]:
         return tuple(sorted(self._found, key=lambda key: key.name))
 
-    def check(self, documents: Iterable[tuple[Key, Document]]) -> None:
-        """The index is what one made from *documents* (all ClusterRoles) would be."""
+    def check(self, objects: Iterable[tuple[Key, Document]]) -> None:
+        """The index is what one made from *objects* (all ClusterRoles) would be."""
         fresh = Aggregation()
-        for key, document in documents:
+        for key, document in objects:
             fresh.on_stored(key, document)
         assert self._labels == fresh._labels, f"labels {self._labels}, stored objects say {fresh._labels}"
         assert self._found == fresh._found, f"gathering {self._found}, stored objects say {fresh._found}"
 
 
-class Followers:
+class Gatherers:
     """The aggregated roles to look at because of one change.
 
     Each is looked at a bounded number of times, so that roles which gather each other end too: by then all of them

@@ -91,10 +91,9 @@ class _Place:
 
 
 class PolicyIndex:
-    """Owned by ``registry.core.Core``, which tells it of every write; one caller at a time.
+    """A ``registry.core.Follower``.  ``standing`` learns whose rights may have become fewer."""
 
-    ``standing`` learns whose rights may have become fewer.
-    """
+    follows = RESOURCES
 
     def __init__(self, standing: Standing | None = None) -> None:
         self._standing = Standing() if standing is None else standing
@@ -109,12 +108,14 @@ class PolicyIndex:
 
     # Keeping up
 
-    def reset(self) -> None:
+    def rebuild(self, objects: Iterable[tuple[Key, Document]]) -> None:
         self._standing.doubt_all()
         self._roles.clear()
         self._bindings.clear()
         self._led_by.clear()
         self._places.clear()
+        for key, document in objects:
+            self.on_stored(key, document)
 
     def on_stored(self, key: Key, document: Document) -> None:
         """A new version of an object of any kind; other kinds are passed over."""
@@ -220,10 +221,10 @@ class PolicyIndex:
                 if place is not None:
                     yield scope, identity, place
 
-    def check(self, stored: Iterable[tuple[Key, Document]]) -> None:
-        """The index is what one made from *stored* (all RBAC objects) would be."""
+    def check(self, objects: Iterable[tuple[Key, Document]]) -> None:
+        """The index is what one made from *objects* (all of RBAC) would be."""
         fresh = PolicyIndex()
-        for key, document in stored:
+        for key, document in objects:
             fresh.on_stored(key, document)
         for member in ("_roles", "_bindings", "_led_by", "_places"):
             mine, theirs = getattr(self, member), getattr(fresh, member)

@@ -54,11 +54,11 @@ class Write:
         if self.verb == "delete":
             deletion = self.deletion
             if self.raw:
-                deletion = decode_delete_options_body(self.media, self.raw, target.resource)
+                deletion = decode_delete_options_body(self.media, self.raw, target.spoken)
             return registry.delete(context, target, deletion)
         if self.verb == "patch":
             return registry.patch(context, target, self.patch, self.raw, self._options())
-        body = decode_object(self.media, self.raw, target.resource, target.subresource)
+        body = decode_object(self.media, self.raw, target.spoken, target.subresource)
         verb = registry.create if self.verb == "create" else registry.update
         return verb(context, target, body, self._options())
 

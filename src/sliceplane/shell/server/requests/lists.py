@@ -69,7 +69,7 @@ class Lists:
         include: IncludeObject,
     ) -> bytes:
         """The answer to a list.  Raises the 406 ``StatusError``, and ``TooMany``."""
-        resource = target.resource
+        resource = target.spoken
         shown = await self._shown(target, found)
         if not self._heavy.is_heavy(sum(len(record.body) for record in shown.records)) or (
             representation.form == "PartialObjectMetadata"  # refused whatever there is
@@ -88,12 +88,11 @@ class Lists:
 
     async def _shown(self, target: Target, found: ListOutcome) -> ListOutcome:
         """In the version that was asked for."""
-        hub = versions.at_hub(target)
-        if hub is target and not target.resource.is_view:
+        if not target.converted:
             return found
         records, slice_ = [], self._pace.slice()
         for record in found.records:
-            records.append(versions.shown_record(hub, record))
+            records.append(versions.shown_record(target, record))
             await slice_.over()
         return replace(found, records=tuple(records))
 
@@ -191,7 +190,7 @@ class Lists:
             if self._heavy.is_heavy_write(0, len(record.body)):
                 await self._delete_some(context, target, together, options)
                 together = []
-                one = replace(versions.at_hub(target), namespace=record.key.namespace, name=record.key.name)
+                one = replace(target, namespace=record.key.namespace, name=record.key.name)
                 async with self._heavy.turn(context.user):
                     write = Write(verb="delete", context=context, target=one, deletion=options)
                     await self._heavy.delete(write, self._registry, self._writer)

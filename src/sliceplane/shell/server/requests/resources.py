@@ -136,7 +136,7 @@ class ResourceHandlers:
                 verb="create", context=context, target=target, media=media_type(request), raw=raw, options=options
             )
             return await self._worked_out(request, representation, write)
-        body = decode_object(media_type(request), raw, target.resource, target.subresource)
+        body = decode_object(media_type(request), raw, target.spoken, target.subresource)
         options = write_options(request, "CreateOptions")
 
         def step() -> Outcome:
@@ -155,7 +155,7 @@ class ResourceHandlers:
                 verb="update", context=context, target=target, media=media_type(request), raw=raw, options=options
             )
             return await self._worked_out(request, representation, write)
-        body = decode_object(media_type(request), raw, target.resource, target.subresource)
+        body = decode_object(media_type(request), raw, target.spoken, target.subresource)
         options = write_options(request, "UpdateOptions")
         return await self._written(
             request, target, representation, lambda: self._registry.update(context, target, body, options)
@@ -179,9 +179,9 @@ class ResourceHandlers:
         if self._is_heavy(target, raw):
             write = Write(verb="delete", context=context, target=target, media=media_type(request), raw=raw)
             if not raw:
-                write = replace(write, deletion=decode_delete_options(request, raw, target.resource))
+                write = replace(write, deletion=decode_delete_options(request, raw, target.spoken))
             return await self._worked_out(request, representation, write)
-        options = decode_delete_options(request, raw, target.resource)
+        options = decode_delete_options(request, raw, target.spoken)
         return await self._written(
             request, target, representation, lambda: self._registry.delete(context, target, options)
         )
@@ -205,7 +205,7 @@ class ResourceHandlers:
             return await self._object(request, write.target, representation, outcome, has_turn=True)
 
     async def _delete_collection(self, request: Request, target: Target, representation: Representation) -> Response:
-        options = decode_delete_options(request, await request.body(), target.resource)
+        options = decode_delete_options(request, await request.body(), target.spoken)
         selection = list_options(request.query)
         context = self.context(request)
 
@@ -241,7 +241,7 @@ class ResourceHandlers:
     ) -> Response:
         """*has_turn*: the request has its turn for heavy work."""
         included = included_objects(request, representation)
-        resource, now = target.resource, self.clock()
+        resource, now = target.spoken, self.clock()
         if is_quick(representation) or not self._heavy.is_heavy(len(outcome.body)):
             body = render_object(outcome.body, resource, representation, now=now, include_object=included)
         else:
@@ -301,6 +301,7 @@ def included_objects(request: Request, representation: Representation) -> Includ
 def _response(
     code: int, body: bytes, target: Target, representation: Representation, warnings: tuple[str, ...]
 ) -> Response:
-    told = (*deprecation(target.resource.group, target.resource.version, target.resource.plural), *warnings)
+    spoken = target.spoken
+    told = (*deprecation(spoken.group, spoken.version, spoken.plural), *warnings)
     headers = (NO_CACHE, *warning_headers(told)) if told else (NO_CACHE,)
     return Response(code, body, representation.content_type, headers)

@@ -222,7 +222,7 @@ class WatchHandler:
         options = watch_options(query, name=target.name)
         context = self._resources.context(request)
         plan = self._registry.watch_plan(context, replace(target, name=""), options)
-        encoder = encoder_for(target.resource, representation, included, self._resources.clock)
+        encoder = encoder_for(target.spoken, representation, included, self._resources.clock)
         late = await self._future_error(request, target, plan)
         watcher = None if late else self._subscribe(plan, encoder, request)
         number = 0
@@ -288,5 +288,6 @@ def _head(
         headers.extend(flow_headers(request.flow.schema.name, request.flow.level.name))
     headers.append(NO_CACHE)
     headers.append((b"content-type", representation.watch_content_type))
-    headers.extend(warning_headers(deprecation(target.resource.group, target.resource.version, target.resource.plural)))
+    spoken = target.spoken
+    headers.extend(warning_headers(deprecation(spoken.group, spoken.version, spoken.plural)))
     return {"type": "http.response.start", "status": 200, "headers": headers}

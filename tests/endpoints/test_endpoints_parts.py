@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset
 from sliceplane.api.meta import ObjectReference
-from sliceplane.endpoints.repack import canonical, text_of
+from sliceplane.endpoints.subsets import AddressKey, Subset, canonical, pod_address, render, text_of
 from sliceplane.endpoints.truncate import ADDRESSES_MAX, Capacity, capacity_at, shares
+from sliceplane.slices.ports import Port
 
 
 def pod_ref(uid: str, version: str = "") -> ObjectReference:
@@ -76,8 +77,9 @@ def test_every_port_is_in_one_subset_and_no_two_subsets_are_alike(given_subsets:
     listed = [port for subset in found for port in subset.ports or ("all",)]
     assert len(listed) == len(set(listed))
     contents = [
-        frozenset((a.ip, a.target_ref.uid if a.target_ref else "", ready) for ready, side in sides for a in side)
-        for sides in ([(True, each.ready), (False, each.waiting)] for each in found if each.ports)
+        frozenset((key, ready) for ready, side in ((True, subset.ready), (False, subset.waiting)) for key in side)
+        for subset in found
+        if subset.ports
     ]
     assert len(contents) == len(set(contents))
 
@@ -107,13 +109,13 @@ def test_ports_with_the_same_addresses_share_a_subset() -> None:
         )
     )
     assert [port.name for port in subset.ports] == ["http", "metrics"]
-    assert [each.ip for each in subset.ready] == ["10.0.0.1", "10.0.0.2"]
+    assert [each.ip for each in subset.ready.values()] == ["10.0.0.1", "10.0.0.2"]
 
 
 def test_not_ready_beats_ready() -> None:
     one, http = EndpointAddress(ip="10.0.0.1"), CoreEndpointPort(name="http", port=80)
     (subset,) = canonical((EndpointSubset(addresses=(one,), not_ready_addresses=(one,), ports=(http,)),))
-    assert (subset.ready, subset.waiting) == ((), (one,))
+    assert (subset.ready, list(subset.waiting.values())) == ({}, [one])
 
 
 def test_all_ports_is_no_port_among_others() -> None:
@@ -165,6 +167,23 @@ def test_shares(given_sizes: list[tuple[int, int]], kept: list[tuple[int, int]])
     assert shares(given_sizes) == kept
 
 
+def test_subsets_that_truncation_makes_alike_are_one() -> None:
+    """Else the object as read would say something else than what was written, and be written for ever."""
+    ips = [f"10.0.{number // 250}.{number % 250}" for number in range(1200)]
+    common: dict[AddressKey, bytes] = {(ip, ""): encode({"ip": ip}) for ip in ips}
+    http, metrics = Port("http", "TCP", 80), Port("metrics", "TCP", 81)
+    parts: list[Subset[bytes]] = [
+        Subset((http, metrics), common, {}),
+        Subset((http,), {("10.9.9.1", ""): b'{"ip":"10.9.9.1"}'}, {}),
+        Subset((metrics,), {("10.9.9.2", ""): b'{"ip":"10.9.9.2"}'}, {}),
+    ]
+    written = render(parts, truncate=True)
+    assert written.total == 2402
+    (subset,) = read(written.text)
+    assert len(subset.addresses or ()) == 500
+    assert text_of((subset,)) == written.text
+
+
 def test_what_a_release_does_with_too_many() -> None:
     """KEP-0752: a warning in 1.21, a limit from 1.22 on."""
     assert capacity_at((1, 20)) is Capacity.UNLIMITED
@@ -174,8 +193,6 @@ def test_what_a_release_does_with_too_many() -> None:
 
 
 def test_addresses_are_spelled_as_the_codec_spells_them() -> None:
-    from sliceplane.endpoints.repack import pod_address
-
     target = pod_ref("a")
     whole = EndpointAddress(ip="10.0.0.1", hostname="h", node_name="n", target_ref=target)
     assert pod_address("10.0.0.1", "h", "n", b',"targetRef":' + encode(target)) == encode(whole)

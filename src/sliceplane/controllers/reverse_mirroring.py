@@ -12,22 +12,16 @@ selector goes.  With ``cleanup`` all of them go, and none is made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from hashlib import blake2b
+from dataclasses import dataclass, replace
 from typing import Final
-
-import msgspec
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import (
-    ANNOTATION_OVER_CAPACITY,
     ANNOTATION_TRIGGER_TIME,
     LABEL_ENDPOINTS_MANAGED_BY,
-    LABEL_HEADLESS,
     LABEL_MANAGED_BY,
     LABEL_SERVICE_NAME,
-    LABEL_SKIP_MIRROR,
     MANAGED_BY_MIRRORING,
     MANAGED_BY_REVERSE_MIRROR,
     EndpointSlice,
@@ -37,25 +31,23 @@ from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.base import ControllerInfo, Done, Watched, Write
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.keyed import KeyedController
-from sliceplane.endpoints.shape import primary_family
+from sliceplane.controllers.service_syncs import to_write
+from sliceplane.endpoints.reverse import ReverseSource, view_of
+from sliceplane.endpoints.shape import EndpointsShape, Role, endpoints_shape
+from sliceplane.endpoints.subsets import RenderedSubsets
+from sliceplane.endpoints.truncate import Capacity
+from sliceplane.endpoints.writes import (
+    EndpointsContent,
+    content_of,
+    create_endpoints,
+    digest_of_subsets,
+    update_endpoints,
+)
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
-from sliceplane.kit.times import format_nano_time
-from sliceplane.slices.reverse_mirror import Rendered, ReverseSource, text_of, view_of
 from sliceplane.slices.trigger import parse_nanoseconds
 
 NAME: Final = "reverse-mirror-controller"
-TRUNCATED: Final = "truncated"
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What matters of a Service.  ``family`` None: it does not say."""
-
-    selecting: bool
-    external: bool
-    family: Family | None
-    labels: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +70,7 @@ class ReverseMirrorController(KeyedController):
             )
         )
         self._cleanup = cleanup
-        self._services: dict[str, _Shape] = {}
+        self._services: dict[str, EndpointsShape] = {}
         self._sources: dict[str, ReverseSource] = {}
         self._objects: dict[str, _Stored] = {}
         #: keys of Endpoints that are somebody else's
@@ -97,7 +89,8 @@ class ReverseMirrorController(KeyedController):
                 if change.new is None:
                     self._services.pop(key, None)
                 else:
-                    self._services[key] = _shape_of(service)
+                    shape = endpoints_shape(service, managed_by=MANAGED_BY_REVERSE_MIRROR, skip_mirror=True)
+                    self._services[key] = shape
                 self.enqueue(key, now)
             case EndpointSlice():
                 self._on_slice(change, now)
@@ -141,7 +134,7 @@ class ReverseMirrorController(KeyedController):
         self._foreign.discard(key)
         if not gone:
             if (found.metadata.labels or {}).get(LABEL_ENDPOINTS_MANAGED_BY) == MANAGED_BY_REVERSE_MIRROR:
-                self._objects[key] = _Stored(found.metadata, _digest(text_of(found.subsets)))
+                self._objects[key] = _Stored(found.metadata, digest_of_subsets(found.subsets, named=True))
             else:
                 self._foreign.add(key)
         self.enqueue(key, now)
@@ -163,19 +156,20 @@ class ReverseMirrorController(KeyedController):
         if shape is None or not self._is_wanted(key, shape):
             self._triggers.pop(key, None)
             return () if stored is None else (_delete(stored.meta),)
-        rendered = self._rendered(key, shape)
-        if stored is not None and _is_as_wanted(stored, shape, rendered):
+        content = content_of(self._rendered(key, shape), Capacity.TRUNCATE)
+        if stored is not None and content.is_in(stored.meta, stored.digest, shape.labels):
             self._triggers.pop(key, None)
             return ()
         trigger = self._triggers.pop(key, 0)
         if trigger:
             self._sent[key] = trigger
-        return (_write(key, shape, rendered, trigger, stored),)
+        return (_write(shape, content, trigger, stored),)
 
-    def _is_wanted(self, key: str, shape: _Shape) -> bool:
-        return not self._cleanup and not shape.external and (shape.selecting or key in self._sources)
+    def _is_wanted(self, key: str, shape: EndpointsShape) -> bool:
+        has_slices = shape.role is Role.WITHOUT_SELECTOR and key in self._sources
+        return not self._cleanup and (shape.active or has_slices)
 
-    def _rendered(self, key: str, shape: _Shape) -> Rendered:
+    def _rendered(self, key: str, shape: EndpointsShape) -> RenderedSubsets:
         source = self._sources.get(key) or ReverseSource()
         chosen: Family = "IPv6" if source.families == {"IPv6"} else "IPv4"
         return source.render(shape.family or chosen)
@@ -207,51 +201,13 @@ def _service_of(found: Object | None) -> str | None:
     return f"{found.metadata.namespace}/{name}"
 
 
-def _shape_of(service: Service) -> _Shape:
-    spec = service.spec
-    labels = {key: value for key, value in (service.metadata.labels or {}).items() if key != LABEL_HEADLESS}
-    labels[LABEL_ENDPOINTS_MANAGED_BY] = MANAGED_BY_REVERSE_MIRROR
-    labels[LABEL_SKIP_MIRROR] = "true"
-    if spec.cluster_ip in ("", "None"):
-        labels[LABEL_HEADLESS] = ""
-    return _Shape(
-        selecting=bool(spec.selector),
-        external=spec.type == "ExternalName",
-        family=primary_family(service),
-        labels=dict(sorted(labels.items())),
-    )
-
-
-def _digest(text: bytes) -> bytes:
-    return blake2b(text, digest_size=16).digest()
-
-
-def _is_as_wanted(stored: _Stored, shape: _Shape, rendered: Rendered) -> bool:
-    capacity = (stored.meta.annotations or {}).get(ANNOTATION_OVER_CAPACITY)
-    return (
-        stored.digest == _digest(rendered.text)
-        and stored.meta.labels == shape.labels
-        and capacity == (TRUNCATED if rendered.truncated else None)
-    )
-
-
-def _write(key: str, shape: _Shape, rendered: Rendered, trigger: int, stored: _Stored | None) -> Write:
-    namespace, _, name = key.partition("/")
-    known = ObjectMeta(name=name, namespace=namespace) if stored is None else stored.meta
-    ours = (ANNOTATION_OVER_CAPACITY, ANNOTATION_TRIGGER_TIME)
-    annotations = {each: value for each, value in (known.annotations or {}).items() if each not in ours}
-    if rendered.truncated:
-        annotations[ANNOTATION_OVER_CAPACITY] = TRUNCATED
-    if trigger:
-        annotations[ANNOTATION_TRIGGER_TIME] = format_nano_time(trigger)
-    meta = msgspec.structs.replace(known, labels=shape.labels, annotations=annotations or None)
-    body = b'{"apiVersion":"v1","kind":"Endpoints","metadata":%s,"subsets":%s}' % (encode(meta), rendered.text)
+def _write(shape: EndpointsShape, content: EndpointsContent, trigger: int, stored: _Stored | None) -> Write:
     if stored is None:
-        # AlreadyExists: somebody was first, and the cache will say who; NotFound: the namespace is gone.
-        tolerated = ("AlreadyExists", "NotFound")
-        return Write(verb="create", resource=EndpointsObjects, namespace=namespace, body=body, tolerate=tolerated)
+        # AlreadyExists: another writer was first, and the cache will say who; NotFound: the namespace is gone.
+        planned = create_endpoints(shape, content, trigger)
+        return replace(to_write(EndpointsObjects, planned), tolerate=("AlreadyExists", "NotFound"))
     # It carries uid and version: an object that changed hands meanwhile, or is gone, refuses it.
-    return Write(verb="update", resource=EndpointsObjects, namespace=namespace, name=name, body=body)
+    return to_write(EndpointsObjects, update_endpoints(shape, stored.meta, content, trigger))
 
 
 def _delete(meta: ObjectMeta) -> Write:

@@ -13,7 +13,7 @@ from sliceplane.api.core import Endpoints, Pod, Service
 from sliceplane.api.errors import StatusError
 from sliceplane.api.own_writes import Unseen
 from sliceplane.endpoints.service import EndpointsState
-from sliceplane.endpoints.shape import EndpointsShape, shape_of
+from sliceplane.endpoints.shape import EndpointsShape, endpoints_shape
 from sliceplane.endpoints.truncate import Capacity
 from sliceplane.endpoints.writes import EndpointsPlan
 from sliceplane.slices.pod_routes import PodRoutes, Touched
@@ -40,7 +40,8 @@ class EndpointsEngine:
         return self._routes.on_pod(old, new)
 
     def on_service(self, new: Service) -> str:
-        shape = shape_of(new, self._changes)
+        # KEP-0752 asks for the label.  Upstream leaves it out, as nothing would take it away with the selector.
+        shape = endpoints_shape(new, skip_mirror=self._changes is SelectorChanges.HAND_OVER)
         state = self._state(shape.key)
         before = state.shape
         if before is not None and before.same_addresses(shape):

@@ -1,56 +1,42 @@
 """The Pods that a Service selects, as the subsets of its Endpoints.
 
-Pods are kept in *groups*: those whose service ports resolve to the same endpoint ports.  Two ports have the same
-addresses exactly if they belong to the same groups, so the canonical subsets follow from the groups alone; and each
-group keeps its addresses sorted and encoded.  A Pod's change moves one entry; writing joins texts that are there.
+Pods are kept in *groups*: those whose service ports resolve to the same endpoint ports.  Each group keeps its addresses
+sorted and encoded, so a Pod's change moves one entry; and where a Service has one group, as nearly all have, writing
+joins texts that are there.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from sliceplane.endpoints.repack import SubsetText, pod_address, ports_text
 from sliceplane.endpoints.shape import EndpointsShape
-from sliceplane.endpoints.truncate import shares
+from sliceplane.endpoints.subsets import AddressKey, RenderedSubsets, Subset, pod_address, render
 from sliceplane.kit.ip import family, parse_lenient
 from sliceplane.kit.ordered import SortedDict
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.members import Effect
-from sliceplane.slices.ports import Port, PortGroup, PortResolver, Ports
+from sliceplane.slices.ports import PortGroup, PortResolver, Ports
 from sliceplane.slices.trigger import earliest_change
 
-#: what addresses are sorted by: IP and uid as in ``repack``, and the Pod's name, so that no two Pods share one
-AddressKey = tuple[str, str, str]
 
+@dataclass(slots=True, eq=False)
+class AddressGroup:
+    """Addresses of the Pods with one set of ports, by IP, uid and name, so that no two Pods share one."""
 
-class Group:
-    """Addresses of the Pods with one set of ports.  Changed by ``EndpointsMembers`` only."""
-
-    __slots__ = ("ports", "ready", "waiting")
-
-    def __init__(self, ports: Ports) -> None:
-        self.ports: Final = ports
-        self.ready: SortedDict[AddressKey, bytes] = SortedDict()
-        self.waiting: SortedDict[AddressKey, bytes] = SortedDict()
+    ports: Ports
+    ready: SortedDict[AddressKey, bytes] = field(default_factory=SortedDict)
+    waiting: SortedDict[AddressKey, bytes] = field(default_factory=SortedDict)
 
 
 class _Placed(NamedTuple):
     """Where a Pod's address is; ``group`` None: it has none."""
 
     facts: PodFacts
-    group: Group | None
+    group: AddressGroup | None
     key: AddressKey
     ready: bool
-
-
-class Rendered(NamedTuple):
-    """``text``: the subsets as a JSON list, at most as many addresses as fit; ``total`` is how many there are."""
-
-    text: bytes
-    total: int
 
 
 class EndpointsMembers:
@@ -59,7 +45,7 @@ class EndpointsMembers:
     def __init__(self, shape: EndpointsShape, pods: Iterable[PodFacts], earlier: EndpointsMembers | None) -> None:
         self._shape = shape
         self._resolver = PortResolver(shape.ports)
-        self._groups: dict[PortGroup, Group] = {}
+        self._groups: dict[PortGroup, AddressGroup] = {}
         self._placed: dict[str, _Placed] = {}
         #: Pods that changed since the last trigger time was taken, as they were then
         self._changed: dict[str, PodFacts | None] = {}
@@ -111,10 +97,10 @@ class EndpointsMembers:
         assert placed.group is not None, f"{placed.facts.name} has no address"
         del (placed.group.ready if placed.ready else placed.group.waiting)[placed.key]
 
-    def _place(self, facts: PodFacts) -> tuple[Group | None, AddressKey, bytes]:
+    def _place(self, facts: PodFacts) -> tuple[AddressGroup | None, AddressKey, bytes]:
         """Group, key and text of the Pod's address; no group if it is none of the Service's."""
         shape = self._shape
-        nowhere = (None, ("", "", ""), b"")
+        nowhere = (None, (), b"")
         if facts.excluded or (facts.terminating and not shape.publish_not_ready):
             return nowhere
         ip = self._address(facts)
@@ -123,7 +109,7 @@ class EndpointsMembers:
             return nowhere
         group = self._groups.get(ports)
         if group is None:
-            group = self._groups[ports] = Group(ports.ports)
+            group = self._groups[ports] = AddressGroup(ports.ports)
         hostname = facts.hostname if facts.subdomain == shape.name else ""
         text = pod_address(ip, hostname, facts.node_name, facts.target)
         return group, (ip, facts.pod.metadata.uid, facts.name), text
@@ -141,43 +127,10 @@ class EndpointsMembers:
 
     # -- what to write ----------------------------------------------------------------------------------
 
-    def render(self, *, truncate: bool) -> Rendered:
-        """Costs O(ports + groups + addresses that are written)."""
-        subsets = self._subsets()
-        sizes = [
-            (sum(len(group.ready) for group in groups), sum(len(group.waiting) for group in groups))
-            for _, groups in subsets
-        ]
-        kept = shares(sizes) if truncate else sizes
-        texts = (
-            SubsetText(
-                _texts([group.ready for group in groups], ready),
-                _texts([group.waiting for group in groups], waiting),
-                ports_text(ports),
-            ).join()
-            for (ports, groups), (ready, waiting) in zip(subsets, kept, strict=True)
-            if ready or waiting
-        )
-        return Rendered(b"[" + b",".join(texts) + b"]", sum(map(sum, sizes)))
-
-    def _subsets(self) -> list[tuple[Ports, list[Group]]]:
-        """Ports that the same groups have, with these groups; in canonical order."""
-        filled = [group for group in self._groups.values() if group.ready or group.waiting]
-        if len(filled) <= 1:
-            return [(group.ports, filled) for group in filled]
-        # several groups differ in their ports, so the Service has some
-        members: dict[Port, list[int]] = {}
-        for index, group in enumerate(filled):
-            for port in group.ports:
-                members.setdefault(port, []).append(index)
-        together: dict[tuple[int, ...], list[Port]] = {}
-        for port, indexes in members.items():
-            together.setdefault(tuple(indexes), []).append(port)
-        found = [
-            (tuple(sorted(ports, key=lambda port: port.order)), [filled[index] for index in indexes])
-            for indexes, ports in together.items()
-        ]
-        return sorted(found, key=lambda each: [port.order for port in each[0]])
+    def render(self, *, truncate: bool) -> RenderedSubsets:
+        """Costs O(addresses that are written), or O(addresses) if there are several groups."""
+        parts = (Subset(group.ports, group.ready, group.waiting) for group in self._groups.values())
+        return render(parts, truncate=truncate)
 
     # -- since when -------------------------------------------------------------------------------------
 
@@ -207,11 +160,3 @@ class EndpointsMembers:
             for key, text in side.items()
         }
         assert held == expected, f"{self._shape.key}: {held.keys() ^ expected.keys()} differ"
-
-
-def _texts(sides: list[SortedDict[AddressKey, bytes]], count: int) -> Iterator[bytes]:
-    """The first *count* texts of all *sides*, in the order of their keys."""
-    if len(sides) == 1:
-        return map(sides[0].__getitem__, islice(sides[0], count))  # values() is ten times slower
-    merged = heapq.merge(*(side.items() for side in sides), key=lambda each: each[0])
-    return (text for _, text in islice(merged, count))

@@ -16,14 +16,14 @@ from typing import Final
 
 from sliceplane.api.codec import decode
 from sliceplane.api.core import Endpoints
-from sliceplane.api.discovery import ANNOTATION_LEADER, ANNOTATION_OVER_CAPACITY
+from sliceplane.api.discovery import ANNOTATION_LEADER
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.own_writes import OwnWrites, Shown, Unseen
 from sliceplane.endpoints import writes
 from sliceplane.endpoints.members import EndpointsMembers
 from sliceplane.endpoints.shape import EndpointsShape, Role
-from sliceplane.endpoints.truncate import ADDRESSES_MAX, Capacity
+from sliceplane.endpoints.truncate import Capacity
 from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.succession import SelectorChanges
@@ -150,19 +150,13 @@ class EndpointsState:
 
     def _desired(self, shape: EndpointsShape, members: EndpointsMembers) -> EndpointsWrite | None:
         self._trigger.note(members.take_trigger_time(), shape.created)
-        text, total = members.render(truncate=self._capacity is Capacity.TRUNCATE)
-        capacity = self._capacity.value if total > ADDRESSES_MAX else ""
-        content = writes.Content(text, writes.digest_of(text), capacity)
+        content = writes.content_of(members.render(truncate=self._capacity is Capacity.TRUNCATE), self._capacity)
         version = self._version
         if version is None:
             return writes.create_endpoints(shape, content, self._trigger.since)
-        known = version.meta
-        same = (
-            (known.labels or {}) == shape.labels
-            and (known.annotations or {}).get(ANNOTATION_OVER_CAPACITY, "") == capacity
-            and self._digest(version) == content.digest
-        )
-        return None if same else writes.update_endpoints(shape, known, content, self._trigger.since)
+        if content.is_in(version.meta, self._digest(version), shape.labels):
+            return None
+        return writes.update_endpoints(shape, version.meta, content, self._trigger.since)
 
     def _digest(self, version: _Version) -> bytes:
         if version.digest is None:

@@ -17,7 +17,6 @@ from sliceplane.api.discovery import (
     LABEL_SKIP_MIRROR,
 )
 from sliceplane.kit.ip import Family, family, parse_lenient
-from sliceplane.slices.succession import SelectorChanges
 
 
 class Role(Enum):
@@ -62,7 +61,10 @@ class EndpointsShape:
         )
 
 
-def shape_of(service: Service, changes: SelectorChanges) -> EndpointsShape:
+def endpoints_shape(
+    service: Service, *, skip_mirror: bool, managed_by: str = ENDPOINTS_MANAGED_BY_CONTROLLER
+) -> EndpointsShape:
+    """*managed_by* and *skip_mirror*: what the labels of its Endpoints say."""
     meta, spec = service.metadata, service.spec
     return EndpointsShape(
         namespace=meta.namespace,
@@ -75,7 +77,7 @@ def shape_of(service: Service, changes: SelectorChanges) -> EndpointsShape:
         ports=spec.ports or (),
         publish_not_ready=spec.publish_not_ready_addresses,
         headless=spec.cluster_ip in ("", "None"),
-        labels=_labels(service, changes),
+        labels=_labels(service, managed_by, skip_mirror=skip_mirror),
     )
 
 
@@ -97,12 +99,11 @@ def primary_family(service: Service) -> Family | None:
     return None if address is None else family(address)
 
 
-def _labels(service: Service, changes: SelectorChanges) -> dict[str, str]:
+def _labels(service: Service, managed_by: str, *, skip_mirror: bool) -> dict[str, str]:
     labels = dict(service.metadata.labels or {})
     labels.pop(LABEL_HEADLESS, None)
-    labels[LABEL_ENDPOINTS_MANAGED_BY] = ENDPOINTS_MANAGED_BY_CONTROLLER
-    if changes is SelectorChanges.HAND_OVER:
-        # KEP-0752 asks for it.  Upstream leaves it out, as nothing would take it away with the selector.
+    labels[LABEL_ENDPOINTS_MANAGED_BY] = managed_by
+    if skip_mirror:
         labels[LABEL_SKIP_MIRROR] = "true"
     if service.spec.cluster_ip in ("", "None"):
         labels[LABEL_HEADLESS] = ""

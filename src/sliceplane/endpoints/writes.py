@@ -19,8 +19,9 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.own_writes import PlannedWrite
-from sliceplane.endpoints.repack import text_of
 from sliceplane.endpoints.shape import EndpointsShape
+from sliceplane.endpoints.subsets import RenderedSubsets, text_of
+from sliceplane.endpoints.truncate import ADDRESSES_MAX, Capacity
 from sliceplane.kit.times import format_nano_time
 
 _EMPTY = b"[]"
@@ -46,20 +47,30 @@ def digest_of(text: bytes) -> bytes:
     return blake2b(text, digest_size=16).digest()
 
 
-def digest_of_subsets(subsets: tuple[EndpointSubset, ...] | None) -> bytes:
-    """Costs O(addresses)."""
-    return digest_of(text_of(subsets) if subsets else _EMPTY)
+def digest_of_subsets(subsets: tuple[EndpointSubset, ...] | None, *, named: bool = False) -> bytes:
+    """*named* as in ``pack``.  Costs O(addresses)."""
+    return digest_of(text_of(subsets, named=named) if subsets else _EMPTY)
 
 
-class Content(NamedTuple):
+class EndpointsContent(NamedTuple):
     """What an object must hold: its subsets as text, their digest, and what its capacity annotation says ("": none)."""
 
     text: bytes
     digest: bytes
     capacity: str
 
+    def is_in(self, meta: ObjectMeta, digest: bytes, labels: dict[str, str]) -> bool:
+        """The object with this metadata, and subsets of this *digest*, needs no write."""
+        noted = (meta.annotations or {}).get(ANNOTATION_OVER_CAPACITY, "")
+        return digest == self.digest and noted == self.capacity and (meta.labels or {}) == labels
 
-def create_endpoints(shape: EndpointsShape, content: Content, trigger: int) -> EndpointsWrite:
+
+def content_of(rendered: RenderedSubsets, capacity: Capacity) -> EndpointsContent:
+    over = capacity.value if rendered.total > ADDRESSES_MAX else ""
+    return EndpointsContent(rendered.text, digest_of(rendered.text), over)
+
+
+def create_endpoints(shape: EndpointsShape, content: EndpointsContent, trigger: int) -> EndpointsWrite:
     meta = ObjectMeta(
         name=shape.name,
         namespace=shape.namespace,
@@ -75,7 +86,9 @@ def create_endpoints(shape: EndpointsShape, content: Content, trigger: int) -> E
     )
 
 
-def update_endpoints(shape: EndpointsShape, known: ObjectMeta, content: Content, trigger: int) -> EndpointsWrite:
+def update_endpoints(
+    shape: EndpointsShape, known: ObjectMeta, content: EndpointsContent, trigger: int
+) -> EndpointsWrite:
     """Labels become the shape's; other metadata stays as it is, foreign annotations included."""
     annotations = _annotations(known.annotations or {}, content.capacity, trigger)
     meta = msgspec.structs.replace(known, labels=shape.labels, annotations=annotations)

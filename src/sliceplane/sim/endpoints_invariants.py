@@ -7,17 +7,16 @@ from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, MANAG
 from sliceplane.api.selectors import from_map
 from sliceplane.endpoints.members import EndpointsMembers
 from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX, is_mirrorable, mirror_of
-from sliceplane.endpoints.repack import text_of
-from sliceplane.endpoints.shape import shape_of
+from sliceplane.endpoints.shape import endpoints_shape
+from sliceplane.endpoints.subsets import text_of
 from sliceplane.sim.steady import Broken
 from sliceplane.sim.view import View
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.succession import SelectorChanges
 
 
 def check_endpoints(view: View, service: Service, held: Endpoints | None) -> None:
     """Of a Service with a selector."""
-    shape = shape_of(service, SelectorChanges.HAND_OVER)
+    shape = endpoints_shape(service, skip_mirror=True)
     if not shape.active:
         return
     wanted = EndpointsMembers(shape, map(PodFacts, _selected(view, service)), None).render(truncate=True).text

@@ -24,7 +24,7 @@ from sliceplane.api.discovery import (
     EndpointSlice,
 )
 from sliceplane.api.meta import ObjectMeta, ObjectReference, OwnerReference
-from sliceplane.endpoints.repack import canonical
+from sliceplane.endpoints.subsets import canonical
 from sliceplane.kit.ip import Family, canonical_with_family
 from sliceplane.slices.ports import Ports, canonical_ports
 
@@ -76,7 +76,7 @@ def mirror_of(endpoints: Endpoints, max_per_subset: int) -> Mirror:
         found: dict[Family, tuple[Content, list[bytes]]] = {"IPv4": ({}, []), "IPv6": ({}, [])}
         room = max_per_subset
         for ready, addresses in ((True, subset.ready), (False, subset.waiting)):
-            for address in addresses:
+            for address in addresses.values():
                 if room == 0:
                     break
                 parsed = canonical_with_family(address.ip)

@@ -1,0 +1,211 @@
+"""Subsets of Endpoints: how addresses are packed into them, which of them one object may hold, how they are spelled.
+
+``pack`` gives the canonical form: two objects say the same exactly if theirs are equal.  Every port is in one subset,
+with the addresses that any part gave it, each once by IP and target's uid.  Ports that have the same addresses, ready
+and not ready, share a subset.  Addresses are in the order of (IP as text, uid), ports and subsets in that of (name,
+protocol, number, application protocol); upstream (``pkg/api/v1/endpoints/util.go``) orders the latter by hash, so an
+object that it wrote may have another order and still be equal.
+
+``subset_text`` is the one place that spells a subset, so that texts made address by address and texts made from a
+whole object are equal when they should be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from sliceplane.api.codec import encode
+from sliceplane.api.core import EndpointAddress, EndpointSubset
+from sliceplane.api.meta import ObjectReference
+from sliceplane.endpoints.truncate import shares
+from sliceplane.slices.ports import Port, Ports
+
+A = TypeVar("A")
+
+#: what addresses are sorted by, and what makes two of them one: IP and uid of the target, and what else is needed
+AddressKey = tuple[str, ...]
+
+
+class Subset(NamedTuple, Generic[A]):
+    """``ports`` empty: all ports, as subsets of headless Services without ports have it.
+
+    Addresses are in the order of their keys; no key is on both sides.  Before they are packed, several subsets may
+    have the same port, or the same address.
+    """
+
+    ports: Ports
+    ready: Mapping[AddressKey, A]
+    waiting: Mapping[AddressKey, A]
+
+
+def pack(parts: Iterable[Subset[A]], *, ready_wins: bool = False, named: bool = False) -> list[Subset[A]]:
+    """The canonical subsets of all *parts*.  Costs O(addresses) unless there is one part.
+
+    *ready_wins*: an address that one part has as ready and another as not is ready; else it is not.  *named*: a subset
+    of several ports has a name for each, as the API server wants it; a port without one stands alone.
+    """
+    filled = [part for part in parts if part.ready or part.waiting]
+    packed = filled if len(filled) <= 1 else _pack(filled, ready_wins=ready_wins)
+    if named:
+        packed = [Subset(ports, part.ready, part.waiting) for part in packed for ports in _split(part.ports)]
+    return sorted(packed, key=lambda part: [port.order for port in part.ports])
+
+
+def _pack(parts: Sequence[Subset[A]], *, ready_wins: bool) -> list[Subset[A]]:
+    # None: "all ports", which is no port among others, whatever addresses it has
+    origins: dict[Port | None, list[int]] = {}
+    for index, part in enumerate(parts):
+        for port in part.ports or (None,):
+            origins.setdefault(port, []).append(index)
+    # ports that come from the same parts have the same addresses; others may
+    together: dict[tuple[int, ...], list[Port | None]] = {}
+    for port, indexes in origins.items():
+        together.setdefault(tuple(indexes), []).append(port)
+    packed: dict[object, tuple[list[Port | None], Subset[A]]] = {}
+    for origin, ports in together.items():
+        merged = _merge([parts[index] for index in origin], ready_wins=ready_wins)
+        alone = len(together) == 1 or None in ports
+        which: object = origin if alone else (frozenset(merged.ready), frozenset(merged.waiting))
+        packed.setdefault(which, ([], merged))[0].extend(ports)
+    return [Subset(_ordered(ports), merged.ready, merged.waiting) for ports, merged in packed.values()]
+
+
+def _merge(parts: Sequence[Subset[A]], *, ready_wins: bool) -> Subset[A]:
+    if len(parts) == 1:
+        return parts[0]
+    winning: dict[AddressKey, A] = {}
+    losing: dict[AddressKey, A] = {}
+    for part in parts:
+        for key, address in (part.ready if ready_wins else part.waiting).items():
+            winning.setdefault(key, address)
+    for part in parts:
+        for key, address in (part.waiting if ready_wins else part.ready).items():
+            if key not in winning:
+                losing.setdefault(key, address)
+    sides = [{key: side[key] for key in sorted(side)} for side in (winning, losing)]
+    return Subset((), *(sides if ready_wins else reversed(sides)))
+
+
+def _split(ports: Ports) -> list[Ports]:
+    if len(ports) <= 1 or ports[0].name:
+        return [ports]
+    return [*((port,) for port in ports if not port.name), tuple(port for port in ports if port.name)]
+
+
+def _ordered(ports: Iterable[Port | None]) -> Ports:
+    return tuple(sorted((port for port in ports if port is not None), key=lambda port: port.order))
+
+
+def canonical(subsets: Iterable[EndpointSubset], *, named: bool = False) -> list[Subset[EndpointAddress]]:
+    """The canonical subsets of an object as read."""
+    return pack(map(_as_read, subsets), named=named)
+
+
+def _as_read(subset: EndpointSubset) -> Subset[EndpointAddress]:
+    waiting = {_key(address): address for address in subset.not_ready_addresses or ()}
+    ready: dict[AddressKey, EndpointAddress] = {}
+    for address in subset.addresses or ():
+        key = _key(address)
+        if key not in waiting:
+            ready.setdefault(key, address)
+    ports = {Port(port.name, port.protocol, port.port, port.app_protocol) for port in subset.ports or ()}
+    return Subset(
+        _ordered(ports), {key: ready[key] for key in sorted(ready)}, {key: waiting[key] for key in sorted(waiting)}
+    )
+
+
+def _key(address: EndpointAddress) -> AddressKey:
+    return address.ip, "" if address.target_ref is None else address.target_ref.uid
+
+
+# -- texts ----------------------------------------------------------------------------------------------
+
+
+class RenderedSubsets(NamedTuple):
+    """``text``: the subsets as a JSON list; ``total``: how many addresses there are, written or not."""
+
+    text: bytes
+    total: int
+
+
+def render(
+    parts: Iterable[Subset[bytes]], *, truncate: bool, ready_wins: bool = False, named: bool = False
+) -> RenderedSubsets:
+    """*parts* packed and written; with *truncate* at most as many addresses as one object may hold.
+
+    Costs O(ports + addresses that are written) where there is one part.
+    """
+    subsets = pack(parts, ready_wins=ready_wins, named=named)
+    sizes = [(len(subset.ready), len(subset.waiting)) for subset in subsets]
+    kept = shares(sizes) if truncate else sizes
+    if kept != sizes:
+        # what is left of two subsets may be the same: then they are one
+        cut = [
+            Subset(subset.ports, _first(subset.ready, ready), _first(subset.waiting, waiting))
+            for subset, (ready, waiting) in zip(subsets, kept, strict=True)
+        ]
+        subsets = pack(cut, named=named)
+    texts = (subset_text(_texts(subset.ready), _texts(subset.waiting), subset.ports) for subset in subsets)
+    return RenderedSubsets(b"[" + b",".join(texts) + b"]", sum(map(sum, sizes)))
+
+
+def _first(addresses: Mapping[AddressKey, bytes], count: int) -> dict[AddressKey, bytes]:
+    return {key: addresses[key] for key in islice(addresses, count)}
+
+
+def _texts(addresses: Mapping[AddressKey, bytes]) -> Iterable[bytes]:
+    return map(addresses.__getitem__, addresses)  # values() of a SortedDict is ten times slower
+
+
+def text_of(subsets: Iterable[EndpointSubset], *, named: bool = False) -> bytes:
+    """The canonical subsets of an object as a JSON list, without what no comparison looks at."""
+    texts = (
+        subset_text(map(_text, subset.ready.values()), map(_text, subset.waiting.values()), subset.ports)
+        for subset in canonical(subsets, named=named)
+    )
+    return b"[" + b",".join(texts) + b"]"
+
+
+def subset_text(ready: Iterable[bytes], waiting: Iterable[bytes], ports: Ports) -> bytes:
+    """A subset as JSON; each address is a text."""
+    members = [
+        b'"%s":[%s]' % (name, addresses)
+        for name, addresses in ((b"addresses", b",".join(ready)), (b"notReadyAddresses", b",".join(waiting)))
+        if addresses
+    ]
+    if ports:
+        members.append(b'"ports":' + _ports_text(ports))
+    return b"{" + b",".join(members) + b"}"
+
+
+def _ports_text(ports: Ports) -> bytes:
+    entries = []
+    for port in ports:
+        entry: dict[str, str | int | None] = {"name": port.name} if port.name else {}
+        entry |= {"port": port.port, "protocol": port.protocol}
+        if port.app_protocol is not None:
+            entry["appProtocol"] = port.app_protocol
+        entries.append(entry)
+    return encode(entries)
+
+
+def _text(address: EndpointAddress) -> bytes:
+    return address_text(address.ip, address.hostname, address.node_name, address.target_ref)
+
+
+def address_text(ip: str, hostname: str, node_name: str | None, target: ObjectReference | None) -> bytes:
+    """Old writers put the Pod's version into targetRef; an empty node name is none."""
+    if target is not None and target.resource_version:
+        target = msgspec.structs.replace(target, resource_version="")
+    return encode(EndpointAddress(ip=ip, hostname=hostname, node_name=node_name or None, target_ref=target))
+
+
+def pod_address(ip: str, hostname: str, node_name: str, target: bytes) -> bytes:
+    """The same text for a Pod's address; *target* is ``,"targetRef":...`` (``slices.facts.PodFacts``)."""
+    host = b',"hostname":' + encode(hostname) if hostname else b""
+    node = b',"nodeName":' + encode(node_name) if node_name else b""
+    return b"".join((b'{"ip":', encode(ip), host, node, target, b"}"))

@@ -28,6 +28,7 @@ from benchmarks.harness import Result, main
 from benchmarks.tools.objects import NAMESPACE, namespace_document, service_document, slice_document
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.meta import Object
+from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Resource, Services
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.kit.rng import Rng
@@ -62,13 +63,9 @@ class Counting:
         self.requests["get"] += 1
         return await self._client.get(resource, namespace, name)
 
-    async def patch(self, *arguments: Any, **named: Any) -> bytes:
-        self.requests["patch"] += 1
-        return await self._client.patch(*arguments, **named)
-
-    async def delete(self, resource: Resource, namespace: str, name: str, options: bytes = b"") -> bytes:
-        self.requests["delete"] += 1
-        return await self._client.delete(resource, namespace, name, options)
+    async def perform(self, write: Write) -> bytes:
+        self.requests[write.verb] += 1
+        return await self._client.perform(write)
 
 
 def resident_bytes() -> int:

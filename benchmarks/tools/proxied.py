@@ -32,6 +32,7 @@ from typing import IO, Any, NamedTuple
 
 from benchmarks.tools.objects import PER_SLICE, node_document, node_name, service_document, slice_document, uid
 from sliceplane.api.codec import encode
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, Services
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.objects import AddElements, AddRule, Transaction
@@ -120,15 +121,17 @@ class Server:
     def send(self, body: bytes, resource: Resource = EndpointSlices, what: str = "MODIFIED") -> None:
         self._events[resource.key].put_nowait(WatchMessage(what, body))
 
-    async def list(self, resource: Resource, **ignored: object) -> ListPage:
+    async def list(self, selection: Selection, **ignored: object) -> ListPage:
         """Pages of 500, as over HTTP."""
+        resource = selection.resource
         spool = self._spools.get(resource.key)
         lines = [] if spool is None else [line.rstrip(b"\n") for line in itertools.islice(spool, PAGE)]
         return ListPage(tuple(lines), str(self._cluster.revision), "more" if len(lines) == PAGE else "")
 
     @asynccontextmanager
-    async def watch(self, resource: Resource, **ignored: object) -> AsyncIterator[AsyncIterator[WatchMessage]]:
+    async def watch(self, selection: Selection, **ignored: object) -> AsyncIterator[AsyncIterator[WatchMessage]]:
         async def events() -> AsyncIterator[WatchMessage]:
+            resource = selection.resource
             while True:
                 if resource.key in self._events:
                     yield await self._events[resource.key].get()

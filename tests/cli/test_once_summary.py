@@ -7,7 +7,7 @@ import math
 from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.scheme import Nodes, Pods, Resource, Services
 from sliceplane.cli.controllers import summary_text
-from sliceplane.controllers.base import Watched
+from sliceplane.controllers.base import Selection
 from sliceplane.controllers.events import RecorderStatus
 from sliceplane.informer.reflector import Counters
 from sliceplane.shell.hosting.host import HostStatus
@@ -18,7 +18,7 @@ from sliceplane.shell.hosting.standalone import OnceSummary
 def informer(resource: Resource, objects: int, *, synced: bool, error: StatusError | None = None) -> InformerStatus:
     age = 0.0 if synced else math.inf
     said = None if error is None else (error, 1.0)
-    return InformerStatus(Watched(resource), synced, age, objects, 0, "7" if synced else "", Counters(), said)
+    return InformerStatus(Selection(resource), synced, age, objects, 0, "7" if synced else "", Counters(), said)
 
 
 def text(*informers: InformerStatus) -> list[str]:

@@ -20,7 +20,8 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from sliceplane.client import EndpointSlices, ListPage, Resource, WatchMessage
+from sliceplane.api.requests import Selection
+from sliceplane.client import EndpointSlices, ListPage, WatchMessage
 from sliceplane.fakes.fake_api import FakeApi
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -34,20 +35,22 @@ class Reading:
     def __init__(self, api: FakeApi) -> None:
         self.api = api
 
-    async def list(self, resource: Resource, **options: Any) -> ListPage:
-        page = self.api.list(resource, **{name: value for name, value in options.items() if value is not None})
-        return ListPage(page.items, page.resource_version, page.continue_token)
+    async def list(
+        self,
+        selection: Selection,
+        *,
+        resource_version: str | None = None,
+        limit: int | None = None,
+        continue_token: str = "",
+    ) -> ListPage:
+        return self.api.list(selection, limit=limit, continue_token=continue_token)
 
     @asynccontextmanager
-    async def watch(self, resource: Resource, **options: Any) -> AsyncIterator[AsyncIterator[WatchMessage]]:
+    async def watch(
+        self, selection: Selection, *, resource_version: str, **_: Any
+    ) -> AsyncIterator[AsyncIterator[WatchMessage]]:
         loop = asyncio.get_running_loop()
-        stream = self.api.watch(
-            resource,
-            options["resource_version"],
-            namespace=options["namespace"],
-            label_selector=options["label_selector"],
-            now=loop.time(),
-        )
+        stream = self.api.watch(selection, resource_version, now=loop.time())
 
         async def messages() -> AsyncIterator[WatchMessage]:
             while True:

@@ -11,6 +11,7 @@ import pytest_asyncio
 from sliceplane.api.codec import decode, decode_document, encode
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices, Namespaces, Nodes, Pods, Resource, Services
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.garbage_collector import GarbageCollector
@@ -58,7 +59,7 @@ async def exists(client: InProcessClient, resource: Resource, name: str) -> bool
 
 
 async def slices(client: InProcessClient) -> list[EndpointSlice]:
-    page = await client.list(EndpointSlices, namespace="shop")
+    page = await client.list(Selection(EndpointSlices, "shop"))
     return [decode(body, EndpointSlice) for body in page.items]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,9 @@ from tests.effort import effort
 
 from sliceplane.api.codec import decode_document
 from sliceplane.api.errors import StatusError, unreachable
+from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Leases
-from sliceplane.controllers.election import Election, ElectionConfig, LeaseRequest
+from sliceplane.controllers.election import Election, ElectionConfig
 from sliceplane.fakes.fake_api import FakeApi
 from sliceplane.kit.rng import Rng
 
@@ -24,19 +26,11 @@ def config(identity: str) -> ElectionConfig:
     return ElectionConfig(identity=identity, name=NAME, namespace=NAMESPACE)
 
 
-def perform(api: FakeApi, request: LeaseRequest) -> bytes:
-    if request.verb == "get":
-        return api.get(Leases, NAMESPACE, NAME)
-    if request.verb == "create":
-        return api.create(Leases, NAMESPACE, request.body)
-    return api.update(Leases, NAMESPACE, NAME, request.body)
-
-
 def turn(election: Election, api: FakeApi, now: float) -> None:
     """Everything that is due at *now*, with a network that never fails."""
     while (request := election.take_request(now)) is not None:
         try:
-            body = perform(api, request)
+            body = api.perform(request)
         except StatusError as error:
             election.on_error(error, now)
         else:
@@ -44,8 +38,12 @@ def turn(election: Election, api: FakeApi, now: float) -> None:
         election.check()
 
 
+def lease(api: FakeApi) -> dict[str, Any]:
+    return decode_document(api.perform(Write(verb="get", resource=Leases, namespace=NAMESPACE, name=NAME)))
+
+
 def spec(api: FakeApi) -> dict[str, object]:
-    found: dict[str, object] = decode_document(api.get(Leases, NAMESPACE, NAME))["spec"]
+    found: dict[str, object] = lease(api)["spec"]
     return found
 
 
@@ -177,7 +175,7 @@ def test_a_slow_answer_counts_from_when_the_renewal_began() -> None:
     turn(one, api, 1000.0)
     request = one.take_request(1002.0)
     assert request is not None
-    body = perform(api, request)
+    body = api.perform(request)
     turn(two, api, 1002.5)
     one.on_answer(body, 1009.0)
     assert one.leading(1011.9)
@@ -202,9 +200,9 @@ def test_what_others_wrote_into_the_lease_is_kept() -> None:
     api.put(Leases, NAMESPACE, NAME, {"metadata": {"labels": {"team": "net"}}, "spec": {"strategy": "x"}})
     turn(one, api, 1000.0)
     assert one.leading(1000.0)
-    lease = decode_document(api.get(Leases, NAMESPACE, NAME))
-    assert lease["metadata"]["labels"] == {"team": "net"}
-    assert lease["spec"]["strategy"] == "x"
+    kept = lease(api)
+    assert kept["metadata"]["labels"] == {"team": "net"}
+    assert kept["spec"]["strategy"] == "x"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +236,7 @@ class Member:
     skew: float
     life: int = 0
     election: Election = field(init=False)
-    outgoing: LeaseRequest | None = None
+    outgoing: Write | None = None
     incoming: bytes | StatusError | None = None
 
     def __post_init__(self) -> None:
@@ -288,7 +286,7 @@ def test_never_two_leaders_and_a_leader_once_the_network_works(
         if request is None:
             return None
         try:
-            return perform(api, request)
+            return api.perform(request)
         except StatusError as error:
             return error
 

@@ -175,7 +175,7 @@ def test_a_deleted_pod_terminates_gracefully_and_is_replaced_meanwhile() -> None
 def test_a_clock_that_jumps_holds_no_pod_up(jump_s: float) -> None:
     """The server stamps by a clock that was set; the host's clock goes on steadily."""
     cluster = Cluster(*make(start_s=1.0, termination_s=2.0))
-    cluster.server_ahead_s = jump_s
+    cluster.ahead_s = jump_s
     cluster.create(Deployments, deployment(2))
     assert cluster.settle(limit_s=60) <= 2.0
     pods = cluster.list(Pods)

@@ -9,6 +9,7 @@ import pytest
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.meta import Document
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EventsV1, Nodes, Pods, Resource, ResourceQuotas, Services
 from sliceplane.controllers.base import Write
 from sliceplane.controllers.failed_writes import as_told
@@ -80,7 +81,7 @@ async def test_a_quota_that_refuses_slices_is_one_event_of_the_service_however_o
             found: list[Document] = []
             while not any(each.get("series") for each in found):
                 await asyncio.sleep(0.05)
-                page = await client.list(EventsV1, namespace="default")
+                page = await client.list(Selection(EventsV1, "default"))
                 found = [decode_document(body) for body in page.items]
                 found = [each for each in found if each["reason"] == "FailedToUpdateEndpointSlices"]
                 assert len(found) <= 1, [each["note"] for each in found]

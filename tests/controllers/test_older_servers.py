@@ -43,15 +43,15 @@ class Older(Cluster):
         slices, endpoints = EndpointSliceController(), EndpointsController()
         return slices, endpoints, EndpointSliceMirroringController(), TrafficDistributionController(find)
 
-    def write(self, write: Write) -> bytes:
+    def perform(self, write: Write) -> bytes:
         if write.resource not in (Services, EndpointSlices) or not write.body or write.verb == "delete":
-            return super().write(write)
+            return super().perform(write)
         document = decode_document(write.body)
         if write.resource is Services:
             self._prune_service(document.get("spec", {}))
         else:
             self._prune_slice(document)
-        return super().write(replace(write, body=encode(document)))
+        return super().perform(replace(write, body=encode(document)))
 
     def _prune_service(self, spec: dict[str, Any]) -> None:
         if not self.gates.enabled(SERVICE_TRAFFIC_DISTRIBUTION):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sliceplane.api.errors import StatusError, expired
+from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
 from sliceplane.endpoints_audit.judge import Kind
 from sliceplane.fakes.fake_api import FakeApi
@@ -29,13 +30,12 @@ class ReadingClient:
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
         self.before(f"get {resource.plural}")
-        return self.api.get(resource, namespace, name)
+        return self.api.perform(Write(verb="get", resource=resource, namespace=namespace, name=name))
 
-    async def list(self, resource: Resource, **options: Any) -> ListPage:
-        self.before(f"list {resource.plural}")
+    async def list(self, selection: Selection, **options: Any) -> ListPage:
+        self.before(f"list {selection.resource.plural}")
         self.pages += 1
-        page = self.api.list(resource, **options)
-        return ListPage(page.items, page.resource_version, page.continue_token)
+        return self.api.list(selection, **options)
 
 
 def put_endpoints(api: FakeApi, name: str, *ips: str) -> None:

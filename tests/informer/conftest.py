@@ -9,6 +9,7 @@ import pytest
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.fakes.fake_api import FakeApi
 from sliceplane.fakes.fake_watch import FakeWatch
@@ -83,7 +84,7 @@ class Driver:
             self.between_pages()
         try:
             limit = min(action.limit, self.page_limit) if action.limit else 0
-            page = self.api.list(ConfigMaps, limit=limit, continue_token=action.continue_token)
+            page = self.api.list(Selection(ConfigMaps), limit=limit, continue_token=action.continue_token)
         except StatusError as error:
             self.reflector.on_list_failed(error, self.now)
             return
@@ -92,7 +93,7 @@ class Driver:
     def watch(self, version: str, timeout_s: int) -> None:
         assert self.stream is None, "one stream at a time"
         try:
-            self.stream = self.api.watch(ConfigMaps, version, now=self.now, timeout_s=timeout_s)
+            self.stream = self.api.watch(Selection(ConfigMaps), version, now=self.now, timeout_s=timeout_s)
         except StatusError as error:
             self.reflector.on_watch_ended(self.now, error)
             return

@@ -19,6 +19,7 @@ from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import forbidden, internal
 from sliceplane.api.gates import Gates
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Events, Namespaces, Nodes, Resource, Services
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
@@ -342,19 +343,20 @@ class Moody:
         self.probes = 0
         self.forbidden: Resource | None = None
 
-    def watch(self, resource: Resource, **options: Any) -> Any:
+    def watch(self, selection: Selection, **options: Any) -> Any:
+        resource = selection.resource
         if resource is self.forbidden:
             raise forbidden(resource.plural, resource.group, "", "no role says so")
-        return self._client.watch(resource, **options)
+        return self._client.watch(selection, **options)
 
-    async def list(self, resource: Resource, **options: Any) -> Any:
+    async def list(self, selection: Selection, **options: Any) -> Any:
         if options.get("limit") == 1:
             self.probes += 1
             if self.mood == "silent":
                 await asyncio.Event().wait()
             if self.mood is not None:
                 raise self.mood
-        return await self._client.list(resource, **options)
+        return await self._client.list(selection, **options)
 
 
 async def test_a_silent_server_is_noticed_within_a_second(
@@ -441,7 +443,7 @@ async def test_a_health_port_that_is_taken_is_an_event_on_the_service(api: InPro
             marked["spec"]["clusterIP"] = "10.96.0.100"
             proxy.on_change(Change(Services.key, None, codec.decode(codec.encode(marked), Service)))
             async with asyncio.timeout(5):
-                while not (found := (await api.list(Events, namespace="ns")).items):
+                while not (found := (await api.list(Selection(Events, "ns"))).items):
                     await asyncio.sleep(0.01)
             event = codec.decode_document(found[0])
             assert (event["reason"], event["type"]) == ("FailedToStartServiceHealthcheck", "Warning")

@@ -13,6 +13,7 @@ import pytest
 from sliceplane.api import codec
 from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, ServiceCIDRs, Services
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import FAMILIES
@@ -379,15 +380,16 @@ class _Api:
         self.services: tuple[bytes, ...] = ()
         self.may_list_nodes = asyncio.Event()
 
-    async def list(self, resource: Any, *, field_selector: str = "", **ignored: Any) -> ListPage:
-        self.listed.append((resource.key, field_selector))
-        if resource is Nodes and not field_selector:
+    async def list(self, selection: Selection, **ignored: Any) -> ListPage:
+        resource = selection.resource
+        self.listed.append((resource.key, selection.field_selector))
+        if resource is Nodes and not selection.field_selector:
             await self.may_list_nodes.wait()
             return ListPage(self.nodes, "9")
         return ListPage(self.services if resource is Services else (), "9")
 
     @asynccontextmanager
-    async def watch(self, resource: Any, **ignored: Any) -> AsyncIterator[AsyncIterator[WatchMessage]]:
+    async def watch(self, selection: Selection, **ignored: Any) -> AsyncIterator[AsyncIterator[WatchMessage]]:
         async def events() -> AsyncIterator[WatchMessage]:
             await asyncio.Event().wait()
             yield WatchMessage("", b"")

@@ -15,6 +15,7 @@ from sliceplane.api.core import Node
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.errors import forbidden, not_found
 from sliceplane.api.meta import ObjectMeta, revision_of
+from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
@@ -116,20 +117,15 @@ class Server:
         self.requests: list[str] = []
         self.refuse = False
 
-    async def patch(self, resource: object, namespace: str, name: str, body: bytes, **how: object) -> bytes:
-        self.requests.append("patch")
+    async def perform(self, write: Write) -> bytes:
+        self.requests.append(write.verb)
+        document = json.loads(write.body)
         if self.refuse:
-            raise forbidden("leases", "coordination.k8s.io", name, "no")
-        if name not in self.leases:
-            raise not_found("leases", "coordination.k8s.io", name)
-        self.leases[name] = json.loads(body)
-        return body
-
-    async def create(self, resource: object, namespace: str, body: bytes) -> bytes:
-        self.requests.append("create")
-        document = json.loads(body)
-        self.leases[document["metadata"]["name"]] = document
-        return body
+            raise forbidden("leases", "coordination.k8s.io", write.name, "no")
+        if write.verb == "patch" and write.name not in self.leases:
+            raise not_found("leases", "coordination.k8s.io", write.name)
+        self.leases[write.name or document["metadata"]["name"]] = document
+        return write.body
 
     def revision(self) -> str:
         return str(self.leases["sliceplane-proxy-node-1"]["metadata"]["annotations"][ANNOTATION_REVISION])

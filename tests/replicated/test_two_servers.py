@@ -13,6 +13,7 @@ from tests.replicated.members import Member, cluster
 from tests.replicated.servers import Server, servers
 
 from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps, Pods, Services
 from sliceplane.shell.server.storage.etcd import wire
 
@@ -101,7 +102,7 @@ async def test_without_etcd_reads_of_any_version_go_on_and_nothing_else(
             with pytest.raises(StatusError) as write:
                 await one.put("c", "3")
             assert (write.value.code, write.value.reason) == (503, "ServiceUnavailable")
-            listed = await one.client.list(ConfigMaps, namespace="default", resource_version="0")
+            listed = await one.client.list(Selection(ConfigMaps, "default"), resource_version="0")
             assert len(listed.items) == 1 + len(one.names()) - 1
             assert one.committer.staleness_s > 3
             assert one.committer.failing

@@ -33,8 +33,8 @@ from sliceplane.shell.hosting.shadow import ShadowRun
 from sliceplane.shell.hosting.shadow_report import Summary, line, summary_of, table
 from sliceplane.shell.server.plane import PlaneConfig
 from sliceplane.shell.transport import kubeconfig
+from sliceplane.shell.transport.guards import ReadOnlyClient
 from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.readonly import ReadOnlyClient
 
 ROOT = Path(__file__).parents[2]
 PODS = 4

@@ -38,8 +38,8 @@ class Watched(Cluster):
         turned = controllers[order % 3 :] + controllers[: order % 3]
         super().__init__(*turned, GarbageCollector(), seed=seed)
 
-    def write(self, write: Write) -> bytes:
-        answer = super().write(write)
+    def perform(self, write: Write) -> bytes:
+        answer = super().perform(write)
         if self.least is not None:
             self.least = min(self.least, len(self.addresses()))
         return answer

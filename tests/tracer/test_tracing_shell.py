@@ -12,6 +12,7 @@ from sliceplane.api.core import Endpoints, Pod
 from sliceplane.api.errors import expired, forbidden, not_found
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, ServiceCIDRs, Services
 from sliceplane.shell.tools.tracing import trace
 from sliceplane.shell.transport.base import ListPage
@@ -51,19 +52,18 @@ class Server:
         self.asked: list[tuple[str, str]] = []
         self.refuses = refuses
 
-    async def list(self, resource: Resource, *, limit: int, continue_token: str = "", **selected: str) -> ListPage:
+    async def list(self, selection: Selection, *, limit: int, continue_token: str = "") -> ListPage:
         assert limit == 500
-        selectors = " ".join(text for text in selected.values() if text)
+        resource, label, field = selection.resource, selection.label_selector, selection.field_selector
+        selectors = " ".join(text for text in (selection.namespace, label, field) if text)
         self.asked.append((resource.plural, selectors))
         refused = self.refuses.pop(f"once_{resource.plural}", None) if continue_token else None
         refused = refused or self.refuses.get(resource.plural)
         if refused is not None:
             raise refused
-        label = selected.get("label_selector", "")
         found = [
             each for each in self.has[resource.plural] if label in ("", f"kubernetes.io/service-name={owner(each)}")
         ]
-        field = selected.get("field_selector", "")
         if field and resource is Pods:
             found = [pod for pod in found if isinstance(pod, Pod) and field == f"status.podIP={pod.status.pod_ip}"]
         start = int(continue_token or 0)

@@ -15,6 +15,7 @@ from typing import Generic, Self, TypeVar, cast
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource
 from sliceplane.client.logs import StandardLog
 from sliceplane.client.raw import RawObject, load_raw
@@ -62,13 +63,10 @@ class Informer(Generic[T]):
         def make() -> reflect.Informer[T]:
             return reflect.Informer(
                 client,
-                resource,
+                Selection(resource, namespace, label_selector, field_selector),
                 clock=reflect.loop_clock(time.time()),
                 rng=new_rng(seed),
                 kind=kind,
-                namespace=namespace,
-                label_selector=label_selector,
-                field_selector=field_selector,
                 indexes=indexes,
                 idle_timeout_s=idle_timeout_s,
                 decode=decode,

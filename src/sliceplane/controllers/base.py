@@ -20,34 +20,23 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.own_writes import delete_options
+from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.informer.changes import Change
 from sliceplane.kit.metrics import Family
 
-Verb = Literal["create", "update", "patch", "delete", "get", "list"]
-PatchType = Literal["merge", "strategic", "json"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
-    """One API write; or a read (``get``, ``list``), for who must not believe a cache before it does harm.
-
-    A ``list`` asks for the newest state, whole, and is answered with ``{"items": [...]}``; it alone has a selector.
-
-    ``body`` is JSON bytes: the object for create and update, the patch for patch, DeleteOptions (or
-    empty) for delete.  ``name`` is "" for create.
-    """
-
-    verb: Verb
-    resource: Resource
-    namespace: str = ""
-    name: str = ""
-    subresource: str = ""
-    body: bytes = b""
-    patch_type: PatchType = "merge"
-    label_selector: str = ""
-    #: errors that count as success, by reason (a delete that finds nothing, say)
-    tolerate: tuple[str, ...] = ()
+__all__ = [
+    "Controller",
+    "ControllerInfo",
+    "Done",
+    "EventNote",
+    "Job",
+    "Measured",
+    "Selection",
+    "Work",
+    "Write",
+    "deletion",
+]
 
 
 def deletion(resource: Resource, meta: ObjectMeta) -> Write:
@@ -110,22 +99,12 @@ class Work:
     notes: tuple[EventNote, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A resource that a controller wants an informer for; selectors narrow it on the server."""
-
-    resource: Resource
-    label_selector: str = ""
-    field_selector: str = ""
-    namespace: str = ""
-
-
 @dataclass(slots=True)
 class ControllerInfo:
     """Static facts, for the host, logs, metrics and ``--controllers``."""
 
     name: str  # "endpointslice-controller"
-    watches: tuple[Watched, ...]
+    watches: tuple[Selection, ...]
     aliases: tuple[str, ...] = field(default_factory=tuple)
     #: what metrics call its work queue, if not by its name
     queue: str = ""

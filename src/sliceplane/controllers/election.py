@@ -26,6 +26,8 @@ import msgspec
 from sliceplane.api.codec import decode, decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document, Object, ObjectMeta
+from sliceplane.api.requests import Verb, Write
+from sliceplane.api.scheme import Leases
 from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_micro_time
 
@@ -62,14 +64,6 @@ class ElectionConfig:
             raise ValueError(f"the retry period must be positive, not {self.retry_period_s:g} s")
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRequest:
-    """A request for the Lease.  ``body`` is its JSON for create and update."""
-
-    verb: Literal["get", "create", "update"]
-    body: bytes = b""
-
-
 class Election:
     """One instance's part.  Owned by one loop; at most one request is under way."""
 
@@ -82,7 +76,7 @@ class Election:
         #: what to do next, and not before when
         self._next: Literal["get", "create", "update", "release"] = "get"
         self._due = 0.0
-        self._asked: LeaseRequest | None = None
+        self._asked: Write | None = None
         self._asked_at = 0.0
         self._until: float | None = None
         self._stopping = False
@@ -116,19 +110,29 @@ class Election:
 
     # -- requests ---------------------------------------------------------------------------------------
 
-    def take_request(self, now: float) -> LeaseRequest | None:
+    def take_request(self, now: float) -> Write | None:
+        """For the Lease: a ``get``, a create or an update."""
         if self._until is not None and now >= self._until:
             self._until = None  # over, and no longer the deadline of anything
         if self._asked is not None or self.ended or now < self._due:
             return None
         self._asked_at = now
         if self._next == "get":
-            self._asked = LeaseRequest("get")
+            self._asked = self._request("get")
         elif self._next == "release":
-            self._asked = LeaseRequest("update", encode(self._released(now)))
+            self._asked = self._request("update", encode(self._released(now)))
         else:
-            self._asked = LeaseRequest(self._next, encode(self._record(now)))
+            self._asked = self._request(self._next, encode(self._record(now)))
         return self._asked
+
+    def _request(self, verb: Verb, body: bytes = b"") -> Write:
+        return Write(
+            verb=verb,
+            resource=Leases,
+            namespace=self._config.namespace,
+            name="" if verb == "create" else self._config.name,
+            body=body,
+        )
 
     def on_answer(self, body: bytes, now: float) -> None:
         """The server performed the request; *body* is the Lease."""

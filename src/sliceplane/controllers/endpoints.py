@@ -18,7 +18,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Work
 from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.controllers.service_syncs import ServiceSyncs, error_to_heed, note_about, to_write
 from sliceplane.endpoints.engine import EndpointsEngine
@@ -71,7 +71,7 @@ class EndpointsController:
         self._info = ControllerInfo(
             name="endpoints-controller",
             aliases=("endpoint", "endpoints"),
-            watches=(Watched(Services), Watched(Pods), Watched(EndpointsObjects)),
+            watches=(Selection(Services), Selection(Pods), Selection(EndpointsObjects)),
             queue="endpoint",
         )
 

@@ -21,7 +21,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import TOPOLOGY_AWARE_SUBSETTING, Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Work
 from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT, Defragmenter
 from sliceplane.controllers.hint_problems import HintProblems
 from sliceplane.controllers.service_syncs import ServiceSyncs, error_to_heed, note_about, to_write
@@ -107,7 +107,7 @@ class EndpointSliceController:
         self._info = ControllerInfo(
             name="endpointslice-controller",
             aliases=("endpointslice",),
-            watches=(Watched(Services), Watched(Pods), Watched(Nodes), Watched(EndpointSlices)),
+            watches=(Selection(Services), Selection(Pods), Selection(Nodes), Selection(EndpointSlices)),
         )
 
     @property

@@ -15,7 +15,7 @@ from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Work
 from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.controllers.mirroring_metrics import MirroringMetrics
 from sliceplane.controllers.service_syncs import ServiceSyncs, error_to_heed, note_about, to_write
@@ -87,7 +87,7 @@ class EndpointSliceMirroringController:
         self._info = ControllerInfo(
             name="endpointslice-mirroring-controller",
             aliases=("endpointslicemirroring", "endpointslicemirroring-controller"),
-            watches=(Watched(Services), Watched(EndpointsObjects), Watched(EndpointSlices)),
+            watches=(Selection(Services), Selection(EndpointsObjects), Selection(EndpointSlices)),
             queue="endpoint_slice_mirroring",
         )
 

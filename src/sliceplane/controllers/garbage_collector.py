@@ -36,8 +36,9 @@ import msgspec
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta, OwnerReference
+from sliceplane.api.requests import PatchType
 from sliceplane.api.scheme import RESOURCES, Events, Resource
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, PatchType, Watched, Work, Write
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Work, Write
 from sliceplane.controllers.ownership import FOREGROUND, ORPHAN, Claim, Item, OwnershipGraph
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
@@ -87,7 +88,7 @@ class GarbageCollector:
         self._info = ControllerInfo(
             name=NAME,
             aliases=("garbagecollector",),
-            watches=tuple(Watched(each) for each in resources),
+            watches=tuple(Selection(each) for each in resources),
         )
 
     @property

@@ -21,7 +21,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.core import Namespace, NamespaceSpec
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import RESOURCES, Namespaces, Pods, Resource
-from sliceplane.controllers.base import ControllerInfo, Done, Job, Watched, Work, Write, deletion
+from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Work, Write, deletion
 from sliceplane.controllers.namespace_content import CONDITIONS, NamespaceContent, conditions, said
 from sliceplane.informer.changes import Change
 from sliceplane.kit.backoff import Backoff
@@ -69,7 +69,7 @@ class NamespaceController:
         self._info = ControllerInfo(
             name="namespace-controller",
             aliases=("namespace",),
-            watches=(Watched(Namespaces), *(Watched(each) for each in self._resources.values())),
+            watches=(Selection(Namespaces), *(Selection(each) for each in self._resources.values())),
         )
 
     @property

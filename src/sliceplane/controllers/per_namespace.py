@@ -12,7 +12,7 @@ from abc import abstractmethod
 from sliceplane.api.core import Namespace
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Namespaces, Resource
-from sliceplane.controllers.base import ControllerInfo, Done, Watched, Write
+from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.changes import Change
 
@@ -24,7 +24,7 @@ class PerNamespaceController(KeyedController):
     """Jobs are keyed by the namespace."""
 
     def __init__(self, name: str, alias: str, resource: Resource, object_name: str) -> None:
-        watches = (Watched(Namespaces), Watched(resource, field_selector=f"metadata.name={object_name}"))
+        watches = (Selection(Namespaces), Selection(resource, field_selector=f"metadata.name={object_name}"))
         super().__init__(ControllerInfo(name=name, aliases=(alias,), watches=watches))
         self._resource = resource
         self._object_name = object_name

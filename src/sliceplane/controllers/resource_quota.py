@@ -20,7 +20,7 @@ from sliceplane.api.core import ResourceQuota
 from sliceplane.api.meta import Object
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import Pods, ResourceQuotas, Services, by_key
-from sliceplane.controllers.base import ControllerInfo, Done, Watched, Write
+from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.changes import Change
@@ -40,7 +40,7 @@ class ResourceQuotaController(KeyedController):
                 name="resourcequota-controller",
                 queue="resourcequota_primary",
                 aliases=("resourcequota",),
-                watches=tuple(Watched(each) for each in COUNTED),
+                watches=tuple(Selection(each) for each in COUNTED),
             )
         )
         self._quotas: dict[str, ResourceQuota] = {}

@@ -28,7 +28,7 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
-from sliceplane.controllers.base import ControllerInfo, Done, Watched, Write
+from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.controllers.service_syncs import to_write
@@ -66,7 +66,7 @@ class ReverseMirrorController(KeyedController):
             ControllerInfo(
                 name=NAME,
                 aliases=("reverse-mirror",),
-                watches=(Watched(Services), Watched(EndpointSlices), Watched(EndpointsObjects)),
+                watches=(Selection(Services), Selection(EndpointSlices), Selection(EndpointsObjects)),
             )
         )
         self._cleanup = cleanup

@@ -16,7 +16,7 @@ from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Watched, Write
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import FAMILIES, Family, networks
@@ -86,10 +86,10 @@ class ServiceClaimsController(KeyedController):
                 name=COMPONENT,
                 aliases=("service-claims",),
                 watches=(
-                    Watched(Services),
-                    Watched(Nodes),
-                    Watched(ServiceCIDRs),
-                    Watched(EndpointSlices, namespace=API_SERVICE.namespace, label_selector=of_api),
+                    Selection(Services),
+                    Selection(Nodes),
+                    Selection(ServiceCIDRs),
+                    Selection(EndpointSlices, namespace=API_SERVICE.namespace, label_selector=of_api),
                 ),
             )
         )

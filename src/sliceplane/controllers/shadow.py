@@ -24,7 +24,7 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Resource, Services
-from sliceplane.controllers.base import ControllerInfo, Done, Job, Watched, Work, Write
+from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Work, Write
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.controllers.shadow_metrics import shadow_metrics
 from sliceplane.informer.changes import Change
@@ -94,7 +94,7 @@ class ShadowController:
         self._synced = False
         self._info = ControllerInfo(
             name="endpointslice-shadow",
-            watches=(Watched(Services), Watched(Pods), Watched(Nodes), Watched(EndpointSlices)),
+            watches=(Selection(Services), Selection(Pods), Selection(Nodes), Selection(EndpointSlices)),
         )
 
     @property

@@ -24,7 +24,7 @@ from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document, Object, is_older
 from sliceplane.api.scheme import EndpointSlices, Leases, Services
-from sliceplane.controllers.base import ControllerInfo, Done, Watched, Write
+from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
 from sliceplane.controllers.hint_problems import HintProblems
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.controllers.node_progress import NodeProgress
@@ -81,9 +81,9 @@ class TrafficDistributionController(KeyedController):
                 name="traffic-distribution-controller",
                 aliases=("traffic-distribution",),
                 watches=(
-                    Watched(Services),
-                    Watched(EndpointSlices),
-                    Watched(Leases, namespace=LEASE_NAMESPACE, label_selector=f"{LABEL_COMPONENT}={COMPONENT}"),
+                    Selection(Services),
+                    Selection(EndpointSlices),
+                    Selection(Leases, namespace=LEASE_NAMESPACE, label_selector=f"{LABEL_COMPONENT}={COMPONENT}"),
                 ),
             )
         )

@@ -1,9 +1,9 @@
 """An API server as a value: lists with pages, watches, writes with conflicts, and every way in which they go wrong.
 
 Deterministic and without I/O: a test (or a simulator) says what happens and when.  It has the semantics that
-clients rely on (reference B4-B6): one revision for all resources; pages of one list are of one revision; a watch gives
-what came strictly after its version, or 410 if that is forgotten; bookmarks; DELETED with the deletion's own revision;
-409 for stale updates.  It validates nothing, and patches are merge patches.
+clients rely on (kubernetes.io, "Kubernetes API Concepts"): one revision for all resources; pages of one list are of one
+revision; a watch gives what came strictly after its version, or 410 if that is forgotten; bookmarks; DELETED with the
+deletion's own revision; 409 for stale updates.  It validates nothing, and patches are merge patches.
 
 Faults on demand: ``compact`` (410 for old versions and tokens), ``restart`` (history forgotten, streams cut),
 ``restore`` (back to a snapshot, revisions included), ``fail`` (the next requests get an error), and on a ``FakeWatch``
@@ -11,9 +11,9 @@ Faults on demand: ``compact`` (410 for old versions and tokens), ``restart`` (hi
 
     api = FakeApi()
     api.put(Pods, "default", "a", {"status": {"podIP": "10.0.0.1"}})
-    page = api.list(Pods, limit=500)
-    stream = api.watch(Pods, page.resource_version, now=0.0)
-    api.delete(Pods, "default", "a")
+    page = api.list(Selection(Pods), limit=500)
+    stream = api.watch(Selection(Pods), page.resource_version, now=0.0)
+    api.remove(Pods, "default", "a")
     [(kind, body)] = stream.pull(now=0.1)     # DELETED
 """
 
@@ -26,20 +26,12 @@ from typing import Any
 from sliceplane.api import codec
 from sliceplane.api.errors import STALE_WRITE, StatusError, already_exists, conflict, expired, not_found
 from sliceplane.api.meta import Document, revision_of
+from sliceplane.api.requests import ListPage, Selection, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.api.selectors import parse_fields, parse_labels
 from sliceplane.fakes.fake_watch import FakeWatch, Happened, Predicate
 
 _CONTINUE_EXPIRED = "The provided continue parameter is too old to display a consistent list result."
-
-
-@dataclass(frozen=True, slots=True)
-class FakePage:
-    """One page of a list; items lack kind and apiVersion, as a real server's do."""
-
-    items: tuple[bytes, ...]
-    resource_version: str
-    continue_token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +122,10 @@ class FakeApi:
 
     # What clients ask
 
-    def get(self, resource: Resource, namespace: str, name: str) -> bytes:
-        self._request("get", resource, _path(namespace, name))
-        return codec.encode(self._existing(resource, namespace, name))
-
-    def list(
-        self,
-        resource: Resource,
-        *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        limit: int = 0,
-        continue_token: str = "",
-    ) -> FakePage:
-        """Raises the 410 of an expired continue token."""
-        self._request("list", resource, namespace)
+    def list(self, selection: Selection, *, limit: int | None = None, continue_token: str = "") -> ListPage:
+        """Items lack kind and apiVersion, as a real server's do.  Raises the 410 of an expired continue token."""
+        resource = selection.resource
+        self._request("list", resource, selection.namespace)
         revision, after = self.revision, ""
         if continue_token:
             number, _, after = continue_token.partition(":")
@@ -155,68 +135,53 @@ class FakeApi:
             documents = self._paged[resource.key, revision]
         else:
             documents = self._present(resource)
-        matches = _predicate(resource, namespace, label_selector, field_selector)
-        found = [document for document in documents if matches(document) and _path_of(document) > after]
-        page, token = found, ""
-        if limit and len(found) > limit:
-            page = found[:limit]
+        matches = _predicate(selection)
+        page = [document for document in documents if matches(document) and _path_of(document) > after]
+        token = ""
+        if limit and len(page) > limit:
+            page = page[:limit]
             token = f"{revision}:{_path_of(page[-1])}"
             self._paged[resource.key, revision] = documents
         items = tuple(codec.encode(_without_kind(document)) for document in page)
-        return FakePage(items, str(revision), token)
+        return ListPage(items, str(revision), token)
 
-    def watch(
-        self,
-        resource: Resource,
-        resource_version: str,
-        *,
-        now: float,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        timeout_s: float = 1800.0,
-    ) -> FakeWatch:
+    def watch(self, selection: Selection, resource_version: str, *, now: float, timeout_s: float = 1800.0) -> FakeWatch:
         """A stream; too old a version ends it with an ERROR event, as real servers do."""
-        self._request("watch", resource, namespace)
-        matches = _predicate(resource, namespace, label_selector, field_selector)
+        self._request("watch", selection.resource, selection.namespace)
         since = revision_of(resource_version)
-        stream = FakeWatch(resource, matches, since, self, now=now, ends_at=now + timeout_s)
+        matches = _predicate(selection)
+        stream = FakeWatch(selection.resource, matches, since, self, now=now, ends_at=now + timeout_s)
         if since < self.oldest:
             stream.refuse(expired(f"too old resource version: {since} ({self.oldest})"))
         self.watches = [*(watch for watch in self.watches if not watch.ended), stream]
         return stream
 
-    def create(self, resource: Resource, namespace: str, body: bytes) -> bytes:
-        document = codec.decode_document(body)
+    def perform(self, write: Write) -> bytes:
+        """A write, or a ``get``.  A patch is a merge patch; a delete gives the deleted object."""
+        resource, namespace = write.resource, write.namespace
+        if write.verb == "create":
+            return self._create(resource, namespace, codec.decode_document(write.body))
+        self._request(write.verb, resource, _path(namespace, write.name))
+        old = self._existing(resource, namespace, write.name)
+        if write.verb == "get":
+            return codec.encode(old)
+        if write.verb == "delete":
+            return codec.encode(self._commit(resource, "DELETED", old))
+        change = codec.decode_document(write.body)
+        unconditional = ("", "0") if write.verb == "update" else ("",)
+        version = change.get("metadata", {}).get("resourceVersion", "")
+        if version not in (*unconditional, old["metadata"]["resourceVersion"]):
+            raise conflict(resource.plural, resource.group, write.name, STALE_WRITE)
+        new = change if write.verb == "update" else _merge(old, change)
+        return codec.encode(self.put(resource, namespace, write.name, new))
+
+    def _create(self, resource: Resource, namespace: str, document: Document) -> bytes:
         metadata = document.setdefault("metadata", {})
         name = metadata.get("name") or f"{metadata.get('generateName', '')}{self._uids + 1:05d}"
         self._request("create", resource, _path(namespace, name))
         if (resource.key, _path(namespace, name)) in self._objects:
             raise already_exists(resource.plural, resource.group, name)
         return codec.encode(self.put(resource, namespace, name, document))
-
-    def update(self, resource: Resource, namespace: str, name: str, body: bytes) -> bytes:
-        self._request("update", resource, _path(namespace, name))
-        old = self._existing(resource, namespace, name)
-        document = codec.decode_document(body)
-        version = document.get("metadata", {}).get("resourceVersion", "")
-        if version not in ("", "0", old["metadata"]["resourceVersion"]):
-            raise conflict(resource.plural, resource.group, name, STALE_WRITE)
-        return codec.encode(self.put(resource, namespace, name, document))
-
-    def patch(self, resource: Resource, namespace: str, name: str, body: bytes) -> bytes:
-        self._request("patch", resource, _path(namespace, name))
-        old = self._existing(resource, namespace, name)
-        patch = codec.decode_document(body)
-        version = patch.get("metadata", {}).get("resourceVersion", "")
-        if version not in ("", old["metadata"]["resourceVersion"]):
-            raise conflict(resource.plural, resource.group, name, STALE_WRITE)
-        return codec.encode(self.put(resource, namespace, name, _merge(old, patch)))
-
-    def delete(self, resource: Resource, namespace: str, name: str) -> bytes:
-        """Returns the deleted object."""
-        self._request("delete", resource, _path(namespace, name))
-        return codec.encode(self._commit(resource, "DELETED", self._existing(resource, namespace, name)))
 
     # What tests look at
 
@@ -274,9 +239,10 @@ def _path_of(document: Document) -> str:
     return _path(metadata.get("namespace", ""), metadata["name"])
 
 
-def _predicate(resource: Resource, namespace: str, label_selector: str, field_selector: str) -> Predicate:
-    labels = parse_labels(label_selector)
-    fields = parse_fields(field_selector, resource)
+def _predicate(selection: Selection) -> Predicate:
+    resource, namespace = selection.resource, selection.namespace
+    labels = parse_labels(selection.label_selector)
+    fields = parse_fields(selection.field_selector, resource)
 
     def matches(document: Document) -> bool:
         metadata = document["metadata"]

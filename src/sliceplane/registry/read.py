@@ -8,7 +8,7 @@ from sliceplane.api.errors import bad_request, expired, too_large_resource_versi
 from sliceplane.registry import continue_token
 from sliceplane.registry.core import Core, key_of, missing
 from sliceplane.registry.list_options import EXACT, check_list, check_watch, list_version, read_version
-from sliceplane.registry.selection import Selection, select
+from sliceplane.registry.selection import RecordSelection, select
 from sliceplane.registry.types import ListOptions, ListOutcome, Target, WatchOptions, WatchPlan
 from sliceplane.store.mvcc import Compacted
 from sliceplane.store.types import Key, Record
@@ -106,7 +106,7 @@ def _not_beyond(core: Core, target: Target, wanted: int | None) -> None:
         raise too_large_resource_version(wanted, core.store.revision, retry=not target.resource.uncached)
 
 
-def _continue(core: Core, target: Target, selection: Selection, limit: int, token: str) -> Steps:
+def _continue(core: Core, target: Target, selection: RecordSelection, limit: int, token: str) -> Steps:
     position = continue_token.decode(token)
     if position.revision > core.store.revision:
         raise too_large_resource_version(position.revision, core.store.revision)
@@ -119,7 +119,7 @@ def _continue(core: Core, target: Target, selection: Selection, limit: int, toke
         raise expired(_TOKEN_EXPIRED, {"continue": fresh}) from error
 
 
-def _page(core: Core, target: Target, selection: Selection, *, revision: int, after: str, limit: int) -> Steps:
+def _page(core: Core, target: Target, selection: RecordSelection, *, revision: int, after: str, limit: int) -> Steps:
     """At most *limit* (0: all) matching records after *after*, as they were at *revision*.  Raises Compacted."""
     resource, namespace = target.resource, target.namespace
     found = yield from _scan(core, target, selection, revision=revision, after=after, wanted=limit + 1 if limit else 0)
@@ -141,7 +141,7 @@ def _page(core: Core, target: Target, selection: Selection, *, revision: int, af
 
 
 def _scan(
-    core: Core, target: Target, selection: Selection, *, revision: int, after: str, wanted: int
+    core: Core, target: Target, selection: RecordSelection, *, revision: int, after: str, wanted: int
 ) -> Generator[None, None, list[Record]]:
     """Matching records in key order, at most *wanted* (0: all), without looking further than needed."""
     store, resource, namespace = core.store, target.resource, target.namespace

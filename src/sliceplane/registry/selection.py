@@ -14,7 +14,7 @@ from sliceplane.store.types import Record
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RecordSelection:
     """``matches`` is ``None`` if everything matches.  ``text`` is equal for equal selections.
 
     ``name`` and ``namespace`` are set where only that one can match.  ``shard``: the shard selector, canonically.
@@ -27,7 +27,7 @@ class Selection:
     shard: str = ""
 
 
-def select(resource: Resource, options: ListOptions | WatchOptions, gates: Gates) -> Selection:
+def select(resource: Resource, options: ListOptions | WatchOptions, gates: Gates) -> RecordSelection:
     """Raises a 400 StatusError if a text does not parse or names an unknown field."""
     selection = _by_labels_and_fields(resource, options.label_selector, options.field_selector)
     if options.shard_selector is None or not gates.enabled(SHARDED_LIST_AND_WATCH):
@@ -41,17 +41,17 @@ def select(resource: Resource, options: ListOptions | WatchOptions, gates: Gates
     return replace(selection, matches=matches, text=f"{selection.text}\n{shards}", shard=str(shards))
 
 
-def _by_labels_and_fields(resource: Resource, label_selector: str, field_selector: str) -> Selection:
+def _by_labels_and_fields(resource: Resource, label_selector: str, field_selector: str) -> RecordSelection:
     labels = parse_labels(label_selector)
     fields = parse_fields(field_selector, resource)
     if labels.empty and fields.empty:
-        return Selection(None, "")
+        return RecordSelection(None, "")
     by_label, by_field = labels.matches, fields.matches
     text = f"{labels}\n{fields}"
     if fields.empty:
-        return Selection(lambda record: by_label(record.labels), text)
+        return RecordSelection(lambda record: by_label(record.labels), text)
 
     def matches(record: Record) -> bool:
         return by_label(record.labels) and by_field(record.key.name, record.key.namespace, record.fields)
 
-    return Selection(matches, text, fields.exact_name, fields.exact_namespace)
+    return RecordSelection(matches, text, fields.exact_name, fields.exact_namespace)

@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from sliceplane.api.errors import StatusError, unreachable
-from sliceplane.api.scheme import Leases, Resource
-from sliceplane.controllers.base import Write
+from sliceplane.api.scheme import Resource
 from sliceplane.controllers.election import Election, ElectionConfig
 from sliceplane.kit.rng import Rng
 from sliceplane.sim.agenda import Agenda, Alarm, Deed
@@ -115,14 +114,9 @@ class Candidate:
         if request is not None:
             self._request += 1
             number = self._request
-            write = Write(
-                verb=request.verb,
-                resource=Leases,
-                namespace=self._config.namespace,
-                name="" if request.verb == "create" else self._config.name,
-                body=request.body,
+            self._network.send(
+                self.actor, request, lambda answer: self._receive(lambda: self._answered(number, answer))
             )
-            self._network.send(self.actor, write, lambda answer: self._receive(lambda: self._answered(number, answer)))
             due = self._core.next_deadline()
             left = self._config.renew_deadline_s if due is None else max(0.0, due - now)
             self._agenda.after(left, lambda: self._receive(lambda: self._answered(number, unreachable("timeout"))))

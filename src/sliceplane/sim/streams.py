@@ -12,7 +12,7 @@ from collections.abc import Callable
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.meta import Object
-from sliceplane.controllers.base import Watched
+from sliceplane.controllers.base import Selection
 from sliceplane.informer.cache import Cache
 from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import Phase, Reflector, StartList, StartWatch, StopWatch
@@ -35,7 +35,7 @@ class Informer:
 
     def __init__(
         self,
-        watched: Watched,
+        watched: Selection,
         *,
         agenda: Agenda,
         server: Server,

@@ -17,6 +17,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_ZONE
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
+from sliceplane.api.requests import Verb
 from sliceplane.api.scheme import (
     Deployments,
     EndpointSlices,
@@ -27,7 +28,7 @@ from sliceplane.api.scheme import (
     ResourceQuotas,
     Services,
 )
-from sliceplane.controllers.base import Verb, Write
+from sliceplane.controllers.base import Write
 from sliceplane.controllers.emulation.nodes import ANNOTATION_READY, make_nodes, node_document
 from sliceplane.kit.rng import Rng
 from sliceplane.sim import documents

@@ -13,6 +13,7 @@ from sliceplane.api import codec
 from sliceplane.api.core import Pod
 from sliceplane.api.discovery import LABEL_MANAGED_BY, LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import RESOURCES, EndpointSlices, Leases, Pods, Resource, by_kind
 from sliceplane.balancing.merge import PortChoice
 from sliceplane.balancing.model import Endpoint
@@ -66,9 +67,8 @@ class Objects:
 
     async def list(self, kind: str, namespace: str, label_selector: str) -> list[Document]:
         resource = _named(kind)
-        page = await self._client.list(
-            resource, namespace=namespace if resource.namespaced else "", label_selector=label_selector
-        )
+        selection = Selection(resource, namespace if resource.namespaced else "", label_selector)
+        page = await self._client.list(selection)
         return [codec.decode_document(body) for body in page.items]
 
     async def delete(self, kind: str, name: str, namespace: str) -> None:
@@ -77,9 +77,7 @@ class Objects:
 
     async def endpoints(self, service: str, namespace: str, port: str | int | None) -> tuple[Endpoint, ...]:
         """What an ``EndpointView`` would hold by now."""
-        page = await self._client.list(
-            EndpointSlices, namespace=namespace, label_selector=f"{LABEL_SERVICE_NAME}={service}"
-        )
+        page = await self._client.list(Selection(EndpointSlices, namespace, f"{LABEL_SERVICE_NAME}={service}"))
         view = ServiceView(PortChoice(port), family=None, place=Place(), honour_hints=False)
         slices = (codec.decode(body, EndpointSlice) for body in page.items)
         view.on_changes(Change(EndpointSlices.key, None, each) for each in slices)
@@ -92,7 +90,7 @@ class Objects:
         A slice that stays is not written."""
         wanted = {_slice_name(service, address): address for address in addresses}
         selector = f"{LABEL_SERVICE_NAME}={service},{LABEL_MANAGED_BY}={MANAGER}"
-        page = await self._client.list(EndpointSlices, namespace=namespace, label_selector=selector)
+        page = await self._client.list(Selection(EndpointSlices, namespace, selector))
         present = {codec.decode(body, EndpointSlice).metadata.name for body in page.items}
         documents = [_slice(service, name, address, port_name) for name, address in sorted(wanted.items())]
         await self.apply(tuple(each for each in documents if each["metadata"]["name"] not in present), namespace)

@@ -14,11 +14,11 @@ import pytest_asyncio
 from sliceplane.api import codec
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import ConfigMaps, Resource
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Watched, Work, Write
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Work, Write
 from sliceplane.fakes.fake_api import FakeApi
 from sliceplane.fakes.fake_watch import FakeWatch
 from sliceplane.informer.changes import Change
-from sliceplane.shell.transport.base import ListPage, PatchType, Unreachable, WatchMessage
+from sliceplane.shell.transport.base import ListPage, Unreachable, WatchMessage
 from sliceplane.workqueue.queue import WorkQueue
 
 EPOCH = 1_000_000.0
@@ -54,56 +54,32 @@ class FakeClient:
     log: list[tuple[float, str, str]] = field(default_factory=list)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> bytes:
-        return self.api.get(resource, namespace, name)
+        return self.api.perform(Write(verb="get", resource=resource, namespace=namespace, name=name))
 
     async def list(
         self,
-        resource: Resource,
+        selection: Selection,
         *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
         resource_version: str | None = None,
-        resource_version_match: str | None = None,
         limit: int | None = None,
         continue_token: str = "",
     ) -> ListPage:
         if self.hang_lists:
             await asyncio.Event().wait()
         await asyncio.sleep(0.001)
-        page = self.api.list(
-            resource,
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            limit=limit or 0,
-            continue_token=continue_token,
-        )
-        return ListPage(page.items, page.resource_version, page.continue_token)
+        return self.api.list(selection, limit=limit, continue_token=continue_token)
 
     @asynccontextmanager
     async def watch(
         self,
-        resource: Resource,
+        selection: Selection,
         *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
         resource_version: str | None = None,
         timeout_s: int | None = None,
         bookmarks: bool = True,
     ) -> AsyncIterator[AsyncIterator[WatchMessage]]:
         assert resource_version, "informers watch from a version"
-        stream = self.api.watch(
-            resource,
-            resource_version,
-            now=self.clock(),
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            timeout_s=timeout_s or 1800,
-        )
-        yield self._messages(stream)
+        yield self._messages(self.api.watch(selection, resource_version, now=self.clock(), timeout_s=timeout_s or 1800))
 
     async def _messages(self, stream: FakeWatch) -> AsyncIterator[WatchMessage]:
         while True:
@@ -124,13 +100,14 @@ class FakeClient:
             # Several readers share the event: the others must see it, too.
             await asyncio.sleep(0)
 
-    async def _write(self, verb: str, path: str, act: Callable[[], bytes]) -> bytes:
+    async def perform(self, write: Write) -> bytes:
+        name = write.name or codec.decode(write.body, Object).metadata.name
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
             await asyncio.sleep(self.write_s)
-            self.log.append((self.clock() - EPOCH, verb, path))
-            result = act()
+            self.log.append((self.clock() - EPOCH, write.verb, f"{write.resource.plural}/{name}"))
+            result = self.api.perform(write)
             if self.lose_answers:
                 self.lose_answers -= 1
                 raise Unreachable("connection reset by peer")
@@ -138,44 +115,12 @@ class FakeClient:
         finally:
             self.in_flight -= 1
 
-    async def create(
-        self, resource: Resource, namespace: str, body: bytes, *, subresource: str = "", name: str = ""
-    ) -> bytes:
-        path = f"{resource.plural}/{codec.decode(body, Object).metadata.name}"
-        return await self._write("create", path, lambda: self.api.create(resource, namespace, body))
-
-    async def update(
-        self, resource: Resource, namespace: str, name: str, body: bytes, *, subresource: str = ""
-    ) -> bytes:
-        return await self._write(
-            "update", f"{resource.plural}/{name}", lambda: self.api.update(resource, namespace, name, body)
-        )
-
-    async def patch(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        body: bytes,
-        *,
-        patch_type: PatchType,
-        subresource: str = "",
-    ) -> bytes:
-        return await self._write(
-            "patch", f"{resource.plural}/{name}", lambda: self.api.patch(resource, namespace, name, body)
-        )
-
-    async def delete(self, resource: Resource, namespace: str, name: str, options: bytes = b"") -> bytes:
-        return await self._write(
-            "delete", f"{resource.plural}/{name}", lambda: self.api.delete(resource, namespace, name)
-        )
-
     async def close(self) -> None:
         pass
 
 
-SOURCE = Watched(ConfigMaps, label_selector="role=source")
-COPY = Watched(ConfigMaps, label_selector="role=copy")
+SOURCE = Selection(ConfigMaps, label_selector="role=source")
+COPY = Selection(ConfigMaps, label_selector="role=copy")
 
 
 class Copier:

@@ -116,19 +116,19 @@ async def test_an_unknown_outcome_is_told_as_unreachable(
 async def test_a_client_that_breaks_does_not_stop_the_controller(
     host: ControllerHost, api: Any, client: Any, copier: Any, source: Callable[..., None], monkeypatch: Any
 ) -> None:
-    working = client.create
+    working = client.perform
 
     async def broken(*_args: Any, **_kwargs: Any) -> bytes:
         raise RuntimeError("a bug in the client")
 
-    monkeypatch.setattr(client, "create", broken)
+    monkeypatch.setattr(client, "perform", broken)
     core = copier()
     host.add(lambda: core)
     source(api, "a")
     host.start()
     await asyncio.sleep(0.5)
     assert core.done[0].error == internal("RuntimeError: a bug in the client")
-    monkeypatch.setattr(client, "create", working)
+    monkeypatch.setattr(client, "perform", working)
     await asyncio.sleep(5)
     assert copies(api) == sources(api)
 

@@ -9,7 +9,7 @@ from tests.shell.hosting.test_older_clusters import Older
 
 from sliceplane.api.errors import StatusError, forbidden, unauthorized, unreachable
 from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Resource, Services
-from sliceplane.controllers.base import Watched
+from sliceplane.controllers.base import Selection
 from sliceplane.controllers.events import RecorderStatus
 from sliceplane.informer.reflector import Counters
 from sliceplane.shell.hosting.catalogue import default_controllers
@@ -27,7 +27,7 @@ FORBIDDEN = forbidden("endpointslices", "discovery.k8s.io", "", "no RBAC policy 
 
 def informer(resource: Resource, age: float, error: StatusError | None = None, **scope: str) -> InformerStatus:
     said = None if error is None else (error, NOW - age)
-    return InformerStatus(Watched(resource, **scope), age < math.inf, age, 3, 0, "7", Counters(), said)
+    return InformerStatus(Selection(resource, **scope), age < math.inf, age, 3, 0, "7", Counters(), said)
 
 
 def status(*informers: InformerStatus) -> HostStatus:

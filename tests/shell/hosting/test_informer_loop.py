@@ -12,6 +12,7 @@ import pytest
 
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
@@ -42,7 +43,8 @@ class View:
 
 @asynccontextmanager
 async def running(client: Any, **options: Any) -> AsyncIterator[tuple[Informer[Object], View]]:
-    informer: Informer[Object] = Informer(client, ConfigMaps, clock=client.clock, rng=Rng(1), kind=Object, **options)
+    selection = Selection(ConfigMaps, **{name: options.pop(name) for name in ("label_selector",) if name in options})
+    informer: Informer[Object] = Informer(client, selection, clock=client.clock, rng=Rng(1), kind=Object, **options)
     view = View()
     informer.add_handler(view.on_changes, view.on_synced)
     task = asyncio.create_task(informer.run())

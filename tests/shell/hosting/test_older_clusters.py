@@ -14,8 +14,8 @@ import pytest
 from tests.proxy.test_node_proxy_shell import Runner
 
 from sliceplane.api.errors import StatusError, forbidden
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource, ServiceCIDRs, Services
-from sliceplane.controllers.base import Watched
 from sliceplane.informer import reflector
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.hosting.catalogue import default_controllers
@@ -49,14 +49,14 @@ class Older:
             self.refused += 1
             raise self.hides[resource.key]
 
-    async def list(self, resource: Resource, **options: Any) -> Any:
-        self._look(resource)
-        return await self._client.list(resource, **options)
+    async def list(self, selection: Selection, **options: Any) -> Any:
+        self._look(selection.resource)
+        return await self._client.list(selection, **options)
 
     @asynccontextmanager
-    async def watch(self, resource: Resource, **options: Any) -> AsyncIterator[Any]:
-        self._look(resource)
-        async with self._client.watch(resource, **options) as messages:
+    async def watch(self, selection: Selection, **options: Any) -> AsyncIterator[Any]:
+        self._look(selection.resource)
+        async with self._client.watch(selection, **options) as messages:
             yield messages
 
 
@@ -123,10 +123,10 @@ async def test_a_kind_that_is_needed_still_turns_health_red(older: Older) -> Non
 async def test_render_trace_and_the_look_before_once_do_without_too(older: Older) -> None:
     client: Any = older
     assert (await objects_from(client, "")).service_cidrs == ()
-    await check_readable(client, [Watched(ServiceCIDRs), Watched(Services)])
+    await check_readable(client, [Selection(ServiceCIDRs), Selection(Services)])
     older.hides[Services.key] = forbidden("services", "", "", "no RBAC policy matched")
     with pytest.raises(CannotRead, match="services"):
-        await check_readable(client, [Watched(ServiceCIDRs), Watched(Services)])
+        await check_readable(client, [Selection(ServiceCIDRs), Selection(Services)])
     with pytest.raises(StatusError):
         await objects_from(client, "")
 

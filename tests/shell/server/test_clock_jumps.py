@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sliceplane.api.codec import decode_document, encode
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.embedded import ControllerService
@@ -48,7 +49,7 @@ async def test_a_ready_pod_reaches_its_slice_after_the_clock_was_set(tmp_path: P
         await client.patch(Pods, "default", "p", encode(READY), patch_type="strategic", subresource="status")
         async with asyncio.timeout(5):
             while True:
-                page = await client.list(EndpointSlices, label_selector="kubernetes.io/service-name=web")
+                page = await client.list(Selection(EndpointSlices, label_selector="kubernetes.io/service-name=web"))
                 if any(decode_document(item)["endpoints"] for item in page.items):
                     break
                 await asyncio.sleep(0.02)

@@ -10,6 +10,7 @@ import pytest
 
 from sliceplane.api import codec
 from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps, Deployments, Services
 from sliceplane.shell.transport.base import Client, WatchMessage
 
@@ -45,7 +46,7 @@ async def test_create_get_update_patch_delete(client: Client, namespace: str) ->
 async def test_a_write_is_seen_by_the_next_read(client: Client, namespace: str) -> None:
     for number in range(20):
         await client.create(ConfigMaps, namespace, config_map(f"c{number:02}"))
-        assert len((await client.list(ConfigMaps, namespace=namespace)).items) == number + 1
+        assert len((await client.list(Selection(ConfigMaps, namespace))).items) == number + 1
 
 
 async def test_errors_are_status_errors_with_details(client: Client, namespace: str) -> None:
@@ -81,10 +82,10 @@ async def test_delete_preconditions(client: Client, namespace: str) -> None:
 async def test_lists_come_in_pages_of_one_version(client: Client, namespace: str) -> None:
     for name in "abcde":
         await client.create(ConfigMaps, namespace, config_map(name))
-    first = await client.list(ConfigMaps, namespace=namespace, limit=2)
+    first = await client.list(Selection(ConfigMaps, namespace), limit=2)
     assert (len(first.items), first.remaining) == (2, 3)
     await client.delete(ConfigMaps, namespace, "e")
-    rest = await client.list(ConfigMaps, namespace=namespace, limit=10, continue_token=first.continue_token)
+    rest = await client.list(Selection(ConfigMaps, namespace), limit=10, continue_token=first.continue_token)
     names = [read(item)["metadata"]["name"] for item in (*first.items, *rest.items)]
     assert names == ["a", "b", "c", "d", "e"]
     assert (rest.continue_token, rest.resource_version) == ("", first.resource_version)
@@ -93,21 +94,21 @@ async def test_lists_come_in_pages_of_one_version(client: Client, namespace: str
 async def test_selectors(client: Client, namespace: str) -> None:
     for name in "abc":
         await client.create(ConfigMaps, namespace, config_map(name))
-    by_label = await client.list(ConfigMaps, namespace=namespace, label_selector="name in (a,c)")
+    by_label = await client.list(Selection(ConfigMaps, namespace, "name in (a,c)"))
     assert [read(item)["metadata"]["name"] for item in by_label.items] == ["a", "c"]
-    by_field = await client.list(ConfigMaps, namespace=namespace, field_selector="metadata.name=b")
+    by_field = await client.list(Selection(ConfigMaps, namespace, field_selector="metadata.name=b"))
     assert [read(item)["metadata"]["name"] for item in by_field.items] == ["b"]
     with pytest.raises(StatusError) as bad:
-        await client.list(ConfigMaps, namespace=namespace, label_selector="a b")
+        await client.list(Selection(ConfigMaps, namespace, "a b"))
     assert bad.value.code == 400
 
 
 async def test_a_watch_goes_on_after_its_version(client: Client, namespace: str) -> None:
     await client.create(ConfigMaps, namespace, config_map("before"))
-    page = await client.list(ConfigMaps, namespace=namespace)
+    page = await client.list(Selection(ConfigMaps, namespace))
     async with (
         asyncio.timeout(10),
-        client.watch(ConfigMaps, namespace=namespace, resource_version=page.resource_version) as stream,
+        client.watch(Selection(ConfigMaps, namespace), resource_version=page.resource_version) as stream,
     ):
         await client.create(ConfigMaps, namespace, config_map("a", x="ä\n<>"))
         await client.patch(ConfigMaps, namespace, "a", b'{"data":{"x":"2"}}', patch_type="merge")
@@ -121,12 +122,10 @@ async def test_a_watch_goes_on_after_its_version(client: Client, namespace: str)
 
 
 async def test_a_watch_with_selector_sees_transitions(client: Client, namespace: str) -> None:
-    page = await client.list(ConfigMaps, namespace=namespace)
+    page = await client.list(Selection(ConfigMaps, namespace))
     async with (
         asyncio.timeout(10),
-        client.watch(
-            ConfigMaps, namespace=namespace, resource_version=page.resource_version, label_selector="name=a"
-        ) as stream,
+        client.watch(Selection(ConfigMaps, namespace, "name=a"), resource_version=page.resource_version) as stream,
     ):
         await client.create(ConfigMaps, namespace, config_map("b"))
         await client.create(ConfigMaps, namespace, config_map("a"))
@@ -136,10 +135,10 @@ async def test_a_watch_with_selector_sees_transitions(client: Client, namespace:
 
 
 async def test_a_watch_ends_cleanly_at_its_time_limit_with_a_bookmark(client: Client, namespace: str) -> None:
-    page = await client.list(ConfigMaps, namespace=namespace)
+    page = await client.list(Selection(ConfigMaps, namespace))
     async with (
         asyncio.timeout(10),
-        client.watch(ConfigMaps, namespace=namespace, resource_version=page.resource_version, timeout_s=3) as stream,
+        client.watch(Selection(ConfigMaps, namespace), resource_version=page.resource_version, timeout_s=3) as stream,
     ):
         seen = [message async for message in stream]
     assert [message.type for message in seen] == ["BOOKMARK"]
@@ -147,12 +146,12 @@ async def test_a_watch_ends_cleanly_at_its_time_limit_with_a_bookmark(client: Cl
 
 
 async def test_two_watches_of_one_resource_see_the_same(client: Client, namespace: str) -> None:
-    page = await client.list(ConfigMaps, namespace=namespace)
+    page = await client.list(Selection(ConfigMaps, namespace))
     version = page.resource_version
     async with (
         asyncio.timeout(10),
-        client.watch(ConfigMaps, namespace=namespace, resource_version=version) as one,
-        client.watch(ConfigMaps, namespace=namespace, resource_version=version) as other,
+        client.watch(Selection(ConfigMaps, namespace), resource_version=version) as one,
+        client.watch(Selection(ConfigMaps, namespace), resource_version=version) as other,
     ):
         for number in range(20):
             await client.create(ConfigMaps, namespace, config_map(f"c{number}"))
@@ -161,21 +160,21 @@ async def test_two_watches_of_one_resource_see_the_same(client: Client, namespac
 
 
 async def test_leaving_a_watch_while_it_waits(client: Client, namespace: str) -> None:
-    page = await client.list(ConfigMaps, namespace=namespace)
+    page = await client.list(Selection(ConfigMaps, namespace))
 
     async def wait_for_nothing() -> None:
         version = page.resource_version
-        async with client.watch(ConfigMaps, namespace=namespace, resource_version=version) as stream:
+        async with client.watch(Selection(ConfigMaps, namespace), resource_version=version) as stream:
             await anext(stream)
 
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(wait_for_nothing(), 0.1)
-    assert (await client.list(ConfigMaps, namespace=namespace)).items == ()
+    assert (await client.list(Selection(ConfigMaps, namespace))).items == ()
 
 
 async def test_errors_in_the_body_of_a_watch_pass_through(client: Client, namespace: str) -> None:
     with pytest.raises(StatusError) as missing:
-        async with client.watch(ConfigMaps, namespace=namespace, resource_version="1"):
+        async with client.watch(Selection(ConfigMaps, namespace), resource_version="1"):
             await client.get(ConfigMaps, namespace, "nobody")
     assert missing.value.code == 404
 

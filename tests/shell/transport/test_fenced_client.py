@@ -6,9 +6,12 @@ from typing import cast
 
 import pytest
 
+from sliceplane.api.requests import Selection, Verb, Write
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.shell.transport.base import Client, Unreachable
-from sliceplane.shell.transport.fenced import FencedClient
+from sliceplane.shell.transport.guards import FencedClient
+
+VERBS: tuple[Verb, ...] = ("create", "update", "patch", "delete")
 
 
 class Notebook:
@@ -31,23 +34,16 @@ async def test_writes_are_refused_after_the_term_and_reads_are_not() -> None:
     client: Client = FencedClient(cast("Client", book), lambda: term[0])
 
     async def everything() -> None:
-        await client.create(ConfigMaps, "ns", b"{}")
-        await client.update(ConfigMaps, "ns", "n", b"{}")
-        await client.patch(ConfigMaps, "ns", "n", b"{}", patch_type="merge")
-        await client.delete(ConfigMaps, "ns", "n")
+        for verb in VERBS:
+            await client.perform(Write(verb=verb, resource=ConfigMaps, namespace="ns", name="n", body=b"{}"))
 
     await everything()
-    assert book.calls == ["create", "update", "patch", "delete"]
+    assert book.calls == ["perform"] * 4
     term[0] = False
-    for write in (
-        lambda: client.create(ConfigMaps, "ns", b"{}"),
-        lambda: client.update(ConfigMaps, "ns", "n", b"{}"),
-        lambda: client.patch(ConfigMaps, "ns", "n", b"{}", patch_type="merge"),
-        lambda: client.delete(ConfigMaps, "ns", "n"),
-    ):
+    for verb in VERBS:
         with pytest.raises(Unreachable, match="term of leadership is over"):
-            await write()
+            await client.perform(Write(verb=verb, resource=ConfigMaps, namespace="ns", name="n", body=b"{}"))
     assert len(book.calls) == 4
     await client.get(ConfigMaps, "ns", "n")
-    await client.list(ConfigMaps)
+    await client.list(Selection(ConfigMaps))
     assert book.calls[4:] == ["get", "list"]

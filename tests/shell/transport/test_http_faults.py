@@ -10,6 +10,7 @@ import pytest
 from tests.shell.server.serving import Server
 
 from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.shell.transport import kubeconfig
 from sliceplane.shell.transport.base import Unreachable
@@ -101,9 +102,7 @@ async def test_requests_say_who_and_what(monkeypatch: pytest.MonkeyPatch) -> Non
         writer.write(reply(200, b'{"metadata":{"resourceVersion":"7"},"items":null}'))
 
     async with serving(answer) as client:
-        page = await client.list(
-            ConfigMaps, namespace="ns", label_selector="a in (b,c),!d", limit=5, continue_token="x=/+"
-        )
+        page = await client.list(Selection(ConfigMaps, "ns", "a in (b,c),!d"), limit=5, continue_token="x=/+")
     assert (page.items, page.resource_version) == ((), "7")
     line, *headers = heads[0].decode().split("\r\n")
     assert line.startswith("GET /api/v1/namespaces/ns/configmaps?labelSelector=a+in+(b,c),!d&limit=5&continue=x%3D/%2B")
@@ -189,7 +188,7 @@ async def test_a_list_that_is_no_list_is_an_error() -> None:
 
     async with serving(answer) as client:
         with pytest.raises(StatusError, match="cannot be read"):
-            await client.list(ConfigMaps)
+            await client.list(Selection(ConfigMaps))
 
 
 EVENT = b'{"type":"ADDED","object":{"metadata":{"name":"a"}}}\n'
@@ -213,7 +212,7 @@ async def test_how_a_watch_ends(sent: bytes, clean: bool) -> None:
     async with serving(answer) as client:
 
         async def read() -> None:
-            async with client.watch(ConfigMaps, resource_version="1") as stream:
+            async with client.watch(Selection(ConfigMaps), resource_version="1") as stream:
                 seen.extend([message.type async for message in stream])
 
         if clean:
@@ -234,7 +233,7 @@ async def test_a_refused_watch_is_a_status_error() -> None:
 
     async with serving(answer) as client:
         with pytest.raises(StatusError) as error:
-            async with client.watch(ConfigMaps, resource_version="1", timeout_s=300):
+            async with client.watch(Selection(ConfigMaps), resource_version="1", timeout_s=300):
                 pass
     assert (error.value.code, error.value.reason) == (410, "Gone")
 
@@ -247,7 +246,7 @@ async def test_a_silent_watch_can_be_left_at_once() -> None:
     async with serving(answer) as client:
 
         async def read() -> None:
-            async with client.watch(ConfigMaps, resource_version="1") as stream:
+            async with client.watch(Selection(ConfigMaps), resource_version="1") as stream:
                 await anext(stream)
 
         before = asyncio.get_running_loop().time()
@@ -267,7 +266,7 @@ async def test_a_client_closed_while_it_connects_leaves_no_socket(plane_server: 
     """Cancelled in any turn of the loop; in one of them asyncio's transport does not hear of it and lives on."""
     for turns in range(40):
         client = HttpClient(kubeconfig.load(plane_server.plane.kubeconfig))
-        asking = asyncio.create_task(client.list(ConfigMaps))
+        asking = asyncio.create_task(client.list(Selection(ConfigMaps)))
         for _ in range(turns):
             # As many turns as there are: a real pause would join several.
             await asyncio.sleep(0.001 if turns % 2 else 0)

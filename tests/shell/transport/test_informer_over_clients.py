@@ -7,6 +7,7 @@ import time
 
 from sliceplane.api import codec
 from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
@@ -31,7 +32,7 @@ async def test_an_informer_follows_a_real_server(client: Client, namespace: str)
     for number in range(3):
         await put(f"before-{number}")
     informer: Informer[Object] = Informer(
-        client, ConfigMaps, clock=loop_clock(time.time()), rng=Rng(1), kind=Object, namespace=namespace
+        client, Selection(ConfigMaps, namespace), clock=loop_clock(time.time()), rng=Rng(1), kind=Object
     )
     informer.add_handler(on_changes, lambda: None)
     task = asyncio.create_task(informer.run())
@@ -42,7 +43,7 @@ async def test_an_informer_follows_a_real_server(client: Client, namespace: str)
         await client.patch(ConfigMaps, namespace, f"after-{number}", b'{"data":{"x":"1"}}', patch_type="merge")
         if number % 2:
             await client.delete(ConfigMaps, namespace, f"after-{number}")
-    page = await client.list(ConfigMaps, namespace=namespace)
+    page = await client.list(Selection(ConfigMaps, namespace))
     there = [codec.decode(item, Object).metadata for item in page.items]
     wanted = {metadata.name: metadata.resource_version for metadata in there}
     async with asyncio.timeout(10):

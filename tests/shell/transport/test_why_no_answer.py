@@ -8,6 +8,7 @@ import ssl
 import pytest
 from tests.shell.server.serving import Server
 
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Services
 from sliceplane.shell.transport.base import Unreachable
 from sliceplane.shell.transport.credentials import Fixed
@@ -20,7 +21,7 @@ async def told(server: str, context: ssl.SSLContext | None = None) -> str:
     client = HttpClient(Connection(server=server, ssl_context=context, credentials=Fixed()))
     try:
         with pytest.raises(Unreachable) as error:
-            await client.list(Services)
+            await client.list(Selection(Services))
     finally:
         await client.close()
     return str(error.value)

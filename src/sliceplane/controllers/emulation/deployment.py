@@ -17,7 +17,7 @@ from sliceplane.api.core import Pod
 from sliceplane.api.errors import is_namespace_terminating
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Deployments, Pods, ReplicaSets
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Watched, Write
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
 from sliceplane.controllers.emulation.claims import Claims
 from sliceplane.controllers.emulation.deployment_status import CREATE_ERROR, creation_failure, status_patch
 from sliceplane.controllers.emulation.pods import has_ended
@@ -36,7 +36,7 @@ class DeploymentController(KeyedController):
     """Keys are ``namespace/name`` of Deployments."""
 
     def __init__(self) -> None:
-        watches = (Watched(Deployments), Watched(ReplicaSets), Watched(Pods))
+        watches = (Selection(Deployments), Selection(ReplicaSets), Selection(Pods))
         super().__init__(ControllerInfo("deployment-emulation", watches))
         self._deployments: dict[str, Deployment] = {}
         self._key_of_uid: dict[str, str] = {}

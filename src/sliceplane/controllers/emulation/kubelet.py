@@ -15,8 +15,9 @@ from __future__ import annotations
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Node, Pod
 from sliceplane.api.meta import Document, Object
+from sliceplane.api.requests import PatchType, Verb
 from sliceplane.api.scheme import Nodes, Pods
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, PatchType, Verb, Watched, Write
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
 from sliceplane.controllers.emulation.addresses import PodAddresses
 from sliceplane.controllers.emulation.nodes import (
     ANNOTATION_READY,
@@ -42,7 +43,7 @@ class KubeletController(KeyedController):
     """Keys are ``node/NAME`` and ``pod/NAMESPACE/NAME``."""
 
     def __init__(self, config: EmulationConfig) -> None:
-        super().__init__(ControllerInfo("kubelet-emulation", (Watched(Nodes), Watched(Pods))))
+        super().__init__(ControllerInfo("kubelet-emulation", (Selection(Nodes), Selection(Pods))))
         self._config = config
         self._emulated = {node.name: node for node in config.nodes}
         self._nodes: dict[str, Node] = {}

@@ -20,7 +20,7 @@ from sliceplane.api.core import Pod
 from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Pods, ReplicaSets
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Watched, Write, deletion
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write, deletion
 from sliceplane.controllers.emulation.claims import Claims
 from sliceplane.controllers.emulation.pods import available_at, deletion_rank, is_active, is_terminating
 from sliceplane.controllers.emulation.refusals import Refusals
@@ -39,7 +39,7 @@ class ReplicaSetController(KeyedController):
     """Keys are ``namespace/name`` of ReplicaSets."""
 
     def __init__(self) -> None:
-        watches = (Watched(ReplicaSets), Watched(Pods))
+        watches = (Selection(ReplicaSets), Selection(Pods))
         super().__init__(ControllerInfo("replicaset-emulation", watches))
         self._sets: dict[str, ReplicaSet] = {}
         self._key_of_uid: dict[str, str] = {}

@@ -6,17 +6,18 @@ Terms begin and end with an Event about the Lease, as upstream's do (``kubectl d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
+from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Leases
 from sliceplane.controllers.base import EventNote
-from sliceplane.controllers.election import Election, ElectionConfig, LeaseRequest
+from sliceplane.controllers.election import Election, ElectionConfig
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.process.log import get_logger
-from sliceplane.shell.transport.base import Client, Unreachable, no_answer
+from sliceplane.shell.transport.base import Client, Unreachable, no_answer, send
 
 #: an end of the process waits so long for the Lease to be released
 RELEASE_TIMEOUT_S = 3.0
@@ -95,18 +96,10 @@ class Candidate:
             left = self._config.renew_deadline_s if term_ends is None else max(0.0, term_ends - self._clock())
             await self._perform(request, left)
 
-    async def _perform(self, request: LeaseRequest, timeout_s: float) -> None:
-        namespace, name = self._config.namespace, self._config.name
-        answer: Awaitable[bytes]
-        if request.verb == "get":
-            answer = self._client.get(Leases, namespace, name)
-        elif request.verb == "create":
-            answer = self._client.create(Leases, namespace, request.body)
-        else:
-            answer = self._client.update(Leases, namespace, name, request.body)
+    async def _perform(self, request: Write, timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                body = await answer
+                body = await send(self._client, request)
         except StatusError as error:
             self._failed(request, error)
         except (Unreachable, TimeoutError) as error:
@@ -117,7 +110,7 @@ class Candidate:
         else:
             self._core.on_answer(body, self._clock())
 
-    def _failed(self, request: LeaseRequest, error: StatusError) -> None:
+    def _failed(self, request: Write, error: StatusError) -> None:
         if error.reason not in ("NotFound", "Conflict", "AlreadyExists"):
             _log.warning("the lease cannot be reached", lease=self._config.name, verb=request.verb, error=str(error))
         self._core.on_error(error, self._clock())

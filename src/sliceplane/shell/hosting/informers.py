@@ -1,4 +1,4 @@
-"""Informers shared by all controllers of a host: one for each ``Watched``, started when first asked for."""
+"""Informers shared by all controllers of a host: one for each ``Selection``, started when first asked for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
-from sliceplane.controllers.base import Watched
+from sliceplane.controllers.base import Selection
 from sliceplane.informer.reflector import Counters
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.process.log import get_logger
@@ -22,7 +22,7 @@ _log = get_logger("host")
 class InformerStatus:
     """``staleness_s`` is ``math.inf`` until the first list was there; ``error`` is the last one, with its time."""
 
-    watched: Watched
+    watched: Selection
     synced: bool
     staleness_s: float
     objects: int
@@ -39,20 +39,14 @@ class SharedInformers:
         self._client = client
         self._clock = clock
         self._rng = rng
-        self._informers: dict[Watched, Informer[Object]] = {}
+        self._informers: dict[Selection, Informer[Object]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
-    def get(self, watched: Watched) -> Informer[Object]:
+    def get(self, watched: Selection) -> Informer[Object]:
         informer = self._informers.get(watched)
         if informer is None:
             informer = self._informers[watched] = Informer(
-                self._client,
-                watched.resource,
-                clock=self._clock,
-                rng=self._rng.fork(),
-                namespace=watched.namespace,
-                label_selector=watched.label_selector,
-                field_selector=watched.field_selector,
+                self._client, watched, clock=self._clock, rng=self._rng.fork()
             )
             task = asyncio.get_running_loop().create_task(informer.run(), name=f"informer {watched.resource.key}")
             self._tasks.append(task)

@@ -1,6 +1,6 @@
 """Shadow mode: the production engine beside a cluster's own EndpointSlice controller, reading only.
 
-Nothing here can write: the controller's jobs are reads, the client has no way to write (``client.readonly``), and
+Nothing here can write: the controller's jobs are reads, the client has no way to write (``transport.guards``), and
 whoever runs it gives it an account that may only read.  There is no election, for there is nothing to fight about.
 """
 
@@ -21,7 +21,7 @@ from sliceplane.shell.hosting.freshness import complaint, stuck
 from sliceplane.shell.hosting.shadow_report import Summary, summary_of
 from sliceplane.shell.process.pages import Page, PageMaker
 from sliceplane.shell.transport.base import Reader
-from sliceplane.shell.transport.readonly import ReadOnlyClient
+from sliceplane.shell.transport.guards import ReadOnlyClient
 from sliceplane.shell.transport.reflect import loop_clock
 
 #: between two looks at the ledger

@@ -23,7 +23,7 @@ from sliceplane.shell.hosting.host import ControllerHost, Entry, HostStatus, mak
 from sliceplane.shell.process.pages import Page
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.events import EventRecorder
-from sliceplane.shell.transport.fenced import FencedClient
+from sliceplane.shell.transport.guards import FencedClient
 from sliceplane.shell.transport.preflight import check_readable
 from sliceplane.shell.transport.reflect import loop_clock
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from sliceplane.api.errors import StatusError, internal
-from sliceplane.controllers.base import Done, Job, Write
+from sliceplane.controllers.base import Done, Job
 from sliceplane.controllers.failed_writes import as_told
 from sliceplane.shell.process.log import get_logger
-from sliceplane.shell.transport.base import Client, Unreachable, no_answer
+from sliceplane.shell.transport.base import Client, Unreachable, no_answer, send
 
 #: servers answer within 34 s; whoever has not answered by then is not going to
 WRITE_TIMEOUT_S = 40.0
@@ -26,7 +26,7 @@ async def perform(client: Client, job: Job) -> Done:
     for write in job.writes:
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
-                results.append(await _send(client, write))
+                results.append(await send(client, write))
         except StatusError as error:
             if error.reason not in write.tolerate:
                 return Done(job, tuple(results), as_told(write, error))
@@ -39,23 +39,3 @@ async def perform(client: Client, job: Job) -> Done:
             _log.error("a client failed in a write", **values, exc_info=error)
             return Done(job, tuple(results), internal(f"{type(error).__name__}: {error}"))
     return Done(job, tuple(results))
-
-
-async def _send(client: Client, write: Write) -> bytes:
-    resource, namespace, subresource = write.resource, write.namespace, write.subresource
-    match write.verb:
-        case "create":
-            return await client.create(resource, namespace, write.body, subresource=subresource, name=write.name)
-        case "update":
-            return await client.update(resource, namespace, write.name, write.body, subresource=subresource)
-        case "patch":
-            return await client.patch(
-                resource, namespace, write.name, write.body, patch_type=write.patch_type, subresource=subresource
-            )
-        case "delete":
-            return await client.delete(resource, namespace, write.name, write.body)
-        case "get":
-            return await client.get(resource, namespace, write.name)
-        case "list":
-            page = await client.list(resource, namespace=namespace, label_selector=write.label_selector)
-            return b'{"items":[' + b",".join(page.items) + b"]}"

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from sliceplane.api.core import Node
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Nodes
-from sliceplane.controllers.base import Watched
+from sliceplane.controllers.base import Selection
 from sliceplane.informer.changes import Change
 from sliceplane.proxy.plane import AnyNodePlane
 from sliceplane.shell.node.inputs import Inputs
@@ -64,7 +64,7 @@ class ProxyClaims:
         ):
             return
         self._watching = True
-        self._inputs.add(Watched(Nodes), ALL_NODES, self._on_listed)
+        self._inputs.add(Selection(Nodes), ALL_NODES, self._on_listed)
 
     async def known(self, patience_s: float) -> None:
         """Returns when all Nodes are known, if anybody needs them, and after *patience_s* at the latest: what was

@@ -23,7 +23,7 @@ from functools import partial
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
-from sliceplane.controllers.base import Watched
+from sliceplane.controllers.base import Selection
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.transport.base import Client, Unreachable
@@ -51,7 +51,7 @@ class Inputs:
     def __init__(
         self,
         client: Client,
-        watched: tuple[Watched, ...],
+        watched: tuple[Selection, ...],
         *,
         clock: Callable[[], float],
         rng: Rng,
@@ -102,7 +102,7 @@ class Inputs:
                 self._start(selector)
         self._settle()
 
-    def add(self, watched: Watched, selection: str, on_synced: Callable[[], None]) -> None:
+    def add(self, watched: Selection, selection: str, on_synced: Callable[[], None]) -> None:
         """Read this, too, from now on to the end; *on_synced* when it was listed.  Its changes come as of *selection*.
 
         What is said of our health does not depend on it.
@@ -156,7 +156,7 @@ class Inputs:
     async def _ask(self) -> str:
         try:
             async with asyncio.timeout(self._api_timeout_s):
-                await self._client.list(Nodes, field_selector=self._node_name, resource_version="0", limit=1)
+                await self._client.list(Selection(Nodes, field_selector=self._node_name), resource_version="0", limit=1)
         except TimeoutError:
             return f"the API server did not answer within {self._api_timeout_s:g} s"
         except Unreachable as error:
@@ -165,19 +165,12 @@ class Inputs:
             return f"the API server answers {error.code}: {error}" if error.code >= 500 else ""
         return ""
 
-    def _informer(self, watched: Watched) -> Informer[Object]:
-        return Informer(
-            self._client,
-            watched.resource,
-            clock=self._clock,
-            rng=self._rng.fork(),
-            label_selector=watched.label_selector,
-            field_selector=watched.field_selector,
-        )
+    def _informer(self, watched: Selection) -> Informer[Object]:
+        return Informer(self._client, watched, clock=self._clock, rng=self._rng.fork())
 
     def _start(self, selector: str) -> None:
         assert self._group is not None, "nothing runs yet"
-        informer = self._informer(Watched(EndpointSlices, label_selector=selector))
+        informer = self._informer(Selection(EndpointSlices, label_selector=selector))
         informer.add_handler(partial(self._on_changes, selector), self._settle)
         task = self._group.create_task(informer.run(), name=f"informer {EndpointSlices.key} {selector}")
         self._selections[selector] = _Selection(informer, task)

@@ -31,7 +31,7 @@ from sliceplane.api.discovery import LABEL_HEADLESS, LABEL_SERVICE_PROXY_NAME, E
 from sliceplane.api.gates import ENDPOINT_SLICE_SUBSETTING, Gates
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, ServiceCIDRs, Services
-from sliceplane.controllers.base import EventNote, Watched
+from sliceplane.controllers.base import EventNote, Selection
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
@@ -101,15 +101,15 @@ class ProxyHealth:
         return max(times, default=None)
 
 
-def watches(node_name: str, gates: Gates) -> tuple[Watched, ...]:
+def watches(node_name: str, gates: Gates) -> tuple[Selection, ...]:
     """What a node proxy watches from start to end (reference A1): the server filters out what is not its business."""
     return (
-        Watched(Services, label_selector=f"!{LABEL_SERVICE_PROXY_NAME}", field_selector="spec.clusterIP!=None"),
-        Watched(EndpointSlices, label_selector=common_selector(gates))
+        Selection(Services, label_selector=f"!{LABEL_SERVICE_PROXY_NAME}", field_selector="spec.clusterIP!=None"),
+        Selection(EndpointSlices, label_selector=common_selector(gates))
         if reads_slices(gates)
-        else Watched(EndpointsObjects, label_selector=f"!{LABEL_HEADLESS}"),
-        Watched(Nodes, field_selector=f"metadata.name={node_name}"),
-        Watched(ServiceCIDRs),
+        else Selection(EndpointsObjects, label_selector=f"!{LABEL_HEADLESS}"),
+        Selection(Nodes, field_selector=f"metadata.name={node_name}"),
+        Selection(ServiceCIDRs),
     )
 
 

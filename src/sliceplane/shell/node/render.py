@@ -13,6 +13,7 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.dispensable import is_done_without
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.plane import NodePlaneConfig
@@ -110,7 +111,7 @@ async def objects_from(client: Client, node_name: str) -> NodeObjects:
     found: list[Any] = []
     for resource, projection in _KINDS.values():
         try:
-            page = await client.list(resource, label_selector=selectors.get(resource.key, ""))
+            page = await client.list(Selection(resource, label_selector=selectors.get(resource.key, "")))
         except StatusError as error:
             if is_done_without(resource, error):
                 continue

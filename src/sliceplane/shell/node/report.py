@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Leases
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.progress import CHANGED_PERIOD_S, LEASE_NAMESPACE
@@ -45,11 +46,13 @@ async def _write(client: Client, proxy: NodeProxy, now: float) -> str:
     body = progress.take_report(now)
     try:
         try:
-            await client.patch(Leases, LEASE_NAMESPACE, progress.name, body, patch_type="merge")
+            await client.perform(
+                Write(verb="patch", resource=Leases, namespace=LEASE_NAMESPACE, name=progress.name, body=body)
+            )
         except StatusError as error:
             if error.reason != "NotFound":
                 raise
-            await client.create(Leases, LEASE_NAMESPACE, body)
+            await client.perform(Write(verb="create", resource=Leases, namespace=LEASE_NAMESPACE, body=body))
     except StatusError as error:
         progress.on_failure()
         return str(error)

@@ -1,7 +1,7 @@
 """A client of the API server in this process: the same verbs and errors, without sockets and without copies.
 
-Requests go through the registry like everyone's, with the same decoding, defaults, validation and admission; a write
-returns when it is durable and published.  List items and watch events are the stored bytes themselves.
+Requests go through the registry as those over HTTP do, with the same decoding, defaults, validation and admission; a
+write returns when it is durable and published.  List items and watch events are the stored bytes themselves.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from sliceplane.api import codec
 from sliceplane.api.errors import too_large_resource_version
+from sliceplane.api.requests import ListPage, Selection, WatchMessage, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
-from sliceplane.registry.decoding import body_of_json, document_of_json
+from sliceplane.registry.direct import interest_of, step_of
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import (
     Context,
-    DeleteOptions,
     ListOptions,
     Outcome,
     Target,
@@ -31,19 +30,16 @@ from sliceplane.registry.types import (
     WatchPlan,
     WriteOptions,
 )
-from sliceplane.registry.versions import shown_body
-from sliceplane.shell.server.requests.params import delete_options_of_document
-from sliceplane.shell.transport.base import ListPage, PatchType, WatchMessage
+from sliceplane.shell.transport.base import Verbs
 from sliceplane.store.hub import Hub
-from sliceplane.store.types import EventType, Record
-from sliceplane.store.watcher import Interest, Item, Watcher
+from sliceplane.store.watcher import Item, Watcher
 
 T = TypeVar("T")
 
 #: watches that ask for no end get one after this times a random 1..2, as over HTTP
-DEFAULT_WATCH_SECONDS = 1800.0
-#: how long a read waits for a version that the server does not have yet (reference B4)
-FUTURE_VERSION_SECONDS_MAX = 3.0
+WATCH_S: Final = 1800.0
+#: how long a read waits for a version that the server does not have yet
+FUTURE_VERSION_S_MAX: Final = 3.0
 
 
 class Durability(Protocol):
@@ -57,30 +53,7 @@ class Durability(Protocol):
         """Returns when memory is as new as storage was at the call.  Raises the 504 ``StatusError``."""
 
 
-class _BodyEncoder:
-    """The representation of in-process watches: the stored body, shared by all of them."""
-
-    def __init__(self, resource: Resource) -> None:
-        self._resource = resource
-        self._head = {"kind": resource.kind, "apiVersion": resource.api_version}
-
-    def event(self, kind: EventType, record: Record) -> bytes:
-        return shown_body(self._resource, record.body)
-
-    def bookmark(self, revision: int, initial_events_end: bool) -> bytes:
-        metadata: dict[str, object] = {"resourceVersion": str(revision)}
-        if initial_events_end:
-            metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
-        return codec.encode({**self._head, "metadata": metadata})
-
-
-@lru_cache
-def _encoder(resource: Resource) -> _BodyEncoder:
-    # The hub groups watchers by encoder, so there is one for each resource.
-    return _BodyEncoder(resource)
-
-
-class InProcessClient:
+class InProcessClient(Verbs):
     """See ``shell.transport.base.Client``.  Lives in the server's loop.
 
     *arm* is called after each subscription, so that the hub's timer is set (``HubTicker.arm``).  *user* is who asks,
@@ -113,52 +86,46 @@ class InProcessClient:
 
     async def list(
         self,
-        resource: Resource,
+        selection: Selection,
         *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
         resource_version: str | None = None,
-        resource_version_match: str | None = None,
         limit: int | None = None,
         continue_token: str = "",
     ) -> ListPage:
         options = ListOptions(
-            label_selector=label_selector,
-            field_selector=field_selector,
+            label_selector=selection.label_selector,
+            field_selector=selection.field_selector,
             resource_version=resource_version,
-            resource_version_match=resource_version_match,
             limit=limit or 0,
             continue_token=continue_token,
         )
-        if resource_version_match != "Exact" and resource_version:
+        if resource_version:
             await self._wait_for(resource_version)
         else:
             await self._committer.current()
-        outcome = self._registry.list(self._context(), Target(resource=resource, namespace=namespace), options)
+        target = Target(resource=selection.resource, namespace=selection.namespace)
+        outcome = self._registry.list(self._context(), target, options)
         items = tuple(record.body for record in outcome.records)
         return ListPage(items, str(outcome.resource_version), outcome.continue_token, outcome.remaining)
 
     @asynccontextmanager
     async def watch(
         self,
-        resource: Resource,
+        selection: Selection,
         *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
         resource_version: str | None = None,
         timeout_s: int | None = None,
         bookmarks: bool = True,
     ) -> AsyncIterator[AsyncIterator[WatchMessage]]:
         options = WatchOptions(
-            label_selector=label_selector,
-            field_selector=field_selector,
+            label_selector=selection.label_selector,
+            field_selector=selection.field_selector,
             resource_version=resource_version,
             allow_bookmarks=bookmarks,
             timeout_s=timeout_s,
         )
-        plan = self._registry.watch_plan(self._context(), Target(resource=resource, namespace=namespace), options)
+        target = Target(resource=selection.resource, namespace=selection.namespace)
+        plan = self._registry.watch_plan(self._context(), target, options)
         if plan.wait_for is not None:
             await self._wait_for(str(plan.wait_for))
         elif plan.newest:
@@ -172,57 +139,23 @@ class InProcessClient:
 
     def _subscribe(self, plan: WatchPlan) -> Watcher:
         now = asyncio.get_running_loop().time()
-        seconds = plan.timeout_s or DEFAULT_WATCH_SECONDS * random.uniform(1, 2)
-        interest = Interest(
-            resource=plan.resource.storage_key,
-            encoder=_encoder(plan.resource),
-            namespace=plan.namespace,
-            name=plan.name,
-            matches=plan.matches,
-            selector=plan.selector,
-        )
+        seconds = plan.timeout_s or WATCH_S * random.uniform(1, 2)
         watcher = self._hub.subscribe(
-            interest, now=now, since=plan.since, initial=plan.initial, bookmarks=plan.bookmarks, ends_at=now + seconds
+            interest_of(plan),
+            now=now,
+            since=plan.since,
+            initial=plan.initial,
+            bookmarks=plan.bookmarks,
+            ends_at=now + seconds,
         )
         self._watchers[watcher.number] = watcher
         self._arm()
         return watcher
 
-    async def create(
-        self, resource: Resource, namespace: str, body: bytes, *, subresource: str = "", name: str = ""
-    ) -> bytes:
-        target = Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
-        decoded = body_of_json(resource, subresource, body)
-        context = self._context()
-        return await self._written(lambda: self._registry.create(context, target, decoded, self._options))
-
-    async def update(
-        self, resource: Resource, namespace: str, name: str, body: bytes, *, subresource: str = ""
-    ) -> bytes:
-        target = Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
-        decoded = body_of_json(resource, subresource, body)
-        context = self._context()
-        return await self._written(lambda: self._registry.update(context, target, decoded, self._options))
-
-    async def patch(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        body: bytes,
-        *,
-        patch_type: PatchType,
-        subresource: str = "",
-    ) -> bytes:
-        target = Target(resource=resource, namespace=namespace, name=name, subresource=subresource)
-        context = self._context()
-        return await self._written(lambda: self._registry.patch(context, target, patch_type, body, self._options))
-
-    async def delete(self, resource: Resource, namespace: str, name: str, options: bytes = b"") -> bytes:
-        target = Target(resource=resource, namespace=namespace, name=name)
-        chosen = delete_options_of_document(document_of_json(options)) if options else DeleteOptions()
-        context = self._context()
-        return await self._written(lambda: self._registry.delete(context, target, chosen))
+    async def perform(self, write: Write) -> bytes:
+        step = step_of(self._registry, self._context(), write, self._options)
+        outcome: Outcome = await self._committer.write(step, attrgetter("revision"))
+        return outcome.body
 
     async def close(self) -> None:
         """End the watches that are open."""
@@ -237,7 +170,7 @@ class InProcessClient:
         except NotAnInteger:
             return
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + FUTURE_VERSION_SECONDS_MAX
+        deadline = loop.time() + FUTURE_VERSION_S_MAX
         while self._hub.revision < wanted:
             if loop.time() >= deadline:
                 raise too_large_resource_version(wanted, self._hub.revision)
@@ -245,10 +178,6 @@ class InProcessClient:
 
     def _context(self) -> Context:
         return Context(now=self._clock(), user=self._user)
-
-    async def _written(self, step: Callable[[], Outcome]) -> bytes:
-        outcome: Outcome = await self._committer.write(step, attrgetter("revision"))
-        return outcome.body
 
 
 class _Stream:

@@ -17,6 +17,7 @@ from typing import Final
 
 from sliceplane.api.discovery import LABEL_SERVICE_NAME
 from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
 from sliceplane.endpoints_audit.audit import Auditor, confirmed
 from sliceplane.endpoints_audit.usage import AuditLog
@@ -95,7 +96,7 @@ async def _page(client: Client, resource: Resource, token: str) -> ListPage:
     """A list of a large cluster is hundreds of pages: one that fails is asked for again."""
     for attempt in range(1, PAGE_TRIES_MAX + 1):
         try:
-            return await client.list(resource, limit=PAGE_OBJECTS, continue_token=token)
+            return await client.list(Selection(resource), limit=PAGE_OBJECTS, continue_token=token)
         except StatusError as error:
             if attempt == PAGE_TRIES_MAX or not (error.code == 429 or error.code >= 500):
                 raise
@@ -117,7 +118,7 @@ async def _look_at(client: Client, names: list[str]) -> Auditor:
         async with turn:
             await _get(client, EndpointsObjects, namespace, name, auditor.on_endpoints)
             selector = f"{LABEL_SERVICE_NAME}={name}"
-            listed = await client.list(EndpointSlices, namespace=namespace, label_selector=selector)
+            listed = await client.list(Selection(EndpointSlices, namespace, selector))
             for body in listed.items:
                 auditor.on_slice(body)
             await _get(client, Services, namespace, name, auditor.on_service)

@@ -17,6 +17,7 @@ from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.dispensable import is_done_without
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, ServiceCIDRs, Services
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.endpoints import slices_of
@@ -40,14 +41,14 @@ async def trace(client: Client, question: Question, settings: ProxySettings) -> 
     """Raises ``tracer.question.Unanswerable``, ``StatusError`` and ``shell.transport.base.Unreachable``."""
     unread: list[str] = []
     services, nodes, pods, ranges = await asyncio.gather(
-        _list(client, Services, Service),
-        _list(client, Nodes, Node),
+        _list(client, Selection(Services), Service),
+        _list(client, Selection(Nodes), Node),
         _pods(client, question, unread),
         _allowed(client, ServiceCIDRs, ServiceCIDR, unread),
     )
     cluster = Cluster(services, nodes, pods, ranges, tuple(unread))
     if _may_be_a_pod(question, cluster):
-        cluster = replace(cluster, pods=await _list(client, Pods, Pod))
+        cluster = replace(cluster, pods=await _list(client, Selection(Pods), Pod))
     inquiry = Inquiry(question, cluster, settings)
     turn = asyncio.Semaphore(SERVICES_AT_ONCE)
 
@@ -86,7 +87,7 @@ async def address_of(client: Client, source: NamedSource, family: Family | None)
 async def _slices(client: Client, key: ServiceKey, settings: ProxySettings) -> tuple[EndpointSlice, ...]:
     if reads_slices(settings.gates):
         selector = f"{LABEL_SERVICE_NAME}={key.name}"
-        return await _list(client, EndpointSlices, EndpointSlice, namespace=key.namespace, label_selector=selector)
+        return await _list(client, Selection(EndpointSlices, key.namespace, selector), EndpointSlice)
     try:
         body = await client.get(EndpointsObjects, *key)
     except StatusError as error:
@@ -116,7 +117,7 @@ async def _allowed(
     client: Client, resource: Resource, kind: type[T], unread: list[str], *, field_selector: str = ""
 ) -> tuple[T, ...]:
     try:
-        return await _list(client, resource, kind, field_selector=field_selector)
+        return await _list(client, Selection(resource, field_selector=field_selector), kind)
     except StatusError as error:
         who_is_hidden = resource is Pods and error.code == 403
         if not who_is_hidden and not is_done_without(resource, error):
@@ -127,29 +128,14 @@ async def _allowed(
         return ()
 
 
-async def _list(
-    client: Client,
-    resource: Resource,
-    kind: type[T],
-    *,
-    namespace: str = "",
-    label_selector: str = "",
-    field_selector: str = "",
-) -> tuple[T, ...]:
+async def _list(client: Client, selection: Selection, kind: type[T]) -> tuple[T, ...]:
     """In pages; begun anew where the continue token has expired (410)."""
     for attempt in range(1, LISTS_MAX + 1):
         found: list[T] = []
         token = ""
         try:
             while True:
-                page = await client.list(
-                    resource,
-                    namespace=namespace,
-                    label_selector=label_selector,
-                    field_selector=field_selector,
-                    limit=PAGE_OBJECTS,
-                    continue_token=token,
-                )
+                page = await client.list(selection, limit=PAGE_OBJECTS, continue_token=token)
                 found += [codec.decode(body, kind) for body in page.items]
                 token = page.continue_token
                 if not token:
@@ -157,4 +143,4 @@ async def _list(
         except StatusError as error:
             if error.code != 410 or attempt == LISTS_MAX:
                 raise
-    raise AssertionError(f"{resource.plural}: {LISTS_MAX} tries are over and nobody raised")
+    raise AssertionError(f"{selection.resource.plural}: {LISTS_MAX} tries are over and nobody raised")

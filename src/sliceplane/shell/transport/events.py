@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 
 from sliceplane.api.errors import StatusError, is_namespace_terminating
+from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EventsV1
 from sliceplane.controllers.base import EventNote
 from sliceplane.controllers.events import EventCorrelator, EventWrite, Outcome, RecorderStatus
@@ -74,13 +75,17 @@ class EventRecorder:
             pass
 
     async def _perform(self, write: EventWrite) -> Outcome:
-        client, namespace, name = self._client, write.namespace, write.name
+        namespace, name = write.namespace, write.name
+        request = Write(
+            verb=write.verb,
+            resource=EventsV1,
+            namespace=namespace,
+            name="" if write.verb == "create" else name,
+            body=write.body,
+        )
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
-                if write.verb == "create":
-                    await client.create(EventsV1, namespace, write.body)
-                else:
-                    await client.patch(EventsV1, namespace, name, write.body, patch_type="merge")
+                await self._client.perform(request)
         except StatusError as error:
             if error.reason == "AlreadyExists":
                 return "exists"

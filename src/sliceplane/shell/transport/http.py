@@ -25,9 +25,10 @@ from weakref import WeakSet
 import msgspec
 
 from sliceplane.api.errors import StatusError, internal
+from sliceplane.api.requests import ListPage, PatchType, Selection, Verb, WatchMessage, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.token_bucket import TokenBucket
-from sliceplane.shell.transport.base import ListPage, PatchType, Unreachable, WatchMessage
+from sliceplane.shell.transport.base import Unreachable, Verbs
 from sliceplane.shell.transport.credentials import CredentialsError
 from sliceplane.shell.transport.http_metrics import HttpMetrics
 from sliceplane.shell.transport.lines import BadStream, WatchLines
@@ -54,6 +55,7 @@ KEEPALIVE_PROBES = 3
 #: how many turns of the loop connections get to be gone when a client is closed
 CLOSING_TURNS_MAX = 10
 
+_METHODS: Mapping[Verb, str] = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
 _PATCH_TYPES: Mapping[PatchType, str] = {
     "json": "application/json-patch+json",
     "merge": "application/merge-patch+json",
@@ -89,7 +91,7 @@ class _Request:
     timeout_s: float | None = REQUEST_TIMEOUT_S
 
 
-class HttpClient:
+class HttpClient(Verbs):
     """See ``shell.transport.base.Client``.  Used in one loop; ``close`` when done."""
 
     def __init__(
@@ -127,24 +129,21 @@ class HttpClient:
 
     async def list(
         self,
-        resource: Resource,
+        selection: Selection | Resource,
         *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
         resource_version: str | None = None,
-        resource_version_match: str | None = None,
         limit: int | None = None,
         continue_token: str = "",
+        **scope: str,
     ) -> ListPage:
-        params = _selection(label_selector, field_selector, resource_version)
-        if resource_version_match is not None:
-            params["resourceVersionMatch"] = resource_version_match
+        """*scope*: namespace, label_selector and field_selector of a bare resource, for programs by hand."""
+        selection = _selection(selection, scope)
+        params = _params(selection, resource_version)
         if limit:
             params["limit"] = str(limit)
         if continue_token:
             params["continue"] = continue_token
-        body = await self._send("GET", resource.path(namespace), params)
+        body = await self._send("GET", selection.resource.path(selection.namespace), params)
         try:
             listed = _list_decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -157,23 +156,24 @@ class HttpClient:
     @asynccontextmanager
     async def watch(
         self,
-        resource: Resource,
+        selection: Selection | Resource,
         *,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
         resource_version: str | None = None,
         timeout_s: int | None = None,
         bookmarks: bool = True,
+        **scope: str,
     ) -> AsyncIterator[AsyncIterator[WatchMessage]]:
-        params = _selection(label_selector, field_selector, resource_version)
+        """*scope* as for ``list``."""
+        selection = _selection(selection, scope)
+        params = _params(selection, resource_version)
         params["watch"] = "true"
         if bookmarks:
             params["allowWatchBookmarks"] = "true"
         if timeout_s is not None:
             params["timeoutSeconds"] = str(timeout_s)
-        # How long silence may last is decided by whoever reads.
-        response = await self._open(_Request("GET", resource.path(namespace), params, timeout_s=None))
+        # How long silence may last is decided by the reader.
+        path = selection.resource.path(selection.namespace)
+        response = await self._open(_Request("GET", path, params, timeout_s=None))
         try:
             yield _Messages(response, self.server)
         finally:
@@ -184,36 +184,11 @@ class HttpClient:
 
     # Writing
 
-    async def create(
-        self, resource: Resource, namespace: str, body: bytes, *, subresource: str = "", name: str = ""
-    ) -> bytes:
-        path = resource.path(namespace, name, subresource)
-        return await self._send("POST", path, self._writing(), body)
-
-    async def update(
-        self, resource: Resource, namespace: str, name: str, body: bytes, *, subresource: str = ""
-    ) -> bytes:
-        path = resource.path(namespace, name, subresource)
-        return await self._send("PUT", path, self._writing(), body)
-
-    async def patch(
-        self,
-        resource: Resource,
-        namespace: str,
-        name: str,
-        body: bytes,
-        *,
-        patch_type: PatchType,
-        subresource: str = "",
-    ) -> bytes:
-        path = resource.path(namespace, name, subresource)
-        return await self._send("PATCH", path, self._writing(), body, _PATCH_TYPES[patch_type])
-
-    async def delete(self, resource: Resource, namespace: str, name: str, options: bytes = b"") -> bytes:
-        return await self._send("DELETE", resource.path(namespace, name), {}, options or None)
-
-    def _writing(self) -> Params:
-        return {"fieldManager": self._manager}
+    async def perform(self, write: Write) -> bytes:
+        path = write.resource.path(write.namespace, write.name, write.subresource)
+        params = {} if write.verb == "delete" else {"fieldManager": self._manager}
+        content_type = _PATCH_TYPES[write.patch_type] if write.verb == "patch" else "application/json"
+        return await self._send(_METHODS[write.verb], path, params, write.body or None, content_type)
 
     async def download(self, path: str) -> AsyncIterator[bytes]:
         """The body of a page, in portions, however long it takes while something comes.  Raises as ``get``."""
@@ -447,12 +422,16 @@ class _Messages:
             raise Unreachable(f"{self._server}: {why_no_answer(error)}") from error
 
 
-def _selection(label_selector: str, field_selector: str, resource_version: str | None) -> Params:
+def _selection(selection: Selection | Resource, scope: dict[str, str]) -> Selection:
+    return selection if isinstance(selection, Selection) else Selection(selection, **scope)
+
+
+def _params(selection: Selection, resource_version: str | None) -> Params:
     params: Params = {}
-    if label_selector:
-        params["labelSelector"] = label_selector
-    if field_selector:
-        params["fieldSelector"] = field_selector
+    if selection.label_selector:
+        params["labelSelector"] = selection.label_selector
+    if selection.field_selector:
+        params["fieldSelector"] = selection.field_selector
     if resource_version is not None:
         params["resourceVersion"] = resource_version
     return params

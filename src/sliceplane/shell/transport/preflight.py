@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from sliceplane.api.dispensable import is_done_without
 from sliceplane.api.errors import StatusError
-from sliceplane.controllers.base import Watched
+from sliceplane.controllers.base import Selection
 from sliceplane.shell.transport.base import Reader
 
 #: answers that another try does not change: who is it, may they, is it served
@@ -21,13 +21,13 @@ class CannotRead(Exception):
     """A sentence with all that is missing."""
 
 
-async def check_readable(reader: Reader, wanted: Iterable[Watched]) -> None:
+async def check_readable(reader: Reader, wanted: Iterable[Selection]) -> None:
     """Raises ``CannotRead``, and ``Unreachable`` where there is no server.  One short list for each of *wanted*;
     a server that is busy is left to the informers."""
     refused: dict[str, StatusError] = {}
     for each in sorted(set(wanted), key=lambda watched: (watched.resource.key, watched.namespace)):
         try:
-            await reader.list(each.resource, namespace=each.namespace, limit=1)
+            await reader.list(Selection(each.resource, each.namespace), limit=1)
         except StatusError as error:
             if error.code in _FINAL and not is_done_without(each.resource, error):
                 refused[each.resource.plural] = error

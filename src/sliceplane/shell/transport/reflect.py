@@ -15,13 +15,13 @@ from typing import Any, Generic, Protocol, TypeVar
 from sliceplane.api.dispensable import NOT_TO_BE_HAD
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object
-from sliceplane.api.scheme import Resource
+from sliceplane.api.requests import Selection
 from sliceplane.informer.cache import Cache, IndexFunction
 from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S, Action, Phase, Reflector, StartList, StartWatch
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.process.log import get_logger
-from sliceplane.shell.transport.base import Client, Unreachable, no_answer
+from sliceplane.shell.transport.base import Reader, Unreachable, no_answer
 
 T = TypeVar("T", bound=Object)
 
@@ -61,36 +61,30 @@ class Informer(Generic[T]):
 
     def __init__(
         self,
-        client: Client,
-        resource: Resource,
+        client: Reader,
+        selection: Selection,
         *,
         clock: Callable[[], float],
         rng: Rng,
         kind: type[T] | None = None,
-        namespace: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
         indexes: Mapping[str, IndexFunction[T]] | None = None,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
         decode: Callable[[bytes], T] | None = None,
         log: Log = _log,
     ) -> None:
-        self.resource = resource
+        self.resource = resource = selection.resource
+        self._selection = selection
         self._log = log
         self.cache: Cache[T] = Cache(resource, kind, indexes, decode)
         self.reflector: Reflector[T] = Reflector(self.cache, rng, idle_timeout_s=idle_timeout_s)
         self._client = client
         self._clock = clock
-        self._scope: dict[str, Any] = {
-            "namespace": namespace,
-            "label_selector": label_selector,
-            "field_selector": field_selector,
-        }
         self._handlers: list[Handler[T]] = []
         self._synced = asyncio.Event()
         self._on_synced: list[Callable[[], None]] = []
         self._lost = ""
-        self._named = {"resource": resource.key, **{name: text for name, text in self._scope.items() if text}}
+        scope = {name: getattr(selection, name) for name in ("namespace", "label_selector", "field_selector")}
+        self._named = {"resource": resource.key, **{name: text for name, text in scope.items() if text}}
 
     # For owners
 
@@ -178,11 +172,10 @@ class Informer(Generic[T]):
         try:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 page = await self._client.list(
-                    self.resource,
+                    self._selection,
                     resource_version=action.resource_version,
                     limit=action.limit or None,
                     continue_token=action.continue_token,
-                    **self._scope,
                 )
         except (StatusError, Unreachable, TimeoutError) as error:
             self._failed("a list failed", error)
@@ -196,11 +189,9 @@ class Informer(Generic[T]):
             async with asyncio.timeout(None) as limit:
                 self._rearm(limit, loop)
                 async with self._client.watch(
-                    self.resource,
+                    self._selection,
                     resource_version=action.resource_version,
                     timeout_s=action.timeout_s,
-                    bookmarks=True,
-                    **self._scope,
                 ) as messages:
                     reflector.on_watch_opened(self._clock())
                     self._lost = ""

@@ -12,9 +12,10 @@ from sliceplane.api.errors import StatusError, bad_request, show, unsupported_me
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.api.subresources import body_kind
+from sliceplane.registry.delete_options import delete_options_of_document
 from sliceplane.registry.types import Body, DeleteOptions, PatchType
 from sliceplane.shell.server.requests.negotiate import JSON, PROTOBUF, YAML
-from sliceplane.shell.server.requests.params import delete_options_of_document, delete_options_of_query
+from sliceplane.shell.server.requests.params import delete_options_of_query
 from sliceplane.shell.server.requests.request import Request
 
 _PATCH_TYPES: dict[str, PatchType] = {

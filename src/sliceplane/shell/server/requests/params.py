@@ -1,4 +1,4 @@
-"""Query parameters and DeleteOptions bodies to the registry's option types, with upstream's complaints.
+"""Query parameters to the registry's option types, with upstream's complaints.
 
 Which combinations of list and watch parameters make sense is the registry's business; here each value is
 parsed by itself (reference B4, B7, B9, B10).
@@ -10,10 +10,8 @@ from typing import Any, get_args
 
 from sliceplane.api.errors import (
     FieldError,
-    StatusError,
     bad_request,
     forbidden_field,
-    invalid,
     invalid_value,
     not_supported,
     required,
@@ -22,21 +20,19 @@ from sliceplane.api.errors import (
 )
 from sliceplane.kit.durations import parse_duration
 from sliceplane.kit.integers import NotAnInteger, parse_int64
+from sliceplane.registry.delete_options import check_dry_run, delete_options_of_document, invalid_options
 from sliceplane.registry.types import (
     DeleteOptions,
     FieldValidation,
     ListOptions,
     PatchType,
-    Propagation,
     WatchOptions,
     WriteOptions,
 )
 from sliceplane.shell.server.requests.request import Query, Request
 
-META_GROUP = "meta.k8s.io"
 FIELD_MANAGER_BYTES_MAX = 128
 _VALIDATIONS = get_args(FieldValidation)
-_PROPAGATIONS = get_args(Propagation)
 
 
 def parse_integer(text: str) -> int:
@@ -118,12 +114,12 @@ def write_options(request: Request, kind: str, patch_type: PatchType | None = No
         errors.append(forbidden_field("force", "may not be specified for non-apply patch"))
     errors.extend(_check_manager(manager))
     dry_run = query.all("dryRun")
-    errors.extend(_check_dry_run(dry_run))
+    errors.extend(check_dry_run(dry_run))
     validation = query.first("fieldValidation") or "Warn"
     if validation not in _VALIDATIONS:
         errors.append(not_supported("fieldValidation", validation, ("", *sorted(_VALIDATIONS))))
     if errors:
-        raise _invalid_options(kind, errors)
+        raise invalid_options(kind, errors)
     return WriteOptions(
         dry_run=bool(dry_run),
         field_manager=manager or _default_manager(request),
@@ -140,12 +136,6 @@ def _check_manager(manager: str) -> list[FieldError]:
             why = f"invalid character U+{ord(character):04X} (at position {position})"
             return [invalid_value("fieldManager", manager, why)]
     return []
-
-
-def _check_dry_run(values: tuple[str, ...]) -> list[FieldError]:
-    if all(value == "All" for value in values):
-        return []
-    return [not_supported("dryRun", list(values), ("All",))]
 
 
 def _default_manager(request: Request) -> str:
@@ -169,46 +159,3 @@ def delete_options_of_query(query: Query) -> DeleteOptions:
     if preconditions:
         raw["preconditions"] = preconditions
     return delete_options_of_document(raw)
-
-
-def delete_options_of_document(document: dict[str, Any]) -> DeleteOptions:
-    """Options of a decoded DeleteOptions body.  Raises the 400 or 422 ``StatusError``."""
-    grace = _member(document, "gracePeriodSeconds", int)
-    policy = _member(document, "propagationPolicy", str)
-    orphan = _member(document, "orphanDependents", bool)
-    dry_run = tuple(_member(document, "dryRun", list) or ())
-    preconditions = _member(document, "preconditions", dict) or {}
-    errors: list[FieldError] = []
-    if orphan is not None and policy is not None:
-        why = "orphanDependents and deletionPropagation cannot be both set"
-        errors.append(invalid_value("propagationPolicy", policy, why))
-    if policy is not None and policy not in _PROPAGATIONS:
-        errors.append(not_supported("propagationPolicy", policy, ("Foreground", "Background", "Orphan", "nil")))
-    errors.extend(_check_dry_run(dry_run))
-    if errors:
-        raise _invalid_options("DeleteOptions", errors)
-    if orphan is not None:
-        policy = "Orphan" if orphan else "Background"
-    return DeleteOptions(
-        dry_run=bool(dry_run),
-        grace_period_s=grace,
-        propagation=policy,
-        precondition_uid=_member(preconditions, "uid", str),
-        precondition_resource_version=_member(preconditions, "resourceVersion", str),
-        forbids_orphans=orphan is False,
-    )
-
-
-def _member(document: dict[str, Any], name: str, kind: type) -> Any:
-    value = document.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        found = {bool: "bool", int: "number", float: "number", str: "string", list: "array"}.get(type(value), "object")
-        detail = f"json: cannot unmarshal {found} into Go struct field DeleteOptions.{name}"
-        raise bad_request(f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: {detail}')
-    return value
-
-
-def _invalid_options(kind: str, errors: list[FieldError]) -> StatusError:
-    return invalid(kind, META_GROUP, "", errors)

@@ -15,7 +15,7 @@ from benchmarks.tools.watch_faults import SCENARIOS, BookmarksOnly, Busy, GapCom
 
 from sliceplane.client import Change, Connection, HttpClient, Informer, Pod, Pods
 from sliceplane.informer import reflector
-from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.delays import Backoff
 from sliceplane.shell.transport.credentials import Fixed
 
 #: two failures in a row back off for this long at most

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.delays import Backoff
 from sliceplane.proxy.schedule import Schedule
 
 

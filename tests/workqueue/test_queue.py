@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sliceplane.kit.token_bucket import TokenBucket
+from sliceplane.kit.delays import TokenBucket
 from sliceplane.workqueue.queue import WorkQueue
 
 NOW = 1000.0

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sliceplane.kit.backoff import Backoff
-from sliceplane.kit.token_bucket import TokenBucket
+from sliceplane.kit.delays import Backoff, TokenBucket
 from sliceplane.workqueue.queue import WorkQueue
 
 KEYS = st.sampled_from("abcdef")

@@ -1,10 +1,13 @@
-"""How commands that tell something end: a text for people or one document for programs, and an exit code."""
+"""How commands that tell something answer: a text for people or one document for programs, and an exit code."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NoReturn
 
 import click
 
@@ -33,3 +36,36 @@ def rendered(form: Form, document: Callable[[], Any], text: Callable[[], str]) -
 
             dumped: str = yaml.safe_dump(document(), sort_keys=False, allow_unicode=True)
             return dumped.rstrip("\n")
+
+
+def screen_width() -> int | None:
+    """Columns that lines may have: ``COLUMNS``, or those of the terminal; ``None``: a program reads them."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def fail(sentence: str, exit_code: int = 1) -> NoReturn:
+    """End the command with *sentence* on stderr."""
+    click.echo(f"Error: {sentence}", err=True)
+    raise SystemExit(exit_code)
+
+
+def show(text: str, *, newline: bool = True, exit_code: int = 1) -> None:
+    """Print *text*, which the command was run for: if it cannot be printed whole, the command failed.  A reader that
+    has read enough (``| head``) ends it without a word, as click does."""
+    try:
+        click.echo(text, nl=newline)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        give_up_stdout()
+        fail(f"cannot write to stdout: {(error.strerror or str(error)).lower()}", exit_code)
+
+
+def give_up_stdout() -> None:
+    """What is still in its buffer would fail again at the end of the process, with an exit code of its own."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)

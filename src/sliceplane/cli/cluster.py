@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from sliceplane.cli.answers import fail
 from sliceplane.cli.options import with_options
-from sliceplane.cli.process import fail
 
 if TYPE_CHECKING:
     from sliceplane.shell.transport.http import HttpClient
@@ -112,7 +112,7 @@ def _sentence(error: BaseException) -> str:
 
 def limited_client(connection: Connection, flags: dict[str, Any], *, read_only: bool = False) -> HttpClient:
     """A client that keeps to ``rate_options`` and sends again what a server had no time for."""
-    from sliceplane.kit.token_bucket import TokenBucket
+    from sliceplane.kit.delays import TokenBucket
     from sliceplane.shell.transport.http import HttpClient
     from sliceplane.shell.transport.retries import Retries
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from sliceplane.cli.answers import show
 from sliceplane.cli.options import Command
-from sliceplane.cli.process import show
 
 #: shell -> what to put into which file so that every new shell completes
 _FOR_GOOD = {

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
 from sliceplane.cli.cluster import ask, cluster_options
 from sliceplane.cli.options import Group
-from sliceplane.cli.process import screen_width, show
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:

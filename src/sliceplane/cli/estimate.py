@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from sliceplane.cli.answers import Form, output_option, rendered
+from sliceplane.cli.answers import Form, output_option, rendered, screen_width, show
 from sliceplane.cli.options import Command
-from sliceplane.cli.process import screen_width, show
 
 
 @click.command("estimate", cls=Command, examples=[

@@ -1,18 +1,19 @@
-"""What every long-running command owes the shell that started it: streams, signals, the line that says "ready"."""
+"""What every long-running command owes the process that started it: streams, signals, the line that says "ready"."""
 
 from __future__ import annotations
 
 import gc
 import os
-import shutil
 import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine
 from importlib.util import find_spec
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import click
+
+from sliceplane.cli.answers import give_up_stdout
 
 T = TypeVar("T")
 
@@ -20,14 +21,6 @@ T = TypeVar("T")
 SAY_MAX_S = 1.0
 #: net new containers after which the garbage collector looks at the young ones
 GC_YOUNG_OBJECTS = 50_000
-
-
-def screen_width() -> int | None:
-    """Columns that lines may have: ``COLUMNS``, or those of the terminal; ``None``: nobody looks, a program reads."""
-    told = os.environ.get("COLUMNS", "")
-    if told.isdecimal() and int(told) > 0:
-        return int(told)
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def require(*modules: str) -> None:
@@ -92,27 +85,9 @@ def spare_descriptors() -> None:
     descriptors.tell_of_exhaustion(asyncio.get_running_loop())
 
 
-def fail(sentence: str, exit_code: int = 1) -> NoReturn:
-    """End the command with *sentence* on stderr."""
-    click.echo(f"Error: {sentence}", err=True)
-    raise SystemExit(exit_code)
-
-
-def show(text: str, *, newline: bool = True, exit_code: int = 1) -> None:
-    """Print *text*, which the command was run for: if it cannot be printed whole, the command failed.  A reader that
-    has read enough (``| head``) ends it without a word, as click does."""
-    try:
-        click.echo(text, nl=newline)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _give_up_stdout()
-        fail(f"cannot write to stdout: {(error.strerror or str(error)).lower()}", exit_code)
-
-
 def say(line: str) -> None:
-    """Print *line*.  If nobody can be told (a closed pipe, a full disk, a terminal stopped with ^S), that is no reason
-    to stop working."""
+    """Print *line*.  That stdout takes no line (a closed pipe, a full disk, a terminal stopped with ^S) is no reason to
+    stop working."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):  # what a test runner put there
@@ -124,8 +99,8 @@ def say(line: str) -> None:
 
     def write(lines: list[bytes]) -> int:
         try:
-            for each in lines:
-                os.write(descriptor, each)
+            for piece in lines:
+                os.write(descriptor, piece)
         except OSError as error:
             problems.append(error)
         return 0
@@ -137,11 +112,11 @@ def say(line: str) -> None:
         from sliceplane.shell.process.log import get_logger
 
         get_logger("cli").warning("cannot print to stdout", line=line, problem=str(error))
-        _give_up_stdout()
+        give_up_stdout()
 
 
 def say_ready(line: str) -> None:
-    """Tell whoever started the process that it works now: a service manager first, since stdout may be slow."""
+    """Tell the starter of this process that it works now: a service manager first, since stdout may be slow."""
     notify(f"READY=1\nSTATUS={line}")
     say(f"ready {line}")
 
@@ -158,10 +133,3 @@ def notify(state: str) -> None:
             from sliceplane.shell.process.log import get_logger
 
             get_logger("cli").warning("the service manager was not told", state=state, problem=str(error))
-
-
-def _give_up_stdout() -> None:
-    """What is still in its buffer would fail again at the end of the process, with an exit code of its own."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.answers import show
 from sliceplane.cli.cluster import ask, attempt, cluster_options
 from sliceplane.cli.options import Command
-from sliceplane.cli.process import show
 from sliceplane.cli.values import NetworksType
 
 if TYPE_CHECKING:

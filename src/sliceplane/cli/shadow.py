@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, screen_width
 from sliceplane.cli.cluster import limited_client
 from sliceplane.cli.options import with_options
-from sliceplane.cli.process import on_stop_signal, run, say, say_ready, screen_width, spare_descriptors
+from sliceplane.cli.process import on_stop_signal, run, say, say_ready, spare_descriptors
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:

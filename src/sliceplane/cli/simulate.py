@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sliceplane.cli.answers import screen_width, show
 from sliceplane.cli.options import Command
-from sliceplane.cli.process import screen_width, show
 from sliceplane.cli.values import DurationType
 from sliceplane.kit.columns import table
 

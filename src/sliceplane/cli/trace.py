@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
 from sliceplane.cli.cluster import ask, cluster_options
 from sliceplane.cli.options import Command
-from sliceplane.cli.process import screen_width, show
 from sliceplane.cli.serving import gates_of
 from sliceplane.cli.values import NetworksType, NodePortAddressesType
 

@@ -6,9 +6,8 @@ import platform
 
 import click
 
-from sliceplane.cli.answers import Form, output_option, rendered
+from sliceplane.cli.answers import Form, output_option, rendered, show
 from sliceplane.cli.options import Command
-from sliceplane.cli.process import show
 from sliceplane.kit.columns import table
 
 

@@ -25,7 +25,7 @@ from sliceplane.endpoints.engine import EndpointsEngine
 from sliceplane.endpoints.truncate import capacity_at
 from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
 from sliceplane.informer.changes import Change
-from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
 from sliceplane.slices.pod_routes import Touched
 from sliceplane.slices.succession import SelectorChanges

@@ -24,7 +24,7 @@ from sliceplane.endpoints.mirroring.engine import MirrorEngine
 from sliceplane.endpoints.mirroring.service import Limits
 from sliceplane.endpoints.mirroring.writes import MirrorPlan, Notice
 from sliceplane.informer.changes import Change
-from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
 from sliceplane.slices.succession import SelectorChanges
 

@@ -28,9 +28,8 @@ from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import EventsV1, Resource
 from sliceplane.controllers.base import EventNote
-from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.delays import Backoff, TokenBucket
 from sliceplane.kit.times import format_micro_time
-from sliceplane.kit.token_bucket import TokenBucket
 
 FINISHED_AFTER_S: Final = 360.0
 SERIES_BACKOFF: Final = Backoff(base_s=5.0, cap_s=300.0)

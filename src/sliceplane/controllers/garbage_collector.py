@@ -41,7 +41,7 @@ from sliceplane.api.scheme import RESOURCES, Events, Resource
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Work, Write
 from sliceplane.controllers.ownership import FOREGROUND, ORPHAN, Claim, Item, OwnershipGraph
 from sliceplane.informer.changes import Change
-from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
 from sliceplane.workqueue.queue import WorkQueue, queue_families
 

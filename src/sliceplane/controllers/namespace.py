@@ -24,7 +24,7 @@ from sliceplane.api.scheme import RESOURCES, Namespaces, Pods, Resource
 from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Work, Write, deletion
 from sliceplane.controllers.namespace_content import CONDITIONS, NamespaceContent, conditions, said
 from sliceplane.informer.changes import Change
-from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.times import format_time
 from sliceplane.workqueue.queue import WorkQueue, queue_families

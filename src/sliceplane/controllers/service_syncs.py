@@ -15,7 +15,7 @@ from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.api.scheme import Resource
 from sliceplane.controllers.base import Done, EventNote, Job, Write
-from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
 from sliceplane.registry.kinds.event import NOTE_MAX
 from sliceplane.workqueue.queue import RETRY_BACKOFF, WorkQueue, queue_families

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from sliceplane.endpoints.shape import EndpointsShape
 from sliceplane.endpoints.subsets import AddressKey, RenderedSubsets, Subset, pod_address, render
+from sliceplane.kit.containers import SortedDict
 from sliceplane.kit.ip import family, parse_lenient
-from sliceplane.kit.ordered import SortedDict
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.members import Effect
 from sliceplane.slices.ports import PortGroup, PortResolver, Ports

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from sliceplane.api.discovery import Endpoint, EndpointSlice
 from sliceplane.endpoints.subsets import AddressKey, RenderedSubsets, Subset, address_text, render
+from sliceplane.kit.containers import SortedDict
 from sliceplane.kit.ip import Family
-from sliceplane.kit.ordered import SortedDict
 from sliceplane.slices.ports import Ports, canonical_ports
 
 

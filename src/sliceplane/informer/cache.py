@@ -32,7 +32,7 @@ from sliceplane.api import codec
 from sliceplane.api.meta import Object, is_older
 from sliceplane.api.scheme import Resource
 from sliceplane.informer.changes import Change
-from sliceplane.kit.ordered import SortedDict
+from sliceplane.kit.containers import SortedDict
 
 T = TypeVar("T", bound=Object)
 IndexFunction = Callable[[T], Iterable[str]]

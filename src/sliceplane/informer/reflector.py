@@ -52,7 +52,7 @@ from sliceplane.api.meta import Object, is_older
 from sliceplane.informer.answers import bookmark_version, is_bad_version, is_expired, is_overload, status_of
 from sliceplane.informer.cache import Cache, Undecodable, Unreadable
 from sliceplane.informer.changes import Change
-from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.delays import Backoff
 from sliceplane.kit.rng import Rng
 
 T = TypeVar("T", bound=Object)

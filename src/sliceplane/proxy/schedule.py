@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.delays import Backoff
 
 RETRY = Backoff(base_s=0.5, cap_s=30.0)
 

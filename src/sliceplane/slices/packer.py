@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.kit.ordered import SortedDict
+from sliceplane.kit.containers import SortedDict
 from sliceplane.slices.content import Content, SliceState, Stored
 from sliceplane.slices.defragment import merge
 from sliceplane.slices.facts import pod_of

@@ -27,7 +27,7 @@ from heapq import merge
 from itertools import pairwise
 from operator import attrgetter
 
-from sliceplane.kit.ordered import SortedDict
+from sliceplane.kit.containers import SortedDict
 from sliceplane.store.types import EventType, Record, StoreEvent
 
 _by_revision = attrgetter("revision")

@@ -22,9 +22,8 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Any, Final, Generic, TypeVar
 
-from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.delays import Backoff, TokenBucket
 from sliceplane.kit.metrics import Distribution, Family, Histogram, Kind, Sample, exponential_buckets
-from sliceplane.kit.token_bucket import TokenBucket
 
 K = TypeVar("K", bound=Hashable)
 

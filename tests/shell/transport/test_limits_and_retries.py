@@ -11,8 +11,8 @@ from tests.shell.transport.test_http_faults import reply, serving
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps
+from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.metrics import Distribution
-from sliceplane.kit.token_bucket import TokenBucket
 from sliceplane.shell.transport.base import Unreachable
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.retries import NO_RETRIES, RETRY_S, Retries

@@ -22,7 +22,7 @@ import msgspec
 
 from sliceplane.api.errors import show as show_value
 from sliceplane.documents.schema.walks import DEPTH_MAX, deeper_than
-from sliceplane.kit.remembered import remembered
+from sliceplane.kit.containers import remembered
 
 #: spellings remembered; the names of some thousand labels and ports
 _REMEMBERED: Final = 8192

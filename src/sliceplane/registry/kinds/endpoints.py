@@ -22,8 +22,8 @@ from sliceplane.documents.table.columns import (
     objects,
     text,
 )
+from sliceplane.kit.containers import remembered
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
-from sliceplane.kit.remembered import remembered
 from sliceplane.registry.kinds.kind import (
     ADMITTED,
     AT_ONCE,

@@ -11,9 +11,9 @@ from __future__ import annotations
 import ipaddress
 
 from sliceplane.api.errors import FieldError, invalid_value, required, show
+from sliceplane.kit.containers import remembered
 from sliceplane.kit.ip import parse_lenient, parse_strict
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
-from sliceplane.kit.remembered import remembered
 
 _NOT_AN_IP = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 _LOOPBACK = "may not be in the loopback range (127.0.0.0/8, ::1/128)"

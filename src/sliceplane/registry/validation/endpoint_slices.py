@@ -10,8 +10,8 @@ from collections.abc import Callable
 from sliceplane.api.discovery import HINTS_MAX
 from sliceplane.api.errors import FieldError, duplicate, invalid_value, not_supported, required, too_many, while_few
 from sliceplane.api.meta import Document
+from sliceplane.kit.containers import remembered
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_label_value, check_qualified_name
-from sliceplane.kit.remembered import remembered
 from sliceplane.registry.validation.addresses import check_fqdn, ip_problem, plain_version, special_problem, version_of
 from sliceplane.registry.validation.metadata import IMMUTABLE, validate_labels
 from sliceplane.registry.validation.ports import check_protocol

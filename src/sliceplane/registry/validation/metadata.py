@@ -5,8 +5,8 @@ from __future__ import annotations
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, too_long, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
+from sliceplane.kit.containers import remembered
 from sliceplane.kit.names import check_label_value, check_qualified_name
-from sliceplane.kit.remembered import remembered
 
 ANNOTATIONS_MAX_BYTES = 256 * 1024
 MANAGER_MAX_BYTES = 128

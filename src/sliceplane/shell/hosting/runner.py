@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sliceplane.controllers.base import Controller, ControllerInfo, EventNote
-from sliceplane.kit.backoff import Backoff
+from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
 from sliceplane.shell.hosting.informers import SharedInformers
 from sliceplane.shell.hosting.life import Life, Tally

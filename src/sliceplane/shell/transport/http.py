@@ -27,7 +27,7 @@ import msgspec
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.requests import ListPage, PatchType, Selection, Verb, WatchMessage, Write
 from sliceplane.api.scheme import Resource
-from sliceplane.kit.token_bucket import TokenBucket
+from sliceplane.kit.delays import TokenBucket
 from sliceplane.shell.transport.base import Unreachable, Verbs
 from sliceplane.shell.transport.credentials import CredentialsError
 from sliceplane.shell.transport.http_metrics import HttpMetrics

@@ -20,9 +20,9 @@ from typing import Any
 
 from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
+from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.times import format_micro_time
-from sliceplane.kit.token_bucket import TokenBucket
 from sliceplane.registry.authentication.user_info import user_info
 from sliceplane.registry.authorization.types import ANONYMOUS_NAME, Attributes, Decision
 from sliceplane.registry.types import User

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sliceplane.api.errors import StatusError
-from sliceplane.kit.remembered import remembered
+from sliceplane.kit.containers import remembered
 
 Media = Literal["json", "yaml", "protobuf"]
 Form = Literal["", "Table", "PartialObjectMetadata", "PartialObjectMetadataList"]

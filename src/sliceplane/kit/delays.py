@@ -1,13 +1,37 @@
-"""A token bucket that lends: every taker is told how long to wait, nobody is refused.
-
-The balance may go below zero, which is how those who wait form a queue (as in Go's ``rate.Limiter`` reservations).
-"""
+"""How long to wait: before the next try (``Backoff``), and for the next token (``TokenBucket``)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from sliceplane.kit.rng import Rng
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """``base_s * factor**attempt``, at most ``cap_s``, plus up to ``jitter`` times that."""
+
+    base_s: float
+    cap_s: float
+    factor: float = 2.0
+    jitter: float = 0.0
+
+    def delay_s(self, attempt: int, rng: Rng | None = None) -> float:
+        """The delay before try ``attempt + 1``; ``attempt`` counts failures so far, from 0."""
+        assert attempt >= 0, f"attempt {attempt} is negative"
+        # The exponent is bounded first: 2.0**5000 raises OverflowError, and a peer may be gone for days.
+        delay = min(self.base_s * self.factor ** min(attempt, 64), self.cap_s)
+        if self.jitter and rng is not None:
+            delay += rng.uniform(0.0, self.jitter * delay)
+        return delay
+
 
 class TokenBucket:
-    """Owned by whoever made it.  *rate_per_s* tokens a second, at most *burst* saved up; full at the start."""
+    """*rate_per_s* tokens a second, at most *burst* saved up; full at the start.
+
+    It lends: no taker is refused, each is told how long to wait.  The balance may go below zero, which is how those who
+    wait form a queue (as in Go's ``rate.Limiter`` reservations).  Not shared between tasks.
+    """
 
     __slots__ = ("_at", "_balance", "burst", "rate_per_s")
 

@@ -1,6 +1,6 @@
 """apps/v1 kinds as readers see them.
 
-The pod template is kept whole (as a raw document), since whoever makes Pods from it must copy fields
+The pod template is kept whole (as a raw document), since a controller that makes Pods from it must copy fields
 that we know nothing of.
 """
 

@@ -208,7 +208,7 @@ class Namespace(Object, frozen=True, kw_only=True):
 
 
 class ConfigMapData(Projection, frozen=True, kw_only=True):
-    """The one member that anybody here reads; the rest of a ConfigMap stays out of caches."""
+    """The one member that is read here; the rest of a ConfigMap stays out of caches."""
 
     ca_crt: str = msgspec.field(name="ca.crt", default="")
 

@@ -20,5 +20,5 @@ NOT_TO_BE_HAD: Final = (403, 404)
 
 
 def is_done_without(resource: Resource, error: StatusError) -> bool:
-    """Whether whoever reads *resource* goes on without it after *error*."""
+    """Whether readers of *resource* go on without it after *error*."""
     return resource.key in DISPENSABLE and error.code in NOT_TO_BE_HAD

@@ -1,4 +1,5 @@
-"""Errors that a client can cause or must know of, worded exactly as Kubernetes words them (reference B11).
+"""Errors that a client can cause or must know of, worded exactly as Kubernetes words them
+(staging/src/k8s.io/apimachinery/pkg/api/errors/errors.go).
 
 ``StatusError`` is the one exception that crosses layers: it carries an HTTP code and renders as a
 ``Status`` object.  ``FieldError`` is one complaint about one field; validation returns lists of them
@@ -104,7 +105,7 @@ def too_many(path: str, actual: int, limit: int) -> FieldError:
 class StatusError(Exception):
     """An HTTP error with the ``Status`` body that Kubernetes gives for it.
 
-    Not frozen, although nobody changes it: Python itself assigns ``__traceback__`` when an exception passes through
+    Not frozen, although it is never changed: Python itself assigns ``__traceback__`` when an exception passes through
     a ``contextlib`` context manager.
     """
 
@@ -206,7 +207,7 @@ def invalid(kind: str, group: str, name: str, errors: list[FieldError]) -> Statu
     assert errors, "invalid() needs at least one error"
     qualified = f"{kind}.{group}" if group else kind
     told = _few_enough(errors)
-    # A complaint that two rules make is one text, but stays two causes [quirk].
+    # As upstream: a complaint that two rules make is one text, but stays two causes.
     texts = list(dict.fromkeys(str(error) for error in told))
     if len(told) < len(errors) or len(told) >= ERRORS_MAX:
         texts.append(AND_MORE)
@@ -264,7 +265,7 @@ def shutting_down() -> StatusError:
 
 
 def read_timeout(why: str) -> StatusError:
-    """A read that had to be of the newest state, which nobody could tell in time."""
+    """A read that had to be of the newest state, which was not known in time."""
     return StatusError(504, "Timeout", f"Timeout: {why}", {"retryAfterSeconds": 1}, retry_after_s=1)
 
 
@@ -282,7 +283,7 @@ def from_status(body: dict[str, Any], code: int) -> StatusError:
 
 
 def is_namespace_terminating(error: StatusError) -> bool:
-    """Nothing can be created there any more: whoever tries should stop, not try again (reference B14)."""
+    """Nothing can be created there any more: a controller should stop, not try again."""
     causes = (error.details or {}).get("causes") or ()
     return any(isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating" for cause in causes)
 

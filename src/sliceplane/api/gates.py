@@ -6,8 +6,8 @@ history at one release, with an operator's choices on top.  The newest release i
 locked by now, emulate a release in which it was not.
 
 A gate that upstream has deleted since stays known here, so that manifests that name it keep working: as its last
-entry has it.  Sources: KEP-0752 "Release Versioning" and "Production Readiness"; KEP-4444; reference, controllers.md
-2 and 5.4, proxy-and-api.md A5 and A14.
+entry has it.  Sources: KEP-0752 "Release Versioning" and "Production Readiness"; KEP-4444;
+pkg/features/kube_features.go.
 """
 
 from __future__ import annotations

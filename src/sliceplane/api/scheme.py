@@ -50,7 +50,7 @@ class Resource:
     unconditional_update: bool = True
     create_on_update: bool = False
     delete_reply: DeleteReply = "status"
-    #: upstream serves it straight from storage, which a client can tell by limits and errors (reference B4, B5) [quirk]
+    #: as upstream: served straight from storage, which a client can tell by limits and errors
     uncached: bool = False
 
     # Asked for many times in every request, so they are put together once.
@@ -366,7 +366,7 @@ ClusterRoleBindings = Resource(
     check_name=check_path_segment,
     create_on_update=True,
 )
-#: how requests are served; the server's own and nobody else's to write (``registry.flow_objects``)
+#: how requests are served; written by the server alone (``registry.flow_objects``)
 FlowSchemas = Resource(
     group="flowcontrol.apiserver.k8s.io",
     version="v1",

@@ -28,7 +28,7 @@ def unwritten(resource: Resource, document: Document, code: int = 200, warnings:
 
 
 def deleted_status(resource: Resource, name: str, uid: str) -> bytes:
-    """The Success Status that most kinds answer to a DELETE (reference B9): no code, unlike a failure."""
+    """The Success Status that most kinds answer to a DELETE: no code, unlike a failure."""
     details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
     return codec.encode(
         {

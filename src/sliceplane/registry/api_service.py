@@ -1,11 +1,12 @@
-"""``default/kubernetes``: the API servers' own Service, kept as long as one of them runs (reference, controllers.md 6).
+"""``default/kubernetes``: the API servers' own Service, kept as long as one of them runs
+(pkg/controlplane/reconcilers/lease.go).
 
 Every server over one store holds a Lease in ``kube-system`` that names its address, renews it every ``INTERVAL_S``,
 and with each renewal writes what all valid Leases say: one Endpoints, one EndpointSlice.  A server that stops takes its
 Lease away; one that crashed is left out when its Lease is ``LEASE_S`` old.  Upstream keeps these records beside the
-API, with a time to live in etcd; here they are plain Leases that anybody can look at.
+API, with a time to live in etcd; here they are plain Leases that users can look at.
 
-A loopback address can be nobody's endpoint: such a server keeps the Service and holds no Lease.
+A loopback address can be no endpoint: such a server keeps the Service and holds no Lease.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Server-side apply: PATCH with a configuration instead of a patch (KEP-555, reference B8).
+"""Server-side apply: PATCH with a configuration instead of a patch (KEP-555).
 
 A configuration is judged as it was sent, before defaults: it is of the kind and version of the URL, everything in it is
 declared in the schema, and no list has a key twice.  What it makes of the live object then goes the way of an update,
@@ -18,7 +18,7 @@ from sliceplane.documents import fields, strict
 from sliceplane.documents.schema import Struct, drop_nulls, lookup
 from sliceplane.registry import managed_fields, metadata, versions
 from sliceplane.registry.authorization.refusal import require
-from sliceplane.registry.authorization.types import Attributes
+from sliceplane.registry.authorization.types import creation_of
 from sliceplane.registry.core import Core, key_of, missing
 from sliceplane.registry.create import create_document
 from sliceplane.registry.decoding import Undecodable, decoded
@@ -54,14 +54,7 @@ def apply(core: Core, ctx: Context, target: Target, body: bytes, options: WriteO
     metadata.match_namespace(target, head)
     metadata.match_name(target, head)
     if record is None:
-        creating = Attributes(
-            verb="create",
-            group=target.resource.group,
-            resource=target.resource.plural,
-            namespace=target.namespace,
-            name=target.name,
-        )
-        require(core.policy, ctx.user, creating)
+        require(core.policy, ctx.user, creation_of(target))
         head.pop("resourceVersion", None)
         return create_document(core, ctx, target, new, options=options, warnings=warnings, tracked=True)
     check_version(target, head, record, conditional=False)
@@ -124,7 +117,7 @@ def _kind_text(version: Any, kind: Any) -> str:
 
 
 def check_configuration(schema: Struct, config: Document) -> None:
-    """Raises the 500 that upstream gives to what its schema cannot type [quirk]."""
+    """As upstream: raises a 500 for what the schema cannot type."""
     problem = fields.check(schema, config)
     if problem:
         head = config.get("metadata")
@@ -197,7 +190,7 @@ def _decoded(resource: Resource, merged: Document) -> Document:
 
 
 def conflict_error(conflicts: tuple[fields.Conflict, ...], shown_version: str = "") -> StatusError:
-    """The 409 of reference B8: causes, and neither kind nor name.  *shown_version* stands for every version."""
+    """The 409 of a conflict (KEP-555): causes, and neither kind nor name.  *shown_version* stands for every version."""
 
     def show(who: fields.Identity) -> str:
         return str(who._replace(api_version=shown_version) if shown_version else who)

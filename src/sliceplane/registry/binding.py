@@ -1,4 +1,4 @@
-"""POST pods/NAME/binding: a Pod is given its node, once (reference B6).
+"""POST pods/NAME/binding: a Pod is given its node, once (pkg/registry/core/pod/storage/storage.go, BindingREST).
 
 The node's zone and region labels are copied to the Pod, as upstream does since 1.35, so that what runs in
 the Pod can learn where it is.

@@ -1,6 +1,6 @@
 """What a new cluster has before anyone asks for it: namespaces, roles, flow schemas, and the API server's own Service.
 
-Whatever exists is left as it is; only the endpoints of ``default/kubernetes`` follow the servers (``api_service``).
+What exists is left as it is; only the endpoints of ``default/kubernetes`` follow the servers (``api_service``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The token that continues a list: where to go on, and in which revision (reference B4).
+"""The token that continues a list: where to go on, and in which revision (kubernetes.io, API
+concepts, Retrieving large results sets in chunks).
 
 URL-safe, unpadded base64 of ``{"v":"meta.k8s.io/v1","rv":N,"start":"/NAME\\u0000"}``.  ``start`` is the last
 key below the listed prefix and a NUL, which makes it the smallest key that may come next; ``rv`` -1 means

@@ -1,8 +1,8 @@
-"""POST: a new object, from its body to a staged record (reference B6).
+"""POST: a new object, from its body to a staged record (staging/src/k8s.io/apiserver/pkg/registry/rest/create.go).
 
-Required order: decode and default; the namespace exists and takes content; nobody grants more than they have; identity;
-validation; the name is free; Services get their addresses; quotas allow it; stage.  Nothing is held before the
-last check passed, so an error leaves no trace.
+Required order: identity; who owns which field; the namespace takes content; the user grants no more than they have; the
+kind prepares, validates and admits; the name is free; addresses and ports are given; quotas allow it; stage.  Nothing
+is held before the last check passed, so an error leaves no trace.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.registry import answers, managed_fields, metadata, versions
 from sliceplane.registry.authorization.escalation import check_write
-from sliceplane.registry.checks import refuse, validate_create
-from sliceplane.registry.core import Core, key_of
+from sliceplane.registry.checks import check
+from sliceplane.registry.core import Core
 from sliceplane.registry.decoding import decode_body, must_be_unset_on_create
 from sliceplane.registry.documents import document_of
 from sliceplane.registry.kinds import kind_of
+from sliceplane.registry.kinds.kind import Kind
 from sliceplane.registry.namespaces import admit_content
 from sliceplane.registry.types import Body, Context, Outcome, Target, WriteOptions
 from sliceplane.store.types import Key
@@ -54,27 +55,37 @@ def create_document(
     check_write(core.policy, ctx.user, target, document, None)
     generated = _settle_name(core, resource, head)
     kind.prepare_create(core, target, document)
-    first_status = kind.status.first(document)
-    if first_status is not None:
-        document["status"] = first_status
-    errors = validate_create(resource, document)
-    refuse(resource, head, kind.admission.narrow(core.config.gates, errors, document, None))
+    _settle_status(kind, document)
+    check(core.config.gates, target, document, None)
     kind.admission.admit(core, document, None)
     if given_version:
         raise must_be_unset_on_create()
-    existing = core.store.latest(key_of(Target(resource=resource, namespace=_namespace(head), name=head["name"])))
-    if existing is not None:
-        raise _taken(resource, head, generated, document_of(existing))
+    _refuse_taken(core, resource, head, generated=generated)
     head.pop("resourceVersion", None)
     warnings = (*warnings, *kind.warnings(document, None))
     kind.admission.allocate(core, document, None, dry_run=options.dry_run)
-    charged = core.quotas.admit(resource, document, None)
     document = versions.to_store(core.config, target, document)
+    return stage(core, ctx, kind, document, None, code=201, options=options, warnings=warnings)
+
+
+def stage(
+    core: Core,
+    ctx: Context,
+    kind: Kind,
+    document: Document,
+    old: Document | None,
+    *,
+    code: int,
+    options: WriteOptions,
+    warnings: tuple[str, ...],
+) -> Outcome:
+    """The end of every write of an object: quotas allow it; it is staged with what must be there together with it."""
+    charged = core.quotas.admit(kind.resource, document, old)
     if options.dry_run:
-        return answers.unwritten(resource, document, 201, warnings)
+        return answers.unwritten(kind.resource, document, code, warnings)
     core.charge(charged)
     kind.admission.claim(core, document, ctx.now)
-    return answers.stored(core.put(resource, document), 201, warnings)
+    return answers.stored(core.put(kind.resource, document), code, warnings)
 
 
 def _namespace(head: Document) -> str:
@@ -96,13 +107,22 @@ def _settle_name(core: Core, resource: Resource, head: Document) -> bool:
     return True
 
 
-def _taken(resource: Resource, head: Document, generated: bool, existing: Document) -> StatusError:
-    error = already_exists(
-        resource.plural, resource.group, head["name"], being_deleted="deletionTimestamp" in existing["metadata"]
-    )
+def _settle_status(kind: Kind, document: Document) -> None:
+    first = kind.status.first(document)
+    if first is not None:
+        document["status"] = first
+
+
+def _refuse_taken(core: Core, resource: Resource, head: Document, *, generated: bool) -> None:
+    """Raises the 409 ``StatusError`` if there is an object of that name."""
+    existing = core.store.latest(Key(resource.storage_key, _namespace(head), head["name"]))
+    if existing is None:
+        return
+    is_going = "deletionTimestamp" in document_of(existing)["metadata"]
+    error = already_exists(resource.plural, resource.group, head["name"], being_deleted=is_going)
     if not generated:
-        return error
-    return StatusError(
+        raise error
+    raise StatusError(
         409,
         "AlreadyExists",
         f"{error.message}, the server was not able to generate a unique name for the object",

@@ -1,7 +1,7 @@
 """From a request's document to one that the rest may rely on: right kind, right types, nothing unknown.
 
-This is what Go gets from decoding into structs (reference B3, B10): members of the wrong type are refused,
-null means absent, and unknown members are dropped after being warned of or refused.
+This is what Go gets from decoding into structs (kubernetes.io, API concepts, Field validation): members of the
+wrong type are refused, null means absent, and unknown members are dropped after being warned of or refused.
 """
 
 from __future__ import annotations
@@ -138,5 +138,5 @@ def _respelt(text: str) -> str:
 
 
 def must_be_unset_on_create() -> StatusError:
-    """POST with a resourceVersion: a 500 without reason (reference B6)."""
+    """As upstream: a POST with a resourceVersion is a 500 without reason."""
     return StatusError(500, "", "resourceVersion should not be set on objects to be created")

@@ -1,4 +1,4 @@
-"""DELETE: marks, waits for finalizers and grace, or removes (reference B9, B14).
+"""DELETE: marks, waits for finalizers and grace, or removes (kubernetes.io, Garbage Collection; Finalizers).
 
 Propagation is expressed in finalizers (``orphan``, ``foregroundDeletion``) that the garbage collector
 takes away when it has done its part.  What a kind has to say besides (grace, finalizers in spec) is ``Kind.deletion``.
@@ -33,20 +33,10 @@ def delete(core: Core, ctx: Context, target: Target, options: DeleteOptions) -> 
     if deletion.linger(document, ctx.now):
         return _marked(core, resource, record, document, options)
     head = document["metadata"]
-    graceful = False
     grace_s = deletion.grace(document, options.grace_period_s)
-    if grace_s is not None:
-        pending = head.get("deletionGracePeriodSeconds")
-        if "deletionTimestamp" not in head:
-            _set_finalizers(head, _finalizers_for(head, options))
-            metadata.mark_deleted(head, ctx.now, grace_s)
-            graceful = True
-        elif pending:
-            # Deletion was announced: a shorter grace counts, everything else was settled then.
-            if options.grace_period_s is None or grace_s >= pending:
-                return _staying(options, answers.unchanged(core, record))
-            metadata.shorten_grace(head, grace_s)
-            graceful = True
+    if grace_s is not None and _is_settled(head, grace_s, options):
+        return _staying(options, answers.unchanged(core, record))
+    graceful = grace_s is not None and _announce(head, grace_s, ctx.now, options)
     if not graceful:
         _set_finalizers(head, _finalizers_for(head, options))
         if head.get("finalizers"):
@@ -54,6 +44,26 @@ def delete(core: Core, ctx: Context, target: Target, options: DeleteOptions) -> 
     if head.get("finalizers") or (graceful and head["deletionGracePeriodSeconds"] > 0):
         return _marked(core, resource, record, document, options)
     return _removed(core, resource, record, document if graceful else None, options)
+
+
+def _is_settled(head: Document, grace_s: int, options: DeleteOptions) -> bool:
+    """Deletion was announced: a shorter grace counts, everything else was settled then."""
+    pending = head.get("deletionGracePeriodSeconds")
+    if "deletionTimestamp" not in head or not pending:
+        return False
+    return options.grace_period_s is None or grace_s >= pending
+
+
+def _announce(head: Document, grace_s: int, now: float, options: DeleteOptions) -> bool:
+    """The object ends in *grace_s* seconds; ``False`` if its time is over already."""
+    if "deletionTimestamp" not in head:
+        _set_finalizers(head, _finalizers_for(head, options))
+        metadata.mark_deleted(head, now, grace_s)
+        return True
+    if not head.get("deletionGracePeriodSeconds"):
+        return False
+    metadata.shorten_grace(head, grace_s)
+    return True
 
 
 def _marked(core: Core, resource: Resource, record: Record, document: Document, options: DeleteOptions) -> Outcome:
@@ -66,7 +76,7 @@ def _marked(core: Core, resource: Resource, record: Record, document: Document, 
 
 
 def _staying(options: DeleteOptions, outcome: Outcome) -> Outcome:
-    """A 202 for those who speak the old way of forbidding orphans, else a 200 (reference B9) [quirk]."""
+    """As upstream: a 202 for clients that forbid orphans in the old way (``orphanDependents``), else a 200."""
     return replace(outcome, code=202) if options.forbids_orphans else outcome
 
 
@@ -115,7 +125,7 @@ def _set_finalizers(head: Document, finalizers: list[str]) -> None:
 
 
 def _check_preconditions(resource: Resource, record: Record, options: DeleteOptions) -> None:
-    """Unlike elsewhere, the conflict names the kind, not the plural (reference B9)."""
+    """As upstream, and unlike elsewhere: the conflict names the kind, not the plural."""
     uid, version = options.precondition_uid, options.precondition_resource_version
     why = ""
     if uid is not None and uid != record.uid:

@@ -1,4 +1,4 @@
-"""DELETE on a collection: what a list with the same selectors finds, deleted one by one (reference B9)."""
+"""DELETE on a collection: what a list with the same selectors finds, deleted one by one."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def selectable(resource: Resource, document: Document) -> Mapping[str, str]:
         if value is None and name in _BOOLEAN_FIELDS:
             value = False
         if name == "source" and not value:
-            # An Event's source falls back to its reporting component (reference B12).
+            # An Event's source falls back to its reporting component (pkg/registry/core/event/strategy.go).
             value = document.get("reportingComponent")
         text = ("false", "true")[value] if isinstance(value, bool) else "" if value is None else str(value)
         if text:

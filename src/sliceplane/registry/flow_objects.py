@@ -1,6 +1,6 @@
 """FlowSchema and PriorityLevelConfiguration objects: what ``flowcontrol`` goes by, for people to read.
 
-They are made at every start out of ``flowcontrol.defaults``, which alone counts, so nobody may write them.  What
+They are made at every start out of ``flowcontrol.defaults``, which alone counts, so no client may write them.  What
 another version of the server left there is brought up to date, or removed.
 """
 

@@ -72,7 +72,7 @@ def list_version(text: str | None) -> int | None:
 
 
 def read_version(text: str | None) -> int | None:
-    """The same for get and watch, which answer a 500 without reason (reference B4, B5) [quirk]."""
+    """The same for get and watch.  As upstream: they answer a 500 without reason."""
     if not text:
         return None
     try:

@@ -1,7 +1,7 @@
 """metadata.managedFields on every write: who the writer is, what this endpoint does not write, what is stored.
 
 ``on_create``, ``on_update`` and ``on_apply`` look at what a client asked for, defaults included, before the server adds
-anything of its own: a cluster IP that the server chose belongs to nobody.  They leave the entries to be stored in the
+anything of its own: a cluster IP that the server chose has no owner.  They leave the entries to be stored in the
 document's metadata; a client's own entries, which decoding left there, are taken into account as upstream does:
 
 - none, or some that cannot be read: those of the stored object stay;
@@ -54,7 +54,7 @@ def on_update(ctx: Context, target: Target, new: Document, old: Document, option
     sent = head.pop(MEMBER, None)
     base = stored if target.subresource else _base(sent, stored)
     if not base:
-        # Nobody was tracked, or should be any more: that lasts until the next apply.
+        # No manager was tracked, or should be any more: that lasts until the next apply.
         return base is stored
     working = stored_form(target.resource)
     change = fields.compare(_shape(working), _untracked(old), new)

@@ -1,4 +1,5 @@
-"""Which members of ``metadata`` the server owns, and what it writes there (reference B6, B9, B14).
+"""Which members of ``metadata`` the server owns, and what it writes there (Kubernetes API conventions,
+Metadata).
 
 The functions change the document that they are given; callers own it.
 """
@@ -104,7 +105,7 @@ def shorten_grace(metadata: Document, grace_s: int) -> None:
 
 
 def parse_resource_version(value: Any) -> int:
-    """A body's resourceVersion; "" and "0" are 0.  A 500 without reason if it is not a number (reference B6)."""
+    """A body's resourceVersion; "" and "0" are 0.  As upstream: a 500 without reason if it is not a number."""
     text = str(value or "0")
     try:
         return parse_uint64(text)

@@ -1,4 +1,4 @@
-"""PATCH: apply to the JSON form, decode what comes out, then go the way of an update (reference B7).
+"""PATCH: apply to the JSON form, decode what comes out, then go the way of an update.
 
 There is one writer and a patch is applied in one step, so it needs no retries: a patch without a
 resourceVersion always meets the newest version, and one with it states a precondition.

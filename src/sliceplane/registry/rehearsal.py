@@ -1,8 +1,8 @@
 """A write worked out elsewhere: against an extract of the state, by the same code, and then performed here if it still
 holds.
 
-A write of megabytes takes seconds to decode, default, validate and compare, and whoever serves others must not do that
-between two of their requests.  So there are three steps, of which only the first and the last need the registry:
+A write of megabytes takes seconds to decode, default, validate and compare, and a server must not do that between two
+requests of others.  So there are three steps, of which only the first and the last need the registry:
 
 1. ``extract`` takes what the write is likely to look at: its object, the namespace, quotas, roles where it is one.
 2. ``rehearse``, in another process or wherever there is time, runs the verb itself on a registry of that extract alone.
@@ -45,7 +45,7 @@ from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.authorization.index import RESOURCES as POLICY_RESOURCES
 from sliceplane.registry.authorization.index import PolicyIndex
-from sliceplane.registry.authorization.types import Attributes, Decision
+from sliceplane.registry.authorization.types import Attributes, Decision, creation_of
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.types import Context, Outcome, Target, User
@@ -142,14 +142,7 @@ def extract(
         # Rights come from cluster roles anywhere; a review may be about any namespace.
         collections |= {(each, "") for each in POLICY_RESOURCES}
     else:
-        wanted = Attributes(
-            verb="create",
-            group=resource.group,
-            resource=resource.plural,
-            namespace=target.namespace,
-            name=target.name,
-        )
-        may_create = core.policy.decide(ctx.user, wanted)
+        may_create = core.policy.decide(ctx.user, creation_of(target))
     found = {record.key: record for each in sorted(collections) for record in core.store.iter_latest(*each)}
     for key in keys:
         record = core.store.latest(key)

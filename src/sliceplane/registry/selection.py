@@ -1,4 +1,4 @@
-"""From selector texts to one question about a record (reference B12)."""
+"""From selector texts to one question about a record."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class DeleteOptions:
     propagation: Propagation | None = None
     precondition_uid: str | None = None
     precondition_resource_version: str | None = None
-    #: a request that forbids orphans in the old way is told by a 202 that the object is not gone yet (reference B9)
+    #: ``orphanDependents: false``: a 202 then says that the object is not gone yet
     forbids_orphans: bool = False
 
 

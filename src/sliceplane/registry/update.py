@@ -1,4 +1,4 @@
-"""PUT, and the common end of PUT and PATCH: from a wanted document to a staged record (reference B6, B10).
+"""PUT, and the common end of PUT and PATCH: from a wanted document to a staged record.
 
 A write that changes nothing writes nothing.  The write that takes the last finalizer from an object that is
 being deleted removes it in the same commit.
@@ -6,15 +6,18 @@ being deleted removes it in the same commit.
 
 from __future__ import annotations
 
+from dataclasses import replace as replace_fields
+
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
+from sliceplane.api.scheme import Resource
 from sliceplane.registry import answers, managed_fields, metadata, versions
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.authorization.refusal import require
-from sliceplane.registry.authorization.types import Attributes
-from sliceplane.registry.checks import refuse, validate_update
+from sliceplane.registry.authorization.types import creation_of
+from sliceplane.registry.checks import check
 from sliceplane.registry.core import Core, key_of, missing
-from sliceplane.registry.create import create_document
+from sliceplane.registry.create import create_document, stage
 from sliceplane.registry.decoding import decode_body
 from sliceplane.registry.documents import canonical, document_of
 from sliceplane.registry.kinds import kind_of
@@ -37,14 +40,7 @@ def update(core: Core, ctx: Context, target: Target, body: Body, options: WriteO
         if head.get("uid"):
             raise _uid_conflict(target, head["uid"], "")
         head.pop("resourceVersion", None)
-        creating = Attributes(
-            verb="create",
-            group=resource.group,
-            resource=resource.plural,
-            namespace=target.namespace,
-            name=target.name,
-        )
-        require(core.policy, ctx.user, creating)
+        require(core.policy, ctx.user, creation_of(target))
         return create_document(core, ctx, target, document, options=options, warnings=warnings)
     if head.get("uid") and head["uid"] != record.uid:
         raise _uid_conflict(target, head["uid"], record.uid)
@@ -57,7 +53,7 @@ def check_version(target: Target, head: Document, record: Record, *, conditional
     resource = target.resource
     version = metadata.parse_resource_version(head.get("resourceVersion"))
     if version == 0 and conditional:
-        # Unlike elsewhere, the plural stands where the kind belongs (reference B6).
+        # As upstream, and unlike elsewhere: the plural stands where the kind belongs.
         path = "metadata.resourceVersion"
         error = invalid_value(path, 0, "must be specified for an update")
         raise invalid(resource.plural, resource.group, target.name, [error])
@@ -84,46 +80,30 @@ def replace(
     kind = kind_of(resource)
     stored = document_of(record)
     old = versions.comparable(target, stored)
-    derived = False
-    if not tracked:
-        derived = managed_fields.on_update(ctx, target, new, old, options)
-    if target.subresource == "status":
-        _prepare_status(kind, new, old)
-    else:
-        if resource.has_status:
-            keep(new, old, "status")
-        kind.prepare_update(core, target, new, old)
+    derived = not tracked and managed_fields.on_update(ctx, target, new, old, options)
+    _prepare(core, kind, target, new, old)
     metadata.prepare_update(resource, new, old)
     check_write(core.policy, ctx.user, target, new, old)
-    errors = validate_update(resource, new, old, target.subresource)
-    if target.subresource != "status":
-        errors = kind.admission.narrow(core.config.gates, errors, new, old)
-    refuse(resource, new["metadata"], errors)
+    check(core.config.gates, target, new, old)
     if not target.subresource:
         kind.admission.admit(core, new, old)
         warnings = (*warnings, *kind.warnings(new, old))
         kind.admission.allocate(core, new, old, dry_run=options.dry_run)
-    shaped = canonical(resource, versions.to_store(core.config, target, new))
-    if managed_fields.changes_nothing(shaped, stored, derived=derived):
+    new = canonical(resource, versions.to_store(core.config, target, new))
+    if managed_fields.changes_nothing(new, stored, derived=derived):
         return answers.unchanged(core, record, warnings)
-    if _ends_now(kind, shaped):
-        # Watchers see DELETED alone; the reply is the object as this request left it, with its former version.
-        if options.dry_run:
-            return answers.unwritten(resource, shaped, 200, warnings)
-        last = core.remove(record)
-        return Outcome(
-            code=200, body=answers.unwritten(resource, shaped).body, revision=last.revision, warnings=warnings
-        )
-    charged = () if target.subresource else core.quotas.admit(resource, shaped, old)
-    if options.dry_run:
-        return answers.unwritten(resource, shaped, 200, warnings)
-    core.charge(charged)
-    kind.admission.claim(core, shaped, ctx.now)
-    return answers.stored(core.put(resource, shaped), 200, warnings)
+    if _ends_now(kind, new):
+        return _end(core, record, resource, new, options=options, warnings=warnings)
+    return stage(core, ctx, kind, new, old, code=200, options=options, warnings=warnings)
 
 
-def _prepare_status(kind: Kind, new: Document, old: Document) -> None:
-    """Through ``status`` nothing changes but that, and what of metadata the kind leaves to it."""
+def _prepare(core: Core, kind: Kind, target: Target, new: Document, old: Document) -> None:
+    """Undo what the request may not change: the main endpoint leaves the status alone, and ``status`` all else."""
+    if target.subresource != "status":
+        if kind.resource.has_status:
+            keep(new, old, "status")
+        kind.prepare_update(core, target, new, old)
+        return
     for member in sorted((new.keys() | old.keys()) - {"kind", "apiVersion", "metadata", "status"}):
         keep(new, old, member)
     for member in kind.status.kept:
@@ -134,6 +114,20 @@ def _ends_now(kind: Kind, document: Document) -> bool:
     """Nothing holds an object that is being deleted any more."""
     head = document["metadata"]
     return "deletionTimestamp" in head and not head.get("finalizers") and not kind.deletion.is_held(document)
+
+
+def _end(
+    core: Core,
+    record: Record,
+    resource: Resource,
+    document: Document,
+    *,
+    options: WriteOptions,
+    warnings: tuple[str, ...],
+) -> Outcome:
+    """Watchers see DELETED alone; the reply is the object as this request left it, with its former version."""
+    shown = answers.unwritten(resource, document, 200, warnings)
+    return shown if options.dry_run else replace_fields(shown, revision=core.remove(record).revision)
 
 
 def _uid_conflict(target: Target, wanted: str, actual: str) -> StatusError:

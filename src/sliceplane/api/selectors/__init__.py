@@ -1,4 +1,5 @@
-"""Label and field selectors: parse once, match millions of times (reference B12).
+"""Label and field selectors: parse once, match millions of times (kubernetes.io, Labels and
+Selectors; Field Selectors).
 
 A selector that came over the wire is parsed into requirements, checked, and compiled into one
 closure; ``matches`` is that closure, with no dispatch left in it.  The common selector, one label that

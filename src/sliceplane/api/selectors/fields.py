@@ -23,7 +23,7 @@ NAMESPACE: Final = "metadata.namespace"
 
 #: booleans select as "true" or "false", never as ""
 _BOOLEAN_FIELDS: Final = frozenset(("spec.hostNetwork", "spec.unschedulable"))
-#: names that are accepted and never have a value [quirk: reference B12]
+#: as upstream: names that are accepted and never have a value
 _VALUELESS_FIELDS: Final = {"pods": ("status.podIPs",)}
 _OPERATORS: Final = ("!=", "==", "=")  # in this order: "==" before its own prefix
 

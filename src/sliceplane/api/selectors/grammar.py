@@ -6,8 +6,8 @@
 
 Where a key or a value may stand, ``in`` and ``notin`` are plain words.  A missing value is the empty
 string.  Blanks separate tokens and mean nothing else.  The sentences of errors are wire-visible
-(reference B12), and so is which of several errors is found first: left to right, the key before the
-operator, the values of a requirement only when all of it was read.
+(staging/src/k8s.io/apimachinery/pkg/labels/selector.go), and so is which of several errors is found first: left to
+right, the key before the operator, the values of a requirement only when all of it was read.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A pure follower of the newest staged objects, as the ledgers are of Services; the two together are what an address can
 be in: held by a Service, and told of by an IPAddress.  Every write of either makes the address a *suspect* until
-``registry.service_addresses`` has compared the two, so nobody ever has to compare all of them but at the start.
+``registry.service_addresses`` has compared the two, so all of them are compared at the start alone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AddressBook:
     def __init__(self, configured: tuple[str, ...]) -> None:
         self._configured = tuple(map(ipaddress.ip_network, configured))
         self._told: dict[str, Told] = {}
-        #: the numbers of all IPAddresses, by family: nobody else may have them
+        #: the numbers of all IPAddresses, by family: no other Service may have them
         self.numbers: dict[Family, set[int]] = {"IPv4": set(), "IPv6": set()}
         self._ranges: dict[str, ServiceRange] = {}
         #: addresses whose IPAddress and whose Service are to be compared

@@ -9,12 +9,12 @@ from __future__ import annotations
 from sliceplane.api.errors import FieldError, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Services
+from sliceplane.api.service_rules import NO_CLUSTER_IP
 from sliceplane.kit.ip import Family, family, parse_lenient
 
 SINGLE = "SingleStack"
 PREFER_DUAL = "PreferDualStack"
 REQUIRE_DUAL = "RequireDualStack"
-NO_ADDRESS = "None"
 _DUAL = (PREFER_DUAL, REQUIRE_DUAL)
 _OTHER: dict[str, Family] = {"IPv4": "IPv6", "IPv6": "IPv4"}
 
@@ -29,8 +29,8 @@ def settle(new: Document, old: Document | None, configured: tuple[Family, ...]) 
         raise _invalid(new, errors)
     _infer_from_addresses(spec)
     families: list[str] = list(spec.get("ipFamilies", ()))
-    if spec.get("clusterIP") == NO_ADDRESS and not spec.get("selector"):
-        # Whoever writes such endpoints by hand may write both families, whatever the cluster has.
+    if spec.get("clusterIP") == NO_CLUSTER_IP and not spec.get("selector"):
+        # Endpoints that are written by hand may be of both families, also in a cluster that has one.
         policy = spec.setdefault("ipFamilyPolicy", REQUIRE_DUAL)
         families = families or [configured[0]]
         if policy in _DUAL and len(families) == 1:

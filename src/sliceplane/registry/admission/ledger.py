@@ -2,7 +2,7 @@
 
 The ledger is derived from the newest Services and never stored, so it cannot disagree with them after a
 crash, and a write that fails has held nothing.  Numbers are given out of *ranges*, of which there may be several, and
-which may come and go; whoever holds a number keeps it when its range goes.
+which may come and go; a holder keeps its number when the range goes.
 
 The lowest numbers of a range are left to those who ask for a certain one: they are given out only when all others are
 taken (KEP-3070 for addresses, KEP-3668 for node ports).  Choosing is by chance with a few tries, then by a walk: about
@@ -65,11 +65,11 @@ class Ledger:
         return self._held.get(key, ())
 
     def others(self, key: Key) -> tuple[int, ...]:
-        """What everyone but *key* holds."""
+        """What all others than *key* hold."""
         return tuple(number for number, holder in self._holder.items() if holder != key)
 
     def keys(self) -> frozenset[Key]:
-        """Everyone who holds something."""
+        """All holders."""
         return frozenset(self._held)
 
     def assign(self, key: Key, numbers: Collection[int]) -> None:

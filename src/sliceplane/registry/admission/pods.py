@@ -1,4 +1,4 @@
-"""What every Pod gets whatever its author said: zone and region of its node, an account, a priority, tolerations.
+"""What every Pod gets besides what its author said: zone and region of its node, an account, a priority, tolerations.
 
 As upstream's admission does it, in that order, with the built-in priority classes only: nothing here schedules.  An
 account is named and neither looked up nor mounted: nothing here runs containers.
@@ -54,7 +54,7 @@ def carry_over(new: Document, old: Document) -> None:
 
 
 def _label_topology(store: Store, document: Document) -> None:
-    """A Pod that already has a node takes over where that node is (reference B6), if the node says so."""
+    """A Pod that already has a node takes over where that node is (KEP-4742), if the node says so."""
     node_name = document.get("spec", {}).get("nodeName")
     record = store.latest(Key(Nodes.storage_key, "", node_name)) if node_name else None
     if record is None:

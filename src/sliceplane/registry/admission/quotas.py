@@ -1,7 +1,8 @@
-"""ResourceQuota: a write that costs more than what is left is refused; any other is charged (reference B15).
+"""ResourceQuota: a write that costs more than what is left is refused; any other is charged (kubernetes.io,
+Resource Quotas).
 
 What holds is ``status``, which the quota controller keeps: a quota that it has not seen yet limits nothing.  The
-charge is staged just before the object that it is for, in the same step, so between the two nobody can come in.
+charge is staged just before the object that it is for, in the same step, so no other write comes between the two.
 What is freed is given back by the controller.  Objects that use more than a quota allows stay as they are.
 """
 

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from sliceplane.api.meta import Document
+from sliceplane.api.service_rules import EXTERNAL_TYPES, has_health_check_port
 
-_EXTERNAL_TYPES = ("LoadBalancer", "NodePort")
 _ADDRESS_MEMBERS = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
 
 
@@ -59,7 +59,7 @@ def _trim_downgrade(new: Document, old: Document) -> None:
 
 
 def _keep_ports(new: Document, old: Document) -> None:
-    if new["type"] in _EXTERNAL_TYPES and old["type"] in _EXTERNAL_TYPES:
+    if new["type"] in EXTERNAL_TYPES and old["type"] in EXTERNAL_TYPES:
         before = {(port.get("protocol"), port.get("port")): port.get("nodePort", 0) for port in old.get("ports", ())}
         used = {port.get("nodePort") for port in new.get("ports", ())}
         for port in new.get("ports", ()):
@@ -83,7 +83,7 @@ def _drop_for_type(new: Document, old: Document) -> None:
                 new.pop(member, None)
         if new.get("internalTrafficPolicy") == old.get("internalTrafficPolicy"):
             new.pop("internalTrafficPolicy", None)
-    if new["type"] not in _EXTERNAL_TYPES and old["type"] in _EXTERNAL_TYPES:
+    if new["type"] not in EXTERNAL_TYPES and old["type"] in EXTERNAL_TYPES:
         before = [port.get("nodePort", 0) for port in old.get("ports", ())]
         if [port.get("nodePort", 0) for port in new.get("ports", ())] == before:
             for port in new.get("ports", ()):
@@ -99,4 +99,4 @@ def _drop_for_type(new: Document, old: Document) -> None:
 
 
 def _has_health_port(spec: Document) -> bool:
-    return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
+    return has_health_check_port(spec.get("type"), spec.get("externalTrafficPolicy"))

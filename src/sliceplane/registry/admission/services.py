@@ -1,4 +1,5 @@
-"""What a Service is given: addresses and node ports, out of ranges, each to one Service at a time (reference B6).
+"""What a Service is given: addresses and node ports, out of ranges, each to one Service at a time
+(KEP-1880, KEP-3070, KEP-3668).
 
 Nothing is reserved ahead: ``admit`` looks for what is free and writes it into the document; only when that
 document was staged does ``on_stored`` note who holds it.  The registry has one writer, so nothing comes in
@@ -13,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from sliceplane.api.errors import FieldError, StatusError, internal, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ServiceCIDRs, Services
+from sliceplane.api.service_rules import NO_CLUSTER_IP, has_health_check_port, takes_node_ports
 from sliceplane.kit.ip import Family, family, parse_lenient
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.admission import ip_families
@@ -29,12 +31,6 @@ _PORT_BAND_MAX = 128
 _TAKEN_IP = "provided IP is already allocated"
 _FOREIGN_IP = "the provided network does not match the current range"
 _TAKEN_PORT = "provided port is already allocated"
-
-
-def needs_node_ports(spec: Document) -> bool:
-    if spec.get("type") == "NodePort":
-        return True
-    return spec.get("type") == "LoadBalancer" and bool(spec.get("allocateLoadBalancerNodePorts", True))
 
 
 class ServiceLedgers:
@@ -114,7 +110,7 @@ class ServiceLedgers:
     # For a registry that does not have all Services (``registry.rehearsal``)
 
     def others(self, key: Key) -> tuple[dict[Family, tuple[int, ...]], tuple[int, ...]]:
-        """The addresses and node ports that everyone but *key* holds."""
+        """The addresses and node ports that all Services but *key* hold."""
         return {wanted: ledger.others(key) for wanted, ledger in self._addresses.items()}, self._ports.others(key)
 
     def occupy(self, key: Key, addresses: Mapping[Family, Collection[int]], ports: Collection[int]) -> None:
@@ -124,7 +120,7 @@ class ServiceLedgers:
         self._ports.assign(key, ports)
 
     def are_free(self, key: Key, spec: Document) -> bool:
-        """Whether what *spec* claims is free of everyone but *key*."""
+        """Whether what *spec* claims no other Service than *key* has."""
         addresses, ports = _holdings({"spec": spec})
         claims = [(ledger, addresses.get(wanted, ())) for wanted, ledger in self._addresses.items()]
         for ledger, numbers in (*claims, (self._ports, ports)):
@@ -145,14 +141,14 @@ class ServiceLedgers:
         key = Key(Services.storage_key, new["metadata"]["namespace"], new["metadata"]["name"])
         ip_families.settle(new, old, self._families)
         self._give_addresses(key, new, dry_run)
-        if needs_node_ports(new["spec"]):
+        if takes_node_ports(new["spec"].get("type"), new["spec"].get("allocateLoadBalancerNodePorts")):
             self._give_ports(key, new, old, dry_run)
         if _needs_health_port(new["spec"]):
             self._give_health_port(key, new, dry_run)
 
     def _give_addresses(self, key: Key, document: Document, dry_run: bool) -> None:
         spec = document["spec"]
-        if spec["type"] == "ExternalName" or spec.get("clusterIP") == ip_families.NO_ADDRESS:
+        if spec["type"] == "ExternalName" or spec.get("clusterIP") == NO_CLUSTER_IP:
             return
         given: list[str] = list(spec.get("clusterIPs", ()))
         for text in given:
@@ -188,7 +184,7 @@ class ServiceLedgers:
         return _TAKEN_IP if reserved or holder not in (None, key) or (taken and holder != key) else ""
 
     def _give_ports(self, key: Key, document: Document, old: Document | None, dry_run: bool) -> None:
-        """The Service's own health check port is as taken as anybody's: two listeners cannot share it."""
+        """The Service's own health check port is as taken as another's: two listeners cannot share it."""
         ports: list[Document] = document["spec"].get("ports", [])
         health = document["spec"].get("healthCheckNodePort", 0) if _needs_health_port(document["spec"]) else 0
         held = health if old is not None and old["spec"].get("healthCheckNodePort") == health else 0
@@ -275,7 +271,7 @@ def _holdings(document: Document) -> tuple[dict[Family, list[int]], set[int]]:
 
 
 def _needs_health_port(spec: Document) -> bool:
-    return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
+    return has_health_check_port(spec.get("type"), spec.get("externalTrafficPolicy"))
 
 
 def _address_text(wanted: Family, number: int) -> str:

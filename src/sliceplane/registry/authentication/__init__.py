@@ -1,10 +1,10 @@
-"""Whose request it is: service account tokens, reviews of tokens, and acting as somebody else (reference B17).
+"""Whose request it is: service account tokens, reviews of tokens, and acting as another user.
 
 Promises: a token is worth something exactly as long as the account that it is for, and the object that it is bound to,
-exist with the uid that it names; nobody acts as another without a rule that says so.
-Never: computes or verifies a signature.  Whoever holds the key does that (``types.TokenService``).
+exist with the uid that it names; no user acts as another without a rule that says so.
+Never: computes or verifies a signature.  The holder of the key does that (``types.TokenService``).
 
-- ``types``: the seam to who holds the key.
+- ``types``: the seam to the holder of the key.
 - ``token_request``: POST serviceaccounts/NAME/token.
 - ``bearer``: from a token to a user.
 - ``token_review``: the same for those who ask in a TokenReview.

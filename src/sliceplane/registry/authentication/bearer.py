@@ -2,7 +2,7 @@
 
 The signature is the token service's business.  What is asked here, at every request, costs a few look-ups: is it the
 time of the token, is it meant for us, does its account exist with the uid in the token, and does the object that it is
-bound to.  So an account that was deleted is nobody from the next request on.
+bound to.  So the tokens of a deleted account are worth nothing from the next request on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Acting as somebody else: who is wanted, and may one (reference B17).
+"""Acting as another user: which one, and whether it is allowed (kubernetes.io, User impersonation).
 
 Every part of the identity that is asked for needs the verb ``impersonate`` on a resource of its own: users,
 serviceaccounts, groups, and in the group authentication.k8s.io uids and userextras/KEY.  The user that results has

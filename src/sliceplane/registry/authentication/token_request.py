@@ -1,4 +1,4 @@
-"""POST serviceaccounts/NAME/token: a token for an account, perhaps bound to a Pod, Secret or Node (reference B17).
+"""POST serviceaccounts/NAME/token: a token for an account, perhaps bound to a Pod, Secret or Node (KEP-1205).
 
 Nothing is stored.  A token ends with its time, its account or the object that it is bound to, whichever is first.
 """

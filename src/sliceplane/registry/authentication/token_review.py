@@ -1,4 +1,4 @@
-"""TokenReview: what would this token be worth (reference B17)."""
+"""TokenReview: what would this token be worth."""
 
 from __future__ import annotations
 

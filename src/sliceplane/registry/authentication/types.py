@@ -1,4 +1,4 @@
-"""The seam between the registry, which knows accounts, and whoever holds the key that signs their tokens."""
+"""The seam between the registry, which knows accounts, and the holder of the key that signs their tokens."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class TokenService(Protocol):
 
 
 class NoTokens:
-    """The ``TokenService`` of a registry that nobody can show tokens to."""
+    """The ``TokenService`` of a registry without tokens."""
 
     issuer = ""
     audiences: tuple[str, ...] = ()
 
     def sign(self, claims: Document) -> str:
-        raise AssertionError(f"nobody holds a key to sign the token of {claims.get('sub')}")
+        raise AssertionError(f"there is no key to sign the token of {claims.get('sub')}")
 
     def read(self, token: str) -> Document | User | None:
         return None

@@ -43,7 +43,7 @@ def _create(core: Core, ctx: Context, target: Target, wanted: Document) -> None:
     try:
         create(core, ctx, target, Body(document=wanted), BY_THE_SERVER)
     except StatusError as error:
-        # Somebody has deleted the namespace: what it holds is made at the next start, with the namespace.
+        # The namespace was deleted: what it holds is made at the next start, with the namespace.
         if not is_namespace_terminating(error):
             raise
 
@@ -81,5 +81,5 @@ def _complete(resource: Resource, document: Document, wanted: Document) -> bool:
         return bool(lacking)
     absent = [subject for subject in wanted["subjects"] if subject not in document.get("subjects", ())]
     document["subjects"] = [*document.get("subjects", ()), *absent]
-    # A binding whose role was exchanged is somebody's decision, too.
+    # To exchange a binding's role was a user's decision, too.
     return bool(absent) and document["roleRef"] == wanted["roleRef"]

@@ -14,7 +14,7 @@ that some held rule tells apart counts.
    it, and the other sides.
 
 So values that held rules do not name, however many, are one class, and the cost is about that of reading both lists.
-In general the question is as hard as finding orthogonal vectors, and somebody who holds rules made for it could have it
+In general the question is as hard as finding orthogonal vectors, and a user who holds rules made for it could have it
 ask for hours; after ``STEPS_MAX`` steps it is given up (``TooManySteps``), which a caller takes for "no".
 """
 

@@ -1,13 +1,13 @@
-"""Nobody hands out more than they have: the check on every write of a role or binding.
+"""No user hands out more than they have: the check on every write of a role or binding.
 
 As upstream (pkg/registry/rbac: policybased/storage.go of the four kinds, escalation_check.go, helpers.go), at every
 write the *whole* object that results is held against the writer, whatever of it is new: its label may be what hands its
 rules to others.
 
 - A role takes its rules in one's own hands, or the verb ``escalate`` on it.  One that gathers others, or did, takes all
-  rules that there are, as nobody knows what it gathers tomorrow, or what somebody meant it to keep.
+  rules that there are, as it is not known what it gathers tomorrow, or what it was meant to keep.
 - A binding takes the rules of the role that it leads to, or the verb ``bind`` on that role.
-- ``system:masters`` may do anything, and anybody may write what garbage collection writes (owners and finalizers).
+- ``system:masters`` may do anything, and every user may write what garbage collection writes (owners and finalizers).
 
 The refusal lists what is missing as upstream does, up to ``LISTED_CHARACTERS_MAX``.
 """

@@ -1,7 +1,6 @@
-"""Questions that are POSTed like objects and never stored: may I, may they, what may I, who am I, whose token is this
-(reference B17).
+"""Questions that are POSTed like objects and never stored: may I, may they, what may I, who am I, whose token is this.
 
-Served so that ``kubectl auth can-i`` and ``kubectl auth whoami`` work, and whoever asks this server about its own
+Served for ``kubectl auth can-i`` and ``kubectl auth whoami``, and for servers that ask this one about their own
 clients; the answer is the question with a status.
 """
 

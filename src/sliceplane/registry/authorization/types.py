@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sliceplane.registry.types import Target
+
 MASTERS = "system:masters"
 AUTHENTICATED = "system:authenticated"
 UNAUTHENTICATED = "system:unauthenticated"
@@ -39,6 +41,18 @@ class Decision:
 
     allowed: bool
     reason: str = ""
+
+
+def creation_of(target: Target) -> Attributes:
+    """Creating what *target* names, which is what a PUT or an apply to a free name does."""
+    resource = target.resource
+    return Attributes(
+        verb="create",
+        group=resource.group,
+        resource=resource.plural,
+        namespace=target.namespace,
+        name=target.name,
+    )
 
 
 REFUSED = Decision(allowed=False)

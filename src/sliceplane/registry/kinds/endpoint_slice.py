@@ -18,6 +18,7 @@ from sliceplane.api.discovery import LABEL_HOSTNAME, LABEL_MANAGED_BY
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices
+from sliceplane.api.service_rules import PROTOCOL_DEFAULT
 from sliceplane.documents import conversion
 from sliceplane.documents.table.ages import age
 from sliceplane.documents.table.columns import (
@@ -44,14 +45,14 @@ if TYPE_CHECKING:
     from sliceplane.registry.types import Target
 
 FQDN_WARNING: Final = "spec.addressType: FQDN endpoints are deprecated"
-#: slices of the built-in controllers say what somebody else has been warned of
+#: slices of the built-in controllers repeat what the author of a Service or Endpoints was warned of
 _CONTROLLERS: Final = ("endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io")
 
 
 def _default(document: Document) -> None:
     for port in document.setdefault("ports", []):
         port.setdefault("name", "")
-        port.setdefault("protocol", "TCP")
+        port.setdefault("protocol", PROTOCOL_DEFAULT)
     for endpoint in document.setdefault("endpoints", []):
         endpoint.setdefault("conditions", {})
 
@@ -161,7 +162,7 @@ def _cells(endpoint_slice: Document, now: float) -> tuple[Cell, ...]:
 
 
 def _slice_port(port: Document) -> str:
-    """The number; else the name; "*" only if there is neither [quirk: a name of "" is a name]."""
+    """The number; else the name; "*" only if there is neither.  As upstream: a name of "" is a name."""
     if port.get("port") is not None:
         return str(number(port, "port"))
     return text(port, "name") if port.get("name") is not None else "*"

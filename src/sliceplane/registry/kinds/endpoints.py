@@ -8,6 +8,7 @@ from typing import Final
 from sliceplane.api.errors import FieldError, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointsObjects
+from sliceplane.api.service_rules import PROTOCOL_DEFAULT
 from sliceplane.documents.table.ages import age
 from sliceplane.documents.table.columns import (
     AGE,
@@ -41,7 +42,7 @@ from sliceplane.registry.validation.ports import check_number, check_protocol
 def _default(document: Document) -> None:
     for subset in document.get("subsets", ()):
         for port in subset.get("ports", ()):
-            port["protocol"] = port.get("protocol") or "TCP"
+            port["protocol"] = port.get("protocol") or PROTOCOL_DEFAULT
 
 
 def _validate(document: Document) -> list[FieldError]:

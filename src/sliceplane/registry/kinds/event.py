@@ -1,7 +1,7 @@
-"""Event, as each of its two APIs wants it (reference B16).
+"""Event, as each of its two APIs wants it (pkg/apis/core/validation/events.go).
 
 Both get the stored form and complain with its names, as upstream does.  core/v1 takes nearly anything;
-events.k8s.io/v1 wants every Event to say who reports what, and lets nobody rewrite it later.
+events.k8s.io/v1 wants every Event to say who reports what, and lets no client rewrite it later.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _OTHER_NAMES: Final = {
 
 
 def _default(document: Document) -> None:
-    """Members that an Event always prints, also when empty (reference B16)."""
+    """Members that an Event always prints, also when empty."""
     document.setdefault("involvedObject", {})
     document.setdefault("source", {})
     document.setdefault("reportingComponent", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sliceplane.api.errors import FieldError, duplicate, invalid_value, not_supported, required, while_few
 from sliceplane.api.meta import Document
+from sliceplane.api.service_rules import PROTOCOL_DEFAULT
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
 from sliceplane.registry.validation.ports import check_number, check_protocol, iana_name_problems
 
@@ -46,7 +47,7 @@ def _default_container(container: Document, *, host_network: bool) -> None:
         # A limit without a request asks for as much as it allows.
         resources["requests"] = {**resources["limits"], **resources.get("requests", {})}
     for port in container.get("ports", ()):
-        port["protocol"] = port.get("protocol") or "TCP"
+        port["protocol"] = port.get("protocol") or PROTOCOL_DEFAULT
         if host_network and not port.get("hostPort"):
             port["hostPort"] = port.get("containerPort", 0)
     for variable in container.get("env", ()):

@@ -16,7 +16,13 @@ from sliceplane.api.errors import FieldError, forbidden, not_supported
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Services
-from sliceplane.api.service_rules import EXTERNAL_TYPES
+from sliceplane.api.service_rules import (
+    AFFINITY_TIMEOUT_DEFAULT_S,
+    CLUSTER_IP_TYPES,
+    EXTERNAL_TYPES,
+    PROTOCOL_DEFAULT,
+    is_externally_accessible,
+)
 from sliceplane.documents.table.ages import age
 from sliceplane.documents.table.columns import (
     AGE,
@@ -51,8 +57,6 @@ if TYPE_CHECKING:
     from sliceplane.registry.core import Core
     from sliceplane.registry.types import Target
 
-AFFINITY_TIMEOUT_S = 10800
-_EXTERNAL_TYPES = ("LoadBalancer", "NodePort")
 _DISTRIBUTION: Final = "spec.trafficDistribution"
 #: without PreferSameTrafficDistribution
 _DISTRIBUTIONS: Final = ("PreferClose",)
@@ -69,14 +73,14 @@ def _default(document: Document) -> None:
         spec.pop("sessionAffinityConfig", None)
     elif spec["sessionAffinity"] == "ClientIP":
         config = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
-        config.setdefault("timeoutSeconds", AFFINITY_TIMEOUT_S)
+        config.setdefault("timeoutSeconds", AFFINITY_TIMEOUT_DEFAULT_S)
     for port in spec.get("ports", ()):
-        port["protocol"] = port.get("protocol") or "TCP"
+        port["protocol"] = port.get("protocol") or PROTOCOL_DEFAULT
         if port.get("targetPort") in (None, 0, ""):
             port["targetPort"] = port.get("port", 0)
-    if spec["type"] in _EXTERNAL_TYPES or (spec["type"] == "ClusterIP" and spec.get("externalIPs")):
+    if is_externally_accessible(spec["type"], spec.get("externalIPs")):
         spec["externalTrafficPolicy"] = spec.get("externalTrafficPolicy") or "Cluster"
-    if spec["type"] in (*_EXTERNAL_TYPES, "ClusterIP"):
+    if spec["type"] in CLUSTER_IP_TYPES:
         spec["internalTrafficPolicy"] = spec.get("internalTrafficPolicy") or "Cluster"
     if spec["type"] == "LoadBalancer":
         spec.setdefault("allocateLoadBalancerNodePorts", True)

@@ -39,7 +39,7 @@ def _default(document: Document) -> None:
 
 
 def _validate_ip_address(document: Document) -> list[FieldError]:
-    """The name is the address (the scheme checks it); the parent is whoever holds it."""
+    """The name is the address (the scheme checks it); the parent is its holder."""
     path = "spec.parentRef"
     parent = document.get("spec", {}).get("parentRef")
     if not parent:

@@ -47,7 +47,7 @@ def check_selector_and_template(spec: Document) -> list[FieldError]:
     if selector is None:
         errors.append(required("spec.selector"))
     elif not selector:
-        # The same sentence for ReplicaSets [quirk].
+        # As upstream: the same sentence for ReplicaSets.
         errors.append(invalid_value("spec.selector", selector, "empty selector is invalid for deployment"))
     else:
         errors += _fits(selector, template.get("metadata", {}).get("labels", {}))

@@ -2,8 +2,8 @@
 (staging/src/k8s.io/apimachinery/pkg/util/validation/ip.go, pkg/apis/core/validation/validation.go).
 
 Every function gives the complaints about one value at one path.  An address of a slice is looked at again with each
-write of that slice, so one answer for each is remembered, and only one: ``plain_version``, to which nearly every
-address owes that nobody looks further.
+write of that slice, so one answer for each is remembered, and only one: ``plain_version``, by which nearly
+every address is done with at once.
 """
 
 from __future__ import annotations

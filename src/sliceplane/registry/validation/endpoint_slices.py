@@ -1,4 +1,4 @@
-"""EndpointSlice v1: every rule, in upstream's order: metadata, addressType, ports, endpoints (controllers.md 5.2, 5.4).
+"""EndpointSlice v1: every rule, in the order of pkg/apis/discovery/validation/validation.go.
 
 Ratcheting: an update that leaves ``endpoints`` alone is not asked about them.
 """
@@ -128,7 +128,7 @@ def _addresses(path: str, addresses: list[str], address_type: str) -> list[Field
 
 
 def _ip(path: str, where: str, address: str, address_type: str) -> list[FieldError]:
-    """The wrong family is told of the whole list [quirk]; everything else of the one address."""
+    """As upstream: the wrong family is a complaint about the whole list, everything else about the one address."""
     problem = ip_problem(address, canonical=address_type == "IPv6")
     if problem:
         return [invalid_value(where, address, problem)]

@@ -1,4 +1,6 @@
-"""ObjectMeta: names, labels, annotations, owners, finalizers, and what may never change (reference B6, B9, B13)."""
+"""ObjectMeta: names, labels, annotations, owners, finalizers, and what may never change
+(staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def validate(resource: Resource, head: Document) -> list[FieldError]:
 
 
 def validate_update(new: Document, old: Document) -> list[FieldError]:
-    """The metadata of an update.  Upstream runs the first rules twice, which clients see as doubled causes [quirk]."""
+    """The metadata of an update.  As upstream: the first rules run twice, which clients see as doubled causes."""
     errors: list[FieldError] = []
     if old.get("deletionTimestamp"):
         added = set(new.get("finalizers", ())).difference(old.get("finalizers", ()))

@@ -6,20 +6,22 @@ import re
 from typing import Any
 
 from sliceplane.api.errors import FieldError, invalid_value, not_supported, required
+from sliceplane.api.service_rules import PROTOCOLS, is_port
 
-PROTOCOLS = ("SCTP", "TCP", "UDP")
+#: in the order in which messages list them
+_PROTOCOLS = tuple(sorted(PROTOCOLS))
 PORT_RANGE = "must be between 1 and 65535, inclusive"
 _IANA_MAX = 15
 
 
 def check_number(path: str, value: Any) -> list[FieldError]:
-    return [] if 1 <= value <= 65535 else [invalid_value(path, value, PORT_RANGE)]
+    return [] if is_port(value) else [invalid_value(path, value, PORT_RANGE)]
 
 
 def check_protocol(path: str, value: str | None) -> list[FieldError]:
     if not value:
         return [required(path)]
-    return [] if value in PROTOCOLS else [not_supported(path, value, PROTOCOLS)]
+    return [] if value in _PROTOCOLS else [not_supported(path, value, _PROTOCOLS)]
 
 
 def iana_name_problems(value: str) -> list[str]:

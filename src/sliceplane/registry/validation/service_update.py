@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value
 from sliceplane.api.meta import Document
+from sliceplane.api.service_rules import has_health_check_port
 from sliceplane.registry.validation.services import is_headless, validate_service
 
 _ONCE_SET = "may not change once set"
@@ -19,7 +20,7 @@ def validate_service_update(new: Document, old: Document) -> list[FieldError]:
         if given != before.get("loadBalancerClass"):
             errors.append(invalid_value("spec.loadBalancerClass", given, _ONCE_SET))
     health, earlier = spec.get("healthCheckNodePort", 0), before.get("healthCheckNodePort", 0)
-    if _needs_health_check(spec) and _needs_health_check(before) and health != earlier:
+    if _has_health_port(spec) and _has_health_port(before) and health != earlier:
         errors.append(forbidden_field("spec.healthCheckNodePort", "field is immutable"))
     return errors + validate_service(new)
 
@@ -53,14 +54,14 @@ def _families(spec: Document, before: Document) -> list[FieldError]:
     new: list[str] = spec.get("ipFamilies", [])
     old: list[str] = before.get("ipFamilies", [])
     if len(new) == len(old):
-        # Told at the first index, whichever of the two changed [quirk].
+        # As upstream: told at the first index, whichever of the two changed.
         return [invalid_value(path, new, _ONCE_SET) for pair in zip(new, old, strict=True) if pair[0] != pair[1]]
     errors: list[FieldError] = []
     addresses: list[str] = spec.get("clusterIPs", [])
     if len(old) > len(new) and not addresses:
         errors.append(invalid_value(path, new, "primary ipFamily can not be unset"))
     if old and new and new[0] != old[0]:
-        # Told with the addresses for a value [quirk].
+        # As upstream: told with the addresses for a value.
         errors.append(invalid_value(path, addresses, _ONCE_SET))
     if len(old) > len(new) == 1:
         errors += _must_be_single(spec, "ipFamily")
@@ -75,5 +76,5 @@ def _must_be_single(spec: Document, released: str) -> list[FieldError]:
     return [invalid_value(_FAMILY_POLICY, policy, detail)]
 
 
-def _needs_health_check(spec: Document) -> bool:
-    return spec.get("type") == "LoadBalancer" and spec.get("externalTrafficPolicy") == "Local"
+def _has_health_port(spec: Document) -> bool:
+    return has_health_check_port(spec.get("type"), spec.get("externalTrafficPolicy"))

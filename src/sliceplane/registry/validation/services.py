@@ -1,4 +1,5 @@
-"""Service: everything that can be said of one version of it (reference B6, KEP-4444, KEP-563).
+"""Service: everything that can be said of one version of it (KEP-4444, KEP-563;
+pkg/apis/core/validation/validation.go).
 
 Server-given members (cluster addresses, node ports) are checked as far as the client gave them; whether they
 are free is admission's question.
@@ -16,25 +17,33 @@ from sliceplane.api.errors import (
     while_few,
 )
 from sliceplane.api.meta import Document
+from sliceplane.api.service_rules import (
+    AFFINITY_TIMEOUT_MAX_S,
+    CLUSTER_IP_TYPES,
+    EXTERNAL_TYPES,
+    NO_CLUSTER_IP,
+    POLICIES,
+    TYPES,
+    has_health_check_port,
+    is_externally_accessible,
+    is_port,
+)
+from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name, is_domain_qualified
 from sliceplane.registry.validation.addresses import check_endpoint_ip, ip_problem, version_of
 from sliceplane.registry.validation.load_balancers import check_balancer, check_ports
 from sliceplane.registry.validation.metadata import validate_labels
 from sliceplane.registry.validation.ports import PORT_RANGE, check_number, check_protocol, iana_name_problems
 
-TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 AFFINITIES = ("ClientIP", "None")
-POLICIES = ("Cluster", "Local")
 TRAFFIC_DISTRIBUTIONS = ("PreferClose", "PreferSameNode", "PreferSameZone")
-FAMILIES = ("IPv4", "IPv6")
 FAMILY_POLICIES = ("PreferDualStack", "RequireDualStack", "SingleStack")
 ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"
 ANNOTATION_TOPOLOGY_HINTS = "service.kubernetes.io/topology-aware-hints"
-AFFINITY_TIMEOUT_MAX_S = 86400
 
 
 def is_headless(spec: Document) -> bool:
-    return bool(spec.get("clusterIPs", []) == ["None"])
+    return bool(spec.get("clusterIPs", []) == [NO_CLUSTER_IP])
 
 
 def validate_service(document: Document) -> list[FieldError]:
@@ -60,9 +69,9 @@ def _for_type(spec: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     if not spec.get("ports") and not headless and kind != "ExternalName":
         errors.append(required("spec.ports"))
-    if kind in ("LoadBalancer", "NodePort") and headless:
+    if kind in EXTERNAL_TYPES and headless:
         detail = f"may not be set to 'None' for {kind} services"
-        errors.append(invalid_value("spec.clusterIPs[0]", "None", detail))
+        errors.append(invalid_value("spec.clusterIPs[0]", NO_CLUSTER_IP, detail))
     if kind == "ExternalName":
         errors += [
             forbidden_field(f"spec.{member}", "may not be set for ExternalName services")
@@ -165,7 +174,7 @@ def cluster_ips(spec: Document) -> list[FieldError]:
 def _bad_addresses(path: str, addresses: list[str]) -> list[FieldError]:
     errors: list[FieldError] = []
     for index, address in while_few(errors, enumerate(addresses)):
-        if index == 0 and address == "None":
+        if index == 0 and address == NO_CLUSTER_IP:
             if len(addresses) > 1:
                 errors.append(invalid_value(path, addresses, "'None' must be the first and only value"))
             continue
@@ -204,7 +213,7 @@ def _distinct_ports(spec: Document) -> list[FieldError]:
     for index, port in while_few(errors, enumerate(ports)):
         key = (port.get("protocol", ""), port.get("port", 0))
         if key in numbers:
-            # Go's own struct is the value shown, with what does not count in the comparison left empty [quirk].
+            # As upstream: Go's own struct is shown, with what does not count in the comparison left empty.
             shown = {
                 "Name": "",
                 "Protocol": key[0],
@@ -222,7 +231,7 @@ def _policies(spec: Document) -> list[FieldError]:
     kind = spec.get("type")
     errors: list[FieldError] = []
     path, external = "spec.externalTrafficPolicy", spec.get("externalTrafficPolicy")
-    accessible = kind in ("LoadBalancer", "NodePort") or (kind == "ClusterIP" and spec.get("externalIPs"))
+    accessible = is_externally_accessible(kind, spec.get("externalIPs"))
     if external and external not in POLICIES:
         errors.append(not_supported(path, external, POLICIES))
     elif external and not accessible:
@@ -230,13 +239,13 @@ def _policies(spec: Document) -> list[FieldError]:
     elif accessible and not external:
         errors.append(required(path))
     health = spec.get("healthCheckNodePort", 0)
-    if health and not (kind == "LoadBalancer" and external == "Local"):
+    if health and not has_health_check_port(kind, external):
         detail = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'"
         errors.append(invalid_value("spec.healthCheckNodePort", health, detail))
-    elif health and not 1 <= health <= 65535:
+    elif health and not is_port(health):
         errors.append(invalid_value("spec.healthCheckNodePort", health, PORT_RANGE))
     internal = spec.get("internalTrafficPolicy")
-    if internal is None and kind in ("ClusterIP", "LoadBalancer", "NodePort"):
+    if internal is None and kind in CLUSTER_IP_TYPES:
         errors.append(required("spec.internalTrafficPolicy"))
     elif internal is not None and internal not in POLICIES:
         errors.append(not_supported("spec.internalTrafficPolicy", internal, POLICIES))

@@ -1,0 +1,43 @@
+"""The table of kinds, and what a kind must say."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource
+from sliceplane.api.subresources import SUBRESOURCES
+from sliceplane.registry.kinds import KINDS, kind_of
+from sliceplane.registry.kinds.kind import Kind
+from sliceplane.registry.registry import _POSTED, _VIEWS
+
+
+def test_every_resource_has_its_kind_and_no_kind_is_there_twice() -> None:
+    assert sorted(kind.resource.key for kind in KINDS) == sorted(resource.key for resource in SERVED)
+    for resource in OPTIONAL_RESOURCES:
+        assert kind_of(resource).resource is resource.hub
+
+
+@pytest.mark.parametrize("member", [field.name for field in fields(Kind)])
+def test_no_member_can_be_forgotten(member: str) -> None:
+    said = {field.name: getattr(KINDS[0], field.name) for field in fields(Kind) if field.name != member}
+    with pytest.raises(TypeError, match=member):
+        Kind(**said)
+
+
+@pytest.mark.parametrize("resource", SERVED, ids=lambda resource: resource.key)
+def test_a_resource_has_subresources_of_the_table_alone(resource: Resource) -> None:
+    assert set(resource.subresources) <= SUBRESOURCES.keys()
+
+
+def test_what_is_foreign_at_a_subresource_is_served_by_a_function_of_its_own() -> None:
+    assert {name for name, row in SUBRESOURCES.items() if row.body} == _POSTED.keys() | _VIEWS.keys()
+    assert {name for name, row in SUBRESOURCES.items() if row.is_posted} == _POSTED.keys()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.resource.key)
+def test_a_kind_with_a_status_sets_the_first_one_or_leaves_it_to_clients(kind: Kind) -> None:
+    """Without the endpoint ``status`` there is none to set."""
+    first = kind.status.first({"metadata": {"name": "x"}, "spec": {}})
+    assert first is None or kind.resource.has_status

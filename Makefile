@@ -31,13 +31,15 @@ format: dev ## code and imports as the linter wants them
 	$(PY) -m ruff format .
 
 check: lint ## fast: lint, types, layers, quick tests of the cores (without long histories, and proxies that wait for sockets)
-	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -n 2 --dist loadfile -m "not slow and not kernel and not kubectl" --ignore=tests/proxy/test_memory_after_histories.py --ignore=tests/proxy/test_consumption.py tests/test_tidy.py tests/test_docs.py $(wildcard tests/kit tests/api tests/documents tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft tests/iptables)
+	HYPOTHESIS_PROFILE=quick $(PYTEST) -q -x -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not kernel and not kubectl" --ignore=tests/proxy/test_memory_after_histories.py --ignore=tests/proxy/test_consumption.py tests/test_tidy.py tests/test_docs.py $(wildcard tests/kit tests/api tests/documents tests/store tests/informer tests/workqueue tests/slices tests/proxy tests/nft tests/iptables)
 
-test: lint ## everything that must pass (what CI runs), in two processes
-	$(PYTEST) -n 2 --dist loadfile
+# Tests wait about as long as they compute: twice as many processes as cores.
+TEST_WORKERS ?= $$(( 2 * $$(nproc) ))
+test: lint ## everything that must pass (what CI runs), in twice as many processes as there are cores
+	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-soak: dev ## the slow ones: 100 kills under write load, long random histories, thousands of simulated seeds
-	HYPOTHESIS_PROFILE=soak $(PYTEST) -m slow --timeout=3600
+soak: dev ## the slow ones (100 kills under write load, long random histories, thousands of simulated seeds), and every property fifty times as long
+	HYPOTHESIS_PROFILE=soak $(PYTEST) -m "slow or hypothesis" --timeout=7200
 
 FUZZ_SECONDS ?= 1800
 fuzz: dev ## hostile requests for FUZZ_SECONDS (1800), in process and over sockets

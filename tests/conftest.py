@@ -1,21 +1,41 @@
-"""Rules for every test: warnings are errors, a time limit each, no asyncio task left behind."""
+"""Rules for every test: warnings are errors, a time limit each, no asyncio task left behind.  And how long files take.
+
+Workers (``pytest -n``) begin with the files that take longest, as ``longest_files.txt`` has them: what is left at the
+end is short.  ``pytest --record-longest`` writes that table anew.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections import defaultdict
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
 
 import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    "default",
+    deadline=None,
+    derandomize=True,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
 settings.register_profile("soak", parent=settings.get_profile("default"), derandomize=False, max_examples=5000)
 settings.register_profile("quick", parent=settings.get_profile("default"), max_examples=15, stateful_step_count=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+#: "seconds path", longest first
+LONGEST_FILES: Final = Path(__file__).with_name("longest_files.txt")
+#: what takes less is not worth a line
+_RECORDED_S: Final = 3.0
+_SHOWN_FILES: Final = 20
+_FILES_OF_A_WHOLE_RUN: Final = 200
+_seconds_of_file: defaultdict[str, float] = defaultdict(float)
 
 
 @pytest_asyncio.fixture(autouse=True)
@@ -28,3 +48,31 @@ async def no_task_left_behind(request: pytest.FixtureRequest) -> AsyncIterator[N
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         pytest.fail(f"tasks left behind: {[task.get_name() + ' ' + repr(task.get_coro()) for task in left]}")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-longest", action="store_true", help=f"write {LONGEST_FILES.name} anew after this run")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        lines = (line.split() for line in LONGEST_FILES.read_text(encoding="utf-8").splitlines())
+        seconds = {path: float(figure) for figure, path in lines}
+        items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _seconds_of_file[report.nodeid.partition("::")[0]] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if len(_seconds_of_file) < _FILES_OF_A_WHOLE_RUN:
+        return
+    longest = sorted(((seconds, path) for path, seconds in _seconds_of_file.items()), reverse=True)
+    lines = [f"{seconds:6.1f} {path}" for seconds, path in longest]
+    terminalreporter.section("longest files (seconds)")
+    for line in lines[:_SHOWN_FILES]:
+        terminalreporter.write_line(line)
+    if config.getoption("record_longest"):
+        recorded = [line for line, (seconds, _) in zip(lines, longest, strict=True) if seconds >= _RECORDED_S]
+        LONGEST_FILES.write_text("\n".join(recorded) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
 """How hard property tests try.
 
-A test names the size that is right for it in ``make test``; HYPOTHESIS_PROFILE scales it, so that ``make check`` stays
-quick (15%) and ``make soak`` means something (fifty times).
+A test names the size at which it finds what there is to find; HYPOTHESIS_PROFILE scales it, so that ``make check``
+(15%) and ``make test`` (40%) stay quick and ``make soak``, which runs every property, means something (fifty times).
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import Any
 
 from hypothesis import settings
 
-#: of the profile that sizes are given for
-DEFAULT_EXAMPLES = 100
+#: of the profile in which a test has the size that it names
+EXAMPLES_OF_FULL_SIZE = 100
 
 
 def scaled(size: int, least: int = 1) -> int:
-    """*size* under the default profile, less or more of it under another; *least* at least."""
-    return max(least, size * settings().max_examples // DEFAULT_EXAMPLES)
+    """*size* as the profile scales it; *least* at least."""
+    return max(least, size * settings().max_examples // EXAMPLES_OF_FULL_SIZE)
 
 
 def effort(examples: int, **others: Any) -> settings:
-    """Settings for a property that wants *examples* under the default profile."""
+    """Settings for a property whose full size is *examples*."""
     return settings(max_examples=scaled(examples, least=5), **others)
 
 

@@ -344,7 +344,7 @@ async def fetch(plane: Plane, path: str) -> str:
     context.load_cert_chain(plane.pki.admin_file, plane.pki.admin_key_file)
 
     def read() -> bytes:
-        connection = http.client.HTTPSConnection(plane.url.removeprefix("https://"), context=context, timeout=10)
+        connection = http.client.HTTPSConnection(plane.url.removeprefix("https://"), context=context, timeout=60)
         with contextlib.closing(connection):
             connection.request("GET", path)
             return connection.getresponse().read()
@@ -387,7 +387,7 @@ async def test_examples_of_the_api(server: Plane) -> None:
     following = asyncio.create_task(informer["follow"](client["KUBECONFIG"], "billing", gone))
     await asyncio.to_thread(exec, compile(examples()["kubernetes"], "docs/api.md", "exec"), client)
     assert client["addresses"] == ["198.51.100.7"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await seen.wait()
         await asyncio.to_thread(client["discovery"].delete_namespaced_endpoint_slice, "billing-1", "default")
         assert await following == {}

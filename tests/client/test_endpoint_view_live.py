@@ -40,7 +40,7 @@ async def test_a_zone_that_no_endpoint_is_in_is_told_of(
 
 
 async def until(view: EndpointView, *pods: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for _ in view:
             if names(view.endpoints) == list(pods):
                 return
@@ -92,10 +92,10 @@ async def test_changes_lead_from_one_whole_state_to_the_next(client: HttpClient,
             await writer.put("a", *(endpoint(number, ready=bool((number + turn) % 4)) for number in numbers))
         await until(view, *sorted(f"web-{number}" for number in numbers))
         await writer.delete("a")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while held or view.endpoints:
                 await asyncio.sleep(0.01)
-    await asyncio.wait_for(following, 5)  # the loop ends with the view
+    await asyncio.wait_for(following, 60)  # the loop ends with the view
 
 
 async def test_hints_for_a_zone_and_back_to_all(client: HttpClient, writer: Writer) -> None:
@@ -109,7 +109,7 @@ async def test_hints_for_a_zone_and_back_to_all(client: HttpClient, writer: Writ
         assert (here.scope, names(here.usable)) == ("zone", ["web-1"])
         assert (anywhere.scope, names(anywhere.usable)) == ("all", ["web-1", "web-2"])
         await writer.put("a", endpoint(1, zone="east"), endpoint(2))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while here.scope != "all":
                 await asyncio.sleep(0.01)
         assert names(here.usable) == ["web-1", "web-2"], "all or nothing, as the node proxy"
@@ -141,7 +141,7 @@ async def test_a_pick_is_never_what_was_told_to_be_gone(client: HttpClient, writ
                         assert found.id not in gone
         pickers.pop().close()
         await until(view, *sorted(f"web-{number}" for number in range(9, 17)))
-    await asyncio.wait_for(following, 5)
+    await asyncio.wait_for(following, 60)
     assert gone == {f"uid-{number}" for number in range(9)}
 
 
@@ -152,13 +152,13 @@ async def test_waiting_in_vain_says_why(client: HttpClient, writer: Writer) -> N
         ):
             await wait_after_sync(view)
         await writer.put("a", endpoint(1))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "no TCP port 'grpc'; ports offered: 'http'" not in why(view):
                 await asyncio.sleep(0.01)
     async with EndpointView(client, "web", writer.namespace) as view:
         await view.wait_ready(10)
         await writer.put("a", endpoint(1, ready=False))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "has 1 endpoints, none of which is ready" not in why(view):
                 await asyncio.sleep(0.01)
     with pytest.raises(NotReady, match="closed"):

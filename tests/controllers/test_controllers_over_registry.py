@@ -21,7 +21,7 @@ from sliceplane.shell.hosting import ControllerHost
 from sliceplane.shell.server.inprocess import InProcessClient
 from sliceplane.shell.server.plane import Plane, PlaneConfig
 
-LIMIT_S = 10.0
+LIMIT_S = 60.0
 
 
 @pytest_asyncio.fixture

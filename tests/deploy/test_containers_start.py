@@ -88,7 +88,7 @@ def fetch(node: Host, port: int, path: str) -> tuple[int, str]:
     """Of loopback in the node's namespace.  The code 0: nothing listens there."""
     program = (
         "import sys, urllib.error, urllib.request\n"
-        "try: answer = urllib.request.urlopen(sys.argv[1], timeout=5); print(answer.status, answer.read().decode())\n"
+        "try: answer = urllib.request.urlopen(sys.argv[1], timeout=60); print(answer.status, answer.read().decode())\n"
         "except urllib.error.HTTPError as error: print(error.code, error.read().decode())\n"
         "except OSError as error: print(0, error)\n"
     )

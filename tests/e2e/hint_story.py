@@ -18,7 +18,7 @@ from typing import Any
 from tests.e2e.running import Plane
 
 #: for something that takes a controller a moment, and for a node to be late
-WAIT_S = 20.0
+WAIT_S = 90.0
 LATE_S = 75.0
 FLAGS = ("--emulate", "--emulate-nodes", "2", "--zones", "zone-a,zone-b")
 

@@ -247,7 +247,7 @@ def slices_of(api: Api, service: str) -> list[Any]:
 
 
 def page(name: str, port: int = 18287) -> tuple[int, str]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=60) as answer:
         return answer.status, answer.read().decode()
 
 

@@ -70,7 +70,7 @@ def slices(api: Api, service_name: str, suffix: str, ips: list[str], manager: st
 
 def request_as(plane: Plane, agent: str, token: str, path: str) -> int:
     host, _, port = plane.url.removeprefix("https://").rpartition(":")
-    connection = http.client.HTTPSConnection(host, int(port), context=ssl._create_unverified_context(), timeout=10)
+    connection = http.client.HTTPSConnection(host, int(port), context=ssl._create_unverified_context(), timeout=60)
     connection.request("GET", path, headers={"Authorization": f"Bearer {token}", "User-Agent": agent})
     response = connection.getresponse()
     response.read()

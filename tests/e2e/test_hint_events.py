@@ -11,7 +11,7 @@ from tests.e2e.running import Plane, kubectl, running_plane
 
 pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(120)]
 
-WAIT_S = 30.0
+WAIT_S = 90.0
 DEPLOYMENT = {
     "apiVersion": "apps/v1",
     "kind": "Deployment",

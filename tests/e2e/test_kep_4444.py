@@ -14,7 +14,7 @@ from tests.e2e.test_kill9 import Api
 CORE = "/api/v1/namespaces/default"
 FLAGS = ("--emulate", "--emulate-nodes", "3", "--zones", "zone-a,zone-b,zone-c")
 AUTO = "service.kubernetes.io/topology-mode"
-WAIT_S = 20.0
+WAIT_S = 90.0
 OWN, NONE = "own zone", "none"
 
 

@@ -32,7 +32,7 @@ class Api:
         self._headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
         context = ssl._create_unverified_context()
         host, _, port = plane.url.removeprefix("https://").rpartition(":")
-        self._connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=10)
+        self._connection = http.client.HTTPSConnection(host, int(port), context=context, timeout=60)
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, dict[str, object]]:
         data = None if body is None else json.dumps(body)

@@ -14,7 +14,7 @@ from tests.e2e.running import Plane, kubectl, running_plane
 
 pytestmark = [pytest.mark.kubectl, pytest.mark.timeout(240)]
 
-WAIT_S = 40.0
+WAIT_S = 90.0
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tests.e2e.test_kill9 import Api
 
 CORE = "/api/v1/namespaces/default"
 FLAGS = ("--emulate", "--emulate-nodes", "2", "--zones", "zone-a,zone-b")
-WAIT_S = 20.0
+WAIT_S = 90.0
 
 
 def trace(plane: Plane, *flags: str) -> subprocess.CompletedProcess[str]:

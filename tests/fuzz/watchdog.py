@@ -1,6 +1,7 @@
 """How long each step of the loop is, in a test: every callback and every piece of a task between two awaits.
 
-A step is measured in processor time of the loop's thread, so that a busy machine fails nothing.  What the loop waits
+A step is measured in processor time of the loop's thread.  On a busy machine that grows, too, since processes share
+caches and cores: what a yardstick takes meanwhile says how much, and the limit grows with it.  What the loop waits
 for the interpreter's lock, because a thread has it, does not count there: ``Watchdog.waited_s`` is the longest time
 that a heartbeat of a bystander was late, to be looked at beside it.  Nor does a garbage collection, which looks at what
 all tests before have left behind: the longest is ``collected_s``.
@@ -16,15 +17,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-STEP_SECONDS_MAX = 0.050
+#: on the machine, not busy, where the yardstick takes ``_YARDSTICK_S``
+_STEP_S_MAX = 0.050
+_YARDSTICK_S = 0.0033
+_YARDSTICK_STEPS = 100_000
+#: a machine is not slower than that by other work alone
+_SLOWNESS_MAX = 4.0
 #: as a running server has it (``cli.process``)
 _GC_YOUNG_OBJECTS = 50_000
+
+
+def _slowness() -> float:
+    """How many times longer than on an idle machine work takes at present."""
+    began, total = time.thread_time(), 0
+    for number in range(_YARDSTICK_STEPS):
+        total += number % 7
+    return min(max(1.0, (time.thread_time() - began) / _YARDSTICK_S), _SLOWNESS_MAX)
 
 
 class Watchdog:
     """What was measured; ``asyncio``'s own loop only."""
 
     def __init__(self) -> None:
+        self.slowness = _slowness()
         self.longest_s = 0.0
         self.longest = ""
         self.waited_s = 0.0
@@ -32,6 +47,14 @@ class Watchdog:
         self.steps = 0
         self._collecting_since = 0.0
         self._collected_in_step = 0.0
+
+    @property
+    def limit_s(self) -> float:
+        return _STEP_S_MAX * self.slowness
+
+    @property
+    def content(self) -> bool:
+        return self.longest_s <= self.limit_s
 
     def on_collection(self, phase: str, _: dict[str, int]) -> None:
         if phase == "start":
@@ -85,3 +108,4 @@ def watching() -> Iterator[Watchdog]:
         gc.callbacks.remove(dog.on_collection)
         gc.set_threshold(*threshold)
         gc.unfreeze()
+        dog.slowness = max(dog.slowness, _slowness())

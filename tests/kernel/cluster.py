@@ -72,7 +72,7 @@ print(json.dumps(answers))
 #: one connection; asks again for every line on stdin
 KEEPER = """
 import socket, sys
-with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5) as s:
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60) as s:
     for _ in sys.stdin:
         s.sendall(b"?")
         print(s.recv(100).decode().strip(), flush=True)
@@ -171,7 +171,7 @@ class Cluster:
 
     async def written(self) -> None:
         """Everything so far is in the kernel."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.proxy.wait_ready()
             while any(freshness.pending_since is not None for _, freshness in self.proxy.health().families):
                 await asyncio.sleep(0.005)

@@ -113,7 +113,7 @@ class Load:
         self._tally: Tally | None = None
 
     def _end(self) -> Tally:
-        said, _ = self._child.communicate("", timeout=10)
+        said, _ = self._child.communicate("", timeout=60)
         return Tally(**json.loads(said))
 
     async def tally(self) -> Tally:

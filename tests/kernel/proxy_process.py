@@ -44,14 +44,14 @@ async def started(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Pro
     )
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             line = (await process.stdout.readline()).decode().strip()
         assert line.startswith("ready "), line
         yield process, line
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await asyncio.wait_for(process.wait(), 60) == 0
 
 
 async def create(client: HttpClient, resource: Resource, document: dict[str, Any], namespace: str = "") -> None:
@@ -78,7 +78,7 @@ def rules_in(node: Host) -> str:
 async def page(port: int, path: str) -> tuple[int, str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
-    answer = (await asyncio.wait_for(reader.read(), 5)).decode()
+    answer = (await asyncio.wait_for(reader.read(), 30)).decode()
     writer.close()
     head, _, body = answer.partition("\r\n\r\n")
     return int(head.split()[1]), body

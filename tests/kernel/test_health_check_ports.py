@@ -30,7 +30,7 @@ def endpoints(net: Net) -> list[Host]:
 
 async def eventually(family: Family, port: int, wanted: tuple[int, int] | None) -> None:
     """What is told follows what the kernel has by a moment; ``None``: nobody listens."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while await heard(family, port) != wanted:
             await asyncio.sleep(0.01)
 
@@ -42,7 +42,7 @@ async def heard(family: Family, port: int) -> tuple[int, int] | None:
     except ConnectionRefusedError:
         return None
     writer.write(b"GET / HTTP/1.0\r\n\r\n")
-    head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
+    head, _, body = (await asyncio.wait_for(reader.read(), 30)).partition(b"\r\n\r\n")
     writer.close()
     return int(head.split()[1]), json.loads(body)["localEndpoints"]
 

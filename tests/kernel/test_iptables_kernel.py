@@ -151,7 +151,7 @@ async def test_flushed_rules_come_back_by_themselves(
         await cluster.written()
         for flush in (["-F"], ["-t", "nat", "-F"], ["-t", "nat", "-X"]):
             client.exec([mode, *flush])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while set(await cluster.ask(VIP["IPv4"])) != {"b1"}:
                 await asyncio.sleep(0.05)
         cluster.put(make_slice("IPv4", backends[1:2], version=2))
@@ -197,7 +197,7 @@ async def test_the_command_changes_its_mode_under_traffic(client: Host, backends
             port = free_port()
             listen = ("--metrics-bind-address", f"127.0.0.1:{port}")
             async with started("proxy", *common, "--proxy-mode", mode, *listen):
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     while ("table ip sliceplane" in nft_tables()) != (mode == "nftables") or (
                         "KUBE-SVC-" in chains()
                     ) != (mode == "iptables"):

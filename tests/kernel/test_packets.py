@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 
 import pytest
 from tests.kernel.cluster import (
@@ -59,10 +58,9 @@ async def test_a_service_from_first_to_last_endpoint(client: Host, backends: lis
 
         cluster.put(make_slice(family, [], version=4))
         await cluster.written()
-        started = time.monotonic()
+        # Refused, not timed out: that would be another error.
         assert set(await cluster.ask(vip)) == {"!ConnectionRefusedError"}
         assert set(await cluster.ask(vip, 53, "udp")) == {UDP_REFUSED}
-        assert time.monotonic() - started < 1.0  # refused, not timed out
 
         cluster.put(make_slice(family, backends[:1], version=5))
         await cluster.written()
@@ -158,7 +156,7 @@ async def test_a_deleted_table_comes_back_by_itself(
         cluster.synced()
         await cluster.written()
         await cluster.backend.remove(FAMILIES)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while set(await cluster.ask(VIP["IPv4"])) != {"b1"}:
                 await asyncio.sleep(0.05)
 
@@ -185,7 +183,7 @@ async def test_established_connections_outlive_unrelated_changes(client: Host, b
             await cluster.written()
             assert await asyncio.to_thread(again) == first
         keeper.stdin.close()  # type: ignore[union-attr]  # spawn makes pipes
-        keeper.wait(5)
+        keeper.wait(60)
 
 
 async def test_a_new_process_takes_over_without_a_gap(client: Host, backends: list[Host]) -> None:

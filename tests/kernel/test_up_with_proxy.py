@@ -45,13 +45,13 @@ def test_the_proxy_of_a_plane_has_a_configuration_file(tmp_path: Path) -> None:
         host = net.add_host("node", ip4="10.244.200.1/16", ip6="fd00:10:244:c8::1/48")
         host.exec(["nft", "-f", "-"], stdin="add table ip t; add chain ip t c { type nat hook output priority 0; }")
         with running_plane(tmp_path, "--proxy", "--netns", host.netns, "--proxy-config", str(config)):
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             rules = ""
             while "10.66.0.0/16" not in rules and time.monotonic() < deadline:
                 rules = host.exec(["sh", "-c", "nft list table ip sliceplane || true"]).stdout
                 time.sleep(0.05)
             assert "10.66.0.0/16" in rules
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as answer:
                 assert json.loads(answer.read())["healthy"]
             assert host.exec(["cat", "/proc/sys/net/netfilter/nf_conntrack_udp_timeout"]).stdout == "9\n"
 

@@ -215,14 +215,14 @@ def _steps(services: int, nodes: int) -> float:
     for _ in range(7):
         external = f"203.0.113.{rng.randrange(256)}"
         wanted = (port(EVIL, external_ips=(external, "10.3.0.9", "10.200.0.3")),)
-        began = time.perf_counter()
+        began = time.thread_time()
         for _ in range(20):
             claims.on_service(EVIL, "", (), wanted)
             claims.honoured(EVIL, wanted)
             claims.set_ground("Node 3", Ground(("10.200.0.4",)))
             claims.set_ground("Node 3", Ground(("10.200.0.3",)))
             claims.on_service(EVIL, "", wanted, ())
-        best = min(best, time.perf_counter() - began)
+        best = min(best, time.thread_time() - began)
     return best
 
 
@@ -233,12 +233,12 @@ def test_a_claim_costs_the_same_beside_many() -> None:
 def test_ten_thousand_services_that_ask_for_one_address_cost_each_other_nothing() -> None:
     def seconds(count: int) -> float:
         claims = Claims()
-        began = time.perf_counter()
+        began = time.thread_time()
         for number in range(count):
             key = ServiceKey("ns", f"s{number:05d}")
             marked = claims.on_service(key, "", (), (port(key, external_ips=("203.0.113.1",)),))
             assert len(marked) <= 2
-        return time.perf_counter() - began
+        return time.thread_time() - began
 
     assert min(seconds(10_000) for _ in range(2)) < 10 * max(0.01, min(seconds(2_500) for _ in range(2)))
 

@@ -96,7 +96,7 @@ async def test_who_never_reads_its_answer_is_cut_off(served: tuple[Door, int], m
     monkeypatch.setattr(door, "LIFE_SECONDS_MAX", 0.5)
     _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(b"GET /?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not guard.cut.of("life").value:
             await asyncio.sleep(0.02)
     writer.transport.abort()
@@ -131,7 +131,7 @@ async def test_a_connection_is_one_question(served: tuple[Door, int]) -> None:
     _, port = served
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 3)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         said = await reader.read(-1)
     assert said.count(b"HTTP/1.1 200") == 1
     assert b"Connection: close" in said

@@ -178,7 +178,7 @@ def test_a_thousand_services_of_one_pod_cost_each_other_little() -> None:
     def seconds(count: int) -> float:
         both = Both()
         both.put(node("", "192.168.0.1"))
-        began = time.perf_counter()
+        began = time.thread_time()
         for number in range(count):
             ip = f"172.30.{number >> 8}.{number & 255}"
             spec = {"clusterIP": ip, "clusterIPs": [ip]}
@@ -188,6 +188,6 @@ def test_a_thousand_services_of_one_pod_cost_each_other_little() -> None:
                 plane.on_slice(None, slices, 0.0)
         for plane in (both.nft.plane, both.iptables.plane):
             plane.take_transaction(0.0)
-        return time.perf_counter() - began
+        return time.thread_time() - began
 
     assert min(seconds(4_000) for _ in range(2)) < 8 * max(0.02, min(seconds(1_000) for _ in range(2)))

@@ -68,7 +68,7 @@ async def test_a_process_that_hangs_is_killed(tmp_path: Path) -> None:
 async def test_cancelled_leaves_no_process(tmp_path: Path) -> None:
     runner = NftRunner(program=program(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60"))
     task = asyncio.create_task(runner.run(""))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
             await asyncio.sleep(0.01)
     task.cancel()

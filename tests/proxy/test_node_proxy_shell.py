@@ -84,7 +84,7 @@ def added(number: int = 1) -> Change[Service]:
 async def running(proxy: NodeProxy) -> AsyncIterator[None]:
     task = asyncio.create_task(proxy.run())
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             yield
     finally:
         task.cancel()
@@ -414,7 +414,7 @@ async def test_nodes_are_read_when_an_external_ip_is_asked_for_and_not_before(mo
         api.nodes = (codec.encode({"metadata": {"name": "n2", "uid": "n", "resourceVersion": "5"}, "status": status}),)
         proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
         task = asyncio.create_task(proxy.follow(api, Rng(1)))  # type: ignore[arg-type]  # it writes nothing
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await settled(proxy)
             assert ((Nodes.key, "") in api.listed) == reads
             assert "203.0.113.1" not in runner.texts[-1], "nobody knows yet whose that is"

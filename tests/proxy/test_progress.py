@@ -145,7 +145,7 @@ async def reporting(server: Server, runner: Runner) -> AsyncIterator[NodeProxy]:
     report = report_progress(server, proxy, Rng(1), loop.time)  # type: ignore[arg-type]  # as much of a client as it needs
     tasks = [asyncio.create_task(proxy.run()), asyncio.create_task(report)]
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             yield proxy
     finally:
         for task in tasks:

@@ -287,6 +287,9 @@ def test_any_configuration_is_refused_or_stored(make_api: Any, head: Any, spec: 
     config = {"apiVersion": "v1", "kind": "Service", "metadata": head, "spec": spec, "status": other}
     stored = api.get(Services, "w")
     updated = {**stored, "metadata": {**stored["metadata"], "managedFields": entries, "labels": {"new": "one"}}}
+    # A writer may store an entry that owns nothing, and it is kept.
+    told = entries if isinstance(entries, list) else []
+    empty = any(isinstance(entry, dict) and not entry.get("fieldsV1") for entry in told)
     for call in (
         lambda: api.patch(Services, "w", json.dumps(config).encode(), "apply", field_manager="one", force=True),
         lambda: api.update(Services, "w", updated, field_manager="two"),
@@ -303,6 +306,6 @@ def test_any_configuration_is_refused_or_stored(make_api: Any, head: Any, spec: 
             assert problem.code in (400, 409, 422, 500), problem
             assert problem.code != 500 or problem.message.startswith("failed to create typed patch object"), problem
         for entry in body["metadata"].get("managedFields", []):
-            assert entry["fieldsV1"], "an entry owns nothing"
+            assert entry["fieldsV1"] or empty, "an entry owns nothing"
             assert sets.ordered(sets.from_wire(entry["fieldsV1"])) == entry["fieldsV1"]
     api.registry.check()

@@ -149,10 +149,10 @@ def test_a_thousand_groups_by_resources_by_verbs_cost_what_their_text_costs(monk
         assert many <= 5 * few, f"{few} steps for 250, {many} for 1000"
         assert many < 20_000
     assert count.of(holder(100), [cube(1000)]) <= 5 * count.of(holder(100), [cube(250)])
-    began = time.perf_counter()
+    began = time.thread_time()
     assert not covers(holder(100), [cube(1000)])
     assert covers([cube(1000), *holder(10)], [replace(cube(1000), verbs=cube(500).verbs)])
-    assert time.perf_counter() - began < 2.0, "the list of combinations takes an hour"
+    assert time.thread_time() - began < 2.0, "the list of combinations takes an hour"
 
 
 def test_many_small_rules_cost_what_their_text_costs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,10 +188,10 @@ def test_what_is_made_to_be_hard_is_given_up_in_time() -> None:
         return tuple(f"{letter}{number}" for number, code in enumerate(codes) if not code >> bit & 1)
 
     held = [Rule(verbs=without("v", bit), groups=without("g", bit), resources=without("r", bit)) for bit in range(16)]
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(TooManySteps):
         covers(held, [cube(1000)])
-    assert time.perf_counter() - began < 2.0
+    assert time.thread_time() - began < 2.0
     few = Rule(verbs=cube(12).verbs, groups=cube(12).groups, resources=cube(12).resources)
     assert covers(held, [few])
 

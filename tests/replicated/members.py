@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.ports import free_port
 
-START_SECONDS_MAX = 15.0
+START_SECONDS_MAX = 60.0
 
 
 @dataclass

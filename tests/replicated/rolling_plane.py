@@ -27,7 +27,7 @@ from sliceplane.shell.transport.retries import Retries
 
 DELAY_SECONDS = 0.8
 READY_SECONDS_MAX = 40.0
-STOP_SECONDS_MAX = 15.0
+STOP_SECONDS_MAX = 60.0
 MAX_ENDPOINTS = 5
 #: short ones, so that the Lease of a leader that was killed ends soon
 LEASE_FLAGS = (

@@ -39,7 +39,7 @@ async def test_a_server_is_ready_when_the_first_caches_are_filled_and_stays_so_w
     service = ControllerService(default_controllers(), elect=True)
     async with _running(service) as plane:
         assert _code(plane) == 500, "nobody is known to lead"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while _code(plane) != 200:
                 await asyncio.sleep(0.01)
         assert service._host is not None, "it was ready without its own controllers"
@@ -55,7 +55,7 @@ async def test_a_server_is_ready_when_the_first_caches_are_filled_and_stays_so_w
 async def test_the_only_server_is_ready_when_its_controllers_are_and_has_them_to_the_end() -> None:
     service = ControllerService(default_controllers())
     async with _running(service) as plane:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while _code(plane) != 200:
                 await asyncio.sleep(0.01)
         host = service._host

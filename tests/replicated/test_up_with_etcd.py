@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.replicated.members import Member
 
-READY_SECONDS_MAX = 20.0
+READY_SECONDS_MAX = 60.0
 
 
 class Up:
@@ -72,7 +72,7 @@ def share_keys(source: Path, target: Path) -> None:
     shutil.copy(source / "tokens.csv", target / "tokens.csv")
 
 
-def until(true: str, ask: object, seconds: float = 20.0) -> None:
+def until(true: str, ask: object, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while True:
         said = ask()  # type: ignore[operator]

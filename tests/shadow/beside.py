@@ -41,7 +41,7 @@ def controlled(server: Server, make: Callable[[], Controller]) -> Iterator[Contr
 
     thread = threading.Thread(target=lambda: asyncio.run(work()))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(60)
     loop, stop, host = made[0]
     try:
         yield host
@@ -97,7 +97,7 @@ def versions(server: Server) -> dict[str, str]:
     return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in slices(server)}
 
 
-def until(holds: Callable[[], Any], limit_s: float = 15.0) -> None:
+def until(holds: Callable[[], Any], limit_s: float = 60.0) -> None:
     began = time.monotonic()
     while not holds():
         assert time.monotonic() - began < limit_s, f"not within {limit_s} s"

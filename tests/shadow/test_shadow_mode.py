@@ -172,7 +172,7 @@ def written(server: Server) -> dict[str, int]:
 
 
 def page(name: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:18291/{name}", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:18291/{name}", timeout=60) as answer:
         return str(answer.read().decode())
 
 

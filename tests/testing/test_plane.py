@@ -215,4 +215,4 @@ def test_a_plane_is_there_at_once() -> None:
         with Plane() as plane:
             plane.get("namespace", "default")
             times.append(time.perf_counter() - began)
-    assert min(times) < 1.0, times
+    assert min(times) < 5.0, times

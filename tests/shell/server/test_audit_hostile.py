@@ -40,12 +40,12 @@ class Audited:
         self.log = log
 
     def events(self) -> list[dict[str, Any]]:
-        assert self.log._writer.flush(10)
+        assert self.log._writer.flush(30)
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
     def lines_of(self, audit_id: str) -> list[bytes]:
         """Both of one request; its answer may be there before the second."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             self.events()
             found = [line for line in self.path.read_bytes().splitlines() if audit_id.encode() in line]
@@ -232,11 +232,11 @@ def test_a_fifo_without_a_reader_does_not_keep_the_server_from_starting(tmp_path
     os.mkfifo(path)
     began = time.monotonic()
     log = AuditLog(AuditConfig(path=path), time.time)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     for number in range(3):
         log.write({"number": number})
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    assert log._writer.flush(10), "it goes on when somebody reads"
+    assert log._writer.flush(30), "it goes on when somebody reads"
     assert os.read(reader, 4096) == b'{"number":0}\n{"number":1}\n{"number":2}\n'
     log.close()
     os.close(reader)
@@ -255,7 +255,7 @@ def test_a_fifo_that_no_one_ever_opens_does_not_keep_the_server_from_ending(
     for _ in range(1000):
         log.write({"padding": padding})
     log.close()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert 0 < log.lost < 1000, "the queue has a bound"
     os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))  # the thread may end
 

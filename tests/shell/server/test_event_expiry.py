@@ -24,7 +24,7 @@ def test_an_event_is_gone_after_an_hour(monkeypatch: pytest.MonkeyPatch) -> None
         time.sleep(0.2)
         assert server.request("GET", f"{PATH}/e").code == 200
         ahead_s = 3601.0
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while server.request("GET", f"{PATH}/e").code != 404:
             assert time.monotonic() < deadline, "the event is still there"
         assert b"sliceplane_expired_events_total 1.0" in server.request("GET", "/metrics").body

@@ -52,7 +52,7 @@ def request(data: Path, url: str, method: str = "GET", body: bytes | None = None
     context = ssl.create_default_context(cafile=str(data / "pki" / "ca.crt"))
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     asked = urllib.request.Request(url, data=body, method=method, headers=headers)
-    with urllib.request.urlopen(asked, context=context, timeout=10) as answer:
+    with urllib.request.urlopen(asked, context=context, timeout=60) as answer:
         return bytes(answer.read())
 
 
@@ -71,7 +71,7 @@ def test_a_full_disk_at_the_start(small_disk: Path, end: signal.Signals) -> None
     with serving(data) as (process, url):
         request(data, url + maps, "POST", b'{"metadata":{"name":"kept"},"data":{"a":"b"}}')
         process.send_signal(end)
-        process.wait(timeout=10)
+        process.wait(timeout=60)
     ballast = fill(small_disk)
     done = subprocess.run(
         [*PROGRAM, str(data)], capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=20
@@ -91,7 +91,7 @@ def test_an_emptied_database(tmp_path: Path, used: bool) -> None:
     if used:
         with serving(data) as (process, _):
             process.terminate()
-            process.wait(timeout=10)
+            process.wait(timeout=60)
     else:
         data.mkdir()
     (data / "sliceplane.db").write_bytes(b"")

@@ -27,7 +27,7 @@ REFUSAL = (
 
 
 def dial(server: Server, *, certificate: bool = False) -> ssl.SSLSocket:
-    raw = socket.create_connection((server.host, server.port), timeout=10)
+    raw = socket.create_connection((server.host, server.port), timeout=60)
     return server.context(certificate=certificate).wrap_socket(raw, server_hostname="localhost")
 
 
@@ -107,7 +107,7 @@ def test_heads_that_wait_behind_an_unfinished_answer_have_one_bound_together(
         with pytest.raises((ConnectionError, ssl.SSLError, TimeoutError)):  # noqa: PT012  # whichever is first
             for _ in range(64):
                 tls.sendall(head(b"X-A: " + b"y" * 10_000, last=False))
-            tls.settimeout(5)
+            tls.settimeout(60)
             while tls.recv(65536):
                 pass
             raise ConnectionError
@@ -220,7 +220,7 @@ def test_nothing_of_a_closed_connection_waits_for_the_collector(
             except (TimeoutError, ssl.SSLError, ConnectionError):
                 pass
     # A request of somebody else, so that the loop's own last references move on.
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while any(found() is not None for found in remembered[:-6]):
         assert time.monotonic() < deadline, [found() for found in remembered]
         assert talk(server, head(), certificate=certificate)
@@ -233,7 +233,7 @@ def test_a_client_that_takes_no_answers_is_cut_off(server: Server, monkeypatch: 
     monkeypatch.setattr(connection_module, "STALLED_SECONDS_MAX", 0.3)
     with socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        raw.settimeout(5)
+        raw.settimeout(60)
         raw.connect((server.host, server.port))
         with server.context(certificate=False).wrap_socket(raw, server_hostname="localhost") as tls:
             tls.sendall(head(last=False))

@@ -131,7 +131,7 @@ def test_tls_versions_and_names(server: Server, version: ssl.TLSVersion) -> None
 
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"x" * 100, b""])
 def test_what_is_no_tls_harms_nobody(server: Server, garbage: bytes) -> None:
-    with socket.create_connection((server.host, server.port), timeout=5) as raw:
+    with socket.create_connection((server.host, server.port), timeout=60) as raw:
         raw.sendall(garbage)
         raw.shutdown(socket.SHUT_WR)
         while raw.recv(1000):
@@ -141,7 +141,7 @@ def test_what_is_no_tls_harms_nobody(server: Server, garbage: bytes) -> None:
 
 def test_bad_http_is_400_and_harms_nobody(server: Server) -> None:
     with (
-        socket.create_connection((server.host, server.port), timeout=5) as raw,
+        socket.create_connection((server.host, server.port), timeout=60) as raw,
         server.context().wrap_socket(raw, server_hostname="localhost") as tls,
     ):
         tls.sendall(b"NONSENSE\r\n\r\n")
@@ -165,7 +165,7 @@ def test_keep_alive(server: Server) -> None:
 def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     paths = ["/version", "/api/v1/namespaces/default", "/livez", "/nope", "/api/v1/namespaces"]
     with (
-        socket.create_connection((server.host, server.port), timeout=5) as raw,
+        socket.create_connection((server.host, server.port), timeout=60) as raw,
         server.context().wrap_socket(raw, server_hostname="localhost") as tls,
     ):
         tls.sendall(b"".join(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for path in paths))

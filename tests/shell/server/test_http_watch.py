@@ -46,7 +46,7 @@ def brief(event: dict[str, Any]) -> tuple[str, str]:
 
 def settle(server: Server, watchers: int) -> None:
     """Wait until the hub has so many watchers."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while len(server.plane.hub) != watchers:
         assert time.monotonic() < deadline, f"{len(server.plane.hub)} watchers, not {watchers}"
         time.sleep(0.01)
@@ -139,7 +139,7 @@ def test_timeout_ends_the_stream_cleanly_and_the_connection_lives_on(server: Ser
         started = time.monotonic()
         reply = server.request("GET", "/api/v1/nodes?watch=true&timeoutSeconds=1", connection=connection)
         assert (reply.code, reply.body) == (200, b"")
-        assert 0.9 < time.monotonic() - started < 3
+        assert 0.9 < time.monotonic() - started < 30
     connection.close()
     settle(server, 0)
 
@@ -274,14 +274,14 @@ def test_a_client_that_leaves_before_the_stream_begins_is_forgotten(
     monkeypatch.setattr("sliceplane.shell.server.requests.resources.FUTURE_VERSION_SECONDS_MAX", 0.5)
     query = "watch=1&sendInitialEvents=1&resourceVersionMatch=NotOlderThan&resourceVersion=99999"
     with (
-        socket.create_connection((server.host, server.port), timeout=5) as raw,
+        socket.create_connection((server.host, server.port), timeout=60) as raw,
         server.context().wrap_socket(raw, server_hostname="localhost") as tls,
     ):
         tls.sendall(f"GET /api/v1/nodes?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while watch_requests(server) != 1:
             assert time.monotonic() < deadline
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while watch_requests(server) != 0:
         assert time.monotonic() < deadline, "the request is still being answered"
         time.sleep(0.02)
@@ -295,7 +295,7 @@ def watch_requests(server: Server) -> int:
 def test_a_client_that_leaves_behind_a_pipelined_request_is_forgotten(server: Server) -> None:
     settle(server, 0)
     with (
-        socket.create_connection((server.host, server.port), timeout=5) as raw,
+        socket.create_connection((server.host, server.port), timeout=60) as raw,
         server.context().wrap_socket(raw, server_hostname="localhost") as tls,
     ):
         tls.sendall(b"GET /api/v1/nodes?watch=1 HTTP/1.1\r\nHost: x\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -320,7 +320,7 @@ def overflowing(server: Server, monkeypatch: pytest.MonkeyPatch, name: str) -> I
     settle(server, 0)
     with socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-        raw.settimeout(10)
+        raw.settimeout(60)
         raw.connect((server.host, server.port))
         with (
             server.context().wrap_socket(raw, server_hostname="localhost") as tls,
@@ -342,7 +342,7 @@ def overflowing(server: Server, monkeypatch: pytest.MonkeyPatch, name: str) -> I
 def test_a_client_that_does_not_read_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_module, "STALLED_SECONDS_MAX", 0.2)
     with overflowing(server, monkeypatch, "stalled") as tls:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while server.plane.listener.connections > 1:
             assert time.monotonic() < deadline, "the connection is still there"
             time.sleep(0.01)
@@ -392,7 +392,7 @@ def test_limit_of_connections() -> None:
         with pytest.raises((ConnectionError, ssl.SSLError, http.client.BadStatusLine)):
             server.get("/livez")
         kept.pop().close()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while True:
             try:
                 assert server.get("/livez").code == 200
@@ -413,7 +413,7 @@ def test_shutdown_with_open_watches_is_fast_and_silent(capfd: pytest.CaptureFixt
     settle(server, 50)
     started = time.monotonic()
     end()
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 4.9, "less than the time for requests that run"
     for stream in streams:
         assert stream.ended(), "a watch ends with a clean last chunk"
         stream.close()

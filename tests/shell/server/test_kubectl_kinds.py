@@ -142,7 +142,7 @@ def test_quota(complete: Server, tmp_path: Path) -> None:
     slices = "count/endpointslices.discovery.k8s.io"
     created = kubectl(complete, tmp_path, "create", "quota", "q1", f"--hard=count/secrets=1,{slices}=3,pods=2")
     assert created == "resourcequota/q1 created\n"
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while "pods: 0/2" not in (line := kubectl(complete, tmp_path, "get", "quota", "q1", "--no-headers")):
         assert time.monotonic() < deadline, line
     kubectl(complete, tmp_path, "create", "secret", "generic", "one")

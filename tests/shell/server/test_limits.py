@@ -44,7 +44,7 @@ async def test_who_stands_in_line_gets_the_next_seat() -> None:
     await asyncio.sleep(0.01)
     assert not task.done()
     taken[0].close()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     for each in (waits, *taken):
         each.close()
         each.close()

@@ -24,14 +24,14 @@ def test_a_connection_that_never_asks_is_closed(server: Server, monkeypatch: pyt
     monkeypatch.setattr(connection_module, "REQUEST_HEAD_SECONDS_MAX", 0.2)
     for sent in (b"", b"GET /version HTTP/1.1\r\nHost: "):
         with (
-            socket.create_connection((server.host, server.port), timeout=5) as raw,
+            socket.create_connection((server.host, server.port), timeout=25) as raw,
             server.context().wrap_socket(raw, server_hostname="localhost") as tls,
         ):
             tls.sendall(sent)
             started = time.monotonic()
             with contextlib.suppress(ConnectionError, ssl.SSLError):
                 assert tls.recv(1000) == b""
-            assert time.monotonic() - started < 3
+            assert time.monotonic() - started < 25
 
 
 def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig, monke
         first, kubeconfig = serial(), plane.kubeconfig.read_bytes()
         assert serial() == first
         ahead = 340 * 86_400.0
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while serial() == first:
             assert time.monotonic() < deadline, "the certificate is still the old one"
             time.sleep(0.05)
@@ -69,7 +69,7 @@ def test_a_new_authority_is_trusted_at_once(kept: PlaneConfig, monkeypatch: pyte
         assert server.get("/version").code == 200
         kubeconfig = plane.kubeconfig.read_bytes()
         plane.pki.ca_file.unlink()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while plane.kubeconfig.read_bytes() == kubeconfig:
             assert time.monotonic() < deadline, "there is no new authority"
             time.sleep(0.05)

@@ -36,7 +36,7 @@ def server() -> Iterator[Server]:
 def asking(server: Server) -> Iterator[ssl.SSLSocket]:
     """A connection that asks for the list and reads nothing."""
     with (
-        socket.create_connection((server.host, server.port), timeout=10) as raw,
+        socket.create_connection((server.host, server.port), timeout=60) as raw,
         server.context().wrap_socket(raw, server_hostname="localhost") as tls,
     ):
         tls.sendall(f"GET {CONFIG_MAPS} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -51,7 +51,7 @@ def unsent(server: Server) -> float:
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)

@@ -30,7 +30,7 @@ def watching(server: Server) -> Iterator[ssl.SSLSocket]:
     """A watch whose client has a small window and reads no more than the head."""
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    raw.settimeout(10)
+    raw.settimeout(60)
     raw.connect((server.host, server.port))
     with server.context().wrap_socket(raw, server_hostname="localhost") as tls:
         tls.sendall(f"GET {CONFIG_MAPS}?watch=1 HTTP/1.1\r\nHost: x\r\n\r\n".encode())

@@ -22,7 +22,7 @@ from tests.shell.server.tls_peer import Contexts, Meeting, Noting, Peer, meeting
 from sliceplane.shell.server.connections import tls_acceptor, tls_transport
 from sliceplane.shell.server.connections.tls_transport import RECORD_BYTES, TlsTransport
 
-SECONDS_MAX = 5.0
+SECONDS_MAX = 30.0
 Test = Callable[[Meeting], Coroutine[Any, Any, None]]
 
 

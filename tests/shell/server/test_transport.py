@@ -31,7 +31,7 @@ def handshake(server: Server, first: ssl.TLSVersion, last: ssl.TLSVersion) -> st
         context.minimum_version, context.maximum_version = first, last
         context.set_ciphers("ALL:@SECLEVEL=0")
     with (
-        socket.create_connection((server.host, server.port), timeout=10) as raw,
+        socket.create_connection((server.host, server.port), timeout=60) as raw,
         context.wrap_socket(raw, server_hostname=server.host) as secured,
     ):
         return secured.version()

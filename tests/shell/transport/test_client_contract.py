@@ -107,7 +107,7 @@ async def test_a_watch_goes_on_after_its_version(client: Client, namespace: str)
     await client.create(ConfigMaps, namespace, config_map("before"))
     page = await client.list(Selection(ConfigMaps, namespace))
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         client.watch(Selection(ConfigMaps, namespace), resource_version=page.resource_version) as stream,
     ):
         await client.create(ConfigMaps, namespace, config_map("a", x="ä\n<>"))
@@ -124,7 +124,7 @@ async def test_a_watch_goes_on_after_its_version(client: Client, namespace: str)
 async def test_a_watch_with_selector_sees_transitions(client: Client, namespace: str) -> None:
     page = await client.list(Selection(ConfigMaps, namespace))
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         client.watch(Selection(ConfigMaps, namespace, "name=a"), resource_version=page.resource_version) as stream,
     ):
         await client.create(ConfigMaps, namespace, config_map("b"))
@@ -137,7 +137,7 @@ async def test_a_watch_with_selector_sees_transitions(client: Client, namespace:
 async def test_a_watch_ends_cleanly_at_its_time_limit_with_a_bookmark(client: Client, namespace: str) -> None:
     page = await client.list(Selection(ConfigMaps, namespace))
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         client.watch(Selection(ConfigMaps, namespace), resource_version=page.resource_version, timeout_s=3) as stream,
     ):
         seen = [message async for message in stream]
@@ -149,7 +149,7 @@ async def test_two_watches_of_one_resource_see_the_same(client: Client, namespac
     page = await client.list(Selection(ConfigMaps, namespace))
     version = page.resource_version
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         client.watch(Selection(ConfigMaps, namespace), resource_version=version) as one,
         client.watch(Selection(ConfigMaps, namespace), resource_version=version) as other,
     ):

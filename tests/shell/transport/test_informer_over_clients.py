@@ -36,7 +36,7 @@ async def test_an_informer_follows_a_real_server(client: Client, namespace: str)
     )
     informer.add_handler(on_changes, lambda: None)
     task = asyncio.create_task(informer.run())
-    await asyncio.wait_for(informer.wait_synced(), 10)
+    await asyncio.wait_for(informer.wait_synced(), 60)
     assert sorted(view) == ["before-0", "before-1", "before-2"]
     for number in range(10):
         await put(f"after-{number}")
@@ -46,7 +46,7 @@ async def test_an_informer_follows_a_real_server(client: Client, namespace: str)
     page = await client.list(Selection(ConfigMaps, namespace))
     there = [codec.decode(item, Object).metadata for item in page.items]
     wanted = {metadata.name: metadata.resource_version for metadata in there}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while view != wanted:
             await asyncio.sleep(0.01)
     assert informer.reflector.counters.failures == 0

@@ -142,7 +142,7 @@ class FaultyBackend:
 
     def append(self, events: Sequence[StoreEvent]) -> None:
         self.appending.set()
-        assert self.may_append.wait(10)
+        assert self.may_append.wait(60)
         what = self.plan.pop(0) if self.plan else "ok"
         if what == "full":
             raise WriteFailed("the disk is full")

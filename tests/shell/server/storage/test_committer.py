@@ -198,7 +198,7 @@ async def test_a_fault_of_the_committer_leaves_nobody_waiting(kit):
     with pytest.raises(StatusError, match="the committer stopped: ZeroDivisionError"):
         await server.put(A)
     with pytest.raises(StatusError, match="the committer stopped: ZeroDivisionError"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await server.put(B)
     with pytest.raises(ZeroDivisionError):
         await server.committer.close()
@@ -212,10 +212,10 @@ async def test_a_report_that_cannot_be_made_leaves_nobody_waiting(kit):
     server.committer.start()
     backend.plan = ["full"]
     with pytest.raises(StatusError, match="was not stored"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await server.put(A)
     with pytest.raises(StatusError, match="the committer stopped"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await server.put(B)
     with pytest.raises(ZeroDivisionError):
         await server.committer.close()

@@ -1,5 +1,4 @@
-"""Objects in, packets out: a family's whole data plane against the fake kernel, seen by the packet tracer
-(reference A16)."""
+"""Objects in, packets out: a family's whole data plane against the fake kernel, seen by the packet tracer."""
 
 from __future__ import annotations
 

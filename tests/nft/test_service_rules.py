@@ -1,4 +1,5 @@
-"""Every kind of Service through the tracer: cases of reference A16, and a plain second reading of A6 for the rest."""
+"""Every kind of Service through the tracer: cases of upstream's tests, and a plain second reading of its rules for the
+rest."""
 
 from __future__ import annotations
 
@@ -369,7 +370,7 @@ class TestSizeOfChanges:
         assert self.size(machine) == 4
 
 
-# The rest: a plain second reading of reference A6.
+# The rest: a plain second reading of what upstream's rules do.
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Cases that upstream's own tests of its nftables rules cover (reference A16), where ours had none yet."""
+"""Cases that upstream's own tests of its nftables rules cover, where ours had none yet."""
 
 from __future__ import annotations
 

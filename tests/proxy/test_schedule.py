@@ -1,4 +1,4 @@
-"""When to write (reference A10)."""
+"""When to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slice cache: flattening, duplicates, what counts as a change (reference A3, A16)."""
+"""The slice cache: flattening, duplicates, what counts as a change (``pkg/proxy/endpointslicecache_test.go``)."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_ipv6_is_canonical() -> None:
 
 
 class TestDuplicates:
-    """reference A3; k/k#135334 (a ghost and a live Pod share an address); kuberesolver#66."""
+    """kubernetes/kubernetes#135334 (a ghost and a live Pod share an address); sercand/kuberesolver#66."""
 
     def terminating(self, cache: Cache) -> bool:
         (found,) = cache.endpoints(SVC)[HTTP]

@@ -1,4 +1,4 @@
-"""Cases that upstream's own tests of its slice cache and trackers cover (reference A16), where ours had none yet."""
+"""Cases that upstream's own tests of its slice cache and trackers cover, where ours had none yet."""
 
 from __future__ import annotations
 

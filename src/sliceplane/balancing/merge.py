@@ -11,7 +11,7 @@ visible:   id -> Endpoint                            what a reader sees: each id
 **Twice the same Pod** (an endpoint on its way from one slice to another): entries of the preferred family first, then
 the newest slice by resourceVersion, whatever it says.  **Two Pods at one address** (a live one has got the address of a
 dying one): one that is not terminating wins, among equals the newest slice; the other is hidden until it is alone.
-These are the node proxy's rules (``proxy.slicecache``; reference A3, k/k#135334, kuberesolver#66).
+These are the node proxy's rules (``proxy.slicecache``).
 
 A changed slice costs O(that slice).  Slices of the type FQDN and endpoints without a usable address are left out, as
 proxies leave them out.  Owned by ``balancing.view.ServiceView``.
@@ -63,7 +63,7 @@ class PortChoice:
         name = self.wanted or ""
         if name in offered:
             return offered[name], ""
-        known = ", ".join(repr(each) for each in sorted(offered)) or "none"
+        known = ", ".join(repr(port_name) for port_name in sorted(offered)) or "none"
         asked = "say which port" if self.wanted is None else f"there is no {self.protocol} port {self.wanted!r}"
         return 0, f"{asked}; ports offered: {known}"
 
@@ -143,7 +143,7 @@ class EndpointMerge:
         return winner is not None and len(self._at[winner[0].authority]) > 1
 
     def _release(self, identity: str, held: Held) -> None:
-        left = tuple(each for each in self._holders[identity] if each is not held)
+        left = tuple(holder for holder in self._holders[identity] if holder is not held)
         if left:
             self._holders[identity] = left
         else:
@@ -164,7 +164,7 @@ class EndpointMerge:
         now = after[0].authority if after is not None else None
         if was != now:
             if was is not None:
-                left = tuple(each for each in self._at[was] if each != identity)
+                left = tuple(other for other in self._at[was] if other != identity)
                 if left:
                     self._at[was] = left
                 else:
@@ -205,7 +205,7 @@ class EndpointMerge:
         for held in self._slices.values():
             for identity in held.endpoints:
                 named.setdefault(identity, set()).add(id(held))
-        holders = {identity: {id(held) for held in each} for identity, each in self._holders.items()}
+        holders = {identity: {id(held) for held in holding} for identity, holding in self._holders.items()}
         assert named == holders, f"slices name {named}, known are {holders}"
         assert self._winner.keys() == named.keys(), "every id has one entry that counts"
         at: dict[str, set[str]] = {}

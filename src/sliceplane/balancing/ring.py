@@ -6,7 +6,7 @@ the probe with the shortest way to the next point decides (multi-probe consisten
 endpoint where a classic ring needs hundreds; 100,000 endpoints are a list of 100,000 numbers.  An endpoint that comes
 takes keys from others and moves none between them; one that goes gives up its own keys and no others.
 
-**Bounded loads** (Mirrokni, Thorup and Zadimoghaddam, 2017): nobody gets a request that would be more than
+**Bounded loads** (Mirrokni, Thorup and Zadimoghaddam, 2017): no endpoint gets a request that would be more than
 ``load_factor`` times the mean of requests in flight; the next endpoint on the ring that has room takes it.  So a hot
 key spreads to as many endpoints as it needs, always the same ones in the same order.  Only leases count as load.
 """
@@ -91,7 +91,7 @@ class ConsistentHash:
 
     def _leave(self, identity: str) -> None:
         point = point_of(identity)
-        others = tuple(each for each in self._at[point] if each != identity)
+        others = tuple(other for other in self._at[point] if other != identity)
         if others:
             self._at[point] = others
         else:
@@ -108,10 +108,10 @@ class ConsistentHash:
         for identity in self._walk(self._first(key)):
             if load.count(identity) < room and identity not in out:
                 return pool.get(identity)
-        raise AssertionError(f"nobody has fewer than {room} of {load.total} requests in flight")
+        raise AssertionError(f"no endpoint has fewer than {room} of {load.total} requests in flight")
 
     def _room(self, count: int) -> float:
-        """How many requests each may have, the next one included; so much that somebody always has room."""
+        """How many requests each may have, the next one included; so much that one of them always has room."""
         return math.inf if self._factor == math.inf else math.ceil(self._factor * (self._load.total + 1) / count)
 
     def _first(self, key: bytes) -> int:
@@ -136,5 +136,5 @@ class ConsistentHash:
         at: dict[int, list[str]] = {}
         for identity in sorted(self._known):
             at.setdefault(point_of(identity), []).append(identity)
-        assert {point: list(ids) for point, ids in self._at.items()} == at, "somebody is at a wrong point"
+        assert {point: list(ids) for point, ids in self._at.items()} == at, "an endpoint is at a wrong point"
         assert self._points == sorted(at), "points are in order"

@@ -2,7 +2,7 @@
 
 ``on_changes`` takes what an informer delivers in one go, an event or a whole relist, and all of it becomes visible
 at once: a reader sees the state before or the state after, never something between.  A reader that is slow skips
-states and gets one difference for all of them (``model.Pending``), so that nobody waits and memory is bounded.
+states and gets one difference for all of them (``model.Pending``), so that no writer waits and memory is bounded.
 
 Owned by one shell (``sliceplane.client``), which serialises all calls.
 """

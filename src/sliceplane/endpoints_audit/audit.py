@@ -1,4 +1,4 @@
-"""A whole cluster, or the part of it that somebody looks at: objects in, in any order; findings and writers out."""
+"""A whole cluster, or the part of it that is looked at: objects in, in any order; findings and writers out."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Auditor:
             slices = tuple(self._slices.get(key, ()))
             found.extend(judge(key, self._services.get(key), self._endpoints.get(key), slices))
         order = {kind: number for number, kind in enumerate(Kind)}
-        return tuple(sorted(found, key=lambda each: (order[each.kind], each.key)))
+        return tuple(sorted(found, key=lambda finding: (order[finding.kind], finding.key)))
 
     def writers(self) -> tuple[WriterRow, ...]:
         """Who writes addresses into Endpoints, and who into EndpointSlices; by name."""
@@ -132,8 +132,8 @@ class Auditor:
                 else:
                     row.others += 1
         for slices in self._slices.values():
-            for each in slices:
-                for writer in _latest(each.writers):
+            for endpoint_slice in slices:
+                for writer in _latest(endpoint_slice.writers):
                     row = rows.setdefault(writer.manager, WriterRow(writer.manager))
                     row.saw(writer)
                     row.slices += 1
@@ -144,7 +144,7 @@ class Auditor:
         return endpoints is not None and endpoints.lock is not None
 
     def namespaces_in_need(self) -> frozenset[str]:
-        """Where a Service with a selector has no Endpoints, or those of the Endpoints controller: whoever reads them
+        """Where a Service with a selector has no Endpoints, or those of the Endpoints controller: a reader of them
         all depends on that controller.  Those that the reverse mirror keeps need it no more."""
         return frozenset(key.partition("/")[0] for key in self._services if self.needs_controller(key))
 
@@ -158,15 +158,15 @@ class Auditor:
 def _latest(writers: tuple[Writer, ...]) -> Iterable[Writer]:
     """One for each manager that writes addresses: by an update and by an apply it has two entries."""
     latest: dict[str, Writer] = {}
-    for each in writers:
-        if each.addresses and (each.manager not in latest or latest[each.manager].time < each.time):
-            latest[each.manager] = each
+    for writer in writers:
+        if writer.addresses and (writer.manager not in latest or latest[writer.manager].time < writer.time):
+            latest[writer.manager] = writer
     return latest.values()
 
 
 def confirmed(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Of *first* all that cannot be a change on its way, and of the others those that *second* has too, as it has
     them."""
-    again = {(each.kind, each.key): each for each in second}
-    kept = (again.get((each.kind, each.key)) if each.kind.traits.fleeting else each for each in first)
-    return tuple(each for each in kept if each is not None)
+    again = {(finding.kind, finding.key): finding for finding in second}
+    kept = (again.get((finding.kind, finding.key)) if finding.kind.traits.fleeting else finding for finding in first)
+    return tuple(finding for finding in kept if finding is not None)

@@ -1,4 +1,4 @@
-"""What is kept of an object: whether it is somebody's lock, who wrote it, which addresses it has, and little else."""
+"""What is kept of an object: whether it is a lock, who wrote it, which addresses it has, and little else."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def service_facts(found: WireService) -> ServiceFacts:
         role: ServiceRole = "external name"
     else:
         role = "selecting" if spec.selector else "without selector"
-    targets = {each.target_port for each in spec.ports or () if isinstance(each.target_port, str)}
+    targets = {port.target_port for port in spec.ports or () if isinstance(port.target_port, str)}
     named = tuple(intern(name) for name in sorted(targets))
     families = spec.ip_families or ()
     if families:
@@ -96,7 +96,7 @@ def endpoints_facts(found: WireEndpoints) -> EndpointsFacts:
     subsets = found.subsets or ()
     return EndpointsFacts(
         addresses=pack(_endpoints_entries(found)),
-        count=sum(len(each.addresses or ()) + len(each.not_ready_addresses or ()) for each in subsets),
+        count=sum(len(subset.addresses or ()) + len(subset.not_ready_addresses or ()) for subset in subsets),
         skip_mirror=labels.get(LABEL_SKIP_MIRROR) == "true",
         reverse=labels.get(LABEL_ENDPOINTS_MANAGED_BY) == MANAGED_BY_REVERSE_MIRROR,
         lock=_lock(annotations.get(ANNOTATION_LEADER)),
@@ -118,8 +118,8 @@ def _lock(annotation: str | None) -> str | None:
 def _endpoints_entries(found: WireEndpoints) -> Iterator[tuple[Packed, int]]:
     for subset in found.subsets or ():
         for listed, state in ((subset.addresses, READY), (subset.not_ready_addresses, WAITING)):
-            for each in listed or ():
-                address = packed(each.ip)
+            for entry in listed or ():
+                address = packed(entry.ip)
                 if address is not None:
                     yield address, state
 
@@ -153,5 +153,6 @@ def _slice_entries(found: WireSlice) -> Iterator[tuple[Packed, int]]:
 def _writers(metadata: Metadata) -> tuple[Writer, ...]:
     entries = metadata.managed_fields or ()
     return tuple(
-        Writer(manager=intern(each.manager), time=each.time or "", addresses=each.writes_addresses) for each in entries
+        Writer(manager=intern(entry.manager), time=entry.time or "", addresses=entry.writes_addresses)
+        for entry in entries
     )

@@ -1,7 +1,7 @@
 """What is wrong with the Service, the Endpoints and the EndpointSlices of one name.
 
 A pure function of the facts of that name.  Kinds that ``block`` speak against switching the Endpoints controller off:
-somebody misses addresses already, or would.  The others are there to be known.  Kinds that are ``fleeting`` may be
+a reader misses addresses already, or would.  The others are there to be known.  Kinds that are ``fleeting`` may be
 nothing but a change on its way: they count only if a second look finds them again.
 """
 
@@ -162,7 +162,7 @@ def judge(
     """In the order of ``Kind``.  *slices* in any order."""
     ordered = sorted(slices, key=lambda each: each.name)
     found = list(_slice_problems(service, endpoints, ordered))
-    lacking = _without_port(service, [each for each in ordered if each.manager == MANAGED_BY_CONTROLLER])
+    lacking = _without_port(service, [facts for facts in ordered if facts.manager == MANAGED_BY_CONTROLLER])
     if service is not None and lacking:
         names = _some([f'"{name}"' for name in service.named_ports])
         found.append(
@@ -203,7 +203,7 @@ def _endpoints_problems(
     if made_for_it:
         if wrong:
             yield Kind.STALE, difference.tell() + _last_write(endpoints)
-        foreign = sorted({each.manager for each in endpoints.writers if each.addresses} - CONTROLLERS)
+        foreign = sorted({writer.manager for writer in endpoints.writers if writer.addresses} - CONTROLLERS)
         if foreign:
             yield Kind.FOREIGN_WRITER, f"written by {', '.join(foreign)}"
     else:
@@ -212,7 +212,7 @@ def _endpoints_problems(
             yield Kind.UNMIRRORED, difference.tell() + _last_write(endpoints)
         elif wrong:
             yield Kind.DISAGREE, difference.tell() + _last_write(endpoints)
-        own = sorted({each.manager for each in endpoints.writers if each.addresses} - {"kube-apiserver"})
+        own = sorted({writer.manager for writer in endpoints.writers if writer.addresses} - {"kube-apiserver"})
         if own and not hidden:
             yield Kind.OWN_WRITER, f"written by {', '.join(own)}"
 
@@ -220,25 +220,25 @@ def _endpoints_problems(
 def _counterparts(selecting: bool, endpoints: EndpointsFacts, slices: list[SliceFacts]) -> list[SliceFacts]:
     """The slices that ought to have the addresses of *endpoints*."""
     if endpoints.reverse:
-        return [each for each in slices if not each.mirrored]
+        return [facts for facts in slices if not facts.mirrored]
     if not selecting:
         return slices
     # Others may add slices for the same Service (what other clusters have, say); Endpoints know nothing of these.
-    own = [each for each in slices if each.manager == MANAGED_BY_CONTROLLER]
-    return own or [each for each in slices if not each.mirrored]
+    own = [facts for facts in slices if facts.manager == MANAGED_BY_CONTROLLER]
+    return own or [facts for facts in slices if not facts.mirrored]
 
 
 def _slice_problems(
     service: ServiceFacts | None, endpoints: EndpointsFacts | None, slices: list[SliceFacts]
 ) -> Iterator[tuple[Kind, str]]:
-    mirrored = [each for each in slices if each.mirrored]
+    mirrored = [facts for facts in slices if facts.mirrored]
     why = _why_dead(service, endpoints) if mirrored else ""
     if why:
-        yield Kind.DEAD_MIRROR, f"{why}: {_some([each.name for each in mirrored])}"
-    copies = {address for each in mirrored for address, _ in unpack(each.addresses)}
-    twice = {address for each in slices if not each.mirrored for address, _ in unpack(each.addresses)} & copies
+        yield Kind.DEAD_MIRROR, f"{why}: {_some([facts.name for facts in mirrored])}"
+    copies = {address for facts in mirrored for address, _ in unpack(facts.addresses)}
+    twice = {address for facts in slices if not facts.mirrored for address, _ in unpack(facts.addresses)} & copies
     if twice:
-        names = [each.name for each in slices if any(address in twice for address, _ in unpack(each.addresses))]
+        names = [facts.name for facts in slices if any(address in twice for address, _ in unpack(facts.addresses))]
         yield Kind.DOUBLED, f"{_count(len(twice))} ({_spell(twice)}) in {_some(names)}"
 
 
@@ -283,9 +283,9 @@ def _without_port(service: ServiceFacts | None, slices: Iterable[SliceFacts]) ->
         return frozenset()
     lacking: set[Packed] = set()
     served: set[Packed] = set()
-    for each in slices:
-        listed = (address for address, state in unpack(each.addresses) if state != LEAVING)
-        (lacking if each.portless else served).update(listed)
+    for facts in slices:
+        listed = (address for address, state in unpack(facts.addresses) if state != LEAVING)
+        (lacking if facts.portless else served).update(listed)
     return frozenset(lacking - served)
 
 
@@ -297,7 +297,7 @@ def _compare(
     An address that one side has both ready and not (two Pods on one host, say) is not compared in that.
     """
     left = _states([endpoints.addresses], address_bytes)
-    right = _states([each.addresses for each in slices], address_bytes)
+    right = _states([facts.addresses for facts in slices], address_bytes)
     both = left.keys() & right.keys()
     certain = ({READY}, {WAITING})
     return _Difference(
@@ -322,7 +322,7 @@ def _count(addresses: int) -> str:
 
 
 def _spell(addresses: Iterable[Packed]) -> str:
-    return _some([spelled(each) for each in sorted(addresses, key=lambda each: (len(each), each))])
+    return _some([spelled(address) for address in sorted(addresses, key=lambda address: (len(address), address))])
 
 
 def _some(names: list[str]) -> str:
@@ -331,5 +331,5 @@ def _some(names: list[str]) -> str:
 
 
 def _last_write(endpoints: EndpointsFacts) -> str:
-    last = max(((each.time, each.manager) for each in endpoints.writers if each.addresses), default=None)
+    last = max(((writer.time, writer.manager) for writer in endpoints.writers if writer.addresses), default=None)
     return "" if last is None else f"; last written {last[0]} by {last[1]}"

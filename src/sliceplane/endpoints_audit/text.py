@@ -29,7 +29,7 @@ def _lines(report: Report, width: int | None) -> Iterator[str]:
     for plural, number in report.unreadable.items():
         yield f"  {number:,} {plural} could not be read"
     for kind in Kind:
-        found = [each for each in report.findings if each.kind is kind]
+        found = [finding for finding in report.findings if finding.kind is kind]
         if found:
             yield from _section(kind, found, width)
     if report.writers:
@@ -37,11 +37,11 @@ def _lines(report: Report, width: int | None) -> Iterator[str]:
         yield "writers of addresses, by field manager: number of objects"
         rows = [
             (
-                each.manager or "(no name)",
-                *map(_number, (each.selecting, each.others, each.locks, each.slices)),
-                each.last,
+                writer.manager or "(no name)",
+                *map(_number, (writer.selecting, writer.others, writer.locks, writer.slices)),
+                writer.last,
             )
-            for each in report.writers
+            for writer in report.writers
         ]
         heads = ("MANAGER", "ENDPOINTS OF SELECTORS", "OTHER ENDPOINTS", "LOCKS", "SLICES", "LAST WRITE")
         yield from _table(heads, rows, width)
@@ -59,7 +59,7 @@ def _section(kind: Kind, found: Sequence[Finding], width: int | None) -> Iterato
     traits = kind.traits
     yield ""
     yield f"{kind.value}{'' if traits.blocks else ' (for information)'}: {traits.title}"
-    yield from _table((), [(each.key, each.detail) for each in found], width)
+    yield from _table((), [(finding.key, finding.detail) for finding in found], width)
     yield f"  -> {traits.advice}"
 
 
@@ -67,14 +67,14 @@ def _clients(report: Report) -> list[tuple[str, ...]]:
     ordered = sorted(report.clients, key=lambda each: (not each.concerned, each.client.user, each.client.agent))
     return [
         (
-            each.client.user or "(nobody)",
-            each.client.agent or "(no name)",
-            each.reads,
-            ", ".join(f"{number:,} {verb}" for verb, number in sorted(each.client.requests.items())),
-            each.client.last,
-            "yes" if each.concerned else "no",
+            client.client.user or "(nobody)",
+            client.client.agent or "(no name)",
+            client.reads,
+            ", ".join(f"{number:,} {verb}" for verb, number in sorted(client.client.requests.items())),
+            client.client.last,
+            "yes" if client.concerned else "no",
         )
-        for each in ordered
+        for client in ordered
     ]
 
 

@@ -74,7 +74,7 @@ class Client:
 
 @dataclass(slots=True)
 class AuditLog:
-    """Owned by whoever reads the lines.  ``begins``, ``ends``: RFC 3339, "" where no line tells."""
+    """Owned by the reader of the lines.  ``begins``, ``ends``: RFC 3339, "" where no line tells."""
 
     lines: int = 0
     unreadable: int = 0

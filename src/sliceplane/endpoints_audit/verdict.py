@@ -59,17 +59,17 @@ class Report:
             "reasons": list(self.reasons),
             "read": self.counts,
             "unreadable": self.unreadable,
-            "findings": [_finding(each) for each in self.findings],
+            "findings": [_finding(row) for row in self.findings],
             "writers": [
                 {
-                    "manager": each.manager,
-                    "endpointsOfSelectors": each.selecting,
-                    "otherEndpoints": each.others,
-                    "locks": each.locks,
-                    "endpointSlices": each.slices,
-                    "lastWrite": each.last,
+                    "manager": row.manager,
+                    "endpointsOfSelectors": row.selecting,
+                    "otherEndpoints": row.others,
+                    "locks": row.locks,
+                    "endpointSlices": row.slices,
+                    "lastWrite": row.last,
                 }
-                for each in self.writers
+                for row in self.writers
             ],
             "auditLog": None
             if log is None
@@ -82,14 +82,14 @@ class Report:
             },
             "clients": [
                 {
-                    "user": each.client.user,
-                    "program": each.client.agent,
-                    "dependsOnController": each.concerned,
-                    "reads": each.reads,
-                    "requests": dict(sorted(each.client.requests.items())),
-                    "lastRequest": each.client.last,
+                    "user": row.client.user,
+                    "program": row.client.agent,
+                    "dependsOnController": row.concerned,
+                    "reads": row.reads,
+                    "requests": dict(sorted(row.client.requests.items())),
+                    "lastRequest": row.client.last,
                 }
-                for each in self.clients
+                for row in self.clients
             ],
         }
 
@@ -109,7 +109,7 @@ def _finding(found: Finding) -> dict[str, Any]:
 
 def report(auditor: Auditor, findings: tuple[Finding, ...], log: AuditLog | None) -> Report:
     """*findings*: those of *auditor* that were confirmed."""
-    clients = tuple(_client_row(auditor, each) for each in (log.clients if log is not None else ()))
+    clients = tuple(_client_row(auditor, client) for client in (log.clients if log is not None else ()))
     return Report(
         counts=auditor.counts,
         unreadable=dict(sorted(auditor.unreadable.items())),
@@ -144,13 +144,13 @@ def _reasons(
     auditor: Auditor, findings: tuple[Finding, ...], clients: tuple[ClientRow, ...], log: AuditLog | None
 ) -> list[str]:
     reasons = []
-    readers = sum(each.concerned for each in clients)
+    readers = sum(client.concerned for client in clients)
     if readers:
         reasons.append("1 client reads Endpoints" if readers == 1 else f"{readers:,} clients read Endpoints")
     if log is not None and log.overflow:
         reasons.append("there are more clients than could be told apart")
     for kind in Kind:
-        number = sum(each.kind is kind for each in findings)
+        number = sum(finding.kind is kind for finding in findings)
         if number and kind.traits.blocks:
             reasons.append(f"1 {kind.traits.one}" if number == 1 else f"{number:,} {kind.traits.many}")
     unreadable = sum(auditor.unreadable.values())

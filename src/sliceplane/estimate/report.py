@@ -42,12 +42,12 @@ def custom(case: Case, *, hints: bool = False, width: int | None = None) -> str:
 
 def as_document(case: Case, *, hints: bool = False) -> dict[str, Any]:
     """``{"case": ..., "scenarios": {scenario: {design: {"kep" | "json" | "protobuf": costs}}}}``."""
-    sizes: dict[str, Sizes] = {"kep": KepSizes(), **{each: RealSizes(each, hints=hints) for each in ENCODINGS}}
+    sizes: dict[str, Sizes] = {"kep": KepSizes(), **{encoding: RealSizes(encoding, hints=hints) for encoding in ENCODINGS}}
     return {
         "case": {"pods": case.pods, "nodes": case.nodes, "endpointsPerSlice": case.per_slice, "hints": hints},
         "scenarios": {
             scenario.value: {
-                design.value: {name: _cost_document(cost(case, scenario, design, each)) for name, each in sizes.items()}
+                design.value: {name: _cost_document(cost(case, scenario, design, size)) for name, size in sizes.items()}
                 for design in Design
             }
             for scenario in Scenario
@@ -71,7 +71,7 @@ def _case_text(title: str, case: Case, sample: Sample | None, *, hints: bool, wi
         kep = _kep_lines(case, scenario) if sample is None else sample.tables[scenario]
         blocks.append(f"{scenario.value}\n{_table(case, scenario, kep, hints=hints, width=width)}")
     if case.pods > ENDPOINTS_CAPACITY:
-        cut = {each: RealSizes(each).object_bytes(Design.ENDPOINTS, ENDPOINTS_CAPACITY) for each in ENCODINGS}
+        cut = {encoding: RealSizes(encoding).object_bytes(Design.ENDPOINTS, ENDPOINTS_CAPACITY) for encoding in ENCODINGS}
         blocks.append(
             f"The Endpoints object is shown whole.  Since 1.22 it is cut at {ENDPOINTS_CAPACITY:,} addresses:"
             f" {human_bytes(cut['json'])} in JSON, {human_bytes(cut['protobuf'])} in protobuf."
@@ -83,11 +83,11 @@ def _kep_lines(case: Case, scenario: Scenario) -> tuple[Line, ...]:
     """The KEP's orders of growth with the figures of *case*."""
     found = [cost(case, scenario, design, KepSizes()) for design in Design]
     figures = (
-        [f"{each.writes:,}" for each in found],
-        [f"~{human_bytes(each.object_bytes)}" for each in found],
-        [f"{each.watchers:,}" for each in found],
-        [f"{each.events:,}" for each in found],
-        [f"~{human_bytes(each.total_bytes)}" for each in found],
+        [f"{amount.writes:,}" for amount in found],
+        [f"~{human_bytes(amount.object_bytes)}" for amount in found],
+        [f"{amount.watchers:,}" for amount in found],
+        [f"{amount.events:,}" for amount in found],
+        [f"~{human_bytes(amount.total_bytes)}" for amount in found],
     )
     lines = []
     for line, values in zip(_ORDERS[scenario], figures, strict=True):
@@ -100,17 +100,17 @@ def _table(case: Case, scenario: Scenario, kep: Sequence[Line], *, hints: bool, 
     columns = ("Endpoints", _column(case.per_slice), _column(1))
     rows: list[tuple[str, ...]] = []
     ours = {
-        each: [cost(case, scenario, design, RealSizes(each, hints=hints)) for design in Design] for each in ENCODINGS
+        encoding: [cost(case, scenario, design, RealSizes(encoding, hints=hints)) for design in Design] for encoding in ENCODINGS
     }
     for number, (quantity, line) in enumerate(zip(QUANTITIES, kep, strict=True)):
         rows.append((quantity, *(f"{cell.order:<8} {cell.figure}" for cell in line)))
         for encoding in ENCODINGS:
             indent = " " * 9
             if number == 1:
-                sizes = (human_bytes(each.object_bytes) for each in ours[encoding])
+                sizes = (human_bytes(amount.object_bytes) for amount in ours[encoding])
                 rows.append((_LABELS[encoding], *(indent + size for size in sizes)))
             elif number == 4:
-                totals = (human_bytes(each.total_bytes) for each in ours[encoding])
+                totals = (human_bytes(amount.total_bytes) for amount in ours[encoding])
                 rows.append((_LABELS[encoding], *(indent + total for total in totals)))
     whole = list(table(("", *columns), rows))
     if width is None or max(map(len, whole)) <= width:

@@ -1,7 +1,7 @@
 """The KEP's formulas (KEP-0752, "Estimation"): writes, watch events and bytes of three scenarios in three designs.
 
-A *design* is how many endpoints one object holds: all of them (Endpoints), B (EndpointSlice), or one.  Whoever asks
-brings the sizes: ``Sizes`` answers what an object with n endpoints takes at rest and as a watch event.  Every Node
+A *design* is how many endpoints one object holds: all of them (Endpoints), B (EndpointSlice), or one.  A caller that
+asks brings the sizes: ``Sizes`` answers what an object with n endpoints takes at rest and as a watch event.  Every Node
 has one watcher, and a watcher gets each write of each object, whole.
 """
 

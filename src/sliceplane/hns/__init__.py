@@ -2,5 +2,5 @@
 
 A pure render: same objects, same bytes.  There is no Windows here: what it renders is checked by golden files alone.
 
-Never: talks to anybody.
+Never: talks to a host.
 """

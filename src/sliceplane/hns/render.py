@@ -1,8 +1,8 @@
 """HCN documents (schema 2.0) of one IP family: endpoints that HCN has to know, and a load balancer policy for each
 address and port.
 
-HCN names endpoints by an id that it gives out when one is made, or that the network plug-in was given for a local
-one.  A render cannot know them: policies name endpoints by their address, and whoever applies them puts the ids in.
+HCN names endpoints by an id that it gives out when one is made, or that the network plug-in was given for a local one.
+A render cannot know them: policies name endpoints by their address, and the program that applies them puts the ids in.
 
 A policy has one target port.  Where endpoints of a service port have several (a named port that differs from Pod to
 Pod), those with the port that most have are used, and the others are listed beside the policy as ``LeftOut``.

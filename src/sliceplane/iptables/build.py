@@ -1,17 +1,17 @@
-"""A service's state to its chains and rules (reference A6 for what they mean, A7 for how they are called).
+"""A service's state to its chains and rules, called as upstream's (``pkg/proxy/iptables/proxier.go``).
 
 For each service port; *inside* and *outside* are those of ``proxy.model.PortState``:
 
 | chain | when | what |
 |---|---|---|
-| KUBE-SVC-X, KUBE-SVL-X (nat) | somebody goes there | one of the Cluster, of the Local policy's endpoints |
+| KUBE-SVC-X, KUBE-SVL-X (nat) | packets go there | one of the Cluster, of the Local policy's endpoints |
 | KUBE-SEP-Y (nat) | per endpoint that is used | masquerade who calls itself; remember the client; DNAT |
 | KUBE-EXT-X (nat) | reachable from outside, and endpoints exist somewhere | which policy, and whether masqueraded |
 | KUBE-FW-X (nat) | that, and source ranges | KUBE-EXT-X for who is in one |
 | KUBE-FW-X (filter) | load balancer's addresses and source ranges | drop who is in none |
 
-Rules in chains that all Services share lead there by destination, and refuse where a policy has nobody.  A firewall
-has two halves, since iptables cannot drop in ``nat``: who may not pass is not translated, and then dropped.
+Rules in chains that all Services share lead there by destination, and refuse where a policy leaves no endpoint.  A
+firewall has two halves, since iptables cannot drop in ``nat``: who may not pass is not translated, and then dropped.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class _Port:
             rules = []
             if self._node.detector is not None:
                 rules.append(rule(match_local(self._node.detector, local=True), cluster))
-            # From this node itself: whoever answers must answer to the node.
+            # From this node itself: the endpoint must answer to the node.
             from_node = "-m addrtype --src-type LOCAL"
             rules += [rule(from_node, mark), rule(from_node, cluster)]
             if categories.local:

@@ -30,7 +30,7 @@ class Found:
     jumps: tuple[tuple[Chain, str], ...] = ()
 
     def stale(self, table: Table, wanted: frozenset[str]) -> tuple[str, ...]:
-        """Chains of service ports that nobody wants."""
+        """Chains of service ports that no Service wants."""
         return tuple(
             name
             for of, name in self.chains

@@ -1,4 +1,4 @@
-"""The static part of the rules: fixed chains, what is always in them, and the jumps that lead to them (reference A7).
+"""The static part of the rules: fixed chains, what is always in them, and the jumps that lead to them.
 
 ```
 nat     PREROUTING, OUTPUT  -> KUBE-SERVICES: one rule for each destination -> the chain of a port -> DNAT
@@ -6,16 +6,16 @@ nat     PREROUTING, OUTPUT  -> KUBE-SERVICES: one rule for each destination -> t
 nat     POSTROUTING         -> KUBE-POSTROUTING: marked connections are masqueraded
 filter  INPUT, FORWARD, OUTPUT, new connections only
                             -> KUBE-PROXY-FIREWALL: load balancers' addresses with source ranges -> KUBE-FW-...
-                            -> KUBE-EXTERNAL-SERVICES: from outside, and nobody there -> drop or reject
-filter  FORWARD, OUTPUT     -> KUBE-SERVICES: cluster IPs that nobody serves -> drop or reject
+                            -> KUBE-EXTERNAL-SERVICES: from outside, and no endpoint -> drop or reject
+filter  FORWARD, OUTPUT     -> KUBE-SERVICES: cluster IPs without endpoints -> drop or reject
                                at its end -> KUBE-CLUSTER-IPS: ports that a Service does not have -> reject,
                                other addresses of the ranges of cluster IPs -> drop
 filter  FORWARD             -> KUBE-FORWARD: our connections pass, whatever the policy of FORWARD is
 ```
 
 Everything in ``filter`` stands after the translation, so it sees only what was not translated.  A chain that packets
-reach by destination alone is a list that the kernel searches from its start: that is why nobody passes
-``KUBE-CLUSTER-IPS`` whose packet was translated, as long as the ranges of cluster IPs are known.
+reach by destination alone is a list that the kernel searches from its start: that is why no packet passes
+``KUBE-CLUSTER-IPS`` that was translated, as long as the ranges of cluster IPs are known.
 
 What depends on the node or on flags is in a ``Surroundings``; a change of it means a whole write.
 """

@@ -2,7 +2,7 @@
 
 ``KUBE-SVC-`` (Cluster policy), ``KUBE-SVL-`` (Local policy), ``KUBE-EXT-`` (what comes from outside), ``KUBE-FW-``
 (source ranges) and ``KUBE-SEP-`` (one endpoint), each with 16 characters of a hash over service port and protocol
-(reference A7).  iptables takes 28 characters; the longest name has 25.
+(as upstream's ``pkg/proxy/iptables/proxier.go``).  iptables takes 28 characters; the longest name has 25.
 
 Unlike our nftables table these chains are no private ground: a kube-proxy in iptables mode on the same node would write
 them, too.  Whole writes take over what it left.

@@ -13,7 +13,7 @@ asks the kernel nothing.  All text is for ``iptables-restore --noflush``: naming
 always written whole.  What it costs is another matter: the legacy flavour copies whole tables in and out of the kernel.
 
 **A whole write** names every chain of ours and fills it.  It is completed with what is ``Found``: jumps that are
-missing, chains that are too many, whoever left them.
+missing, chains that are too many, whichever program left them.
 
 **Order.**  Each table is replaced at once, but ``filter`` and ``nat`` one after the other.  A rule that refuses what
 has no endpoints sees only what was not translated.  So refusals come before translations go, and go after translations

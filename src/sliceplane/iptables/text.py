@@ -11,7 +11,7 @@ from typing import Final
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.model import ServicePortName
 
-#: upstream's default (reference A6): bit 14
+#: upstream's default: bit 14
 MASQUERADE_MARK: Final = "0x4000/0x4000"
 #: xt_comment takes 255; no name that an API server lets through is longer than 191
 COMMENT_LENGTH_MAX: Final = 200

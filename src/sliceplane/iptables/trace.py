@@ -4,7 +4,7 @@ Every branch of a random choice is followed, so a test can say "half to each of 
 target that it does not know is an error, never skipped.
 
 Routing is as simple as it can be: a packet to one of the host's own addresses is for the host, any other goes out.
-No list of ``recent`` has anybody in it: nobody was here before.
+All lists of ``recent`` are empty: this is the first packet of its sender.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class _Walk:
                 no, at = True, at + 1
                 continue
             if word in {"-j", "-g"}:
-                assert word == "-j", f"nobody wrote what {line} does"
+                assert word == "-j", f"the tracer does not know {line}"
                 return chance, words[at + 1], words[at + 2 :]
             if word in _FLAGS:
                 at, value = at + 1, ""
@@ -184,7 +184,7 @@ class _Walk:
                 return False
             case "-m" | "--comment" | "--mode" | "--seconds" | "--reap" | "--name" | "--mask" | "--rsource" | "--set":
                 return True
-        raise AssertionError(f"nobody wrote what {word} matches")
+        raise AssertionError(f"the tracer does not know {word}")
 
     def _target(self, table: str, target: str, options: list[str], packet: Packet) -> Iterator[_Branch]:
         match target, options:
@@ -207,7 +207,7 @@ class _Walk:
             case _ if not options and target in self._tables[table]:
                 yield from self._chain(table, target, packet)
             case _:
-                raise AssertionError(f"nobody wrote what {target} {options} does")
+                raise AssertionError(f"the tracer does not know {target} {options}")
 
     def _is_own(self, address: str) -> bool:
         return address in self._own or any(ipaddress.ip_address(address) in network for network in _LOOPBACK)

@@ -1,4 +1,4 @@
-"""ipvs rules in four parts, each for the program that loads it (reference A8).
+"""ipvs rules in four parts, each for the program that loads it (upstream: ``pkg/proxy/ipvs/README.md``).
 
 | part | for | what |
 |---|---|---|
@@ -145,7 +145,7 @@ class _Draft:
         timeout_s = state.port.affinity_timeout_s
         sticky = f" -p {timeout_s}" if timeout_s else ""
         lines = [f"-A {key} -s {SCHEDULER}{sticky}\n"]
-        lines += [f"-a {key} -r {_socket(each.ip, each.port)} -m -w 1\n" for each in endpoints]
+        lines += [f"-a {key} -r {_socket(endpoint.ip, endpoint.port)} -m -w 1\n" for endpoint in endpoints]
         self.servers.setdefault(key, tuple(lines))
         if own:
             self.addresses.add(ip)
@@ -197,7 +197,7 @@ def _rules(found: NodeSnapshot) -> str:
         f"-A KUBE-PROXY-FIREWALL {into('LOAD-BALANCER-FW', 'dst,dst')} -j KUBE-SOURCE-RANGES-FIREWALL",
         f"-A KUBE-SOURCE-RANGES-FIREWALL {into('LOAD-BALANCER-SOURCE-CIDR', 'dst,dst,src')} -j RETURN",
         "-A KUBE-SOURCE-RANGES-FIREWALL -j DROP",
-        # What comes to a service address on a port that no virtual server has is for nobody, least of all for the host.
+        # What comes to a service address on a port that no virtual server has is refused, and does not reach the host.
         *(
             f"-A KUBE-IPVS-FILTER {into(suffix, 'dst,dst')} -j RETURN"
             for suffix in ("LOAD-BALANCER", "CLUSTER-IP", "EXTERNAL-IP", "EXTERNAL-IP-LOCAL")

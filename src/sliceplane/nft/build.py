@@ -1,4 +1,4 @@
-"""A service's state to the objects that it needs in the table (reference A6, "Objects per service port").
+"""A service's state to the objects that it needs in the table (upstream: ``pkg/proxy/nftables/README.md``).
 
 For each service port, with C and L the endpoints of the Cluster and the Local policy.  *From inside* is the cluster IP,
 and ``internalTrafficPolicy``; *from outside* are external IPs, load balancers' addresses and the node port, and
@@ -7,20 +7,20 @@ and ``internalTrafficPolicy``; *from outside* are external IPs, load balancers' 
 | object | when | what |
 |---|---|---|
 | element of cluster-ips | always | the cluster IP |
-| chain service-X, local-X | C, L not empty, and somebody goes there by a chain | DNAT to one of C, of L |
+| chain service-X, local-X | C, L not empty, and packets go there by a chain | DNAT to one of C, of L |
 | chain external-X | reachable from outside, and endpoints exist somewhere | which of the two, and whether masqueraded |
 | element of service-ips, from inside | one endpoint, no affinity | the endpoint (kept in single-endpoints) |
 | the same | several endpoints, or affinity | jump to service-X, local-X |
 | element of service-ips, service-nodeports, from outside | external-X exists | goto external-X |
-| element of no-endpoint-services, -nodeports | the policy has nobody | drop if there are endpoints elsewhere, else
+| element of no-endpoint-services, -nodeports | the policy leaves none | drop if there are endpoints elsewhere, else
 reject |
 | chain firewall-X, elements of firewall-ips | load balancer's addresses and source ranges | drop who is in none |
 | chain endpoint-Y, set affinity-Y | session affinity: per endpoint that is used | remember the client, DNAT |
 | element of hairpin-connections | per local endpoint | an endpoint that calls itself through the service is
 masqueraded |
 
-With ``externalTrafficPolicy: Local`` and nobody here both kinds of elements exist: this node and its pods are led to
-endpoints elsewhere, what comes from outside passes external-X untranslated and is dropped.
+With ``externalTrafficPolicy: Local`` and no endpoint here both kinds of elements exist: this node and its pods are led
+to endpoints elsewhere, what comes from outside passes external-X untranslated and is dropped.
 
 From inside it is a jump, not a goto: a packet that entered while the chain was made finds it empty, and comes back to
 the rule behind, which finds the endpoint that was the only one until then (``nft.elements``).
@@ -131,7 +131,7 @@ class _Port:
             self._elements.setdefault((NO_ENDPOINTS.name, destination), self._refusal)
 
     def _way_inside(self) -> Value:
-        """Where the cluster IP leads; there is somebody."""
+        """Where the cluster IP leads; there is an endpoint."""
         first, *more = self._state.inside
         if not more and not self._port.affinity_timeout_s:
             return Target(first.ip, first.port)
@@ -168,7 +168,7 @@ class _Port:
             rules = []
             if self._node.detector is not None:
                 rules.append(Rule((match_local(self._node.detector, local=True), Goto(cluster))))
-            # From this node itself: whoever answers must answer to the node.
+            # From this node itself: the endpoint must answer to the node.
             rules.append(Rule((IsOwnAddress("saddr"), SetMark(), Goto(cluster))))
             if self._categories.local:
                 rules.append(Rule((Goto(self._policy_chain("local")),)))

@@ -1,4 +1,4 @@
-"""The static part of the table: base chains, sets, maps and the rules that lead into them (reference A6).
+"""The static part of the table: base chains, sets, maps and the rules that lead into them.
 
 ```
 prerouting, output  -110  filter  -> firewall-check: vmap firewall-ips -> the chain of a VIP with source ranges

@@ -7,8 +7,8 @@ takes the other's rules away.
 
 **Chains** are ``service-HASH-ns/name/proto/port`` (Cluster policy), ``local-HASH-...`` (Local policy),
 ``external-HASH-...`` (what comes from outside), ``firewall-HASH-...`` (source ranges) and
-``endpoint-HASH-ns/name/proto/port__ip/port`` (session affinity), as upstream names them (reference A6), so that people
-who know one ruleset can read the other.
+``endpoint-HASH-ns/name/proto/port__ip/port`` (session affinity), as upstream names them
+(``pkg/proxy/nftables/proxier.go``), so that people who know one ruleset can read the other.
 
 Length.  The kernel allows 255 bytes (NFT_NAME_MAXLEN 256 with the NUL); we stop at 240.  The longest name of
 objects that an API server accepts is ``service-`` 8 + hash 8 + ``-`` 1 + namespace 63 + ``/`` 1 + name 63 + ``/``

@@ -72,7 +72,7 @@ class Container:
 
     ``numgen`` keys are the numbers that ``numgen`` draws; nft knows that type by ``typeof`` alone, and then wants to
     know of which *protocol* the ports of targets are: it refuses a rule for another one ("conflicting protocols").
-    Where the protocol is part of the key, nobody asks.
+    Where the protocol is part of the key, it does not matter.
     """
 
     name: str

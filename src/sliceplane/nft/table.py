@@ -7,7 +7,7 @@ set_service()  ->  desired chains, claims on elements  --diff of what is marked-
 ```
 
 The shadow changes only when the kernel has taken the transaction; the kernel is never asked.  If it refuses one
-(somebody deleted our table, say), the shadow is worth nothing: the next transaction is *full*.  A full one
+(an administrator deleted our table, say), the shadow is worth nothing: the next transaction is *full*.  A full one
 deletes the table and builds it again **in the same transaction**, so traffic never meets an empty table; the
 first is full too, and thereby adopts or replaces whatever an earlier process left.
 
@@ -27,11 +27,11 @@ rule's new count, a chain that nothing leads to) stays for ``RETIRE_AFTER_S`` an
 If it is wanted again meanwhile it is used again.  Elements are retired likewise (``nft.elements``).
 What a whole table overtakes is the subject of ``nft.layout.steps``.
 
-**One writer at a time.**  Nobody else shall write our table, but somebody may: a second proxy on the node by mistake,
+**One writer at a time.**  No other program shall write our table, but one may: a second proxy on the node by mistake,
 or for a moment while one replaces the other.  Each takes slots in an order of its own, so changes made for the table of
 one would lead Services of the other astray, and the kernel would take many of them.  Therefore a full transaction makes
 an empty chain that has its writer's name, and every change begins by flushing that chain: nothing, or, in a table that
-somebody else wrote since, a refusal.  Then this writer's next transaction is full, as after any other refusal.
+another program wrote since, a refusal.  Then this writer's next transaction is full, as after any other refusal.
 
 **Size.**  A transaction has no bound but memory: as root, the socket's buffer is raised as needed (210,300
 endpoints in one transaction were measured).  In a user namespace, without that right, the kernel refuses some 20,000

@@ -263,7 +263,7 @@ class _Walk:
                 return packet, "reject" if packet.proto == "tcp" else "break"
             case Drop():
                 return packet, "drop"
-        raise AssertionError(f"nobody wrote what {statement} does")
+        raise AssertionError(f"the tracer does not know {statement}")
 
     def _goto(self, chain: str, packet: Packet) -> Iterator[_Branch]:
         """Who comes to the end of that chain goes on where *this* chain was jumped from."""

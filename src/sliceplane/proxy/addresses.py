@@ -29,8 +29,8 @@ _BROADCAST: Final = "255.255.255.255"
 def canonical_of(text: str, wanted: Family) -> str | None:
     """*text* spelled canonically if it is an address of the family *wanted*, else ``None``.
 
-    Leading zeros are decimal and an IPv4-mapped IPv6 address is IPv4 (reference A2, A3).  A canonical
-    IPv4 text comes back as the same object, so that a model shares it with the cache it came from.
+    Leading zeros are decimal and an IPv4-mapped IPv6 address is IPv4 (as ``ParseIPSloppy`` of k8s.io/utils).  A
+    canonical IPv4 text comes back as the same object, so that a model shares it with the cache it came from.
     """
     if _CANONICAL_IPV4.fullmatch(text):
         return text if wanted == "IPv4" else None
@@ -42,7 +42,7 @@ def canonical_of(text: str, wanted: Family) -> str | None:
 
 def ordinary_of(text: str, wanted: Family) -> str | None:
     """``canonical_of``, but ``None`` for a special address too: a node that led traffic to its own loopback would open
-    what listens there to everybody (CVE-2020-8558)."""
+    what listens there to the network (CVE-2020-8558)."""
     if _ORDINARY_IPV4.fullmatch(text):
         return text if wanted == "IPv4" else None
     ip = canonical_of(text, wanted)

@@ -3,7 +3,7 @@
 None of it may be told before: a load balancer that hears of an endpoint which the rules do not lead to yet sends
 traffic into the void, and a latency that ends before the write is none.  So a change is noted when it is handed to a
 write, and counts when a write has succeeded; one that failed leaves it waiting for the next (upstream loses its trigger
-times and clean-ups then, reference A6 and A12).
+times and clean-ups then: ``pkg/proxy/nftables/proxier.go``).
 
 **Memory** is that of the Services there are, however long the history was, if the owner of the plane takes what there
 is to take after each write.  Two things can be waited for in vain, and have a limit each: UDP ports that went where
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from sliceplane.proxy.model import ServiceChange, ServiceKey, ServicePort
 
-#: UDP ports that went and whose flows nobody has looked at yet; beyond it the oldest are left to their time-out
+#: UDP ports that went and whose flows were not looked at yet; beyond it the oldest are left to their time-out
 UDP_GONE_MAX = 10_000
 #: trigger times that wait for the kernel to take a write; later ones are not measured
 TRIGGERS_MAX = 100_000
@@ -117,12 +117,14 @@ class Aftermath:
         return taken
 
     def take_udp(self) -> tuple[ServiceKey, ...]:
-        """Services with UDP ports that changed since the last call: flows to them may lead to where nobody is."""
+        """Services with UDP ports that changed since the last call: flows to them may lead to endpoints that are
+        gone."""
         taken, self._udp = tuple(sorted(self._udp)), set()
         return taken
 
     def take_udp_gone(self) -> tuple[ServicePort, ...]:
-        """UDP ports that are not, or are otherwise, since the last call: what they were may be nobody's now."""
+        """UDP ports that are not, or are otherwise, since the last call: what they were may belong to no Service
+        now."""
         taken, self._udp_gone = tuple(self._udp_gone), {}
         return taken
 

@@ -1,6 +1,6 @@
 """How much of one Service a node serves.
 
-A Service is 1.5 MB of somebody's text, and rules are made for the product of what it lists: 5,000 external IPs and 80
+A Service may be 1.5 MB of text, and rules are made for the product of what it lists: 5,000 external IPs and 80
 ports are 400,000 destinations in 68 KB.  Every node pays for it, and all its other Services wait.  So each product has
 a bound of its own, far above what is in use, and what is beyond it has no rules; which part that is follows from the
 object alone, so it is the same on every node:

@@ -4,15 +4,16 @@ Any user who may write Services may put any address into ``externalIPs``, and ev
 there to that user's endpoints (CVE-2020-8554).  So an address is only asked for, and this module says who has it:
 
 1. The cluster IP of a Service is that Service's alone, and an address of a range of cluster IPs, of a Node, of Pods or
-   of the API server (``grounds``) is no Service's, whatever anybody is called.
+   of the API server (``grounds``) is no Service's, whatever its name.
 2. What is left is given by destination (address, protocol, port): to a load balancer's address before an external IP,
    since only who may write ``services/status`` sets it; to the older Service before the younger one, so that what is
    in use cannot be taken away; then to the first by namespace and name.
 
-Whoever does not get a destination has no rule of any kind for it, in no back end: all build from what ``honoured``
-leaves.  The same answer comes out on every node that knows the same objects, in whatever order it heard of them.
+A Service that does not get a destination has no rule of any kind for it, in no back end: all build from what
+``honoured`` leaves.  The same answer comes out on every node that knows the same objects, in whatever order it heard of
+them.
 
-**Nodes.**  A proxy learns other Nodes only when somebody asks for an external IP.  Until it knows them, external IPs
+**Nodes.**  A proxy learns other Nodes only when a Service asks for an external IP.  Until it knows them, external IPs
 are *withheld*; load balancers' addresses, which no ordinary user sets, are not.
 
 **Cost.**  Of a Service without such addresses and node ports: one entry for its cluster IP.  Of any other: its
@@ -137,7 +138,7 @@ class Claims:
         self._ports.update(dict.fromkeys(ports, owner))
 
     def withhold(self, withheld: bool) -> set[ServiceKey]:
-        """Whether external IPs are given to nobody; who has some."""
+        """Whether external IPs are given to no Service; those that ask for some."""
         if withheld == self._withheld:
             return set()
         self._withheld = withheld
@@ -214,7 +215,7 @@ class Claims:
                 del self._order[bisect_left(self._order, (_number(ip), ip))]
 
     def _asked_within(self, ground: Ground) -> set[str]:
-        """The addresses that somebody asks for and that *ground* has.  O(what is found)."""
+        """The addresses that Services ask for and that *ground* has.  O(the result)."""
         found = {ip for ip in ground.addresses if ip in self._places}
         for text in ground.networks:
             network = ipaddress.ip_network(text)

@@ -1,4 +1,4 @@
-"""UDP flows that lead to where nobody is (reference A9).
+"""UDP flows that lead to endpoints that are gone (upstream: ``pkg/proxy/conntrack/cleanup.go``).
 
 The kernel translates the first packet of a flow and remembers; a UDP client that keeps its socket is led to the
 endpoint of its first packet as long as it goes on sending, whatever the rules say by then.  So after a write, the flows
@@ -6,9 +6,9 @@ to UDP service ports are compared with the endpoints that serve *now*, and those
 client's next packet is a first one.
 
 This reconciles what is there with what may be; it does not follow events, of which one that is missed would never come
-again.  Of a service port that nobody serves, or that was taken away, every flow is forgotten (k/k#139628, #141371): its
-client is refused then, and learns of it, instead of talking into the void.  Flows that never had anything to do with a
-Service are left alone.
+again.  Of a service port without endpoints, or that was taken away, every flow is forgotten
+(kubernetes/kubernetes#139628, #141371): its client is refused then, and learns of it, instead of talking into the void.
+Flows that never had anything to do with a Service are left alone.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Expected:
         self._by_node_port: dict[int, set[Place]] = {}
 
     def add(self, port: ServicePort, endpoints: Iterable[Endpoint]) -> None:
-        """A UDP service port and all its endpoints: serving ones may answer, whatever hints and policies say;
-        without any, nobody may."""
+        """A UDP service port and all its endpoints: serving ones may answer, whatever hints and policies say, and
+        no other."""
         assert port.name.protocol == "UDP", f"{port.name} is {port.name.protocol}"
         serving = {(endpoint.ip, endpoint.port) for endpoint in endpoints if endpoint.serving}
         for ip in (port.cluster_ip, *port.external_ips, *port.vips):
@@ -53,7 +53,7 @@ class Expected:
         return bool(self._by_place)
 
     def is_stale(self, flow: Flow) -> bool:
-        """Whether *flow* goes through a known service port to nobody who serves it; a flow that was not translated at
+        """Whether *flow* goes through a known service port to none of its endpoints; a flow that was not translated at
         all is one."""
         serving = self._by_place.get(flow.sent_to)
         if serving is None:

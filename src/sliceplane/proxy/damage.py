@@ -1,4 +1,4 @@
-"""Rules that were gone from the kernel although nobody here took them away: seen, put back, told of for a while.
+"""Rules that were gone from the kernel although this proxy did not remove them: seen, put back, told of for a while.
 
 That a table is written anew mends it within a moment, and hides who deletes it: a firewall's reload, a second proxy, a
 person.  So each time counts, and health speaks of it for ``RECENT_S`` although the node is well.

@@ -2,7 +2,7 @@
 
 An administrator says these, and no right that is given to users of a namespace can change them.  So a Service that
 names one of them as an address for clients outside asks for what is another's (CVE-2020-8554).  Endpoints do not count:
-who may write an EndpointSlice could take an address from everybody by listing it.
+who may write an EndpointSlice could take an address from all others by listing it.
 
 **Cost.**  An address is looked up once for each length of prefix that there is, which are a few however many Nodes
 there are; a Node that changes costs what it has.
@@ -70,7 +70,7 @@ class Grounds:
         return tuple(sorted(self._of))
 
     def holder(self, ip: str) -> str:
-        """Whose the canonical *ip* is; "": nobody's.  An address counts before a range, a longer prefix before a
+        """Whose the canonical *ip* is; "": none of them.  An address counts before a range, a longer prefix before a
         shorter one, the first name among equals."""
         owners = self._addresses.get(ip)
         if owners is not None:

@@ -42,7 +42,7 @@ class ServicePortName(NamedTuple):
 
 
 class ServicePort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One port of a Service, in one IP family (reference A2).  Addresses are spelled canonically."""
+    """One port of a Service, in one IP family.  Addresses are spelled canonically."""
 
     name: ServicePortName
     cluster_ip: str
@@ -143,7 +143,8 @@ class PortState(msgspec.Struct, frozen=True):
 
     @property
     def drops(self) -> bool:
-        """Where a policy has nobody: drop, since others may answer elsewhere; if there is nobody at all, reject."""
+        """Where a policy leaves no endpoint: drop, since others may answer elsewhere; if there is none at all,
+        reject."""
         return self.categories.has_any
 
 

@@ -52,7 +52,7 @@ class Portions:
         self._behind.setdefault(key)
 
     def pop(self) -> ServiceKey:
-        """Whose turn it is; somebody waits."""
+        """Whose turn it is; at least one waits."""
         key = next(iter(self._behind))
         del self._behind[key]
         return key

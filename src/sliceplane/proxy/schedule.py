@@ -1,4 +1,4 @@
-"""When to write: coalescing, a pause between writes, retries (reference A10), as a core.
+"""When to write: coalescing, a pause between writes, retries, as a core.
 
 One write runs at a time.  Changes that arrive meanwhile, or within ``min_period_s`` after the *end* of the last
 write, go together into the next one.  After a failure the next write comes no later than the back-off says, and

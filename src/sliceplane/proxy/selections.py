@@ -1,6 +1,6 @@
 """Which slices a node reads, and how several readings become one (KEP-2030; KEP-0752, "Kube-Proxy").
 
-With the gate EndpointSliceSubsetting a node reads three selections: slices for nobody in particular, slices for its
+With the gate EndpointSliceSubsetting a node reads three selections: slices for all nodes, slices for its
 zone, slices for its region.  Each has an informer of its own, and they know nothing of each other: a slice that is
 given to another zone leaves one selection and comes in another, in either order, and when a node's zone changes two
 selections of zones are read for a moment.  ``Union`` makes one stream of differences of them: a slice is there while
@@ -85,7 +85,7 @@ class Union:
 
     def check(self) -> None:
         """Nothing is kept of a slice that no selection has."""
-        assert all(self._found.values()), "a slice is kept that nobody shows"
+        assert all(self._found.values()), "a slice is kept that no selection has"
 
 
 def _newest(found: dict[str, EndpointSlice]) -> EndpointSlice | None:

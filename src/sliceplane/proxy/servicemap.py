@@ -1,4 +1,4 @@
-"""Service to service ports, for one IP family (reference A1, A2)."""
+"""Service to service ports, for one IP family (upstream: ``pkg/proxy/servicechangetracker.go``, ``serviceport.go``)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def why_not_served(service: Service) -> str:
 
 
 def health_port(service: Service) -> int:
-    """healthCheckNodePort, where it means something (reference A2); else 0."""
+    """healthCheckNodePort, where it means something; else 0."""
     spec = service.spec
     wanted = has_health_check_port(spec.type, spec.external_traffic_policy)
     return spec.health_check_node_port if wanted and is_port(spec.health_check_node_port) else 0

@@ -1,4 +1,4 @@
-"""The EndpointSlices of every Service, for one IP family, flattened into endpoints on demand (reference A3).
+"""The EndpointSlices of every Service, for one IP family, flattened into endpoints on demand.
 
 ```
 _service_of:  "ns/slice" -> ServiceKey            which Service a slice counts for *now*
@@ -10,8 +10,8 @@ may see it in both or in neither.  So slices are kept apart and merged when a Se
 for.  Merging is per Service and happens when a data plane is about to be written, not per event: events are far more
 frequent than writes.
 
-**An ip:port that appears twice** (reference A3, k/k#135334, kuberesolver#66).  The slices are taken from oldest
-to newest by resourceVersion:
+**An ip:port that appears twice** (``pkg/proxy/endpointslicecache.go``, kubernetes/kubernetes#135334,
+sercand/kuberesolver#66).  The slices are taken from oldest to newest by resourceVersion:
 
 - entries of the *same* Pod (equal targetRef.uid): the newest slice knows best, whatever it says;
 - entries of *different* Pods: one that is not terminating wins over one that is (a live Pod has reused the
@@ -22,7 +22,7 @@ Of a Service that has more endpoints times ports than ``bounds.TARGETS_MAX``, th
 **What is a change.**  Ports or endpoints that differ, also in order.  Metadata alone is none, with one
 exception that the rule above needs: a slice that becomes the newest of several.
 
-Owned by ``tracker.ServiceTracker``; nobody else calls it.
+Owned by ``tracker.ServiceTracker``, its one caller.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""From flags and what is known of the node to what rules depend on besides Services (reference A6, A13).
+"""From flags and what is known of the node to what rules depend on besides Services (upstream:
+``pkg/proxy/util/localdetector.go``).
 
 Values that every back end reads in its own way; none of them knows nft or iptables.
 
-Every part may change while the proxy runs: a Node is registered late, its pod range is given out later still, somebody
-adds an address to an interface.  The rules follow at once; nothing has to be restarted.
+Every part may change while the proxy runs: a Node is registered late, its pod range is given out later still, an
+administrator adds an address to an interface.  The rules follow at once; nothing has to be restarted.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Change tracking: which Services does the data plane have to look at again, and what are they now.
 
 Events mark Services; nothing is computed until ``take_changes``.  So a thousand events of one Service between two
-writes cost one computation (reference A3: computing per event was 80% of a proxy's CPU).
+writes cost one computation.
 
-**Trigger times** (reference A12): an EndpointSlice says when the Pod or Service changed that it was written for.  They
-are kept by Service until ``take_triggers``; a slice that goes takes those of its Service with it, and a slice whose
-content did not change, or that says the same time as before, adds none.
+**Trigger times** (``network_programming_latency.md`` among the SLOs of kubernetes/community): an EndpointSlice says
+when the Pod or Service changed that it was written for.  They are kept by Service until ``take_triggers``; a slice that
+goes takes those of its Service with it, and a slice whose content did not change, or that says the same time as before,
+adds none.
 
 **What a Service asks for** is not what it gets: ``claims`` decides over addresses for clients outside and node ports,
 ``bounds`` how much of a Service is served, ``portions`` in which steps.
@@ -128,7 +129,9 @@ class ServiceTracker:
             self._note_trigger(marked, old, new)
         if API_SERVICE in marked:
             held = self._slices.slices(API_SERVICE).values()
-            texts = [text for each in held for endpoint in each.endpoints for text in endpoint.addresses or ()]
+            texts = [
+                text for held_slice in held for endpoint in held_slice.endpoints for text in endpoint.addresses or ()
+            ]
             found = dict.fromkeys(ip for text in texts if (ip := canonical_of(text, self.family)) is not None)
             return self._mark({*marked, *self.on_ground("the API server", Ground(tuple(found)))})
         return marked
@@ -269,8 +272,8 @@ class ServiceTracker:
         return self._slices.slices(key)
 
     def expected_flows(self, keys: Iterable[ServiceKey], gone: Iterable[ServicePort] = ()) -> Expected:
-        """Who may answer UDP flows to the Services *keys*, as they are now; and to the ports *gone*, which is nobody
-        unless one of *keys* has their addresses.  O(those Services)."""
+        """Who may answer UDP flows to the Services *keys*, as they are now; and to the ports *gone*, which is no
+        endpoint unless one of *keys* has their addresses.  O(those Services)."""
         expected = Expected()
         for port in gone:
             expected.add(port, ())
@@ -291,11 +294,11 @@ class ServiceTracker:
 
     def check(self) -> None:
         """Every invariant.  O(state)."""
-        assert self._health_ports.keys() <= self._services.keys(), f"health ports of nobody: {self._health_ports}"
+        assert self._health_ports.keys() <= self._services.keys(), f"health ports of no Service: {self._health_ports}"
         self._slices.check()
         self._claims.check(iter(self._services.items()))
         self._portions.check()
-        assert self._excess.keys() <= self._services.keys(), f"excess of nobody: {self._excess}"
+        assert self._excess.keys() <= self._services.keys(), f"excess of no Service: {self._excess}"
         for key, ports in self._services.items():
             assert ports, f"{key} is kept without ports"
             assert all(port.name.service == key for port in ports), f"{key} holds ports of others: {ports}"

@@ -1,4 +1,4 @@
-"""One service: what the production engine desires against the slices that somebody else wrote.
+"""One service: what the production engine desires against the slices that another controller wrote.
 
 What counts is what a consumer can read: addresses, conditions, hints, ports, topology, targetRef, labels, owner and
 address type.  Which slice an endpoint is in does not count.  Values are compared by their meaning (a condition that is
@@ -6,7 +6,7 @@ not said is the one that consumers assume), and three things are left alone on p
 
 - with ``topology-mode: Auto`` only whether there are hints is compared: which endpoint serves which zone is the
   allocator's choice, and two sound ones choose differently;
-- hints of endpoints that should not be ready: nobody reads them, and upstream leaves old ones;
+- hints of endpoints that should not be ready: no consumer reads them, and upstream leaves old ones;
 - slices of a Service that is gone: they are the garbage collector's.
 
 Costs O(endpoints of the service); an endpoint whose bytes are equal costs one look-up.
@@ -60,7 +60,7 @@ def compare(sight: Sight, unlabelled: Iterable[str] = (), *, leaves: bool = Fals
         found += _address_types(sight)
     if sight.shape.active:
         for family, desired in sight.desired.items():
-            slices = [each for _, each in sorted(sight.slices.items()) if each.address_type == family]
+            slices = [stored for _, stored in sorted(sight.slices.items()) if stored.address_type == family]
             found += _metadata(sight, family, slices)
             found += _endpoints(sight, family, desired, slices)
     return tuple(sorted(found))
@@ -70,10 +70,10 @@ def _address_types(sight: Sight) -> Iterator[Difference]:
     """A type without any slice, and slices of a type that the service does not have."""
     shape = sight.shape
     there: dict[str, int] = {}
-    for each in sight.slices.values():
-        # without a selector, slices that the service does not own are somebody else's whatever their labels say
-        if shape.active or (each.content and shape.owns(each.meta.owner_references)):
-            there[each.address_type] = there.get(each.address_type, 0) + len(each.content)
+    for stored in sight.slices.values():
+        # without a selector, slices that the service does not own are another writer's whatever their labels say
+        if shape.active or (stored.content and shape.owns(stored.meta.owner_references)):
+            there[stored.address_type] = there.get(stored.address_type, 0) + len(stored.content)
     for family in sight.desired:
         if family not in there and not shape.terminating:
             yield Difference(Kind.ADDRESS_TYPE, family, "", family, NOTHING)
@@ -84,14 +84,14 @@ def _address_types(sight: Sight) -> Iterator[Difference]:
 
 def _metadata(sight: Sight, family: str, slices: Iterable[Stored]) -> Iterator[Difference]:
     shape = sight.shape
-    for each in slices:
-        subject = f"EndpointSlice {each.meta.name}"
-        labels = {k: v for k, v in (each.meta.labels or {}).items() if k not in _SUBSET_LABELS}
+    for stored in slices:
+        subject = f"EndpointSlice {stored.meta.name}"
+        labels = {k: v for k, v in (stored.meta.labels or {}).items() if k not in _SUBSET_LABELS}
         wanted = {k: v for k, v in shape.labels.items() if k not in _SUBSET_LABELS}
         if labels != wanted:
             keys = [key for key in sorted({*labels, *wanted}) if labels.get(key) != wanted.get(key)]
             yield Difference(Kind.LABELS, family, subject, labels_text(wanted, keys), labels_text(labels, keys))
-        owners = each.meta.owner_references
+        owners = stored.meta.owner_references
         if not shape.owns(owners):
             shown = ", ".join(sorted(f"{o.kind} {o.name} uid={o.uid}" for o in owners or ())) or NOTHING
             yield Difference(Kind.OWNER, family, subject, f"Service {shape.name} uid={shape.uid}", shown)
@@ -101,9 +101,9 @@ def _endpoints(
     sight: Sight, family: str, desired: Mapping[str, Desired], slices: Sequence[Stored]
 ) -> Iterator[Difference]:
     shown: dict[str, list[_Shown]] = {}
-    for each in slices:
-        for identity, body in each.content.items():
-            one = _Shown(each.meta.name, each.ports, body)
+    for stored in slices:
+        for identity, body in stored.content.items():
+            one = _Shown(stored.meta.name, stored.ports, body)
             if identity.startswith("\0"):
                 yield from _stray(family, one, f"{sight.shape.namespace}/", shown)
             else:
@@ -118,7 +118,7 @@ def _endpoints(
         elif len(found) > 1 or found[0].body != wanted.body or found[0].ports != wanted.group.ports:
             yield from _judge(sight, family, pod, wanted, found)
     for pod, stale in shown.items():
-        text = "; ".join(sorted({addresses_text(_read(each.body)) for each in stale}))
+        text = "; ".join(sorted({addresses_text(_read(shown_endpoint.body)) for shown_endpoint in stale}))
         yield Difference(Kind.ENDPOINT_STALE, family, f"Pod {pod}", NOTHING, text, pod)
 
 

@@ -62,8 +62,8 @@ def target_text(endpoint: Endpoint) -> str:
 
 
 def hints_text(hints: EndpointHints | None) -> str:
-    zones = sorted(each.name for each in (hints.for_zones if hints else None) or ())
-    nodes = sorted(each.name for each in (hints.for_nodes if hints else None) or ())
+    zones = sorted(hint.name for hint in (hints.for_zones if hints else None) or ())
+    nodes = sorted(hint.name for hint in (hints.for_nodes if hints else None) or ())
     parts = [f"{what} {','.join(names)}" for what, names in (("zones", zones), ("nodes", nodes)) if names]
     return " ".join(parts) or NOTHING
 
@@ -71,9 +71,9 @@ def hints_text(hints: EndpointHints | None) -> str:
 def ports_text(ports: Ports) -> str:
     return (
         ", ".join(
-            f"{each.name or '-'}:{'all' if each.port is None else each.port}/{each.protocol}"
-            + (f"({each.app_protocol})" if each.app_protocol else "")
-            for each in sorted(ports, key=lambda port: port.order)
+            f"{port.name or '-'}:{'all' if port.port is None else port.port}/{port.protocol}"
+            + (f"({port.app_protocol})" if port.app_protocol else "")
+            for port in sorted(ports, key=lambda port: port.order)
         )
         or NOTHING
     )

@@ -16,7 +16,7 @@ from sliceplane.shadow.differences import Difference, Kind
 
 #: of one service, so many differences are kept; the rest is counted
 DIFFERENCES_PER_SERVICE_MAX: Final = 1000
-#: news that nobody takes are lost from the oldest on
+#: news that no reader takes are lost from the oldest on
 NEWS_MAX: Final = 10_000
 
 
@@ -37,7 +37,7 @@ class News(NamedTuple):
 
 
 class Ledger:
-    """Written by one ``ShadowController``, one life at a time; read by whoever reports, in the same loop."""
+    """Written by one ``ShadowController``, one life at a time; read by those that report, in the same loop."""
 
     def __init__(self, grace_s: float) -> None:
         assert grace_s >= 0, f"grace {grace_s} s is negative"
@@ -47,7 +47,7 @@ class Ledger:
         #: services with more differences than are kept -> how many more
         self._beyond: dict[str, int] = {}
         self._news: deque[News] = deque(maxlen=NEWS_MAX)
-        #: whoever looked at the ledger can see that something changed
+        #: a reader of the ledger can see that something changed
         self.version = 0
         #: comparisons and confirmations, for metrics
         self.compared = 0
@@ -80,14 +80,14 @@ class Ledger:
             kept = known_first[:DIFFERENCES_PER_SERVICE_MAX]
             self._beyond[key] = len(found) - len(kept)
         there = frozenset(kept)
-        for gone in [each for each in standing if each not in there]:
+        for gone in [difference for difference in standing if difference not in there]:
             self._tell("resolved", key, gone, standing.pop(gone), now)
         if not standing:
             self._standing.pop(key, None)
         waiting = {
-            each: now if unrest or each.pod in restless else pending.get(each, now)
-            for each in kept
-            if each not in standing
+            difference: now if unrest or difference.pod in restless else pending.get(difference, now)
+            for difference in kept
+            if difference not in standing
         }
         if waiting:
             self._pending[key] = waiting
@@ -104,11 +104,11 @@ class Ledger:
     def confirm(self, key: str, differences: Iterable[Difference], now: float) -> None:
         """Those that are still pending stand."""
         pending = self._pending.get(key, {})
-        for each in differences:
-            since = pending.pop(each, None)
+        for difference in differences:
+            since = pending.pop(difference, None)
             if since is not None:
-                self._standing.setdefault(key, {})[each] = since
-                self._tell("appeared", key, each, since, now)
+                self._standing.setdefault(key, {})[difference] = since
+                self._tell("appeared", key, difference, since, now)
         if not pending:
             self._pending.pop(key, None)
 
@@ -116,8 +116,8 @@ class Ledger:
         """There is no such service any more."""
         self._pending.pop(key, None)
         self._beyond.pop(key, None)
-        for each, since in self._standing.pop(key, {}).items():
-            self._tell("resolved", key, each, since, now)
+        for difference, since in self._standing.pop(key, {}).items():
+            self._tell("resolved", key, difference, since, now)
 
     def _tell(self, what: Literal["appeared", "resolved"], key: str, each: Difference, since: float, at: float) -> None:
         self._news.append(News(what, at, Standing(key, each, since)))
@@ -133,8 +133,8 @@ class Ledger:
     def standing(self) -> Iterator[Standing]:
         """By service, then as ``Difference`` sorts."""
         for key in sorted(self._standing):
-            for each, since in sorted(self._standing[key].items()):
-                yield Standing(key, each, since)
+            for difference, since in sorted(self._standing[key].items()):
+                yield Standing(key, difference, since)
 
     @property
     def differing(self) -> int:
@@ -146,8 +146,8 @@ class Ledger:
         counts: dict[str, dict[Kind, int]] = {}
         for key, differences in sorted(self._standing.items()):
             of = counts[key] = {}
-            for each in sorted(differences):
-                of[each.kind] = of.get(each.kind, 0) + 1
+            for difference in sorted(differences):
+                of[difference.kind] = of.get(difference.kind, 0) + 1
         return counts
 
     @property

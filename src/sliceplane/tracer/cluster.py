@@ -31,7 +31,7 @@ class Cluster:
     @cached_property
     def by_key(self) -> dict[ServiceKey, Service]:
         """Sorted by key."""
-        found = {ServiceKey(each.metadata.namespace, each.metadata.name): each for each in self.services}
+        found = {ServiceKey(service.metadata.namespace, service.metadata.name): service for service in self.services}
         return {key: found[key] for key in sorted(found)}
 
     @cached_property
@@ -71,7 +71,7 @@ class Cluster:
         found = [
             f"{role} of Service {key}"
             for key in self.by_key
-            for role in dict.fromkeys(role_of(each, ip, port) for each in self.ports(key, family))
+            for role in dict.fromkeys(role_of(service_port, ip, port) for service_port in self.ports(key, family))
             if role and (role != "node port" or node is not None)
         ]
         if node is not None:
@@ -94,7 +94,7 @@ class Cluster:
         ]
 
     def range_of(self, ip: str) -> str:
-        texts = [text for each in self.service_cidrs for text in each.spec.cidrs or ()]
+        texts = [text for service_cidr in self.service_cidrs for text in service_cidr.spec.cidrs or ()]
         address = ipaddress.ip_address(ip)
         found = networks(texts, family_of(ip))
         return next((text for text in found if address in ipaddress.ip_network(text)), "")
@@ -107,8 +107,8 @@ class Cluster:
         return frozenset(
             key
             for key in self.by_key
-            for each in self.ports(key, family)
-            if each.node_port in ports or not ips.isdisjoint((each.cluster_ip, *each.external_ips, *each.vips))
+            for port in self.ports(key, family)
+            if port.node_port in ports or not ips.isdisjoint((port.cluster_ip, *port.external_ips, *port.vips))
         )
 
 

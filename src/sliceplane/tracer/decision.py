@@ -101,7 +101,7 @@ class Decision:
 
     @cached_property
     def used(self) -> Policy:
-        """Which list was drawn from, or, where nobody was, which one is empty."""
+        """Which list was drawn from, or, where none was, which one is empty."""
         if any(name.startswith("local-") for name in self.chains):
             return "Local"
         if any(name.startswith("service-") for name in self.chains):

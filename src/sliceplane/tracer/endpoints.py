@@ -18,7 +18,7 @@ def targets(decision: Decision) -> tuple[EndpointView, ...]:
     """Where a translated packet may go, with what becomes of it there."""
     if decision.state is None:
         return ()
-    found = {(each.endpoint.ip, each.endpoint.port): each for each in decision.origins}
+    found = {(origin.endpoint.ip, origin.endpoint.port): origin for origin in decision.origins}
     ways: dict[tuple[str, int], list[Trail]] = {}
     for trail in decision.run.trails:
         if trail.packet.dnat:
@@ -28,7 +28,7 @@ def targets(decision: Decision) -> tuple[EndpointView, ...]:
         trails = ways.pop((each.endpoint.ip, each.endpoint.port), [])
         if trails:
             made.append(_target(decision, found[each.endpoint.ip, each.endpoint.port], trails))
-    assert not ways, f"the packet goes to {sorted(ways)}, which nobody published"
+    assert not ways, f"the packet goes to {sorted(ways)}, which no slice has"
     return tuple(made)
 
 
@@ -76,19 +76,19 @@ def slices(decision: Decision) -> tuple[SliceView, ...]:
         return ()
     family, name, tracker = decision.inquiry.flight.family, decision.state.port.name, decision.run.plane.tracker
     made = []
-    for each in decision.inquiry.slices(name.service):
-        if each.address_type in {"IPv4", "IPv6"} and each.address_type != family:
+    for endpoint_slice in decision.inquiry.slices(name.service):
+        if endpoint_slice.address_type in {"IPv4", "IPv6"} and endpoint_slice.address_type != family:
             continue
-        why = decision.inquiry.why_unread(each)
-        if not why and each.address_type != family:
-            why = f"its addresses are {each.address_type}s"
-        if not why and name not in tracker.origins(name.service, each.metadata.key):
-            why = reasons.lacks_port(name, each.ports or ())
+        why = decision.inquiry.why_unread(endpoint_slice)
+        if not why and endpoint_slice.address_type != family:
+            why = f"its addresses are {endpoint_slice.address_type}s"
+        if not why and name not in tracker.origins(name.service, endpoint_slice.metadata.key):
+            why = reasons.lacks_port(name, endpoint_slice.ports or ())
         made.append(
             SliceView(
-                name=each.metadata.name,
-                address_type=each.address_type,
-                endpoints=len(each.endpoints or ()),
+                name=endpoint_slice.metadata.name,
+                address_type=endpoint_slice.address_type,
+                endpoints=len(endpoint_slice.endpoints or ()),
                 why=why,
             )
         )

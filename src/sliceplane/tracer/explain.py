@@ -32,7 +32,7 @@ def _answer(decision: Decision) -> Answer:
     targets = endpoints.targets(decision)
     others: tuple[EndpointView, ...] = ()
     if decision.state is not None:
-        others = endpoints.others(decision, decision.state, {(each.address, each.port) for each in targets})
+        others = endpoints.others(decision, decision.state, {(target.address, target.port) for target in targets})
     decisive = (decision.check,) if decision.check and decision.check not in decision.chains else ()
     return Answer(
         verdict=decision.verdict,
@@ -61,7 +61,7 @@ def _reason(decision: Decision, count: int) -> str:
     cluster, packet = decision.inquiry.cluster, decision.inquiry.flight.packet
     if decision.state is None:
         if decision.check == CLUSTER_IPS_CHECK:
-            ports = [each.port for each in decision.states if each.port.cluster_ip == packet.daddr]
+            ports = [state.port for state in decision.states if state.port.cluster_ip == packet.daddr]
             return reasons.no_such_port(packet, ports, cluster.range_of(packet.daddr))
         for key, refusal in decision.refusals.items():
             return reasons.refused(key, refusal)
@@ -69,8 +69,11 @@ def _reason(decision: Decision, count: int) -> str:
     if decision.check in decision.owners:
         return reasons.out_of_ranges(packet, decision.state.port)
     if decision.check:
-        listed = sum(len(each.endpoints or ()) for each in decision.inquiry.slices(decision.state.port.name.service))
-        return reasons.nobody(decision.state, decision.used, decision.policy_field, listed)
+        listed = sum(
+            len(endpoint_slice.endpoints or ())
+            for endpoint_slice in decision.inquiry.slices(decision.state.port.name.service)
+        )
+        return reasons.unusable(decision.state, decision.used, decision.policy_field, listed)
     told = reasons.translated(decision.state, decision.used, count)
     return told if decision.verdict == "dnat" else f"{told}, and each is refused there"
 
@@ -108,10 +111,10 @@ def _hints(decision: Decision) -> HintsView | None:
 
 
 def _masquerade(decision: Decision, targets: tuple[EndpointView, ...]) -> str:
-    if not any(each.masquerade for each in targets):
+    if not any(target.masquerade for target in targets):
         return "no"
     source = decision.inquiry.flight.packet.saddr
-    if all(each.address == source for each in targets if each.masquerade):
+    if all(target.address == source for target in targets if target.masquerade):
         return f"only towards {source}: an endpoint that calls itself"
     assert decision.state is not None, "a translated packet has a Service"
     if decision.role != "cluster IP":
@@ -131,9 +134,13 @@ def _notes(decision: Decision, targets: tuple[EndpointView, ...]) -> tuple[str, 
         return (*notes, *refused[1:])  # the first is the reason
     if targets and decision.is_local and decision.used == "Cluster":
         notes.append("externalTrafficPolicy Local is for clients outside: those on this node may use every endpoint")
-    if decision.role == "cluster IP" and _tells_nobody_apart(decision) and decision.inquiry.flight.source_kind != "Pod":
+    if (
+        decision.role == "cluster IP"
+        and _tells_no_pods_apart(decision)
+        and decision.inquiry.flight.source_kind != "Pod"
+    ):
         notes.append("without --cluster-cidr Pods are not told from clients outside, and neither is masqueraded")
-    lost = sum(Fraction(each.share) for each in targets if each.verdict != "dnat")
+    lost = sum(Fraction(target.share) for target in targets if target.verdict != "dnat")
     if lost:
         notes.append(f"{lost} of the connections are refused after the translation")
     excess = decision.run.plane.tracker.excess(decision.state.port.name.service)
@@ -142,5 +149,5 @@ def _notes(decision: Decision, targets: tuple[EndpointView, ...]) -> tuple[str, 
     return (*notes, *refused)
 
 
-def _tells_nobody_apart(decision: Decision) -> bool:
+def _tells_no_pods_apart(decision: Decision) -> bool:
     return decision.run.plane.facts.detector is None and not decision.inquiry.settings.rules.masquerade_all

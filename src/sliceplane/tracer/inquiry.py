@@ -66,9 +66,9 @@ class Inquiry:
 
     def _endpoints(self) -> Iterable[tuple[str, int]]:
         for key in sorted(self._first):
-            for each in self._slices[key]:
-                ports = [port.port or 0 for port in each.ports or ()]
-                for endpoint in each.endpoints or ():
+            for endpoint_slice in self._slices[key]:
+                ports = [port.port or 0 for port in endpoint_slice.ports or ()]
+                for endpoint in endpoint_slice.endpoints or ():
                     ip = canonical_of(endpoint.addresses[0], self.flight.family) if endpoint.addresses else None
                     if ip is not None:
                         yield from ((ip, port) for port in ports)
@@ -87,7 +87,7 @@ class Inquiry:
         return self._slices.get(key, ())
 
     def why_unread(self, each: EndpointSlice) -> str:
-        """Why the node's proxy does not read a slice (KEP-2030; reference A1); "" if it does."""
+        """Why the node's proxy does not read a slice (KEP-2030); "" if it does."""
         gates = self.settings.gates
         labels = each.metadata.labels or {}
         selectors = (common_selector(gates), *own_selectors(gates, self.flight.node))
@@ -111,8 +111,8 @@ class Run:
         flight = inquiry.flight
         name = flight.node.metadata.name
         self.plane = nft_plane(flight.family, NodePlaneConfig(node_name=name, rules=inquiry.settings.rules))
-        for each in inquiry.cluster.nodes:
-            self.plane.on_any_node(each.metadata.name, each, 0.0)
+        for node in inquiry.cluster.nodes:
+            self.plane.on_any_node(node.metadata.name, node, 0.0)
         self.plane.on_node(flight.node, 0.0)
         self.plane.on_interfaces(tuple(sorted(flight.own)), 0.0)
         for found_range in inquiry.cluster.service_cidrs:

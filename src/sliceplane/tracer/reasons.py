@@ -24,7 +24,7 @@ def translated(state: PortState, used: Policy, count: int) -> str:
     return f"Service {port_of(state.port.name)} leads to {endpoints}{where}"
 
 
-def nobody(state: PortState, used: Policy, field: PolicyField, listed: int) -> str:
+def unusable(state: PortState, used: Policy, field: PolicyField, listed: int) -> str:
     """Why the list *used* is empty; *listed*: how many endpoints the Service's slices have, for whatever port."""
     name = port_of(state.port.name)
     if state.categories.has_any:
@@ -56,7 +56,7 @@ def untouched(packet: Packet, roles: Sequence[str]) -> str:
 
 
 def refused(key: ServiceKey, refusal: Refusal) -> str:
-    """A Service asks for the destination, and another has it, or nobody may."""
+    """A Service asks for the destination, and another has it, or none may."""
     return f"Service {key} asks for this destination and does not get it: {refusal}"
 
 

@@ -22,7 +22,8 @@ SourceKind = Literal["Pod", "Node", "other"]
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One packet and the node that it is looked at on.  ``source_name`` is "" for an address that is nobody's."""
+    """One packet and the node that it is looked at on.  ``source_name`` is "" for an address that the cluster does not
+    know."""
 
     family: Family
     packet: Packet

@@ -57,31 +57,31 @@ def _lines(answer: Answer, width: int | None) -> Iterator[str]:
     for number, note in enumerate(answer.notes):
         yield _fact("" if number else "notes", note)
     if answer.targets:
-        targets = [(_share(each), *_row(each)) for each in answer.targets]
+        targets = [(_share(target), *_row(target)) for target in answer.targets]
         yield from _table("goes to", ("SHARE", *_HEADS), targets, width)
     if answer.others:
-        yield from _table("does not go to", _HEADS, [_row(each) for each in answer.others], width)
-    unused = [each for each in answer.slices if each.why]
+        yield from _table("does not go to", _HEADS, [_row(endpoint) for endpoint in answer.others], width)
+    unused = [endpoint_slice for endpoint_slice in answer.slices if endpoint_slice.why]
     if unused:
-        rows = [(each.name, str(each.endpoints), each.why) for each in unused]
+        rows = [(endpoint_slice.name, str(endpoint_slice.endpoints), endpoint_slice.why) for endpoint_slice in unused]
         yield from _table("slices that do not count", ("SLICE", "ENDPOINTS", "WHY"), rows, width)
 
 
 _HEADS = ("ENDPOINT", "POD", "SLICE", "NODE", "ZONE", "HINTS", "CONDITIONS", "WHY")
 
 
-def _row(each: EndpointView) -> tuple[str, ...]:
-    hints = [f"node {name}" for name in each.node_hints] + [f"zone {name}" for name in each.zone_hints]
-    conditions = (("ready", each.ready), ("serving", each.serving), ("terminating", each.terminating))
+def _row(endpoint: EndpointView) -> tuple[str, ...]:
+    hints = [f"node {name}" for name in endpoint.node_hints] + [f"zone {name}" for name in endpoint.zone_hints]
+    conditions = (("ready", endpoint.ready), ("serving", endpoint.serving), ("terminating", endpoint.terminating))
     return (
-        joined(each.address, each.port),
-        each.pod or "-",
-        each.slice,
-        each.node or "-",
-        each.zone or "-",
+        joined(endpoint.address, endpoint.port),
+        endpoint.pod or "-",
+        endpoint.slice,
+        endpoint.node or "-",
+        endpoint.zone or "-",
         ", ".join(hints) or "-",
         ",".join(name for name, holds in conditions if holds) or "-",
-        each.why,
+        endpoint.why,
     )
 
 

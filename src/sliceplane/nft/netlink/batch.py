@@ -1,7 +1,7 @@
 """One transaction, one batch: what is between its first and its last message the kernel takes whole or not at all.
 
 All messages of a command carry its number as their sequence number, so that an answer tells which command it is about.
-The last asks to be acknowledged: a batch without any answer was not taken by anybody.
+The last asks to be acknowledged: a batch without any answer was not taken.
 """
 
 from __future__ import annotations

@@ -179,12 +179,12 @@ def element_lists(table: str, name: str, elements: Iterable[bytes], set_id: int 
         head += number(_LIST_ID, set_id)
     part: list[bytes] = []
     size = 0
-    for each in elements:
-        if size + len(each) > _ELEMENTS_BYTES_MAX:
+    for element in elements:
+        if size + len(element) > _ELEMENTS_BYTES_MAX:
             yield head + nest(_LIST_ELEMENTS, *part)
             part, size = [], 0
-        part.append(each)
-        size += len(each)
+        part.append(element)
+        size += len(element)
     if not part:
         raise Inexpressible(f"no elements of {name}")
     yield head + nest(_LIST_ELEMENTS, *part)

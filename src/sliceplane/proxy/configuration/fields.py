@@ -1,4 +1,4 @@
-"""Every field of ``KubeProxyConfiguration`` (reference A13), by its path in the file.
+"""Every field of ``KubeProxyConfiguration`` (``staging/src/k8s.io/kube-proxy/config/v1alpha1/types.go``), by its path.
 
 A field is *given* if it has another value than null and, unless upstream keeps a pointer to it, than Go's zero value:
 files written by programs (kubeadm's) name every field, and mean the default by ``""``, ``0s`` and ``null``.

@@ -1,7 +1,7 @@
 """From a file's bytes to the fields that it gives, with the line of each.
 
 Strict, unlike upstream, which falls back to passing over what it does not know: a field that is spelled wrong, or that
-a newer release has, would be a setting that everybody believes in and nobody keeps.
+a newer release has, would be a setting that its administrator believes in and the proxy does not keep.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _value(field: Field, value: Any) -> Value:
             return value
         case "duration" if isinstance(value, str) and (seconds := parse_duration(value)) is not None:
             return seconds
-        case "strings" if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        case "strings" if isinstance(value, list) and all(isinstance(item, str) for item in value):
             return tuple(value)
         case "gates" if isinstance(value, dict) and all(isinstance(on, bool) for on in value.values()):
             return tuple(sorted(value.items()))

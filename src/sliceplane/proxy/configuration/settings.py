@@ -32,7 +32,7 @@ Listen = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class ConntrackSettings:
     """``max_per_core`` 0: the bound is left alone.  Timeouts in seconds; 0: left alone.  ``asked``: names of members
-    that somebody gave another value than the default, so that it is an error if they cannot be had."""
+    that were given another value than the default, so that it is an error if they cannot be had."""
 
     max_per_core: int = 0
     min: int = 0

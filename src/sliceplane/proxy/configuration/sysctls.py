@@ -1,7 +1,7 @@
-"""What connection tracking is to be told by the kernel's settings (reference A13).
+"""What connection tracking is to be told by the kernel's settings (upstream: ``cmd/kube-proxy/app/conntrack.go``).
 
 Names are below ``/proc/sys/net/netfilter``.  Upstream's defaults are wishes: it is no error if one cannot be had, and a
-bound that somebody raised is not lowered to it.
+bound that was raised is not lowered to it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ MAX: Final = "nf_conntrack_max"
 
 @dataclass(frozen=True, slots=True)
 class Sysctl:
-    """``asked``: somebody gave another value than the default, in ``field``.  ``only_raise``: a greater one stays."""
+    """``asked``: the configuration has another value than the default, in ``field``.  ``only_raise``: a greater one
+    stays."""
 
     name: str
     value: int

@@ -1,5 +1,5 @@
-"""What is wrong with the given fields (upstream's rules, reference A13, and what cannot be done here), and which of
-them are without effect."""
+"""What is wrong with the given fields (``pkg/proxy/apis/config/validation/validation.go``, and what cannot be done
+here), and which of them are without effect."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def errors_of(given: Given, *, modes: tuple[str, ...] = MODES, release: Release 
 
 
 def notes_on(given: Given) -> tuple[FieldError, ...]:
-    """What somebody who gave these fields might not expect: an empty mode, and each field whose value is not the
-    default and changes nothing, with the reason."""
+    """What an administrator who gave these fields might not expect: an empty mode, and each field whose value is not
+    the default and changes nothing, with the reason."""
     notes = []
     mode = str(value_of(given, "mode"))
     if not mode:

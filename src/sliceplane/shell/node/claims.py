@@ -1,8 +1,8 @@
 """What a node proxy does about addresses that Services ask for and may not have (``proxy.claims`` decides).
 
 It reads all Nodes of the cluster as soon as a Service asks for an external IP, and no sooner: at 5,000 nodes their
-heartbeats are more than all else that a proxy reads.  Until they were listed the planes withhold external IPs.  Whoever
-may not list Nodes serves none.
+heartbeats are more than all else that a proxy reads.  Until they were listed the planes withhold external IPs.  A proxy
+that may not list Nodes serves none.
 
 What a Service does not get is told once in the log of each node, and counted.  The Event for its owner is a
 controller's (``controllers.service_claims``): one Service must not cost a write for each node.
@@ -67,7 +67,7 @@ class ProxyClaims:
         self._inputs.add(Selection(Nodes), ALL_NODES, self._on_listed)
 
     async def known(self, patience_s: float) -> None:
-        """Returns when all Nodes are known, if anybody needs them, and after *patience_s* at the latest: what was
+        """Returns when all Nodes are known, if a Service needs them, and after *patience_s* at the latest: what was
         served before a restart shall be in the first write."""
         if self._watching and not self._listed.is_set():
             try:
@@ -94,7 +94,7 @@ class ProxyClaims:
         keys = plane.tracker.take_unserved()
         for key in keys[:TOLD_MAX]:
             refused, excess = plane.tracker.claims.refusals(key), str(plane.tracker.excess(key))
-            why = [str(each) for each in refused[:1]] + ([excess] if excess else [])
+            why = [str(refusal) for refusal in refused[:1]] + ([excess] if excess else [])
             _log.warning(
                 "a Service does not get all that it asks for",
                 service=str(key),

@@ -73,7 +73,7 @@ def _meaning(config: ConfigFile) -> ProxySettings:
 async def changed(
     config: ConfigFile, look: asyncio.Event, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST
 ) -> None:
-    """Returns when the file means something else than *config*, and can be used.  *look* is set by whoever wants an
+    """Returns when the file means something else than *config*, and can be used.  *look* is set for an
     answer now (SIGHUP): then a file that is no good is complained of again."""
     seen, told = config.raw, ""
     while True:

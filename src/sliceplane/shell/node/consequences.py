@@ -34,7 +34,7 @@ class FlowForgetter(Protocol):
 
 
 class Consequences:
-    """Of one IP family's writes.  *flows*: who forgets stale UDP flows (``None``: nobody)."""
+    """Of one IP family's writes.  *flows* forgets stale UDP flows (``None``: they are left)."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Consequences:
         await self._health.update(aftermath.health_checks, plane.node_port_addresses)
 
     async def run(self) -> None:
-        """Forgets UDP flows that lead to where nobody is, until cancelled: after each write those of the Services that
+        """Forgets UDP flows to endpoints that are gone, until cancelled: after each write those of the Services that
         changed, after a full one all; all too where a port went, whose address may be another Service's as well."""
         plane, aftermath, told = self._plane, self._plane.aftermath, ""
         while self._flows is not None:

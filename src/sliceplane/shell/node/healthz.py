@@ -1,16 +1,16 @@
-"""The node proxy's pages: is what the kernel has as new as what there is? (reference A11)
+"""The node proxy's pages: is what the kernel has as new as what there is? (upstream: ``pkg/proxy/healthcheck/``)
 
 ``/healthz`` and ``/livez`` answer 200, or 503 with the ``reasons``, each a sentence: the kernel refused the last write,
-a change has been waiting for longer than twice the sync period, or the API server does not answer, so that nobody knows
-what we have missed.  The last is asked when the page is, so an answer is never older than about a second.  A proxy
-that cannot write rules is unhealthy even though its process is fine: everything else would keep a load balancer
-sending traffic to stale endpoints.
+a change has been waiting for longer than twice the sync period, or the API server does not answer, so that what we have
+missed is unknown.  The last is asked when the page is, so an answer is never older than about a second.  A proxy that
+cannot write rules is unhealthy even though its process is fine: everything else would keep a load balancer sending
+traffic to stale endpoints.
 
 ``/healthz`` alone is 503, too, while the Node is about to go (``nodeEligible`` false): load balancers shall look
-elsewhere, but nobody shall restart the proxy for it.  For the same reason ``/livez`` stays 200 where all that is wrong
+elsewhere, but that is no reason to restart the proxy.  For the same reason ``/livez`` stays 200 where all that is wrong
 is a right or an API that is missing (403, 404): its body says so.
 
-``warnings`` are what happened lately and is mended, such as rules that somebody else deleted; they turn nothing red.
+``warnings`` are what happened lately and is mended, such as rules that another program deleted; they turn nothing red.
 
 The metrics address has ``/metrics``, ``/proxyMode`` and a ``/healthz`` that says that the process lives.
 """

@@ -7,10 +7,10 @@ missing in between.
 **Is what we know still true?**  A watch that is silent may be a quiet cluster or a server that hangs: its kernel
 acknowledges for a process that stands still, and bookmarks come once a minute.  Only an answer tells.  So who asks
 after our health makes us ask the server, unless a watch has just brought something: at most every ``PROBE_VALID_S``,
-and for no longer than ``PROBE_TIMEOUT_S``.  What we say is at most a second old, nodes that nobody asks cost the server
-nothing, and nodes of a busy cluster hardly anything.  A watch that failed and was not opened again since is a reason by
-itself.  (That the connection of one watch died, while the server answers
-on others, is for TCP's keep-alive to find: ``client.http``.)
+and for no longer than ``PROBE_TIMEOUT_S``.  What we say is at most a second old, nodes that are not asked cost the
+server nothing, and nodes of a busy cluster hardly anything.  A watch that failed and was not opened again since is a
+reason by itself.  (That the connection of one watch died, while the server answers on others, is for TCP's keep-alive
+to find: ``client.http``.)
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Inputs:
         self._on_changes = on_changes
         self._on_synced = on_synced
         self._on_dropped = on_dropped
-        self._informers = tuple(self._informer(each) for each in watched)
-        self._node_name = next((each.field_selector for each in watched if each.resource is Nodes), "")
+        self._informers = tuple(self._informer(watch) for watch in watched)
+        self._node_name = next((watch.field_selector for watch in watched if watch.resource is Nodes), "")
         self._selections: dict[str, _Selection] = {}
         self._wanted: tuple[str, ...] = ()
         self._complete = asyncio.Event()
@@ -123,25 +123,25 @@ class Inputs:
 
     def staleness_s(self) -> float | None:
         """How long ago the oldest of the caches was last known to be current; ``None``: nothing is followed."""
-        selected = [each.informer for each in self._selections.values()]
+        selected = [selection.informer for selection in self._selections.values()]
         return max((informer.staleness() for informer in (*self._informers, *selected)), default=None)
 
     def _lost(self) -> str:
         """Which of our watches are none at the moment, although the server answers others."""
-        return "; ".join(f"{each.resource.plural} are not watched: {each.lost}" for each in self._losers())
+        return "; ".join(f"{informer.resource.plural} are not watched: {informer.lost}" for informer in self._losers())
 
     def _losers(self) -> list[Informer[Object]]:
-        selected = [each.informer for each in self._selections.values()]
-        return [each for each in (*self._informers, *selected) if each.lost]
+        selected = [selection.informer for selection in self._selections.values()]
+        return [informer for informer in (*self._informers, *selected) if informer.lost]
 
     def refused(self) -> str:
         """``unanswered``, if it is the server that refuses all that is lost; "" otherwise."""
-        return self._lost() if all(each.refused for each in self._losers()) else ""
+        return self._lost() if all(informer.refused for informer in self._losers()) else ""
 
     def _heard_s(self) -> float:
         """How long ago any watch brought something."""
-        selected = [each.informer for each in self._selections.values()]
-        watching = [each for each in (*self._informers, *selected) if not each.absent]
+        selected = [selection.informer for selection in self._selections.values()]
+        watching = [informer for informer in (*self._informers, *selected) if not informer.absent]
         return min((informer.staleness() for informer in watching), default=math.inf)
 
     async def unanswered(self) -> str:

@@ -8,11 +8,11 @@ whatever is marked.  So a burst is one transaction, and while one runs the next 
 endpoints to use, so its Node is waited for as well (and the ranges of cluster IPs with it), but not for long: a node
 that is not registered gets rules too.
 
-**After a write** comes what follows from it (``proxy_consequences``): health ports, figures, UDP flows.
+**After a write** comes what follows from it (``consequences``): health ports, figures, UDP flows.
 
 **Others.**  The kernel is never listed on the way of a change; that our tables are still there is looked at now and
 then, and at once when a transaction was refused.  Each is written anew every ``WHOLE_TABLE_PERIOD_S``, and every
-``SUSPECT_PERIOD_S`` if somebody else changed nftables' rules meanwhile (whose, the kernel does not say): so what
+``SUSPECT_PERIOD_S`` if another program changed nftables' rules meanwhile (whose, the kernel does not say): so what
 others deleted or changed in it comes back although nothing happens to Services.
 
 **Exit** leaves the rules: traffic goes on while the proxy is upgraded.  ``cleanup`` takes them away.
@@ -56,14 +56,15 @@ from sliceplane.shell.transport.events import EventRecorder
 
 #: how long the first write waits for the Node once Services and EndpointSlices are there
 NODE_GRACE_S = 1.0
-#: a change that the kernel does not have after so long makes us unhealthy (reference A11: 2 x syncPeriod)
+#: a change that the kernel does not have after so long makes us unhealthy (as upstream: twice syncPeriod)
 HEALTH_TIMEOUT_S = 60.0
 
 #: how often it is looked whether our tables are there, and which addresses the host has
 LOOK_PERIOD_S = 30.0
-#: after so long a table is written anew, whatever it is thought to hold (as upstream, reference A10)
+#: after so long a table is written anew, whatever it is thought to hold (as upstream:
+#: ``pkg/proxy/nftables/proxier.go``)
 WHOLE_TABLE_PERIOD_S = 3600.0
-#: the same while somebody else changes rules, ours perhaps
+#: the same while another program changes rules, ours perhaps
 SUSPECT_PERIOD_S = 300.0
 
 #: set by the autoscaler on a Node that it is about to delete
@@ -77,8 +78,8 @@ class ProxyHealth:
     """For /healthz and metrics.  ``healthy``: the kernel took the last write of every family, and nothing has been
     waiting for longer than ``timeout_s``; if not, ``reasons`` say why, one sentence each.
 
-    ``input_staleness_s`` is how long ago the oldest of our caches was last known to be current (``None``: nobody
-    says).  It is told but does not count here: while the API server is away, the rules of before are the best there
+    ``input_staleness_s`` is how long ago the oldest of our caches was last known to be current (``None``:
+    unknown).  It is told but does not count here: while the API server is away, the rules of before are the best there
     are.  ``NodeProxy.unanswered`` is for those who want to know.
     """
 
@@ -89,9 +90,9 @@ class ProxyHealth:
     reasons: tuple[str, ...] = ()
     #: a load balancer should send no new connections here: the Node is going
     node_leaving: bool = False
-    #: twice the period at which rules are looked at (reference A11)
+    #: twice the period at which rules are looked at
     timeout_s: float = HEALTH_TIMEOUT_S
-    #: what happened lately that somebody should look into, though all is well
+    #: what happened lately that an administrator should look into, though all is well
     warnings: tuple[str, ...] = ()
 
     @property
@@ -102,7 +103,8 @@ class ProxyHealth:
 
 
 def watches(node_name: str, gates: Gates) -> tuple[Selection, ...]:
-    """What a node proxy watches from start to end (reference A1): the server filters out what is not its business."""
+    """What a node proxy watches from start to end (upstream: ``cmd/kube-proxy/app/server.go``): the server filters out
+    what is not its business."""
     return (
         Selection(Services, label_selector=f"!{LABEL_SERVICE_PROXY_NAME}", field_selector="spec.clusterIP!=None"),
         Selection(EndpointSlices, label_selector=common_selector(gates))
@@ -138,10 +140,10 @@ class NodeProxy:
         own_ports: tuple[int, ...] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """*flows*: who forgets stale UDP flows (``None``: nobody).  *host_addresses*: what the host's interfaces have,
-        asked only where flags name node ports by networks.  *listen* opens the sockets of health check node ports.
-        *sync_period_s*: ``None`` is ``LOOK_PERIOD_S``; *api_timeout_s*: see ``Inputs``.
-        *own_ports*: of our pages; no Service gets them as node ports."""
+        """*flows* forgets stale UDP flows (``None``: they are left).  *host_addresses*: what the host's interfaces
+        have, asked only where flags name node ports by networks.  *listen* opens the sockets of health check node
+        ports. *sync_period_s*: ``None`` is ``LOOK_PERIOD_S``; *api_timeout_s*: see ``Inputs``. *own_ports*: of our
+        pages; no Service gets them as node ports."""
         self._gates = gates or Gates()
         self._rules = rules or RulesConfig()
         config = NodePlaneConfig(node_name, min_period_s, self._rules, since=clock(), own_ports=own_ports)
@@ -165,7 +167,7 @@ class NodeProxy:
         self._node_seen: Node | None = None
         self._union = Union() if self._gates.enabled(ENDPOINT_SLICE_SUBSETTING) else None
         self._doubt = asyncio.Event()
-        #: families whose tables somebody may have changed since they were written
+        #: families whose tables another program may have changed since they were written
         self._suspects: set[Family] = set()
         self._damage = Damage()
         self._written = {plane.family: asyncio.Event() for plane in self._planes}
@@ -250,7 +252,7 @@ class NodeProxy:
         """The first list of *resource* (``Resource.key``) was delivered."""
         self._missing.discard(resource)
         if resource == Nodes.key and self._node_seen is None:
-            # A slip in --hostname-override would be seen by nobody: rules are written, as for a node without a zone.
+            # A slip in --hostname-override would not be seen: rules are written, as for a node without a zone.
             _log.warning(
                 "there is no Node of this name: no zone, no hints, no addresses of its own", node=self._node_name
             )
@@ -325,7 +327,7 @@ class NodeProxy:
         return "" if self._inputs is None else self._inputs.refused()
 
     def _on_port_failed(self, key: ServiceKey, why: str) -> None:
-        """Tells the owner of the Service, where somebody looks for it."""
+        """Tells the owner of the Service in an Event."""
         service = self._inputs.service(str(key)) if self._inputs is not None else None
         if service is None or self._events is None:
             return
@@ -400,7 +402,7 @@ class NodeProxy:
         try:
             present = await self._backend.holds(plane)
         except KernelError:
-            return  # whoever writes next says what is wrong
+            return  # the next write says what is wrong
         now = self._clock()
         period_s = SUSPECT_PERIOD_S if plane.family in self._suspects else WHOLE_TABLE_PERIOD_S
         if not present:
@@ -487,5 +489,5 @@ class NodeProxy:
 
 
 def available_families() -> tuple[Family, ...]:
-    """Both, unless this kernel has no IPv6 at all.  Which ones the Node uses does not matter (reference A6)."""
+    """Both, unless this kernel has no IPv6 at all.  Which ones the Node uses does not matter."""
     return FAMILIES if os.path.exists("/proc/net/if_inet6") else ("IPv4",)

@@ -121,17 +121,17 @@ async def objects_from(client: Client, node_name: str) -> NodeObjects:
 
 
 def _objects(found: list[Any], node_name: str) -> NodeObjects:
-    """Raises ``RenderError`` if there are Nodes and none of them is *node_name*: rules of no node help nobody."""
-    names = sorted(each.metadata.name for each in found if isinstance(each, Node))
+    """Raises ``RenderError`` if there are Nodes and none of them is *node_name*: rules of no node are of no use."""
+    names = sorted(subject.metadata.name for subject in found if isinstance(subject, Node))
     if names and node_name not in names:
         shown = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
         raise RenderError(f"there is no Node {node_name}: name one with --hostname-override, of {shown}")
-    nodes = [each for each in found if isinstance(each, Node) and each.metadata.name == node_name]
+    nodes = [subject for subject in found if isinstance(subject, Node) and subject.metadata.name == node_name]
     return NodeObjects(
-        services=tuple([each for each in found if isinstance(each, Service)]),
-        slices=tuple([each for each in found if isinstance(each, EndpointSlice)]),
+        services=tuple([subject for subject in found if isinstance(subject, Service)]),
+        slices=tuple([subject for subject in found if isinstance(subject, EndpointSlice)]),
         node=nodes[0] if nodes else None,
-        service_cidrs=tuple([each for each in found if isinstance(each, ServiceCIDR)]),
+        service_cidrs=tuple([subject for subject in found if isinstance(subject, ServiceCIDR)]),
     )
 
 

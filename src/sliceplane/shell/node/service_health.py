@@ -1,11 +1,13 @@
-"""Health of Services for load balancers: one small HTTP server per health port (reference A11).
+"""Health of Services for load balancers: one small HTTP server per health port (upstream:
+``pkg/proxy/healthcheck/service_health.go``).
 
 A load balancer asks each node "have you endpoints of this Service?" at the Service's healthCheckNodePort; 200 is yes.
 Any path and method will do.  The two IP families answer apart, each with its own count, so a load balancer hears of the
 endpoints that it can reach.  They listen where node ports are, in the network namespace of the rules.
 
 ``serviceProxyHealthy`` says whether the rules are as they should be.  That the API server is away does not count here:
-the rules of before are the best there are, and a load balancer that is sent away from every node at once helps nobody.
+the rules of before are the best there are, and a load balancer that is sent away from every node at once has no node
+left.
 
 ``door`` bounds what a connection may cost; the ports themselves take at most a quarter of the descriptors a family.
 """

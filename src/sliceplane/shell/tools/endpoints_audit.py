@@ -39,7 +39,7 @@ async def audit(client: Client, *, log: AuditLog | None, second_look_s: float) -
     """Raises ``StatusError`` and ``shell.transport.base.Unreachable`` if the server cannot be read."""
     auditor = await _look(client)
     findings = auditor.findings()
-    names = sorted({each.key for each in findings if each.kind.traits.fleeting})
+    names = sorted({finding.key for finding in findings if finding.kind.traits.fleeting})
     if names:
         await asyncio.sleep(second_look_s)
         again = await _look_at(client, names) if len(names) <= NAMES_MAX else await _look(client)
@@ -105,7 +105,7 @@ async def _page(client: Client, resource: Resource, token: str) -> ListPage:
             if attempt == PAGE_TRIES_MAX or not token:
                 raise
             await asyncio.sleep(RETRY_PAUSE_S)
-    raise AssertionError(f"{resource.plural}: {PAGE_TRIES_MAX} tries are over and nobody raised")
+    raise AssertionError(f"{resource.plural}: {PAGE_TRIES_MAX} tries are over without an error")
 
 
 async def _look_at(client: Client, names: list[str]) -> Auditor:

@@ -68,10 +68,10 @@ async def address_of(client: Client, source: NamedSource, family: Family | None)
     try:
         if source.namespace:
             pod = codec.decode(await client.get(Pods, source.namespace, source.name), Pod)
-            found = [each.ip for each in (pod.status.pod_ips or ()) if each.ip] if pod.status else []
+            found = [pod_ip.ip for pod_ip in (pod.status.pod_ips or ()) if pod_ip.ip] if pod.status else []
         else:
             node = codec.decode(await client.get(Nodes, "", source.name), Node)
-            found = [each.address for each in (node.status.addresses or ()) if each.type == "InternalIP"]
+            found = [entry.address for entry in (node.status.addresses or ()) if entry.type == "InternalIP"]
     except StatusError as error:
         if error.code != 404:
             raise
@@ -107,7 +107,7 @@ async def _pods(client: Client, question: Question, unread: list[str]) -> tuple[
 
 
 def _may_be_a_pod(question: Question, cluster: Cluster) -> bool:
-    """Whether the sender has to be looked for among all Pods: nobody has its address as the first of two."""
+    """Whether the sender has to be looked for among all Pods: no Pod has its address as the first of two."""
     is_known = cluster.pod_of(question.source) is not None or cluster.node_of(question.source) is not None
     may_read = not any(sentence.startswith(Pods.plural) for sentence in cluster.unread)
     return may_read and not is_known and not question.node
@@ -143,4 +143,4 @@ async def _list(client: Client, selection: Selection, kind: type[T]) -> tuple[T,
         except StatusError as error:
             if error.code != 410 or attempt == LISTS_MAX:
                 raise
-    raise AssertionError(f"{selection.resource.plural}: {LISTS_MAX} tries are over and nobody raised")
+    raise AssertionError(f"{selection.resource.plural}: {LISTS_MAX} tries are over without an error")

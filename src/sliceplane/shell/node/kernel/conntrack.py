@@ -1,4 +1,4 @@
-"""Runs ``conntrack``: forgets the UDP flows that ``proxy.conntrack`` finds stale (reference A9).
+"""Runs ``conntrack``: forgets the UDP flows that ``proxy.conntrack`` finds stale.
 
 One listing a pass, read line by line, whatever its length; then one deletion for each pair of a service address and an
 endpoint that is gone, which takes all their clients' flows at once.

@@ -1,7 +1,7 @@
 """Writes transactions by netlink messages, as long as that works; where it does not, ``nft`` is to do it.
 
 The kernel works on a batch while it is sent: when ``sendto`` returns all is done or nothing, and the answers are there
-to be read.  So nobody waits here for longer than the kernel works; that happens in a thread, as it may be a while.
+to be read.  So no task waits here for longer than the kernel works; that happens in a thread, as it may be a while.
 
 **When the program does it.**  Never wrong, only slower: a transaction that ``nft.netlink`` cannot say, a socket that
 cannot be had, a batch too large for it.  After a refusal that the presence of another writer does not explain, the next
@@ -50,7 +50,7 @@ class Messages:
         self._told: set[str] = set()
 
     async def write(self, transaction: Transaction) -> bool:
-        """Whether the kernel took it; false if ``nft`` has to do it.  Raises ``NftError``: refused, or nobody knows."""
+        """Whether the kernel took it; false if ``nft`` has to do it.  Raises ``NftError``: refused, or unknown."""
         table = transaction.table
         if self._refusals >= REFUSALS_MAX:
             return False
@@ -86,7 +86,7 @@ class Messages:
 
     def _send(self, transaction: Transaction, void: threading.Event) -> tuple[int, tuple[Answer, ...]]:
         if void.is_set():
-            return 0, ()  # somebody else wrote it meanwhile
+            return 0, ()  # the program wrote it meanwhile
         batch = encode(transaction)
         return batch.last, self._channel.send(batch)
 
@@ -99,7 +99,7 @@ class Messages:
 
 
 class Channel:
-    """A socket that stays open: the kernel waits until nobody uses what was removed before it closes one."""
+    """A socket that stays open: the kernel waits until what was removed is out of use before it closes one."""
 
     def __init__(self, netns: str = "") -> None:
         self._netns = netns
@@ -108,7 +108,7 @@ class Channel:
         self._namespace: tuple[int, int] | None = None
 
     def send(self, batch: Batch) -> tuple[Answer, ...]:
-        """What the kernel answers; nothing, if nobody knows what became of the batch.
+        """What the kernel answers; nothing, if what became of the batch is unknown.
 
         Raises ``OSError`` if it was not sent: there is no such socket, it may not be used, the batch is too large.
         """

@@ -1,7 +1,7 @@
 """Writes nftables: by netlink messages (``nft_netlink``), and by running ``nft`` where they will not do: one process
 for one transaction, the text by standard input, in a network namespace if asked.
 
-All that can go wrong becomes one ``NftError`` with a sentence for people (``kernel_program``).
+All that can go wrong becomes one ``NftError`` with a sentence for people (``program``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sliceplane.shell.node.kernel.program import KernelProgram, parse_version
 
 __all__ = ["NftError", "NftRunner", "explain"]
 
-#: the oldest that understands what we write (reference A6)
+#: the oldest that understands what we write
 VERSION_MIN = (1, 0, 1)
 TIMEOUT_S = 60.0
 
@@ -83,7 +83,7 @@ class NftRunner:
             self._running -= 1
 
     def disturbed(self) -> bool:
-        """Whether somebody else changed rules, ours perhaps, since this was last asked, as far as the kernel tells;
+        """Whether another program changed rules, ours perhaps, since this was last asked, as far as the kernel tells;
         what it cannot tell now, because a transaction of ours runs, it tells the next time.  Cheap at any size."""
         found = None if self._running else generation(self._netns)
         if found is None:
@@ -92,7 +92,7 @@ class NftRunner:
         return before is not None and before != self._of_others
 
     async def tables(self) -> frozenset[TableRef]:
-        """The tables of IPv4 and IPv6 that there are, whoever made them; cheap at any size.  Raises ``NftError``."""
+        """The tables of IPv4 and IPv6 that there are, ours or not; cheap at any size.  Raises ``NftError``."""
         found = re.findall(r"^table (ip6?) (\S+)$", await self._nft("list", "tables"), re.MULTILINE)
         return frozenset(TableRef(family, name) for family, name in found)
 
@@ -104,9 +104,9 @@ class NftRunner:
         listed = json.loads(await self._nft("-j", "list", "sets", "table", table.family, table.name))
         return {
             entry["set"]["name"]: tuple(
-                (each["elem"]["val"], each["elem"].get("expires", 0))
-                for each in entry["set"].get("elem", ())
-                if isinstance(each, dict) and "elem" in each
+                (element["elem"]["val"], element["elem"].get("expires", 0))
+                for element in entry["set"].get("elem", ())
+                if isinstance(element, dict) and "elem" in element
             )
             for entry in listed["nftables"]
             if "timeout" in entry.get("set", {}).get("flags", ())
@@ -125,7 +125,7 @@ class NftRunner:
 
     def _on_error(self, error: NftError) -> None:
         if error.reason != "rejected":
-            self._of_others = None  # nobody knows whether the kernel took it
+            self._of_others = None  # whether the kernel took it is unknown
 
     async def _nft(self, *arguments: str, stdin: str = "") -> str:
         return await self._programs.run(self._program, *arguments, stdin=stdin)

@@ -5,7 +5,7 @@ what the other mode left (``proxy_modes``).  So of two modes the second refuses 
 for a moment, as one replaces the other; of those the newest has the table (``nft.table``, "One writer at a time").
 
 The sign is a listening socket with an abstract name (unix(7)): the kernel keeps such names apart by network namespace,
-and takes them away with the process, however it ends.  Anybody may make up a name, so who is connected to must be of
+and takes them away with the process, however it ends.  Any user may make up a name, so the process behind it must be of
 our own user, or root.
 """
 

@@ -19,13 +19,13 @@ _log = get_logger("node-proxy")
 
 
 class SysctlError(Exception):
-    """What somebody asked for cannot be had; ``str()`` is one sentence for people."""
+    """What the configuration asks for cannot be had; ``str()`` is one sentence for people."""
 
 
 async def tune_conntrack(
     settings: ConntrackSettings, netns: str = "", *, folder: Path = SYSCTLS, hashsize: Path = HASHSIZE
 ) -> None:
-    """Writes what differs.  A value that nobody asked for and that cannot be written is told of in the log.  Raises
+    """Writes what differs.  A default that cannot be written is told of in the log.  Raises
     ``SysctlError``."""
     wanted = conntrack_sysctls(settings, os.cpu_count() or 1)
     try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+from tests.iptables.fake import FakeError, FakeTables
+from tests.iptables.trace import Outcome, Packet, Path, trace
 from tests.nft.machine import NODE, NODE_IP, AnyMachine
 from tests.nft.machine import Machine as NftMachine
 
-from sliceplane.iptables.fake import FakeError, FakeTables
 from sliceplane.iptables.found import parse_saved
 from sliceplane.iptables.table import IptablesTransaction, iptables_plane
-from sliceplane.iptables.trace import Outcome, Packet, Path, trace
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.surroundings import RulesConfig

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.iptables.fake import FakeError, FakeTables
 from tests.iptables.restorer import Machine, plain
 from tests.nft.machine import DYING, GONE, NODE, NODE_IP, ep, make_slice, node, service
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.iptables.fake import FakeError, FakeTables
 from sliceplane.iptables.found import parse_saved, removal
 from sliceplane.iptables.layout import JUMPS
 from sliceplane.iptables.names import NAME_LENGTH_MAX, chain_name

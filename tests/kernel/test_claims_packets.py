@@ -17,7 +17,7 @@ from sliceplane.api.scheme import Nodes
 from sliceplane.informer.changes import Change
 from sliceplane.shell.node.claims import ALL_NODES
 from sliceplane.shell.node.kernel.backend import KernelError
-from sliceplane.shell.node.kernel.presence import present
+from sliceplane.shell.node.kernel.modes import present
 
 pytestmark = pytest.mark.kernel
 MODES: tuple[Mode, ...] = ("nftables", "iptables-nft", "iptables-legacy")

@@ -20,8 +20,8 @@ from sliceplane.nft.objects import NftFamily, TableRef
 from sliceplane.nft.table import NftPlane
 from sliceplane.shell.node import node_proxy
 from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.kernel.nft_generation import generation
 from sliceplane.shell.node.kernel.nft_runner import NftRunner
+from sliceplane.shell.node.kernel.nft_socket import generation
 
 pytestmark = pytest.mark.kernel
 

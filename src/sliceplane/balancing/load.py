@@ -90,13 +90,13 @@ class Ranked:
             return None
         if self._least not in self._buckets:
             self._least = min(self._buckets)
-        found = self._buckets[self._least].draw(rng, out)
-        if found is not None:
-            return found, self._least
+        drawn = self._buckets[self._least].draw(rng, out)
+        if drawn is not None:
+            return drawn, self._least
         for count in sorted(self._buckets):
-            found = self._buckets[count].draw(rng, out)
-            if found is not None:
-                return found, count
+            drawn = self._buckets[count].draw(rng, out)
+            if drawn is not None:
+                return drawn, count
         return None
 
     def _bucket(self, count: int) -> Pool:

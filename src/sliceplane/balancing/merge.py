@@ -1,7 +1,7 @@
 """All slices of one Service as one set of endpoints, kept by differences.
 
 ```
-_slices:   "ns/slice" -> Held(endpoints by id)       what each slice says
+_slices:   "ns/slice" -> HeldEndpoints(endpoints by id)       what each slice says
 _holders:  id -> the slices that name it             nearly always one, then the tuple is shared
 _winner:   id -> the endpoint that counts            the newest slice knows best
 _at:       address:port -> ids of winners there      nearly always one
@@ -30,7 +30,7 @@ from sliceplane.proxy.addresses import canonical_of
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class HeldEndpoints:
     """One slice: how it ranks among others, and its endpoints by id."""
 
     family: Family
@@ -74,9 +74,9 @@ class EndpointMerge:
     def __init__(self, port: PortChoice, family: Family | None) -> None:
         self._port = port
         self._family = family
-        self._slices: dict[str, Held] = {}
-        self._holders: dict[str, tuple[Held, ...]] = {}
-        self._winner: dict[str, tuple[Endpoint, Held]] = {}
+        self._slices: dict[str, HeldEndpoints] = {}
+        self._holders: dict[str, tuple[HeldEndpoints, ...]] = {}
+        self._winner: dict[str, tuple[Endpoint, HeldEndpoints]] = {}
         self._at: dict[str, tuple[str, ...]] = {}
         #: what readers see, by id; changed here only
         self.visible: dict[str, Endpoint] = {}
@@ -99,7 +99,7 @@ class EndpointMerge:
             held.endpoints = {}
         else:
             if held is None:
-                held = self._slices[key] = Held(family, (0, key))
+                held = self._slices[key] = HeldEndpoints(family, (0, key))
             held.family, held.age = family, (new.metadata.revision, key)
             held.endpoints, held.problem = self._read(new, family, old)
         alone = (held,)
@@ -124,15 +124,15 @@ class EndpointMerge:
         number, problem = self._port.of(new.ports or ())
         if problem:
             return {}, problem if sources else ""
-        found: dict[str, Endpoint] = {}
+        endpoints: dict[str, Endpoint] = {}
         for source in sources:
             address = canonical_of(source.addresses[0], family) if source.addresses else None
             if address is not None:
                 endpoint = _endpoint(source, address, number)
                 # What did not change stays the object that readers hold already.
                 known = old.get(endpoint.id)
-                found[endpoint.id] = known if known is not None and known == endpoint else endpoint
-        return found, ""
+                endpoints[endpoint.id] = known if known is not None and known == endpoint else endpoint
+        return endpoints, ""
 
     # -- which entry of an id counts ---------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class EndpointMerge:
         winner = self._winner.get(identity)
         return winner is not None and len(self._at[winner[0].authority]) > 1
 
-    def _release(self, identity: str, held: Held) -> None:
+    def _release(self, identity: str, held: HeldEndpoints) -> None:
         left = tuple(holder for holder in self._holders[identity] if holder is not held)
         if left:
             self._holders[identity] = left
@@ -216,7 +216,7 @@ class EndpointMerge:
         assert len(set(seen)) == len(seen) == len(at), f"each address once: {sorted(seen)}"
 
 
-def _rank(held: Held) -> tuple[bool, tuple[int, str]]:
+def _rank(held: HeldEndpoints) -> tuple[bool, tuple[int, str]]:
     return held.family == "IPv4", held.age
 
 

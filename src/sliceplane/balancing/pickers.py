@@ -123,8 +123,8 @@ class LeastOutstanding:
                 self._ranked.put(now)
 
     def pick(self, key: bytes, out: Set[str]) -> Endpoint | None:
-        found = self._ranked.least(self._rng, out)
-        return None if found is None else found[0]
+        least = self._ranked.least(self._rng, out)
+        return None if least is None else least[0]
 
     def check(self) -> None:
         self._ranked.check()

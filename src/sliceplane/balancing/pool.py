@@ -46,14 +46,14 @@ class Pool:
         if not out or items[at].id not in out:
             return items[at]
         for _ in range(_DRAWS):
-            found = items[rng.below(len(items))]
-            if found.id not in out:
-                return found
+            drawn = items[rng.below(len(items))]
+            if drawn.id not in out:
+                return drawn
         # Nearly all are out: the next one that is not, and there is one within len(out) steps or none at all.
         for offset in range(min(len(items), len(out) + 1)):
-            found = items[(at + offset) % len(items)]
-            if found.id not in out:
-                return found
+            drawn = items[(at + offset) % len(items)]
+            if drawn.id not in out:
+                return drawn
         return None
 
     def put(self, endpoint: Endpoint) -> None:

@@ -114,8 +114,8 @@ class ServiceView:
     def pick(self, picker: Picker, key: bytes, tried: Set[str], now: float) -> Endpoint | None:
         """One that was not *tried* and did not fail lately; else one that was not tried; ``None``: there is none."""
         ejected = self.ejections.out(self._usable.pool, now)
-        found = picker.pick(key, ejected | tried if ejected else tried)
-        return picker.pick(key, tried) if found is None and ejected else found
+        picked = picker.pick(key, ejected | tried if ejected else tried)
+        return picker.pick(key, tried) if picked is None and ejected else picked
 
     def check(self) -> None:
         """Assert every invariant.  O(endpoints)."""

@@ -23,9 +23,9 @@ from sliceplane.cli.values import DurationType, SwitchType
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
+    from sliceplane.proxy.configuration.fields import Mode
     from sliceplane.proxy.configuration.settings import Given, ProxySettings
     from sliceplane.shell.node.config import ConfigFile
-    from sliceplane.shell.node.kernel.backend import Mode
     from sliceplane.shell.node.node_proxy import NodeProxy
     from sliceplane.shell.transport.kubeconfig import Connection
 
@@ -77,7 +77,7 @@ def command(
     from sliceplane.shell.node.kernel.backend import KernelError
     from sliceplane.shell.node.kernel.modes import backend_of
     from sliceplane.shell.node.kernel.sysctls import SysctlError
-    from sliceplane.shell.node.setup import mode_of, prepare
+    from sliceplane.shell.node.setup import prepare
     from sliceplane.shell.process.pages import PageError
     from sliceplane.shell.transport.kubeconfig import KubeconfigError, load_for
 
@@ -95,7 +95,7 @@ def command(
             asyncio.run(_cleanup(settings, netns))
             return
         if init_only:
-            asyncio.run(prepare(backend_of(mode_of(settings), netns), settings, netns))
+            asyncio.run(prepare(backend_of(settings.mode, netns), settings, netns))
             return
         kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
         process = _Process(
@@ -161,54 +161,43 @@ def _chosen(flags: dict[str, Any]) -> _Chosen:
 async def _cleanup(settings: ProxySettings, netns: str) -> None:
     from sliceplane.shell.node.kernel.modes import clean_up
     from sliceplane.shell.node.node_proxy import available_families
-    from sliceplane.shell.node.setup import mode_of
 
-    await clean_up(mode_of(settings), available_families(), netns)
+    await clean_up(settings.mode, available_families(), netns)
 
 
 async def _serve(connection: Connection, process: _Process) -> None:
     """Until a signal.  Raises ``KernelError`` and ``SysctlError``, before any write, if the kernel cannot do it;
     ``ConfigError`` when the file has changed."""
-    from contextlib import AsyncExitStack
-
     from sliceplane.kit.rng import Rng
-    from sliceplane.shell.node.kernel.modes import backend_of
-    from sliceplane.shell.node.kernel.presence import present
-    from sliceplane.shell.node.report import report_progress
-    from sliceplane.shell.node.setup import make_proxy, mode_of, prepare, serving
+    from sliceplane.shell.node.setup import running_proxy
     from sliceplane.shell.transport.http import HttpClient
     from sliceplane.shell.transport.reflect import loop_clock
 
-    settings = process.chosen.settings
-    backend = backend_of(mode_of(settings), process.netns)
-    clock = loop_clock(time.time())
-    proxy = make_proxy(
-        process.node_name,
-        backend,
-        settings,
-        netns=process.netns,
-        gates=process.chosen.gates,
-        clock=clock,
-        api_timeout_s=process.api_timeout_s,
-    )
     stop = asyncio.Event()
     on_stop_signal(stop.set)
     spare_descriptors()
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(present(mode_of(settings), process.netns))
-        await prepare(backend, settings, process.netns)
-        client = await stack.enter_async_context(HttpClient(connection))
-        await stack.enter_async_context(serving(proxy, settings))
-        following = asyncio.create_task(proxy.follow(client, Rng(time.time_ns())))
+    settings = process.chosen.settings
+    async with (
+        HttpClient(connection) as client,
+        running_proxy(
+            process.node_name,
+            settings,
+            client,
+            netns=process.netns,
+            gates=process.chosen.gates,
+            clock=loop_clock(time.time()),
+            rng=Rng(time.time_ns()),
+            api_timeout_s=process.api_timeout_s,
+            reports_progress=process.tells,
+        ) as (proxy, following),
+    ):
         ending = {following, asyncio.create_task(stop.wait())}
         if process.chosen.file is not None:
             ending.add(asyncio.create_task(_changed(process.chosen.file, process.chosen.gates)))
         beside = {
             asyncio.create_task(_say_ready(proxy, process.node_name)),
-            asyncio.create_task(_tidy(proxy, mode_of(settings), process.netns)),
+            asyncio.create_task(_tidy(proxy, settings.mode, process.netns)),
         }
-        if process.tells and proxy.reads_slices:
-            beside.add(asyncio.create_task(report_progress(client, proxy, Rng(time.time_ns()), clock)))
         try:
             ended, _ = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from sliceplane.cli.options import with_options
 from sliceplane.cli.values import DurationType
+from sliceplane.proxy.configuration.fields import BACK_ENDS
 
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
@@ -46,7 +47,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "feature_gates": ("featureGates",),
 }
 #: modes whose rules no kernel here can hold
-_RENDERED = ("ipvs", "kernelspace")
+RENDERED: Final = ("ipvs", "kernelspace")
 
 
 def _text(flag: str, metavar: str, what: str) -> Callable[..., Any]:
@@ -63,7 +64,7 @@ def _duration(flag: str, what: str, *more: str) -> Callable[..., Any]:
 
 #: every flag of ``_FIELDS``; they reach the command by the names there
 proxy_options = with_options(
-    click.option("--proxy-mode", type=click.Choice(("nftables", "iptables", "ipvs", "kernelspace")),
+    click.option("--proxy-mode", type=click.Choice((*BACK_ENDS, *RENDERED)),
         help="What rules are made of; the last two can be rendered, not run.  [default: nftables]"),
     _text("--bind-address", "IP", "The node's own address; nothing is bound to it.  [default: what its Node says]"),
     click.option("--bind-address-hard-fail", is_flag=True, help="Always so: an address that is taken is an error."),
@@ -100,7 +101,7 @@ def given_by(flags: dict[str, Any], gates: Gates) -> dict[str, Value]:
     from sliceplane.proxy.configuration.validation import errors_of
 
     mode = flags["proxy_mode"]
-    if mode in _RENDERED:
+    if mode in RENDERED:
         raise click.UsageError(f"--proxy-mode {mode} is for renders only: sliceplane proxy render --proxy-mode {mode}")
     given: dict[str, Value] = {}
     for name in used(flags):

@@ -12,7 +12,9 @@ import click
 from sliceplane.cli.answers import show
 from sliceplane.cli.cluster import ask, attempt, cluster_options
 from sliceplane.cli.options import Command
+from sliceplane.cli.proxy_flags import RENDERED
 from sliceplane.cli.values import NetworksType
+from sliceplane.proxy.configuration.fields import BACK_ENDS
 
 if TYPE_CHECKING:
     from sliceplane.kit.ip import Family
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     ("what a change would make of the rules",
      "kubectl get svc,endpointslices -Ao yaml | sliceplane proxy render -f -"),
 ])  # fmt: skip
-@click.option("--proxy-mode", type=click.Choice(("nftables", "iptables", "ipvs", "kernelspace")), default="nftables",
+@click.option("--proxy-mode", type=click.Choice((*BACK_ENDS, *RENDERED)), default="nftables",
     show_default=True, help="What to render: rules as text; kernelspace: HCN policies of Windows as JSON.")  # fmt: skip
 @click.option("-f", "--filename", "files", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     multiple=True, metavar="FILE",

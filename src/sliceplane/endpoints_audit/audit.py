@@ -55,26 +55,26 @@ class Auditor:
 
     def on_service(self, body: bytes) -> None:
         try:
-            found = _services.decode(body)
+            service = _services.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return self._unreadable("services")
-        self._services[found.metadata.key] = service_facts(found)
+        self._services[service.metadata.key] = service_facts(service)
         return None
 
     def on_endpoints(self, body: bytes) -> None:
         try:
-            found = _endpoints.decode(body)
+            endpoints = _endpoints.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return self._unreadable("endpoints")
-        self._endpoints[found.metadata.key] = endpoints_facts(found)
+        self._endpoints[endpoints.metadata.key] = endpoints_facts(endpoints)
         return None
 
     def on_slice(self, body: bytes) -> None:
         try:
-            found = _slices.decode(body)
+            endpoint_slice = _slices.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return self._unreadable("endpointslices")
-        key, facts = slice_facts(found)
+        key, facts = slice_facts(endpoint_slice)
         if key.endswith("/"):
             self.nameless_slices += 1
         else:
@@ -110,12 +110,12 @@ class Auditor:
 
     def findings(self) -> tuple[Finding, ...]:
         """By kind, then by key."""
-        found: list[Finding] = []
+        findings: list[Finding] = []
         for key in self._endpoints.keys() | self._slices.keys():
             slices = tuple(self._slices.get(key, ()))
-            found.extend(judge(key, self._services.get(key), self._endpoints.get(key), slices))
+            findings.extend(judge(key, self._services.get(key), self._endpoints.get(key), slices))
         order = {kind: number for number, kind in enumerate(Kind)}
-        return tuple(sorted(found, key=lambda finding: (order[finding.kind], finding.key)))
+        return tuple(sorted(findings, key=lambda finding: (order[finding.kind], finding.key)))
 
     def writers(self) -> tuple[WriterRow, ...]:
         """Who writes addresses into Endpoints, and who into EndpointSlices; by name."""

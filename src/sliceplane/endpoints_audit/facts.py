@@ -75,8 +75,8 @@ class SliceFacts(Fact, frozen=True, gc=False, kw_only=True):
         return self.manager == MANAGED_BY_MIRRORING
 
 
-def service_facts(found: WireService) -> ServiceFacts:
-    spec = found.spec
+def service_facts(service: WireService) -> ServiceFacts:
+    spec = service.spec
     if spec.type == "ExternalName":
         role: ServiceRole = "external name"
     else:
@@ -91,17 +91,17 @@ def service_facts(found: WireService) -> ServiceFacts:
     return ServiceFacts(role=role, address_bytes=length, named_ports=named)
 
 
-def endpoints_facts(found: WireEndpoints) -> EndpointsFacts:
-    labels, annotations = found.metadata.labels or {}, found.metadata.annotations or {}
-    subsets = found.subsets or ()
+def endpoints_facts(endpoints: WireEndpoints) -> EndpointsFacts:
+    labels, annotations = endpoints.metadata.labels or {}, endpoints.metadata.annotations or {}
+    subsets = endpoints.subsets or ()
     return EndpointsFacts(
-        addresses=pack(_endpoints_entries(found)),
+        addresses=pack(_endpoints_entries(endpoints)),
         count=sum(len(subset.addresses or ()) + len(subset.not_ready_addresses or ()) for subset in subsets),
         skip_mirror=labels.get(LABEL_SKIP_MIRROR) == "true",
         reverse=labels.get(LABEL_ENDPOINTS_MANAGED_BY) == MANAGED_BY_REVERSE_MIRROR,
         lock=_lock(annotations.get(ANNOTATION_LEADER)),
         capacity=annotations.get(ANNOTATION_OVER_CAPACITY, ""),
-        writers=_writers(found.metadata),
+        writers=_writers(endpoints.metadata),
     )
 
 
@@ -115,8 +115,8 @@ def _lock(annotation: str | None) -> str | None:
     return f"held by {record.holder_identity or 'nobody'}, last renewed {record.renew_time or 'never'}"
 
 
-def _endpoints_entries(found: WireEndpoints) -> Iterator[tuple[Packed, int]]:
-    for subset in found.subsets or ():
+def _endpoints_entries(endpoints: WireEndpoints) -> Iterator[tuple[Packed, int]]:
+    for subset in endpoints.subsets or ():
         for listed, state in ((subset.addresses, READY), (subset.not_ready_addresses, WAITING)):
             for entry in listed or ():
                 address = packed(entry.ip)
@@ -124,22 +124,22 @@ def _endpoints_entries(found: WireEndpoints) -> Iterator[tuple[Packed, int]]:
                     yield address, state
 
 
-def slice_facts(found: WireSlice) -> tuple[str, SliceFacts]:
+def slice_facts(endpoint_slice: WireSlice) -> tuple[str, SliceFacts]:
     """The key of its Service (its name is "" where no label tells), and the facts."""
-    labels = found.metadata.labels or {}
+    labels = endpoint_slice.metadata.labels or {}
     facts = SliceFacts(
-        name=found.metadata.name,
+        name=endpoint_slice.metadata.name,
         manager=intern(labels.get(LABEL_MANAGED_BY, "")),
-        addresses=b"" if found.address_type == "FQDN" else pack(_slice_entries(found)),
-        writers=_writers(found.metadata),
-        portless=not found.ports,
+        addresses=b"" if endpoint_slice.address_type == "FQDN" else pack(_slice_entries(endpoint_slice)),
+        writers=_writers(endpoint_slice.metadata),
+        portless=not endpoint_slice.ports,
     )
-    return f"{found.metadata.namespace}/{labels.get(LABEL_SERVICE_NAME, '')}", facts
+    return f"{endpoint_slice.metadata.namespace}/{labels.get(LABEL_SERVICE_NAME, '')}", facts
 
 
-def _slice_entries(found: WireSlice) -> Iterator[tuple[Packed, int]]:
+def _slice_entries(endpoint_slice: WireSlice) -> Iterator[tuple[Packed, int]]:
     """The first address alone: that is all that consumers use of an endpoint."""
-    for endpoint in found.endpoints or ():
+    for endpoint in endpoint_slice.endpoints or ():
         address = packed(endpoint.addresses[0]) if endpoint.addresses else None
         if address is None:
             continue

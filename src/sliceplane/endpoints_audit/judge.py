@@ -161,26 +161,28 @@ def judge(
 ) -> tuple[Finding, ...]:
     """In the order of ``Kind``.  *slices* in any order."""
     ordered = sorted(slices, key=lambda each: each.name)
-    found = list(_slice_problems(service, endpoints, ordered))
+    problems = list(_slice_problems(service, endpoints, ordered))
     lacking = _without_port(service, [facts for facts in ordered if facts.manager == MANAGED_BY_CONTROLLER])
     if service is not None and lacking:
         names = _some([f'"{name}"' for name in service.named_ports])
-        found.append(
+        problems.append(
             (Kind.NO_PORT, f"{_count(len(lacking))} ({_spell(lacking)}), no container port has the name {names}")
         )
     if endpoints is not None:
         if endpoints.lock is not None:
-            found.append((Kind.LOCK, endpoints.lock))
+            problems.append((Kind.LOCK, endpoints.lock))
         elif service is None:
-            found.append((Kind.ORPHAN, f"{_count(endpoints.count)}, no Service of this name{_last_write(endpoints)}"))
+            problems.append(
+                (Kind.ORPHAN, f"{_count(endpoints.count)}, no Service of this name{_last_write(endpoints)}")
+            )
         elif service.role == "external name":
-            found.append(
+            problems.append(
                 (Kind.ORPHAN, f"{_count(endpoints.count)}, its Service is an ExternalName{_last_write(endpoints)}")
             )
         else:
-            found.extend(_endpoints_problems(service, endpoints, ordered))
+            problems.extend(_endpoints_problems(service, endpoints, ordered))
     order = list(Kind)
-    return tuple(Finding(kind, key, detail) for kind, detail in sorted(found, key=lambda each: order.index(each[0])))
+    return tuple(Finding(kind, key, detail) for kind, detail in sorted(problems, key=lambda each: order.index(each[0])))
 
 
 def _endpoints_problems(
@@ -309,12 +311,12 @@ def _compare(
 
 def _states(parts: Iterable[bytes], address_bytes: int) -> dict[Packed, set[int]]:
     """Addresses that Endpoints might have, with what is said of them."""
-    found: dict[Packed, set[int]] = {}
+    states: dict[Packed, set[int]] = {}
     for data in parts:
         for address, state in unpack(data):
             if state != LEAVING and address_bytes in (0, len(address)):
-                found.setdefault(address, set()).add(state)
-    return found
+                states.setdefault(address, set()).add(state)
+    return states
 
 
 def _count(addresses: int) -> str:

@@ -29,9 +29,9 @@ def _lines(report: Report, width: int | None) -> Iterator[str]:
     for plural, number in report.unreadable.items():
         yield f"  {number:,} {plural} could not be read"
     for kind in Kind:
-        found = [finding for finding in report.findings if finding.kind is kind]
-        if found:
-            yield from _section(kind, found, width)
+        findings = [finding for finding in report.findings if finding.kind is kind]
+        if findings:
+            yield from _section(kind, findings, width)
     if report.writers:
         yield ""
         yield "writers of addresses, by field manager: number of objects"
@@ -55,11 +55,11 @@ def _lines(report: Report, width: int | None) -> Iterator[str]:
     yield report.verdict
 
 
-def _section(kind: Kind, found: Sequence[Finding], width: int | None) -> Iterator[str]:
+def _section(kind: Kind, findings: Sequence[Finding], width: int | None) -> Iterator[str]:
     traits = kind.traits
     yield ""
     yield f"{kind.value}{'' if traits.blocks else ' (for information)'}: {traits.title}"
-    yield from _table((), [(finding.key, finding.detail) for finding in found], width)
+    yield from _table((), [(finding.key, finding.detail) for finding in findings], width)
     yield f"  -> {traits.advice}"
 
 

@@ -94,15 +94,15 @@ class Report:
         }
 
 
-def _finding(found: Finding) -> dict[str, Any]:
-    namespace, _, name = found.key.partition("/")
-    traits = found.kind.traits
+def _finding(finding: Finding) -> dict[str, Any]:
+    namespace, _, name = finding.key.partition("/")
+    traits = finding.kind.traits
     return {
-        "kind": found.kind.value,
+        "kind": finding.kind.value,
         "blocks": traits.blocks,
         "namespace": namespace,
         "name": name,
-        "detail": found.detail,
+        "detail": finding.detail,
         "advice": traits.advice,
     }
 

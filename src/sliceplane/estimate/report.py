@@ -42,7 +42,10 @@ def custom(case: Case, *, hints: bool = False, width: int | None = None) -> str:
 
 def as_document(case: Case, *, hints: bool = False) -> dict[str, Any]:
     """``{"case": ..., "scenarios": {scenario: {design: {"kep" | "json" | "protobuf": costs}}}}``."""
-    sizes: dict[str, Sizes] = {"kep": KepSizes(), **{encoding: RealSizes(encoding, hints=hints) for encoding in ENCODINGS}}
+    sizes: dict[str, Sizes] = {
+        "kep": KepSizes(),
+        **{encoding: RealSizes(encoding, hints=hints) for encoding in ENCODINGS},
+    }
     return {
         "case": {"pods": case.pods, "nodes": case.nodes, "endpointsPerSlice": case.per_slice, "hints": hints},
         "scenarios": {
@@ -55,13 +58,13 @@ def as_document(case: Case, *, hints: bool = False) -> dict[str, Any]:
     }
 
 
-def _cost_document(found: Cost) -> dict[str, int]:
+def _cost_document(amount: Cost) -> dict[str, int]:
     return {
-        "writes": found.writes,
-        "objectBytes": found.object_bytes,
-        "watchersPerObject": found.watchers,
-        "watchEvents": found.events,
-        "totalBytes": found.total_bytes,
+        "writes": amount.writes,
+        "objectBytes": amount.object_bytes,
+        "watchersPerObject": amount.watchers,
+        "watchEvents": amount.events,
+        "totalBytes": amount.total_bytes,
     }
 
 
@@ -71,7 +74,9 @@ def _case_text(title: str, case: Case, sample: Sample | None, *, hints: bool, wi
         kep = _kep_lines(case, scenario) if sample is None else sample.tables[scenario]
         blocks.append(f"{scenario.value}\n{_table(case, scenario, kep, hints=hints, width=width)}")
     if case.pods > ENDPOINTS_CAPACITY:
-        cut = {encoding: RealSizes(encoding).object_bytes(Design.ENDPOINTS, ENDPOINTS_CAPACITY) for encoding in ENCODINGS}
+        cut = {
+            encoding: RealSizes(encoding).object_bytes(Design.ENDPOINTS, ENDPOINTS_CAPACITY) for encoding in ENCODINGS
+        }
         blocks.append(
             f"The Endpoints object is shown whole.  Since 1.22 it is cut at {ENDPOINTS_CAPACITY:,} addresses:"
             f" {human_bytes(cut['json'])} in JSON, {human_bytes(cut['protobuf'])} in protobuf."
@@ -81,13 +86,13 @@ def _case_text(title: str, case: Case, sample: Sample | None, *, hints: bool, wi
 
 def _kep_lines(case: Case, scenario: Scenario) -> tuple[Line, ...]:
     """The KEP's orders of growth with the figures of *case*."""
-    found = [cost(case, scenario, design, KepSizes()) for design in Design]
+    costs = [cost(case, scenario, design, KepSizes()) for design in Design]
     figures = (
-        [f"{amount.writes:,}" for amount in found],
-        [f"~{human_bytes(amount.object_bytes)}" for amount in found],
-        [f"{amount.watchers:,}" for amount in found],
-        [f"{amount.events:,}" for amount in found],
-        [f"~{human_bytes(amount.total_bytes)}" for amount in found],
+        [f"{amount.writes:,}" for amount in costs],
+        [f"~{human_bytes(amount.object_bytes)}" for amount in costs],
+        [f"{amount.watchers:,}" for amount in costs],
+        [f"{amount.events:,}" for amount in costs],
+        [f"~{human_bytes(amount.total_bytes)}" for amount in costs],
     )
     lines = []
     for line, values in zip(_ORDERS[scenario], figures, strict=True):
@@ -100,7 +105,8 @@ def _table(case: Case, scenario: Scenario, kep: Sequence[Line], *, hints: bool, 
     columns = ("Endpoints", _column(case.per_slice), _column(1))
     rows: list[tuple[str, ...]] = []
     ours = {
-        encoding: [cost(case, scenario, design, RealSizes(encoding, hints=hints)) for design in Design] for encoding in ENCODINGS
+        encoding: [cost(case, scenario, design, RealSizes(encoding, hints=hints)) for design in Design]
+        for encoding in ENCODINGS
     }
     for number, (quantity, line) in enumerate(zip(QUANTITIES, kep, strict=True)):
         rows.append((quantity, *(f"{cell.order:<8} {cell.figure}" for cell in line)))

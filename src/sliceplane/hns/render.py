@@ -34,7 +34,7 @@ _BY_CONNECTION, _BY_CLIENT = 0, 2
 Document = dict[str, Any]
 
 
-def render(found: NodeSnapshot) -> Document:
+def render(snapshot: NodeSnapshot) -> Document:
     """``Endpoints`` sorted by address; ``LoadBalancers`` in the order of Services, each a ``Policy`` and whose it is.
 
     Of two Services that claim one
@@ -48,7 +48,7 @@ def render(found: NodeSnapshot) -> Document:
             policies.setdefault((ip, state.port.name.protocol, port), document)
             used.update({endpoint.ip: endpoint for endpoint in endpoints})
 
-    for state in found.states:
+    for state in snapshot.states:
         port = state.port
         add(state, port.cluster_ip, port.port, state.inside, _ILB)
         outside = _PRESERVE_DIP if port.external_local else 0

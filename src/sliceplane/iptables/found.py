@@ -21,7 +21,7 @@ _FIXED: Final = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListedRules:
     """Sorted, as listed."""
 
     #: ours, fixed ones and those of service ports
@@ -49,10 +49,10 @@ class Found:
         return tuple(commands)
 
 
-NOTHING: Final = Found()
+NOTHING: Final = ListedRules()
 
 
-def parse_saved(text: str) -> Found:
+def parse_saved(text: str) -> ListedRules:
     """*text* is what ``iptables-save`` prints, of one or more tables.  Other tables than ours are left alone."""
     chains: list[Chain] = []
     jumps: list[tuple[Chain, str]] = []
@@ -70,10 +70,10 @@ def parse_saved(text: str) -> Found:
             chain, _, rest = line[3:].partition(" ")
             if (table, chain) in JUMPS and target_of(rest) in _FIXED:
                 jumps.append(((table, chain), rest.strip()))
-    return Found(tuple(sorted(chains)), tuple(jumps))
+    return ListedRules(tuple(sorted(chains)), tuple(jumps))
 
 
-def removal(found: Found) -> str:
+def removal(found: ListedRules) -> str:
     """Restore text that takes away all that was found; "" if that is nothing."""
     parts: list[str] = []
     for table in TABLES:

@@ -12,7 +12,7 @@ set_service()  ->  desired chains, claims on places in shared chains  --diff of 
 asks the kernel nothing.  All text is for ``iptables-restore --noflush``: naming a chain empties it, so a chain is
 always written whole.  What it costs is another matter: the legacy flavour copies whole tables in and out of the kernel.
 
-**A whole write** names every chain of ours and fills it.  It is completed with what is ``Found``: jumps that are
+**A whole write** names every chain of ours and fills it.  It is completed with what is ``ListedRules``: jumps that are
 missing, chains that are too many, whichever program left them.
 
 **Order.**  Each table is replaced at once, but ``filter`` and ``nat`` one after the other.  A rule that refuses what
@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sliceplane.iptables.build import Place, ServiceRules, build_service
-from sliceplane.iptables.found import NOTHING, Found
+from sliceplane.iptables.found import NOTHING, ListedRules
 from sliceplane.iptables.layout import TABLES, Chain, Table, static_chains
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.model import ServiceChange, ServiceKey
@@ -74,12 +74,12 @@ class IptablesTransaction:
     def size(self) -> int:
         return sum(len(section.named) + len(section.commands) + len(section.removed) for section in self.sections)
 
-    def render(self, found: Found = NOTHING) -> str:
+    def render(self, found: ListedRules = NOTHING) -> str:
         sections = (self._completed(section, found) for section in self.sections) if self.full else self.sections
         return "".join(section.render() for section in sections)
 
     @staticmethod
-    def _completed(section: Section, found: Found) -> Section:
+    def _completed(section: Section, found: ListedRules) -> Section:
         stale = found.stale(section.table, frozenset(section.named))
         commands = (*section.commands, *found.missing_jumps(section.table))
         return Section(section.table, (*section.named, *stale), commands, stale)
@@ -261,7 +261,7 @@ class IptablesRules:
             for place, line in self._services[key].shared:
                 claims.setdefault(place, []).append((key, line))
         assert chains == self._wanted, f"chains {self._wanted} should be {chains}"
-        sorted_claims = {place: tuple(found) for place, found in claims.items()}
+        sorted_claims = {place: tuple(shares) for place, shares in claims.items()}
         assert sorted_claims == self._claims, f"claims {self._claims} should be {sorted_claims}"
         if self._needs_full or self._draft is not None:
             return

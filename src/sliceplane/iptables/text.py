@@ -69,8 +69,8 @@ def jump(chain: str) -> str:
 
 def target_of(line: str) -> str:
     """Where a rule leads; "" if nowhere.  What a comment says does not count."""
-    found = _TARGET.search(_QUOTED.sub("", line))
-    return found[1] if found is not None else ""
+    match = _TARGET.search(_QUOTED.sub("", line))
+    return match[1] if match is not None else ""
 
 
 def rule(*parts: str) -> str:

@@ -74,15 +74,15 @@ class IpvsRules:
         return "\n".join(f"# {program}\n{text}" for program, text in parts)
 
 
-def render(found: NodeSnapshot) -> IpvsRules:
+def render(snapshot: NodeSnapshot) -> IpvsRules:
     """Of two Services that claim one address and port the first, by namespace and name, has it."""
-    draft = _Draft(found)
-    for state in found.states:
+    draft = _Draft(snapshot)
+    for state in snapshot.states:
         draft.add(state)
-    length = 128 if found.family == "IPv6" else 32
+    length = 128 if snapshot.family == "IPv6" else 32
     addresses = "".join(f"address replace {ip}/{length} dev {DEVICE}\n" for ip in _sorted(draft.addresses))
     servers = "".join(line for key in draft.servers for line in draft.servers[key])
-    return IpvsRules(found.family, addresses, servers, _sets(draft, found.family), _rules(found))
+    return IpvsRules(snapshot.family, addresses, servers, _sets(draft, snapshot.family), _rules(snapshot))
 
 
 @dataclass(slots=True)
@@ -163,16 +163,16 @@ def _sets(draft: _Draft, family: Family) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _rules(found: NodeSnapshot) -> str:
+def _rules(snapshot: NodeSnapshot) -> str:
     def into(suffix: str, by: str) -> str:
-        return f"-m set --match-set {_set_name(suffix, found.family)} {by}"
+        return f"-m set --match-set {_set_name(suffix, snapshot.family)} {by}"
 
-    detector = found.around.detector
+    detector = snapshot.around.detector
     outside = ""
-    if detector is not None and not found.around.masquerade_all:
+    if detector is not None and not snapshot.around.masquerade_all:
         outside = f"! -s {detector.network} " if detector.network else f"! -i {detector.interface.replace('*', '+')} "
     nat = [f"-A KUBE-SERVICES {into('LOAD-BALANCER', 'dst,dst')} -j KUBE-LOAD-BALANCER"]
-    if detector is not None or found.around.masquerade_all:
+    if detector is not None or snapshot.around.masquerade_all:
         nat.append(f"-A KUBE-SERVICES {outside}{into('CLUSTER-IP', 'dst,dst')} -j KUBE-MARK-MASQ")
     nat += [
         f"-A KUBE-SERVICES {into('EXTERNAL-IP', 'dst,dst')} -j KUBE-MARK-MASQ",

@@ -91,7 +91,7 @@ def build_service(states: tuple[PortState, ...], node: NodeFacts) -> ServiceObje
         port.build_inside()
         if state.port.externally_accessible:
             port.build_outside()
-    return ServiceObjects(tuple(chains), tuple((*found, value) for found, value in elements.items()))
+    return ServiceObjects(tuple(chains), tuple((*element, value) for element, value in elements.items()))
 
 
 def node_port_addresses(addresses: tuple[str, ...]) -> ServiceObjects:

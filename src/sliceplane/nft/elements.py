@@ -152,7 +152,7 @@ class Elements:
         claims: dict[ElementId, list[tuple[ServiceKey, Value]]] = {}
         for key, element, value in wanted:
             claims.setdefault(element, []).append((key, value))
-        expected = {element: tuple(found) for element, found in claims.items()}
+        expected = {element: tuple(shares) for element, shares in claims.items()}
         assert expected == self._claims, f"claims {self._claims} should be {expected}"
         if not in_kernel:
             return

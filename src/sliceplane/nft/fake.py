@@ -190,9 +190,9 @@ class _Attempt:
     def _add_chain(self, table: FakeTable, command: AddChain) -> None:
         if not 0 < len(command.name.encode()) <= NAME_MAX:
             raise FakeError("EINVAL", command, f"a name of {len(command.name)} bytes")
-        found = table.chains.setdefault(command.name, FakeChain(command.hook))
-        if found.hook != command.hook:
-            raise FakeError("EEXIST", command, f"the chain has hook {found.hook}")
+        chain = table.chains.setdefault(command.name, FakeChain(command.hook))
+        if chain.hook != command.hook:
+            raise FakeError("EEXIST", command, f"the chain has hook {chain.hook}")
 
     def _delete_chain(self, table: FakeTable, command: DeleteChain) -> None:
         self._chain(table, command.name, command)
@@ -230,9 +230,9 @@ class _Attempt:
 
     def _add_container(self, table: FakeTable, command: AddContainer) -> None:
         wanted = command.container
-        found = table.containers.setdefault(wanted.name, FakeContainer(wanted))
-        if found.definition != wanted:
-            raise FakeError("EEXIST", command, f"it is {found.definition}")
+        container = table.containers.setdefault(wanted.name, FakeContainer(wanted))
+        if container.definition != wanted:
+            raise FakeError("EEXIST", command, f"it is {container.definition}")
 
     def _delete_container(self, table: FakeTable, command: DeleteContainer) -> None:
         name = command.container.name
@@ -293,11 +293,11 @@ def _wrong_statement(part: Statement, family: NftFamily) -> str:
             return f"numgen mod {count} offset {offset}"
         case GotoOneOf(()):
             return "numgen mod 0"
-        case AddressIn(_, found):
-            if not found:
+        case AddressIn(_, texts):
+            if not texts:
                 return "no networks"
-            if networks(found, "IPv4" if family == "ip" else "IPv6") != found:
-                return f"networks {found} overlap, or are not of the family"
+            if networks(texts, "IPv4" if family == "ip" else "IPv6") != texts:
+                return f"networks {texts} overlap, or are not of the family"
         case Dnat(_, ip, port) if not (_fits(ip, "addr", family) and _fits(port, "port", family)):
             return f"target {ip} {port}"
     return ""

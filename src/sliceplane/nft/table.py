@@ -11,10 +11,10 @@ The shadow changes only when the kernel has taken the transaction; the kernel is
 deletes the table and builds it again **in the same transaction**, so traffic never meets an empty table; the
 first is full too, and thereby adopts or replaces whatever an earlier process left.
 
-**Two kinds of chains.**  One that only balances is kept target by target (``Held``); any other is rewritten whole when
-its rules change (``HeldRules``).  A dynamic set belongs to such a chain, and comes and goes with it; its elements are
-the kernel's, filled by packets.  They outlive every change but a full transaction, into which the caller may give what
-was in them just before (``remember``; ``wants_memory`` says whether it matters).
+**Two kinds of chains.**  One that only balances is kept target by target (``HeldTargets``); any other is rewritten
+whole when its rules change (``HeldRules``).  A dynamic set belongs to such a chain, and comes and goes with it; its
+elements are the kernel's, filled by packets.  They outlive every change but a full transaction, into which the caller
+may give what was in them just before (``remember``; ``wants_memory`` says whether it matters).
 
 **Order of commands.**  0. see whose table it is; 1. make the maps and chains that are missing; 2. delete elements; 3.
 add elements, whose verdicts need the chains (a changed value is a deletion and an addition); 4. flush and add rules,
@@ -84,7 +84,7 @@ NFT_FAMILIES: Final[dict[Family, NftFamily]] = {"IPv4": "ip", "IPv6": "ip6"}
 _NODE: Final = ServiceKey("", "")
 
 
-class Held(NamedTuple):
+class HeldTargets(NamedTuple):
     """A chain in the kernel: its slot among those of its protocol, how many targets its rule draws from (0: it has no
     rule), and the targets in the slot; those from number ``live`` on are retired."""
 
@@ -109,7 +109,7 @@ class _Draft:
     edits: Edits = field(default_factory=Edits)
     rules: list[Command] = field(default_factory=list)
     removed: list[Command] = field(default_factory=list)
-    chains: dict[str, Held | HeldRules | None] = field(default_factory=dict)
+    chains: dict[str, HeldTargets | HeldRules | None] = field(default_factory=dict)
     full: bool = False
 
     def commands(self) -> tuple[Command, ...]:
@@ -127,7 +127,7 @@ class NftRules:
         self._services: dict[ServiceKey, ServiceObjects] = {}
         self._wanted: dict[str, Chain] = {}
         self._elements = Elements()
-        self._held: dict[str, Held | HeldRules] = {}
+        self._held: dict[str, HeldTargets | HeldRules] = {}
         self._slots: dict[str, Slots] = {}  # by protocol
         self._retired: dict[str, float] = {}  # chain -> when its retired part may go
         self._marked_chains: set[str] = set()
@@ -267,10 +267,12 @@ class NftRules:
             self._remove_retired(draft, name, self._held[name])
         return draft
 
-    def _place(self, draft: _Draft, wanted: Chain, held: Held | HeldRules | None) -> None:
+    def _place(self, draft: _Draft, wanted: Chain, held: HeldTargets | HeldRules | None) -> None:
         """Brings a chain to *wanted*."""
         if isinstance(wanted, RuleChain):
-            assert not isinstance(held, Held), f"{wanted.name} changed its kind; the name should have changed with it"
+            assert not isinstance(held, HeldTargets), (
+                f"{wanted.name} changed its kind; the name should have changed with it"
+            )
             self._place_rules(draft, wanted, held)
         else:
             assert not isinstance(held, HeldRules), f"{wanted.name} changed its kind; its name should have too"
@@ -292,7 +294,7 @@ class NftRules:
         draft.rules.extend(AddRule(name, rule) for rule in wanted.rules)
         draft.chains[name] = HeldRules(wanted, live=True)
 
-    def _place_targets(self, draft: _Draft, wanted: BalancedChain, held: Held | None) -> None:
+    def _place_targets(self, draft: _Draft, wanted: BalancedChain, held: HeldTargets | None) -> None:
         """Brings a chain's targets and rule to *wanted*, leaving in place whatever can stay."""
         name, count = wanted.name, len(wanted.targets)
         assert count, f"{name} has no targets: its Service must not have built it"
@@ -302,7 +304,7 @@ class NftRules:
             if first:
                 draft.made.append(AddContainer(map_of(protocol, slot)))
             draft.made.append(AddChain(name))
-            held = Held(protocol, slot, 0, ())
+            held = HeldTargets(protocol, slot, 0, ())
             placed = wanted.targets
         else:
             placed = place(held.targets, wanted.targets)
@@ -324,7 +326,7 @@ class NftRules:
         if new != held:
             draft.chains[name] = new
 
-    def _remove_retired(self, draft: _Draft, name: str, held: Held | HeldRules) -> None:
+    def _remove_retired(self, draft: _Draft, name: str, held: HeldTargets | HeldRules) -> None:
         if isinstance(held, HeldRules):
             draft.chains[name] = None
             draft.removed.append(DeleteChain(name))
@@ -371,13 +373,13 @@ class NftRules:
 
     def check(self) -> None:
         """Every invariant; what is not marked is in the kernel as it shall be.  O(state)."""
-        chains = {chain.name: chain for found in self._services.values() for chain in found.chains}
+        chains = {chain.name: chain for objects in self._services.values() for chain in objects.chains}
         assert chains == self._wanted, f"chains {self._wanted} should be {chains}"
         in_kernel = not self._needs_full and self._draft is None
         self._elements.check(self._wishes(), in_kernel=in_kernel)
         if not in_kernel:
             return
-        balanced = [held for held in self._held.values() if isinstance(held, Held)]
+        balanced = [held for held in self._held.values() if isinstance(held, HeldTargets)]
         for protocol, slots in self._slots.items():
             slots.check({held.slot for held in balanced if held.protocol == protocol})
         assert {held.protocol for held in balanced} <= set(self._slots), "a chain has no slot"
@@ -412,7 +414,7 @@ def wants_memory(plane: NftPlane) -> bool:
     return plane.rules.needs_full and plane.tracker.has_affinity()
 
 
-def _has_retired(held: Held | HeldRules) -> bool:
+def _has_retired(held: HeldTargets | HeldRules) -> bool:
     """Whether something of the chain is out of use, and goes later."""
     return not held.live if isinstance(held, HeldRules) else held.live < len(held.targets)
 

@@ -115,22 +115,22 @@ def trails(
 ) -> tuple[Trail, ...]:
     """Every way that ``trace`` counts, in the order of outcomes and chains."""
     walk = _Walk(table, own)
-    found: list[Trail] = []
+    trails: list[Trail] = []
     waiting: list[tuple[Fraction, Packet, _Point]] = [(_ONE, first, "output" if path == "local" else "prerouting")]
     while waiting:
         weight, packet, point = waiting.pop()
         for share, after, flow in walk.hook(point, packet):
             if flow in {"drop", "reject"}:
-                found.append(Trail(weight * share, Outcome("drop" if flow == "drop" else "reject"), after))
+                trails.append(Trail(weight * share, Outcome("drop" if flow == "drop" else "reject"), after))
                 continue
             following = walk.route(point, after)
             if following is not None:
                 waiting.append((weight * share, after, following))
             else:
                 outcome = Outcome("accept", f"{after.daddr} {after.dport}", after.masquerade)
-                found.append(Trail(weight * share, outcome, after))
-    assert sum(trail.share for trail in found) == 1, f"probabilities {found}"
-    return tuple(sorted(found, key=lambda trail: (trail.outcome, trail.packet.chains)))
+                trails.append(Trail(weight * share, outcome, after))
+    assert sum(trail.share for trail in trails) == 1, f"probabilities {trails}"
+    return tuple(sorted(trails, key=lambda trail: (trail.outcome, trail.packet.chains)))
 
 
 class _Walk:
@@ -155,7 +155,7 @@ class _Walk:
         """Every way through the base chains of a hook, in the order of their priorities."""
         base = [(chain.hook, name) for name, chain in self._table.chains.items() if chain.hook is not None]
         branches: list[_Branch] = [(_ONE, packet, "continue")]
-        for _, name in sorted((found.priority, name) for found, name in base if found.point == point):
+        for _, name in sorted((hook.priority, name) for hook, name in base if hook.point == point):
             following: list[_Branch] = []
             for weight, current, flow in branches:
                 if flow in {"drop", "reject"}:
@@ -235,7 +235,7 @@ class _Walk:
                 return packet, _matched(packet.key(fields) in self._table.containers[name].elements)
             case AddressIn(field, networks, inside):
                 address = ipaddress.ip_address(packet.saddr if field == "saddr" else packet.daddr)
-                return packet, _matched(any(address in ipaddress.ip_network(found) for found in networks) == inside)
+                return packet, _matched(any(address in ipaddress.ip_network(network) for network in networks) == inside)
             case FromInterface(name, inside):
                 prefix, star, _ = name.partition("*")
                 return packet, _matched((packet.iif.startswith(prefix) if star else packet.iif == name) == inside)
@@ -285,5 +285,5 @@ class _Walk:
         return address in self._own or any(ipaddress.ip_address(address) in network for network in _LOOPBACK)
 
 
-def _matched(found: bool) -> _Flow:
-    return "continue" if found else "break"
+def _matched(matches: bool) -> _Flow:
+    return "continue" if matches else "break"

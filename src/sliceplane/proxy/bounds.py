@@ -37,7 +37,7 @@ class Excess(NamedTuple):
 
     def __str__(self) -> str:
         """A sentence; "" if there is none."""
-        told = [
+        parts = [
             f"{number:,} {what} beyond {bound}"
             for number, what, bound in (
                 (self.ports, "ports", f"{PORTS_MAX:,}"),
@@ -46,7 +46,7 @@ class Excess(NamedTuple):
             )
             if number
         ]
-        return f"no rules are made for {' and '.join(told)}" if told else ""
+        return f"no rules are made for {' and '.join(parts)}" if parts else ""
 
 
 def share(bound: int, ports: int) -> int:

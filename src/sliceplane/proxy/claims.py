@@ -154,12 +154,12 @@ class Claims:
         """What *key* asks for and does not get: one for each address, and each node port; sorted.  O(its
         destinations)."""
         _, asked = self._asked.get(key, ("", {}))
-        found: dict[tuple[str, int], Refusal] = {}
+        refusals: dict[tuple[str, int], Refusal] = {}
         for place in sorted(asked):
             refusal = self._refusal(key, place, asked[place])
             if refusal is not None:
-                found.setdefault((place[0], 0 if place[0] else place[2]), refusal)
-        return tuple(found.values())
+                refusals.setdefault((place[0], 0 if place[0] else place[2]), refusal)
+        return tuple(refusals.values())
 
     def refusal(self, key: ServiceKey, place: Place) -> Refusal | None:
         """Why *key* does not get *place*; ``None``: it gets it, or does not ask."""
@@ -196,7 +196,7 @@ class Claims:
             del self._claims[place]
             self._forget_place(place)
         after = claims[0].key if claims else None
-        return {found for found in (before, after) if found is not None} if before != after else set()
+        return {winner for winner in (before, after) if winner is not None} if before != after else set()
 
     def _note_place(self, place: Place) -> None:
         ip = place[0]
@@ -216,13 +216,13 @@ class Claims:
 
     def _asked_within(self, ground: Ground) -> set[str]:
         """The addresses that Services ask for and that *ground* has.  O(the result)."""
-        found = {ip for ip in ground.addresses if ip in self._places}
+        addresses = {ip for ip in ground.addresses if ip in self._places}
         for text in ground.networks:
             network = ipaddress.ip_network(text)
             first = bisect_left(self._order, (int(network.network_address), ""))
             last = bisect_left(self._order, (int(network.broadcast_address) + 1, ""))
-            found.update(ip for _, ip in self._order[first:last])
-        return found
+            addresses.update(ip for _, ip in self._order[first:last])
+        return addresses
 
     # -- giving -----------------------------------------------------------------------------------------
 
@@ -289,10 +289,10 @@ class Claims:
             assert asked == known, f"{key} asks for {asked}, known is {known}"
             for place, rank in asked.items():
                 claims.setdefault(place, []).append(_Claim(rank, not created, created, key))
-        assert {place: sorted(found) for place, found in claims.items()} == self._claims, f"{self._claims}"
+        assert {place: sorted(of_place) for place, of_place in claims.items()} == self._claims, f"{self._claims}"
         held = {ip: sorted(keys) for ip, keys in cluster_ips.items()}
         assert held == self._cluster_ips, f"{self._cluster_ips} should be {held}"
-        places = {(ip, *rest) for ip, found in self._places.items() for _, *rest in found}
+        places = {(ip, *rest) for ip, places_there in self._places.items() for _, *rest in places_there}
         assert places == self._claims.keys(), f"{self._places} are not the places of {self._claims}"
         order = sorted((_number(ip), ip) for ip in self._places if ip)
         assert order == self._order, f"{self._order} should be {order}"

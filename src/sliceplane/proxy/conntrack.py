@@ -63,8 +63,8 @@ class Expected:
 
 def stale_flows(lines: Iterable[str], expected: Expected, family: Family) -> tuple[Flow, ...]:
     """Those among the *lines* of ``conntrack -L``, each once, sorted."""
-    found = {flow for line in lines if (flow := parse_flow(line, family)) is not None and expected.is_stale(flow)}
-    return tuple(sorted(found))
+    flows = {flow for line in lines if (flow := parse_flow(line, family)) is not None and expected.is_stale(flow)}
+    return tuple(sorted(flows))
 
 
 _LINE = re.compile(

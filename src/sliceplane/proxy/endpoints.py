@@ -36,8 +36,8 @@ def slices_of(endpoints: Endpoints | None) -> dict[str, EndpointSlice]:
             EndpointPort(name=port.name, protocol=port.protocol, port=port.port) for port in subset.ports or ()
         )
         for family in FAMILIES:
-            found = tuple(_endpoints(subset, family))
-            if not found:
+            endpoints_of_family = tuple(_endpoints(subset, family))
+            if not endpoints_of_family:
                 continue
             name = f"{meta.name}:{number}:{family}"
             metadata = ObjectMeta(
@@ -47,7 +47,7 @@ def slices_of(endpoints: Endpoints | None) -> dict[str, EndpointSlice]:
                 labels={LABEL_SERVICE_NAME: meta.name},
                 annotations=meta.annotations,
             )
-            each = EndpointSlice(metadata=metadata, address_type=family, endpoints=found, ports=ports)
+            each = EndpointSlice(metadata=metadata, address_type=family, endpoints=endpoints_of_family, ports=ports)
             made[metadata.key] = each
     return made
 

@@ -46,16 +46,16 @@ class Grounds:
             return False
         for ip in before.addresses:
             _leave(self._addresses, ip, owner)
-        for found in _ranges(before.networks):
-            if _leave(self._ranges, found, owner):
-                self._lengths[found[0]] -= 1
-                if not self._lengths[found[0]]:
-                    del self._lengths[found[0]]
+        for prefix in _ranges(before.networks):
+            if _leave(self._ranges, prefix, owner):
+                self._lengths[prefix[0]] -= 1
+                if not self._lengths[prefix[0]]:
+                    del self._lengths[prefix[0]]
         for ip in ground.addresses:
             _join(self._addresses, ip, owner)
-        for found in _ranges(ground.networks):
-            if _join(self._ranges, found, owner):
-                self._lengths[found[0]] = self._lengths.get(found[0], 0) + 1
+        for prefix in _ranges(ground.networks):
+            if _join(self._ranges, prefix, owner):
+                self._lengths[prefix[0]] = self._lengths.get(prefix[0], 0) + 1
         if ground == _NOTHING:
             del self._of[owner]
         else:
@@ -90,10 +90,10 @@ class Grounds:
         for owner in sorted(self._of):
             for ip in dict.fromkeys(self._of[owner].addresses):
                 addresses.setdefault(ip, []).append(owner)
-            for found in dict.fromkeys(_ranges(self._of[owner].networks)):
-                ranges.setdefault(found, []).append(owner)
+            for prefix in dict.fromkeys(_ranges(self._of[owner].networks)):
+                ranges.setdefault(prefix, []).append(owner)
         assert {ip: tuple(owners) for ip, owners in addresses.items()} == self._addresses, f"{self._addresses}"
-        assert {found: tuple(owners) for found, owners in ranges.items()} == self._ranges, f"{self._ranges}"
+        assert {prefix: tuple(owners) for prefix, owners in ranges.items()} == self._ranges, f"{self._ranges}"
         lengths = [length for length, _ in ranges]
         assert {length: lengths.count(length) for length in lengths} == self._lengths, f"{self._lengths}"
 

@@ -139,8 +139,8 @@ class NodePlane(Generic[R, T]):
 
     def on_api_server(self, addresses: Iterable[str], now: float) -> None:
         """Where this process reaches the API server."""
-        found = [ip for text in addresses if (ip := canonical_of(text, self.family)) is not None]
-        self._note(self._tracker.on_ground("the API server as this node reaches it", Ground(tuple(found))), now)
+        own = [ip for text in addresses if (ip := canonical_of(text, self.family)) is not None]
+        self._note(self._tracker.on_ground("the API server as this node reaches it", Ground(tuple(own))), now)
 
     def on_service_cidr(self, name: str, new: ServiceCIDR | None, now: float) -> None:
         """A range of cluster IPs came, changed or went."""
@@ -150,8 +150,8 @@ class NodePlane(Generic[R, T]):
             self._service_cidrs[name] = new.spec.cidrs or ()
         own = networks(self._service_cidrs.get(name, ()), self.family)
         self._note(self._tracker.on_ground(f"ServiceCIDR {name}", Ground((), own)), now)
-        found = [text for name in sorted(self._service_cidrs) for text in self._service_cidrs[name]]
-        self._on_network(replace(self._node, service_networks=networks(found, self.family)), now)
+        cidrs = [text for name in sorted(self._service_cidrs) for text in self._service_cidrs[name]]
+        self._on_network(replace(self._node, service_networks=networks(cidrs, self.family)), now)
 
     def on_interfaces(self, addresses: tuple[str, ...], now: float) -> None:
         """The host's own addresses of this family, in canonical form."""

@@ -98,13 +98,13 @@ class Portions:
         self._note(key, wanted, complete=True)
         return wanted
 
-    def _note(self, key: ServiceKey, told: Ports, *, complete: bool) -> None:
+    def _note(self, key: ServiceKey, ports: Ports, *, complete: bool) -> None:
         if not complete:
             self._behind[key] = None
-        if complete and len(told) <= LARGE:
+        if complete and len(ports) <= LARGE:
             del self._told[key]
         else:
-            self._told[key] = told
+            self._told[key] = ports
 
     def check(self) -> None:
         assert self._behind.keys() <= self._told.keys(), f"{self._behind.keys() - self._told.keys()} are not large"

@@ -47,12 +47,12 @@ class Progress:
 
     # -- what happens -----------------------------------------------------------------------------------
 
-    def on_object(self, found: Object) -> None:
+    def on_object(self, subject: Object) -> None:
         """The cache shows *found*, or that it went in this version."""
-        meta = found.metadata
-        if isinstance(found, EndpointSlice):
+        meta = subject.metadata
+        if isinstance(subject, EndpointSlice):
             self._seen = max(self._seen, meta.revision)
-        elif isinstance(found, Node) and meta.name == self._node and meta.uid:
+        elif isinstance(subject, Node) and meta.name == self._node and meta.uid:
             self._owner = OwnerReference(api_version="v1", kind="Node", name=meta.name, uid=meta.uid)
 
     def on_taken(self, family: Family) -> None:

@@ -27,6 +27,9 @@ class RulesTransaction(Protocol):
     def size(self) -> int:
         """How many commands, for logs."""
 
+    def render(self) -> str:
+        """As the back end's own program reads it."""
+
 
 T_co = TypeVar("T_co", bound=RulesTransaction, covariant=True)
 

@@ -66,27 +66,27 @@ class Union:
         subject = new if new is not None else old
         assert subject is not None, "an event has an old or a new object"
         key = subject.metadata.key
-        found = self._found.setdefault(key, {})
-        before = _newest(found)
+        seen = self._found.setdefault(key, {})
+        before = _newest(seen)
         if new is not None:
-            found[selection] = new
+            seen[selection] = new
         else:
-            found.pop(selection, None)
-        after = _newest(found)
-        if not found:
+            seen.pop(selection, None)
+        after = _newest(seen)
+        if not seen:
             del self._found[key]
         return None if before is after else Difference(before, after)
 
     def drop(self, selection: str) -> tuple[Difference, ...]:
         """*selection* is read no more.  O(slices)."""
-        gone = [(key, found[selection]) for key, found in self._found.items() if selection in found]
-        found = (self.on_change(selection, old, None) for _, old in sorted(gone, key=lambda pair: pair[0]))
-        return tuple(difference for difference in found if difference is not None)
+        gone = [(key, seen[selection]) for key, seen in self._found.items() if selection in seen]
+        seen = (self.on_change(selection, old, None) for _, old in sorted(gone, key=lambda pair: pair[0]))
+        return tuple(difference for difference in seen if difference is not None)
 
     def check(self) -> None:
         """Nothing is kept of a slice that no selection has."""
         assert all(self._found.values()), "a slice is kept that no selection has"
 
 
-def _newest(found: dict[str, EndpointSlice]) -> EndpointSlice | None:
-    return max(found.values(), key=lambda item: item.metadata.revision, default=None)
+def _newest(seen: dict[str, EndpointSlice]) -> EndpointSlice | None:
+    return max(seen.values(), key=lambda item: item.metadata.revision, default=None)

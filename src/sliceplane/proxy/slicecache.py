@@ -2,7 +2,7 @@
 
 ```
 _service_of:  "ns/slice" -> ServiceKey            which Service a slice counts for *now*
-_slices:      ServiceKey -> "ns/slice" -> Held    ports and endpoints, shared with the informer's objects
+_slices:      ServiceKey -> "ns/slice" -> HeldSlice    ports and endpoints, shared with the informer's objects
 ```
 
 An endpoint moves between slices when its port map changes or its slice is repacked; for a moment a reader
@@ -40,7 +40,7 @@ from sliceplane.proxy.model import Endpoint, ServiceKey, ServicePortName
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldSlice:
     """What is kept of a slice: its contents, which the informer's cache shares, and how new it is."""
 
     ports: tuple[EndpointPort, ...]
@@ -48,7 +48,7 @@ class Held:
     age: tuple[int, str]  # (resourceVersion, name): orders the slices of one Service
 
 
-class Found(NamedTuple):
+class Origin(NamedTuple):
     """An endpoint and where it comes from: what its slice says of it, and the key (``namespace/name``) of the slice."""
 
     endpoint: Endpoint
@@ -63,7 +63,7 @@ class SliceCache:
         self._family = family
         self._node_name = node_name
         self._service_of: dict[str, ServiceKey] = {}
-        self._slices: dict[ServiceKey, dict[str, Held]] = {}
+        self._slices: dict[ServiceKey, dict[str, HeldSlice]] = {}
 
     def on_slice(self, key: str, new: EndpointSlice | None) -> tuple[ServiceKey, ...]:
         """The slice *key* is now *new* (``None``: gone).  The Services whose endpoints may have changed: none,
@@ -77,7 +77,7 @@ class SliceCache:
                 return ()
             self._remove(before, key)
             return (before,)
-        held = Held(new.ports or (), new.endpoints or (), (new.metadata.revision, key))
+        held = HeldSlice(new.ports or (), new.endpoints or (), (new.metadata.revision, key))
         if before is None:
             self._put(after, key, held)
             return (after,)
@@ -113,13 +113,13 @@ class SliceCache:
                 result[name] = [known[key][0] for key in sorted(known)]
         return result
 
-    def origins(self, service: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[Found]]:
+    def origins(self, service: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[Origin]]:
         """As ``endpoints``, with where each comes from; of one slice alone, where it is named (then also what another
         slice knows better).  O(the Service)."""
         merged = self._merged(service, (slice_key,) if slice_key else tuple(self._slices.get(service, ())))
-        return {name: [Found(*merged[name][key]) for key in sorted(merged[name])] for name in sorted(merged)}
+        return {name: [Origin(*merged[name][key]) for key in sorted(merged[name])] for name in sorted(merged)}
 
-    def slices(self, service: ServiceKey) -> dict[str, Held]:
+    def slices(self, service: ServiceKey) -> dict[str, HeldSlice]:
         """What counts for *service* now, by key, sorted."""
         return dict(sorted(self._slices.get(service, {}).items()))
 
@@ -174,7 +174,7 @@ class SliceCache:
         name = (new.metadata.labels or {}).get(LABEL_SERVICE_NAME)
         return ServiceKey(new.metadata.namespace, name) if name else None
 
-    def _put(self, service: ServiceKey, key: str, held: Held) -> None:
+    def _put(self, service: ServiceKey, key: str, held: HeldSlice) -> None:
         self._service_of[key] = service
         self._slices.setdefault(service, {})[key] = held
 
@@ -187,8 +187,8 @@ class SliceCache:
 
     def check(self) -> None:
         """The two maps say the same, and nothing empty is kept."""
-        found = {key: service for service, slices in self._slices.items() for key in slices}
-        assert found == self._service_of, f"slices {found} are indexed as {self._service_of}"
+        indexed = {key: service for service, slices in self._slices.items() for key in slices}
+        assert indexed == self._service_of, f"slices {indexed} are indexed as {self._service_of}"
         for service, slices in self._slices.items():
             assert slices, f"{service} is kept without slices"
 
@@ -197,13 +197,13 @@ class SliceCache:
 _Merge = dict[str, tuple[Endpoint, SliceEndpoint, str]]
 
 
-def _most_of_each_port(slices: list[Held]) -> int:
+def _most_of_each_port(slices: list[HeldSlice]) -> int:
     """How many endpoints each port of a Service may have, so that all of them are within the bound."""
     if sum(len(held.ports) * len(held.endpoints) for held in slices) <= TARGETS_MAX:
         return TARGETS_MAX
     return share(TARGETS_MAX, len({(port.name, port.protocol) for held in slices for port in held.ports}))
 
 
-def _same_pod(one: SliceEndpoint, other: SliceEndpoint) -> bool:
-    uid = one.target_ref.uid if one.target_ref is not None else ""
+def _same_pod(first: SliceEndpoint, other: SliceEndpoint) -> bool:
+    uid = first.target_ref.uid if first.target_ref is not None else ""
     return bool(uid) and other.target_ref is not None and other.target_ref.uid == uid

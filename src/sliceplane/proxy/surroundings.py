@@ -79,10 +79,10 @@ class NodeNetwork:
     service_networks: tuple[str, ...] = ()
 
 
-def own_address(config: RulesConfig, family: Family, found: str) -> str:
+def own_address(config: RulesConfig, family: Family, of_node: str) -> str:
     """The node's address of *family*; *found* is what its Node says."""
-    given = canonical_with_family(config.bind_address) if config.bind_address else None
-    return given[1] if given is not None and given[0] == family else found
+    bound = canonical_with_family(config.bind_address) if config.bind_address else None
+    return bound[1] if bound is not None and bound[0] == family else of_node
 
 
 def surroundings(config: RulesConfig, family: Family, node: NodeNetwork) -> Surroundings:
@@ -106,16 +106,16 @@ def node_port_addresses(config: RulesConfig, family: Family, node: NodeNetwork) 
     if not wanted or any(network.endswith("/0") for network in wanted):
         return None
     within = [ipaddress.ip_network(network) for network in wanted]
-    found = {ipaddress.ip_address(address) for address in node.interface_addresses}
-    kept = [address for address in found if not address.is_loopback and any(address in network for network in within)]
+    own = {ipaddress.ip_address(address) for address in node.interface_addresses}
+    kept = [address for address in own if not address.is_loopback and any(address in network for network in within)]
     return tuple(str(address) for address in sorted(kept, key=int))
 
 
 def _detector(config: RulesConfig, family: Family, node: NodeNetwork) -> Detector | None:
     match config.detect_local_mode:
         case "ClusterCIDR":
-            found = networks(config.cluster_cidrs, family)
-            return Detector(network=found[0]) if found else None
+            ranges = networks(config.cluster_cidrs, family)
+            return Detector(network=ranges[0]) if ranges else None
         case "NodeCIDR":
             return Detector(network=node.pod_networks[0]) if node.pod_networks else None
         case "BridgeInterface":

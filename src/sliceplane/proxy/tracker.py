@@ -40,12 +40,12 @@ from sliceplane.proxy.model import (
 )
 from sliceplane.proxy.portions import PORTION, Portions
 from sliceplane.proxy.servicemap import health_port, read
-from sliceplane.proxy.slicecache import Found, Held, SliceCache
+from sliceplane.proxy.slicecache import HeldSlice, Origin, SliceCache
 from sliceplane.proxy.usable import Place
 
 _NO_EXCESS = Excess()
 V = TypeVar("V")
-_Found = dict[ServicePortName, list[Endpoint]]
+_EndpointsOf = dict[ServicePortName, list[Endpoint]]
 
 
 class ServiceTracker:
@@ -98,9 +98,9 @@ class ServiceTracker:
         return self._mark(marked)
 
     def _mark(self, marked: Iterable[ServiceKey]) -> tuple[ServiceKey, ...]:
-        found = tuple(sorted(marked))
-        self._changed.update(found)
-        return found
+        keys = tuple(sorted(marked))
+        self._changed.update(keys)
+        return keys
 
     def on_ground(self, owner: str, ground: Ground) -> tuple[ServiceKey, ...]:
         """*owner* has these addresses, and no Service may; the Services that were marked."""
@@ -132,8 +132,8 @@ class ServiceTracker:
             texts = [
                 text for held_slice in held for endpoint in held_slice.endpoints for text in endpoint.addresses or ()
             ]
-            found = dict.fromkeys(ip for text in texts if (ip := canonical_of(text, self.family)) is not None)
-            return self._mark({*marked, *self.on_ground("the API server", Ground(tuple(found)))})
+            addresses = dict.fromkeys(ip for text in texts if (ip := canonical_of(text, self.family)) is not None)
+            return self._mark({*marked, *self.on_ground("the API server", Ground(tuple(addresses)))})
         return marked
 
     def _note_trigger(
@@ -196,10 +196,10 @@ class ServiceTracker:
             if whole:
                 yield self._change(key, self._portions.finish(key, wanted))
                 continue
-            found = self._slices.endpoints(key)
-            told, spent = self._portions.advance(key, wanted, lambda port: len(found.get(port.name, ())), budget)  # noqa: B023  # called at once
+            endpoints = self._slices.endpoints(key)
+            ports, spent = self._portions.advance(key, wanted, lambda port: len(endpoints.get(port.name, ())), budget)  # noqa: B023  # called at once
             budget -= spent
-            yield self._change(key, told, found)
+            yield self._change(key, ports, endpoints)
 
     @property
     def behind(self) -> bool:
@@ -212,7 +212,9 @@ class ServiceTracker:
         self._triggers = {}
         return tuple(taken)
 
-    def _change(self, key: ServiceKey, ports: tuple[ServicePort, ...], found: _Found | None = None) -> ServiceChange:
+    def _change(
+        self, key: ServiceKey, ports: tuple[ServicePort, ...], found: _EndpointsOf | None = None
+    ) -> ServiceChange:
         """*found*: its endpoints, if they are known already."""
         if found is None:
             found = self._slices.endpoints(key) if ports else {}
@@ -260,14 +262,14 @@ class ServiceTracker:
     def _honoured(self, key: ServiceKey) -> tuple[ServicePort, ...]:
         return self._claims.honoured(key, self._services.get(key, ()))
 
-    def _states(self, ports: tuple[ServicePort, ...], found: _Found) -> tuple[PortState, ...]:
-        return tuple(PortState(port, categorize(found.get(port.name, ()), port, self._place)) for port in ports)
+    def _states(self, ports: tuple[ServicePort, ...], endpoints: _EndpointsOf) -> tuple[PortState, ...]:
+        return tuple(PortState(port, categorize(endpoints.get(port.name, ()), port, self._place)) for port in ports)
 
-    def origins(self, key: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[Found]]:
+    def origins(self, key: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[Origin]]:
         """Where the endpoints of *key* come from, see ``SliceCache.origins``."""
         return self._slices.origins(key, slice_key)
 
-    def slices(self, key: ServiceKey) -> dict[str, Held]:
+    def slices(self, key: ServiceKey) -> dict[str, HeldSlice]:
         """The slices that count for *key*, see ``SliceCache.slices``."""
         return self._slices.slices(key)
 

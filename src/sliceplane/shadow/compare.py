@@ -53,17 +53,17 @@ class _Shown(NamedTuple):
 def compare(sight: Sight, unlabelled: Iterable[str] = (), *, leaves: bool = False) -> tuple[Difference, ...]:
     """All differences, sorted.  *unlabelled*: slices that the service controls and no label says who manages.
     *leaves*: our controller, too, lets the slices of a service be that has no endpoints for it to make (any more)."""
-    found = [
+    differences = [
         Difference(Kind.MANAGED_BY, "", f"EndpointSlice {name}", MANAGED_BY_CONTROLLER, NOTHING) for name in unlabelled
     ]
     if sight.shape.active or not leaves:
-        found += _address_types(sight)
+        differences += _address_types(sight)
     if sight.shape.active:
         for family, desired in sight.desired.items():
             slices = [stored for _, stored in sorted(sight.slices.items()) if stored.address_type == family]
-            found += _metadata(sight, family, slices)
-            found += _endpoints(sight, family, desired, slices)
-    return tuple(sorted(found))
+            differences += _metadata(sight, family, slices)
+            differences += _endpoints(sight, family, desired, slices)
+    return tuple(sorted(differences))
 
 
 def _address_types(sight: Sight) -> Iterator[Difference]:
@@ -111,23 +111,23 @@ def _endpoints(
     for pod, wanted in desired.items():
         if not wanted.identity:
             continue
-        found = shown.pop(pod, None)
-        if found is None:
+        candidates = shown.pop(pod, None)
+        if candidates is None:
             if not sight.shape.terminating:
                 yield _missing(family, pod, wanted)
-        elif len(found) > 1 or found[0].body != wanted.body or found[0].ports != wanted.group.ports:
-            yield from _judge(sight, family, pod, wanted, found)
+        elif len(candidates) > 1 or candidates[0].body != wanted.body or candidates[0].ports != wanted.group.ports:
+            yield from _judge(sight, family, pod, wanted, candidates)
     for pod, stale in shown.items():
         text = "; ".join(sorted({addresses_text(_read(shown_endpoint.body)) for shown_endpoint in stale}))
         yield Difference(Kind.ENDPOINT_STALE, family, f"Pod {pod}", NOTHING, text, pod)
 
 
-def _stray(family: str, one: _Shown, namespace: str, shown: dict[str, list[_Shown]]) -> Iterator[Difference]:
+def _stray(family: str, stray: _Shown, namespace: str, shown: dict[str, list[_Shown]]) -> Iterator[Difference]:
     """An endpoint of no pod of the namespace; or one that its slice has twice."""
-    endpoint = _read(one.body)
+    endpoint = _read(stray.body)
     target = endpoint.target_ref
     if target is not None and target.kind == "Pod" and f"{target.namespace}/" == namespace:
-        shown.setdefault(target.name, []).append(one)
+        shown.setdefault(target.name, []).append(stray)
         return
     addresses = addresses_text(endpoint)
     yield Difference(
@@ -140,12 +140,14 @@ def _missing(family: str, pod: str, wanted: Desired) -> Difference:
     return Difference(Kind.ENDPOINT_MISSING, family, f"Pod {pod}", text, NOTHING, pod)
 
 
-def _judge(sight: Sight, family: str, pod: str, wanted: Desired, found: Sequence[_Shown]) -> Iterator[Difference]:
+def _judge(sight: Sight, family: str, pod: str, wanted: Desired, candidates: Sequence[_Shown]) -> Iterator[Difference]:
     """The endpoint is there, maybe more than once; the one most like ours counts."""
-    best = min(found, key=lambda one: (one.ports != wanted.group.ports, one.body != wanted.body, one.slice))
+    best = min(
+        candidates, key=lambda shown: (shown.ports != wanted.group.ports, shown.body != wanted.body, shown.slice)
+    )
     subject = f"Pod {pod}"
-    if len(found) > 1:
-        where = "in " + ", ".join(sorted(one.slice for one in found))
+    if len(candidates) > 1:
+        where = "in " + ", ".join(sorted(shown.slice for shown in candidates))
         yield Difference(Kind.ENDPOINT_DUPLICATE, family, subject, "once", where, pod)
     if best.ports != wanted.group.ports:
         yield Difference(Kind.PORTS, family, subject, ports_text(wanted.group.ports), ports_text(best.ports), pod)

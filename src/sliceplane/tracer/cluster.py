@@ -31,8 +31,8 @@ class Cluster:
     @cached_property
     def by_key(self) -> dict[ServiceKey, Service]:
         """Sorted by key."""
-        found = {ServiceKey(service.metadata.namespace, service.metadata.name): service for service in self.services}
-        return {key: found[key] for key in sorted(found)}
+        services = {ServiceKey(service.metadata.namespace, service.metadata.name): service for service in self.services}
+        return {key: services[key] for key in sorted(services)}
 
     @cached_property
     def node_by_name(self) -> dict[str, Node]:
@@ -56,33 +56,33 @@ class Cluster:
     def pod_of(self, ip: str) -> Pod | None:
         """The Pod that has *ip* now, the newest first where the cache of the server shows several."""
         family = family_of(ip)
-        found = [
+        pods = [
             pod
             for pod in self.pods
             if pod.status.phase not in _FINISHED and ip in {canonical_of(text, family) for text in pod_addresses(pod)}
         ]
-        found.sort(key=lambda pod: (pod.metadata.deletion_timestamp is not None, pod.metadata.key))
-        return found[0] if found else None
+        pods.sort(key=lambda pod: (pod.metadata.deletion_timestamp is not None, pod.metadata.key))
+        return pods[0] if pods else None
 
     def roles(self, ip: str, port: int) -> tuple[str, ...]:
         """What *ip* (with *port*) is, in words; nothing: the cluster does not know it."""
         family = family_of(ip)
         node, pod = self.node_of(ip), self.pod_of(ip)
-        found = [
+        roles = [
             f"{role} of Service {key}"
             for key in self.by_key
             for role in dict.fromkeys(role_of(service_port, ip, port) for service_port in self.ports(key, family))
             if role and (role != "node port" or node is not None)
         ]
         if node is not None:
-            found.append(f"address of Node {node.metadata.name}")
+            roles.append(f"address of Node {node.metadata.name}")
         if pod is not None:
-            found.append(f"address of Pod {pod.metadata.key}")
-        if not found:
-            found += [f"cluster IP of Service {key}, which no proxy serves: {why}" for key, why in self._unserved(ip)]
-        if not found and (inside := self.range_of(ip)):
-            found.append(f"unallocated, in the range {inside} of cluster IPs")
-        return tuple(found)
+            roles.append(f"address of Pod {pod.metadata.key}")
+        if not roles:
+            roles += [f"cluster IP of Service {key}, which no proxy serves: {why}" for key, why in self._unserved(ip)]
+        if not roles and (inside := self.range_of(ip)):
+            roles.append(f"unallocated, in the range {inside} of cluster IPs")
+        return tuple(roles)
 
     def _unserved(self, ip: str) -> list[tuple[ServiceKey, str]]:
         family = family_of(ip)
@@ -96,8 +96,8 @@ class Cluster:
     def range_of(self, ip: str) -> str:
         texts = [text for service_cidr in self.service_cidrs for text in service_cidr.spec.cidrs or ()]
         address = ipaddress.ip_address(ip)
-        found = networks(texts, family_of(ip))
-        return next((text for text in found if address in ipaddress.ip_network(text)), "")
+        ranges = networks(texts, family_of(ip))
+        return next((text for text in ranges if address in ipaddress.ip_network(text)), "")
 
     def claimants(self, family: Family, targets: Iterable[tuple[str, int]]) -> frozenset[ServiceKey]:
         """The Services that can have a part in what becomes of a packet to any of *targets* (address, port): those that
@@ -125,8 +125,8 @@ def role_of(port: ServicePort, ip: str, number: int) -> str:
 
 def node_addresses(node: Node, family: Family) -> tuple[str, ...]:
     """Canonical, in the order of the Node."""
-    found = (canonical_of(entry.address, family) for entry in node.status.addresses or ())
-    return tuple(dict.fromkeys(ip for ip in found if ip is not None))
+    addresses = (canonical_of(entry.address, family) for entry in node.status.addresses or ())
+    return tuple(dict.fromkeys(ip for ip in addresses if ip is not None))
 
 
 def pod_addresses(pod: Pod) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from sliceplane.nft.layout import (
 from sliceplane.nft.objects import Target, item_text
 from sliceplane.proxy.claims import Refusal
 from sliceplane.proxy.model import Endpoint, PortState, ServiceKey
-from sliceplane.proxy.slicecache import Found
+from sliceplane.proxy.slicecache import Origin
 from sliceplane.proxy.usable import Choice, Policy, choose, choose_local
 from sliceplane.tracer.answer import Verdict
 from sliceplane.tracer.cluster import role_of
@@ -77,7 +77,7 @@ class Decision:
         keys = {(packet.daddr, packet.proto, packet.dport), (packet.proto, packet.dport)}
         for state in self.states:
             elements = build_service((state,), facts).elements
-            if any(found == container and key in keys for found, key, _ in elements):
+            if any(name == container and key in keys for name, key, _ in elements):
                 return state
         raise AssertionError(f"{container} decided over {packet} for no Service")
 
@@ -133,15 +133,15 @@ class Decision:
         places = [(packet.daddr, protocol, packet.dport)]
         if packet.daddr in self.inquiry.flight.own:
             places.append(("", protocol, packet.dport))
-        found = {key: claims.refusal(key, place) for place in places for key in self.inquiry.services}
-        return {key: refusal for key, refusal in sorted(found.items()) if refusal is not None}
+        refusals = {key: claims.refusal(key, place) for place in places for key in self.inquiry.services}
+        return {key: refusal for key, refusal in sorted(refusals.items()) if refusal is not None}
 
     @property
     def policy_field(self) -> PolicyField:
         return "internalTrafficPolicy" if self.role == "cluster IP" else "externalTrafficPolicy"
 
     @cached_property
-    def origins(self) -> list[Found]:
+    def origins(self) -> list[Origin]:
         """The endpoints of the service port, as the model merged them."""
         assert self.state is not None, "no Service decided"
         name = self.state.port.name
@@ -150,5 +150,5 @@ class Decision:
     @cached_property
     def choice(self) -> Choice[Endpoint]:
         """What the policy that counted leaves of them."""
-        endpoints, place = [found.endpoint for found in self.origins], self.run.plane.tracker.place
+        endpoints, place = [origin.endpoint for origin in self.origins], self.run.plane.tracker.place
         return choose_local(endpoints, place) if self.used == "Local" else choose(endpoints, place)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from sliceplane.nft.trace import Trail
 from sliceplane.proxy.model import PortState
-from sliceplane.proxy.slicecache import Found
+from sliceplane.proxy.slicecache import Origin
 from sliceplane.tracer import reasons
 from sliceplane.tracer.answer import EndpointView, SliceView, Verdict
 from sliceplane.tracer.decision import Decision
@@ -32,16 +32,16 @@ def targets(decision: Decision) -> tuple[EndpointView, ...]:
     return tuple(made)
 
 
-def _target(decision: Decision, found: Found, trails: list[Trail]) -> EndpointView:
+def _target(decision: Decision, origin: Origin, trails: list[Trail]) -> EndpointView:
     assert decision.state is not None, "no Service decided"
     share = sum((trail.share for trail in trails), Fraction(0))
     outcome = trails[0].outcome
-    why = reasons.of_endpoint(found.endpoint, decision.choice, decision.policy_field)
+    why = reasons.of_endpoint(origin.endpoint, decision.choice, decision.policy_field)
     if outcome.verdict != "accept":
-        is_also = decision.inquiry.cluster.roles(found.endpoint.ip, found.endpoint.port)
-        why = f"{why}; but {found.endpoint.ip} is itself {' and '.join(is_also)}"
+        is_also = decision.inquiry.cluster.roles(origin.endpoint.ip, origin.endpoint.port)
+        why = f"{why}; but {origin.endpoint.ip} is itself {' and '.join(is_also)}"
     return _view(
-        found,
+        origin,
         why,
         share=str(share),
         probability=round(float(share), 6),
@@ -55,18 +55,18 @@ def others(decision: Decision, state: PortState, chosen: set[tuple[str, int]]) -
     tracker, name = decision.run.plane.tracker, state.port.name
     made = []
     usable = {(endpoint.ip, endpoint.port) for endpoint in decision.choice.endpoints}
-    winners: dict[tuple[str, int], Found] = {}
-    for found in decision.origins:
-        key = (found.endpoint.ip, found.endpoint.port)
-        winners[key] = found
+    winners: dict[tuple[str, int], Origin] = {}
+    for origin in decision.origins:
+        key = (origin.endpoint.ip, origin.endpoint.port)
+        winners[key] = origin
         if key not in chosen:
-            why = reasons.of_endpoint(found.endpoint, decision.choice, decision.policy_field)
-            made.append(_view(found, _REFUSED if key in usable else why))
+            why = reasons.of_endpoint(origin.endpoint, decision.choice, decision.policy_field)
+            made.append(_view(origin, _REFUSED if key in usable else why))
     for slice_key in tracker.slices(name.service):
-        for found in tracker.origins(name.service, slice_key).get(name, []):
-            winner = winners[found.endpoint.ip, found.endpoint.port]
+        for origin in tracker.origins(name.service, slice_key).get(name, []):
+            winner = winners[origin.endpoint.ip, origin.endpoint.port]
             if winner.slice != slice_key:
-                made.append(_view(found, f"the same address in slice {reasons.name_of(winner.slice)} counts"))
+                made.append(_view(origin, f"the same address in slice {reasons.name_of(winner.slice)} counts"))
     return tuple(made)
 
 
@@ -96,7 +96,7 @@ def slices(decision: Decision) -> tuple[SliceView, ...]:
 
 
 def _view(
-    found: Found,
+    found: Origin,
     why: str,
     *,
     share: str = "0",

@@ -74,8 +74,8 @@ def _reason(decision: Decision, count: int) -> str:
             for endpoint_slice in decision.inquiry.slices(decision.state.port.name.service)
         )
         return reasons.unusable(decision.state, decision.used, decision.policy_field, listed)
-    told = reasons.translated(decision.state, decision.used, count)
-    return told if decision.verdict == "dnat" else f"{told}, and each is refused there"
+    sentence = reasons.translated(decision.state, decision.used, count)
+    return sentence if decision.verdict == "dnat" else f"{sentence}, and each is refused there"
 
 
 def _service_view(decision: Decision) -> ServiceView | None:
@@ -106,7 +106,7 @@ def _hints(decision: Decision) -> HintsView | None:
     use = decision.choice.hints
     if use is None:
         return HintsView(sentence=f"not looked at: {decision.policy_field} is Local")
-    endpoints_there = [found.endpoint for found in decision.origins]
+    endpoints_there = [origin.endpoint for origin in decision.origins]
     return HintsView(node=use.node, zone=use.zone, sentence=reasons.hints(use, endpoints_there, decision.choice))
 
 

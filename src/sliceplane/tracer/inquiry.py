@@ -95,8 +95,8 @@ class Inquiry:
             return ""
         if LABEL_HEADLESS in labels:
             return f"label {LABEL_HEADLESS}"
-        told = [f"{label}={labels[label]}" for label in (LABEL_FOR_ZONE, LABEL_FOR_REGION) if label in labels]
-        return f"for others: {', '.join(told)}"
+        subsets = [f"{label}={labels[label]}" for label in (LABEL_FOR_ZONE, LABEL_FOR_REGION) if label in labels]
+        return f"for others: {', '.join(subsets)}"
 
     def run(self) -> Run:
         """Builds the node's table and sends the packet."""
@@ -119,9 +119,9 @@ class Run:
             self.plane.on_service_cidr(found_range.metadata.name, found_range, 0.0)
         for key in inquiry.services:
             self.plane.on_service(None, inquiry.cluster.by_key[key], 0.0)
-            for found in inquiry.slices(key):
-                if not inquiry.why_unread(found):
-                    self.plane.on_slice(None, found, 0.0)
+            for endpoint_slice in inquiry.slices(key):
+                if not inquiry.why_unread(endpoint_slice):
+                    self.plane.on_slice(None, endpoint_slice, 0.0)
         self.plane.on_synced(0.0)
         kernel = FakeKernel()
         transaction = self.plane.take_transaction(0.0)

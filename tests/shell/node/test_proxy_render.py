@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.iptables.fake import FakeTables
 
 from sliceplane.cli.main import main
-from sliceplane.iptables.fake import FakeTables
 
 HERE = Path(__file__).parent
 OBJECTS = HERE / "objects.yaml"

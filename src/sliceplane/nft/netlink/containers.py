@@ -200,9 +200,9 @@ def elements(items: Iterable[Item], family: NftFamily) -> Iterator[bytes]:
             yield _element(_packed(key, family), held, family)
 
 
-def keys(found: Iterable[Key], family: NftFamily) -> Iterator[bytes]:
+def keys(wanted: Iterable[Key], family: NftFamily) -> Iterator[bytes]:
     """What ``element_lists`` wants, of elements that are to be deleted."""
-    for key in found:
+    for key in wanted:
         yield nest(LIST_ELEMENT, nest(_KEY, value(_packed(key, family))))
 
 
@@ -263,18 +263,18 @@ def _type_of(part: str, family: NftFamily) -> tuple[int, int]:
 
 
 def _joined(kinds: Iterable[int]) -> int:
-    found = 0
+    joined = 0
     for kind in kinds:
-        found = found << _TYPE_BITS | kind
-    return found
+        joined = joined << _TYPE_BITS | kind
+    return joined
 
 
 def _userdata(container: Container, family: NftFamily) -> bytes:
     if container.by_number:
         numgen = _expression(_EXPRESSION_NUMGEN, _order(0, 1) + _order(1, 2) + _order(2, 0))  # random mod 2 offset 0
         parts = _record(0, _header_field(family, "daddr")) + _record(1, _header_field(container.protocol, "dport"))
-        found = _order(_KEY_ORDER, _HOST_ORDER) + _order(_DATA_ORDER, _NO_ORDER) + _record(_KEY_TYPEOF, numgen)
-        return found + _record(_DATA_TYPEOF, _expression(_EXPRESSION_CONCATENATION, parts)) + _order(_DATA_INTERVAL, 0)
+        orders = _order(_KEY_ORDER, _HOST_ORDER) + _order(_DATA_ORDER, _NO_ORDER) + _record(_KEY_TYPEOF, numgen)
+        return orders + _record(_DATA_TYPEOF, _expression(_EXPRESSION_CONCATENATION, parts)) + _order(_DATA_INTERVAL, 0)
     if len(container.key) == 1:
         if container.key != ("addr",) or container.value != "none":
             raise Inexpressible(f"{container}")

@@ -291,8 +291,8 @@ def _from_interface(name: str, inside: bool) -> bytes:
 def _ranges(networks: tuple[str, ...], family: NftFamily) -> list[tuple[int, int]]:
     """First and last address of each, sorted."""
     kind = ipaddress.IPv4Network if family == "ip" else ipaddress.IPv6Network
-    found = [kind(network) for network in networks]
-    return sorted((int(network.network_address), int(network.broadcast_address)) for network in found)
+    parsed = [kind(network) for network in networks]
+    return sorted((int(network.network_address), int(network.broadcast_address)) for network in parsed)
 
 
 def _bounds(ranges: list[tuple[int, int]], size: int) -> list[bytes]:

@@ -7,7 +7,7 @@ files written by programs (kubeadm's) name every field, and mean the default by 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 API_VERSION: Final = "kubeproxy.config.k8s.io/v1alpha1"
 KIND: Final = "KubeProxyConfiguration"
@@ -16,10 +16,13 @@ Kind = Literal["string", "boolean", "integer", "number", "duration", "strings", 
 #: durations are seconds, lists are tuples, gates are sorted pairs
 Value = str | bool | int | float | tuple[str, ...] | tuple[tuple[str, bool], ...] | None
 
+#: upstream's names for ``--proxy-mode``, of those that there is a back end for
+Mode = Literal["nftables", "iptables"]
+BACK_ENDS: Final[tuple[Mode, ...]] = get_args(Mode)
 #: sections that count in the modes of their names only
 MODE_SECTIONS: Final = ("iptables", "ipvs", "nftables", "winkernel")
 #: the mode that an empty ``mode`` means
-DEFAULT_MODE: Final = "nftables"
+DEFAULT_MODE: Final[Mode] = "nftables"
 #: the bit of the packet mark that our rules use (``nft.statements.MASQUERADE_MARK``)
 MASQUERADE_BIT: Final = 14
 

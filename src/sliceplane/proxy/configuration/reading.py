@@ -55,7 +55,7 @@ def read(raw: bytes) -> Read:
         lines, more_at = _places(raw)
     except YamlError as error:
         return Read({}, {}, (_placed(str(error)),))
-    problems = [_placed(text) for found in parsed.problems for text in found.splitlines()[1:]]
+    problems = [_placed(text) for problem in parsed.problems for text in problem.splitlines()[1:]]
     if more_at:
         problems.append(Problem(more_at, "a second document: the file may hold one"))
     if not isinstance(parsed.value, dict):
@@ -74,8 +74,8 @@ def read(raw: bytes) -> Read:
 
 
 def _placed(text: str) -> Problem:
-    found = _LINE.search(text)
-    return Problem(int(found[1]), found[2]) if found else Problem(0, text)
+    match = _LINE.search(text)
+    return Problem(int(match[1]), match[2]) if match else Problem(0, text)
 
 
 def _places(raw: bytes) -> tuple[dict[str, int], int]:
@@ -108,14 +108,14 @@ def _members(node: Any) -> Iterator[tuple[str, Any]]:
 
 def _kind_errors(document: dict[str, Any]) -> Iterator[FieldError]:
     for name, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
-        found = document.get(name)
-        if not found:
+        value = document.get(name)
+        if not value:
             yield required(name, f"must be {wanted}")
-        elif found == "ConfigMap":
+        elif value == "ConfigMap":
             yield forbidden_field(name, "a ConfigMap holds the file, as its key config.conf: name the file itself")
             return
-        elif found != wanted and document.get("kind") != "ConfigMap":
-            yield not_supported(name, found, (wanted,))
+        elif value != wanted and document.get("kind") != "ConfigMap":
+            yield not_supported(name, value, (wanted,))
 
 
 def _fields(document: dict[str, Any], given: dict[str, Value]) -> Iterator[FieldError]:
@@ -141,12 +141,12 @@ def _field(path: str, value: Any, given: dict[str, Value]) -> Iterator[FieldErro
         yield forbidden_field(path, f"unknown field{hint}")
         return
     try:
-        found = _value(field, value)
+        parsed = _value(field, value)
     except ValueError as error:
         yield invalid_value(path, value, str(error))
         return
-    if found is not None and (field.pointer or found not in {"", False, ()}):
-        given[path] = found
+    if parsed is not None and (field.pointer or parsed not in {"", False, ()}):
+        given[path] = parsed
 
 
 def _value(field: Field, value: Any) -> Value:

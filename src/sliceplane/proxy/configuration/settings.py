@@ -20,6 +20,7 @@ from sliceplane.proxy.configuration.fields import (
     FIELDS,
     KIND,
     Field,
+    Mode,
     Value,
     effective_mode,
 )
@@ -49,7 +50,7 @@ class ProxySettings:
     """All that a node proxy can be told.  ``bind_address`` "": the Node's addresses are its own.  ``healthz`` and
     ``metrics`` ``None``: not served.  ``oom_score_adj`` ``None``: left alone."""
 
-    mode: str = DEFAULT_MODE
+    mode: Mode = DEFAULT_MODE
     kubeconfig: str = ""
     hostname_override: str = ""
     bind_address: str = ""
@@ -92,7 +93,7 @@ def settings_of(given: Given, *, listen_by_default: bool) -> ProxySettings:
         for path in ("healthzBindAddress", "metricsBindAddress")
     ]
     return ProxySettings(
-        mode=effective_mode(str(value_of(given, "mode"))),
+        mode=cast(Mode, effective_mode(str(value_of(given, "mode")))),
         kubeconfig=str(value_of(given, "clientConnection.kubeconfig")),
         hostname_override=str(value_of(given, "hostnameOverride")),
         bind_address="" if unspecified else bind_address,

@@ -30,14 +30,14 @@ class Sysctl:
 
 def conntrack_sysctls(settings: ConntrackSettings, cpus: int) -> tuple[Sysctl, ...]:
     """In the order of writing.  *cpus*: how many this machine has."""
-    found = []
+    sysctls = []
     bound = conntrack_max(settings, cpus)
     if bound:
         asked = bool(settings.asked & {"maxPerCore", "min"})
         field = "maxPerCore" if "maxPerCore" in settings.asked or not asked else "min"
-        found.append(Sysctl(MAX, bound, f"conntrack.{field}", asked, only_raise=not asked))
+        sysctls.append(Sysctl(MAX, bound, f"conntrack.{field}", asked, only_raise=not asked))
     if settings.tcp_be_liberal:
-        found.append(Sysctl("nf_conntrack_tcp_be_liberal", 1, "conntrack.tcpBeLiberal", asked=True))
+        sysctls.append(Sysctl("nf_conntrack_tcp_be_liberal", 1, "conntrack.tcpBeLiberal", asked=True))
     for name, field, seconds in (
         ("nf_conntrack_tcp_timeout_established", "tcpEstablishedTimeout", settings.tcp_established_timeout_s),
         ("nf_conntrack_tcp_timeout_close_wait", "tcpCloseWaitTimeout", settings.tcp_close_wait_timeout_s),
@@ -45,8 +45,8 @@ def conntrack_sysctls(settings: ConntrackSettings, cpus: int) -> tuple[Sysctl, .
         ("nf_conntrack_udp_timeout_stream", "udpStreamTimeout", settings.udp_stream_timeout_s),
     ):
         if seconds > 0:
-            found.append(Sysctl(name, max(1, math.floor(seconds)), f"conntrack.{field}", field in settings.asked))
-    return tuple(found)
+            sysctls.append(Sysctl(name, max(1, math.floor(seconds)), f"conntrack.{field}", field in settings.asked))
+    return tuple(sysctls)
 
 
 def conntrack_max(settings: ConntrackSettings, cpus: int) -> int:

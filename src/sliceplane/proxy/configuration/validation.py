@@ -13,6 +13,7 @@ from sliceplane.api.service_rules import is_port
 from sliceplane.kit.durations import format_duration
 from sliceplane.kit.ip import parse_network_lenient, parse_strict
 from sliceplane.proxy.configuration.fields import (
+    BACK_ENDS,
     BY_PATH,
     DEFAULT_MODE,
     MASQUERADE_BIT,
@@ -22,8 +23,8 @@ from sliceplane.proxy.configuration.fields import (
 )
 from sliceplane.proxy.configuration.settings import Given, sectioned, split_listen, value_of
 
-#: values of ``mode`` that there is a back end for
-MODES: Final = ("", DEFAULT_MODE, "iptables")
+#: values of ``mode`` that can be had
+MODES: Final = ("", *BACK_ENDS)
 DETECT_LOCAL_MODES: Final = ("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")
 PRIMARY: Final = "primary"
 #: what nft takes between quotes; the kernel's own bound is 15 bytes
@@ -33,7 +34,7 @@ _CIDR: Final = "must be a valid CIDR block (e.g. 10.100.0.0/16 or fde4:8dba:82e1
 
 def errors_of(given: Given, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST) -> list[FieldError]:
     """In the order of the fields.  *modes*: values of ``mode`` that can be had."""
-    found = [
+    errors = [
         *_mode(given, modes),
         *_addresses(given),
         *_networks(given),
@@ -41,7 +42,7 @@ def errors_of(given: Given, *, modes: tuple[str, ...] = MODES, release: Release 
         *_numbers(given),
         *_gates(given, release),
     ]
-    return sorted(found, key=lambda error: error.field)
+    return sorted(errors, key=lambda error: error.field)
 
 
 def notes_on(given: Given) -> tuple[FieldError, ...]:

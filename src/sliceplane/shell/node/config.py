@@ -41,14 +41,14 @@ class ConfigFile:
 def load_config(path: Path, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST) -> ConfigFile:
     """Raises ``ConfigError``."""
     raw = _bytes_of(path)
-    found = read(raw)
-    problems = found.problems or tuple(
-        found.at(error) for error in errors_of(found.given, modes=modes, release=release)
+    parsed = read(raw)
+    problems = parsed.problems or tuple(
+        parsed.at(error) for error in errors_of(parsed.given, modes=modes, release=release)
     )
     if problems:
         raise ConfigError("\n".join(_placed(path, problem.line, problem.text) for problem in problems))
-    notes = [found.at(note) for note in notes_on(found.given)]
-    return ConfigFile(path, raw, found.given, tuple(_placed(path, note.line, note.text) for note in notes))
+    notes = [parsed.at(note) for note in notes_on(parsed.given)]
+    return ConfigFile(path, raw, parsed.given, tuple(_placed(path, note.line, note.text) for note in notes))
 
 
 def _placed(path: Path, line: int, text: str) -> str:
@@ -75,7 +75,8 @@ async def changed(
 ) -> None:
     """Returns when the file means something else than *config*, and can be used.  *look* is set for an
     answer now (SIGHUP): then a file that is no good is complained of again."""
-    seen, told = config.raw, ""
+    seen = config.raw
+    complained = ""
     while True:
         try:
             async with asyncio.timeout(LOOK_PERIOD_S):
@@ -91,11 +92,11 @@ async def changed(
             seen = raw
             if _meaning(load_config(config.path, modes=modes, release=release)) != _meaning(config):
                 return
-            told = ""
+            complained = ""
         except ConfigError as error:
-            if asked or str(error) != told:
-                told = str(error)
-                _log.error("the configuration file is not used", problem=told.replace("\n", "; "))
+            if asked or str(error) != complained:
+                complained = str(error)
+                _log.error("the configuration file is not used", problem=complained.replace("\n", "; "))
 
 
 def written(path: Path, given: Given) -> None:

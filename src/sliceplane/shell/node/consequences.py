@@ -69,7 +69,8 @@ class Consequences:
     async def run(self) -> None:
         """Forgets UDP flows to endpoints that are gone, until cancelled: after each write those of the Services that
         changed, after a full one all; all too where a port went, whose address may be another Service's as well."""
-        plane, aftermath, told = self._plane, self._plane.aftermath, ""
+        plane, aftermath = self._plane, self._plane.aftermath
+        complained = ""
         while self._flows is not None:
             await self._changed.wait()
             self._changed.clear()
@@ -84,14 +85,14 @@ class Consequences:
             try:
                 forgotten = await self._flows.reconcile(plane.family, expected)
             except ConntrackError as error:
-                if str(error) != told:
-                    told = str(error)
-                    _log.error("stale UDP flows not forgotten", family=plane.family, error=told)
+                if str(error) != complained:
+                    complained = str(error)
+                    _log.error("stale UDP flows not forgotten", family=plane.family, error=complained)
                 aftermath.put_back_udp(services, gone)
                 await asyncio.sleep(FLOWS_RETRY_S)
                 self._changed.set()
                 continue
-            told = ""
+            complained = ""
             self._metrics.on_conntrack(plane.family, self._clock() - started, forgotten)
 
     async def close(self) -> None:

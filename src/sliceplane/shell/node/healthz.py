@@ -86,14 +86,14 @@ def health_pages(proxy: Proxy, clock: Callable[[], float] = time.time) -> dict[s
 
     async def page(name: str) -> Page:
         unanswered = await proxy.unanswered()
-        found = proxy.health()
-        document = health_document(found, clock(), unanswered)
+        health = proxy.health()
+        document = health_document(health, clock(), unanswered)
         good = document["healthy"]
         if name == "healthz":
-            document["nodeEligible"] = not found.node_leaving
-            good = good and not found.node_leaving
+            document["nodeEligible"] = not health.node_leaving
+            good = good and not health.node_leaving
         elif unanswered and unanswered == proxy.refused():
-            good = found.healthy
+            good = health.healthy
         proxy.metrics.on_health_asked(name, 200 if good else 503)
         return Page(encode(document) + b"\n", good, "application/json")
 

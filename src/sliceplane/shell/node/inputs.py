@@ -118,8 +118,8 @@ class Inputs:
 
     def service(self, key: str) -> Object | None:
         """The Service ``namespace/name`` as it was last seen."""
-        found = [informer.cache.get(key) for informer in self._informers if informer.resource is Services]
-        return found[0] if found else None
+        services = [informer.cache.get(key) for informer in self._informers if informer.resource is Services]
+        return services[0] if services else None
 
     def staleness_s(self) -> float | None:
         """How long ago the oldest of the caches was last known to be current; ``None``: nothing is followed."""

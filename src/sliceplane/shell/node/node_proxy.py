@@ -375,11 +375,11 @@ class NodeProxy:
     async def _look_at_addresses(self) -> None:
         if not self._rules.node_port_addresses or PRIMARY in self._rules.node_port_addresses:
             return
-        found = await self._host_addresses()
-        if found is None:
+        addresses = await self._host_addresses()
+        if addresses is None:
             return
         for plane in self._planes:
-            plane.on_interfaces(tuple(ip for ip in found if (":" in ip) == (plane.family == "IPv6")), self._clock())
+            plane.on_interfaces(tuple(ip for ip in addresses if (":" in ip) == (plane.family == "IPv6")), self._clock())
         self._wake_all()
 
     async def _look_around(self) -> None:

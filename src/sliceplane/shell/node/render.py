@@ -16,12 +16,13 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services
 from sliceplane.kit.ip import Family
+from sliceplane.proxy.configuration.fields import Mode
 from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.selections import common_selector
 from sliceplane.proxy.snapshot import NodeObjects, feed, snapshot
 from sliceplane.shell.transport.base import Client
 
-RenderMode = Literal["nftables", "iptables", "ipvs", "kernelspace"]
+RenderMode = Mode | Literal["ipvs", "kernelspace"]
 
 _KINDS: Final[dict[str, tuple[Resource, type[Any]]]] = {
     "Service": (Services, Service),
@@ -47,22 +48,6 @@ class RenderError(Exception):
 def render(mode: RenderMode, family: Family, config: NodePlaneConfig, objects: NodeObjects) -> str:
     """The same objects give the same bytes."""
     match mode:
-        case "nftables":
-            from sliceplane.nft.table import nft_plane
-
-            nft = nft_plane(family, config)
-            feed(nft, objects)
-            table = nft.take_transaction(0.0)
-            assert table is not None, "a first write is never empty"
-            return table.render()
-        case "iptables":
-            from sliceplane.iptables.table import iptables_plane
-
-            iptables = iptables_plane(family, config)
-            feed(iptables, objects)
-            restore = iptables.take_transaction(0.0)
-            assert restore is not None, "a first write is never empty"
-            return restore.render()
         case "ipvs":
             from sliceplane.ipvs.render import render as render_ipvs
 
@@ -71,13 +56,21 @@ def render(mode: RenderMode, family: Family, config: NodePlaneConfig, objects: N
             from sliceplane.hns.render import render as render_hns
 
             return json.dumps(render_hns(snapshot(family, config, objects)), indent=2) + "\n"
+        case _:
+            from sliceplane.shell.node.kernel.modes import PLANES
+
+            plane = PLANES[mode](family, config)
+            feed(plane, objects)
+            transaction = plane.take_transaction(0.0)
+            assert transaction is not None, "a first write is never empty"
+            return str(transaction.render())
 
 
 def objects_of(texts: Iterable[tuple[str, str]], node_name: str) -> NodeObjects:
     """From the contents of files (name, text): YAML or JSON, several documents, Lists.  Other kinds are passed over
     (a manifest has Deployments, too), but not one that is misspelt, nor files without anything for a proxy.
     Of two objects with one name the later counts.  Raises ``RenderError``."""
-    found: dict[tuple[str, str], Any] = {}
+    by_key: dict[tuple[str, str], Any] = {}
     passed: dict[str, str] = {}
     for name, text in texts:
         for document in _documents(name, text):
@@ -89,11 +82,11 @@ def objects_of(texts: Iterable[tuple[str, str]], node_name: str) -> NodeObjects:
                 decoded = codec.decode(codec.encode(document), _KINDS[kind][1])
             except ValueError as error:
                 raise RenderError(f"{name}: a {kind} cannot be read: {error}") from error
-            found[kind, decoded.metadata.key] = decoded
-    if passed and not found:
+            by_key[kind, decoded.metadata.key] = decoded
+    if passed and not by_key:
         raise RenderError(f"there is no {', '.join(_KINDS)} in {', '.join(sorted(set(passed.values())))}, only "
             f"{', '.join(sorted(passed))}")  # fmt: skip
-    return _objects([found[key] for key in sorted(found)], node_name)
+    return _objects([by_key[key] for key in sorted(by_key)], node_name)
 
 
 def _spelt(name: str, kind: Any) -> str:
@@ -108,7 +101,7 @@ def _spelt(name: str, kind: Any) -> str:
 async def objects_from(client: Client, node_name: str) -> NodeObjects:
     """What a node proxy lists.  Raises ``StatusError`` and ``Unreachable``."""
     selectors = {EndpointSlices.key: common_selector(Gates())}
-    found: list[Any] = []
+    objects: list[Any] = []
     for resource, projection in _KINDS.values():
         try:
             page = await client.list(Selection(resource, label_selector=selectors.get(resource.key, "")))
@@ -116,22 +109,22 @@ async def objects_from(client: Client, node_name: str) -> NodeObjects:
             if is_done_without(resource, error):
                 continue
             raise
-        found += [codec.decode(item, projection) for item in page.items]
-    return _objects(found, node_name)
+        objects += [codec.decode(item, projection) for item in page.items]
+    return _objects(objects, node_name)
 
 
-def _objects(found: list[Any], node_name: str) -> NodeObjects:
+def _objects(objects: list[Any], node_name: str) -> NodeObjects:
     """Raises ``RenderError`` if there are Nodes and none of them is *node_name*: rules of no node are of no use."""
-    names = sorted(subject.metadata.name for subject in found if isinstance(subject, Node))
+    names = sorted(subject.metadata.name for subject in objects if isinstance(subject, Node))
     if names and node_name not in names:
         shown = f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
         raise RenderError(f"there is no Node {node_name}: name one with --hostname-override, of {shown}")
-    nodes = [subject for subject in found if isinstance(subject, Node) and subject.metadata.name == node_name]
+    nodes = [subject for subject in objects if isinstance(subject, Node) and subject.metadata.name == node_name]
     return NodeObjects(
-        services=tuple([subject for subject in found if isinstance(subject, Service)]),
-        slices=tuple([subject for subject in found if isinstance(subject, EndpointSlice)]),
+        services=tuple([subject for subject in objects if isinstance(subject, Service)]),
+        slices=tuple([subject for subject in objects if isinstance(subject, EndpointSlice)]),
         node=nodes[0] if nodes else None,
-        service_cidrs=tuple([subject for subject in found if isinstance(subject, ServiceCIDR)]),
+        service_cidrs=tuple([subject for subject in objects if isinstance(subject, ServiceCIDR)]),
     )
 
 

@@ -1,26 +1,27 @@
-"""From settings to a node proxy that is ready to run: for ``sliceplane proxy`` and for the one inside a plane."""
+"""From settings to a node proxy that runs: for ``sliceplane proxy`` and for the one inside a plane."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from sliceplane.api.gates import Gates
+from sliceplane.kit.rng import Rng
 from sliceplane.proxy.configuration.settings import ProxySettings
 from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.shell.node.healthz import health_pages, metrics_pages
-from sliceplane.shell.node.kernel.backend import AnyBackend, Mode
+from sliceplane.shell.node.kernel.backend import AnyBackend
 from sliceplane.shell.node.kernel.conntrack import Conntrack
+from sliceplane.shell.node.kernel.modes import backend_of, present
 from sliceplane.shell.node.kernel.netns import listening_in
 from sliceplane.shell.node.kernel.sysctls import adjust_oom_score, tune_conntrack
 from sliceplane.shell.node.node_proxy import NodeProxy, available_families
+from sliceplane.shell.node.report import report_progress
 from sliceplane.shell.process.interfaces import addresses_of
 from sliceplane.shell.process.pages import serve_pages
-
-
-def mode_of(settings: ProxySettings) -> Mode:
-    return "iptables" if settings.mode == "iptables" else "nftables"
+from sliceplane.shell.transport.base import Client
 
 
 def rules_of(settings: ProxySettings) -> RulesConfig:
@@ -43,17 +44,27 @@ async def prepare(backend: AnyBackend, settings: ProxySettings, netns: str) -> N
         adjust_oom_score(settings.oom_score_adj)
 
 
-def make_proxy(
+@asynccontextmanager
+async def running_proxy(
     node_name: str,
-    backend: AnyBackend,
     settings: ProxySettings,
+    client: Client,
     *,
     netns: str,
     gates: Gates,
     clock: Callable[[], float],
+    rng: Rng,
     api_timeout_s: float | None = None,
-) -> NodeProxy:
-    return NodeProxy(
+    reports_progress: bool = True,
+) -> AsyncIterator[tuple[NodeProxy, asyncio.Task[None]]]:
+    """A proxy that follows the server of *client*, and the task in which it does; its pages are served where they are
+    wanted.  At the end the rules stay.
+
+    *reports_progress*: the Lease of this node is kept.  Raises ``KernelError`` and ``SysctlError``, before any write,
+    if the kernel cannot do it, and ``PageError``.
+    """
+    backend = backend_of(settings.mode, netns)
+    proxy = NodeProxy(
         node_name,
         backend,
         families=available_families(),
@@ -70,13 +81,20 @@ def make_proxy(
         ),
         clock=clock,
     )
-
-
-@asynccontextmanager
-async def serving(proxy: NodeProxy, settings: ProxySettings) -> AsyncIterator[None]:
-    """The proxy's pages, where they are wanted.  Raises ``PageError``."""
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(present(settings.mode, netns))
+        await prepare(backend, settings, netns)
         for listen, pages in ((settings.healthz, health_pages(proxy)), (settings.metrics, metrics_pages(proxy))):
             if listen is not None:
                 await stack.enter_async_context(serve_pages(pages, *listen))
-        yield
+        following = asyncio.create_task(proxy.follow(client, rng), name="node proxy")
+        tasks = [following]
+        if reports_progress and proxy.reads_slices:
+            reporting = report_progress(client, proxy, rng.fork(), clock)
+            tasks.append(asyncio.create_task(reporting, name="node proxy's progress"))
+        try:
+            yield proxy, following
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

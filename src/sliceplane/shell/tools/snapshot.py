@@ -54,12 +54,12 @@ async def save(client: HttpClient, path: Path) -> Summary:
         _remove_what_the_dead_left(path)
         with _removed_unless_whole(part):
             await _receive(client.download(PATH), part)
-            found = _inspected(part, "what the server sent")
+            summary = _inspected(part, "what the server sent")
             part.replace(path)
             _sync_folder(path.parent)
     except OSError as error:
         raise SnapshotError(f"cannot write {path}: {_reason(error)}") from error
-    return found
+    return summary
 
 
 async def _receive(portions: AsyncIterator[bytes], part: Path) -> None:

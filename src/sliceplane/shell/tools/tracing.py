@@ -68,18 +68,18 @@ async def address_of(client: Client, source: NamedSource, family: Family | None)
     try:
         if source.namespace:
             pod = codec.decode(await client.get(Pods, source.namespace, source.name), Pod)
-            found = [pod_ip.ip for pod_ip in (pod.status.pod_ips or ()) if pod_ip.ip] if pod.status else []
+            addresses = [pod_ip.ip for pod_ip in (pod.status.pod_ips or ()) if pod_ip.ip] if pod.status else []
         else:
             node = codec.decode(await client.get(Nodes, "", source.name), Node)
-            found = [entry.address for entry in (node.status.addresses or ()) if entry.type == "InternalIP"]
+            addresses = [entry.address for entry in (node.status.addresses or ()) if entry.type == "InternalIP"]
     except StatusError as error:
         if error.code != 404:
             raise
         raise Unanswerable(f"--from: there is no {source}") from error
-    fitting = [ip for ip in found if family is None or family_of(ip) == family]
+    fitting = [ip for ip in addresses if family is None or family_of(ip) == family]
     if not fitting:
         raise Unanswerable(
-            f"--from: {source} has no {family or 'IP'} address" + (f", only {found[0]}" if found else "")
+            f"--from: {source} has no {family or 'IP'} address" + (f", only {addresses[0]}" if addresses else "")
         )
     return fitting[0]
 
@@ -99,11 +99,11 @@ async def _slices(client: Client, key: ServiceKey, settings: ProxySettings) -> t
 
 async def _pods(client: Client, question: Question, unread: list[str]) -> tuple[Pod, ...]:
     """Those that have an address of the question as their first one, by which alone a server finds them."""
-    found: list[Pod] = []
+    pods: list[Pod] = []
     wanted = (question.source, *((question.to.ip,) if isinstance(question.to, AddressTarget) else ()))
     for ip in wanted:
-        found += await _allowed(client, Pods, Pod, unread, field_selector=f"status.podIP={ip}")
-    return tuple(found)
+        pods += await _allowed(client, Pods, Pod, unread, field_selector=f"status.podIP={ip}")
+    return tuple(pods)
 
 
 def _may_be_a_pod(question: Question, cluster: Cluster) -> bool:
@@ -131,15 +131,15 @@ async def _allowed(
 async def _list(client: Client, selection: Selection, kind: type[T]) -> tuple[T, ...]:
     """In pages; begun anew where the continue token has expired (410)."""
     for attempt in range(1, LISTS_MAX + 1):
-        found: list[T] = []
+        objects: list[T] = []
         token = ""
         try:
             while True:
                 page = await client.list(selection, limit=PAGE_OBJECTS, continue_token=token)
-                found += [codec.decode(body, kind) for body in page.items]
+                objects += [codec.decode(body, kind) for body in page.items]
                 token = page.continue_token
                 if not token:
-                    return tuple(found)
+                    return tuple(objects)
         except StatusError as error:
             if error.code != 410 or attempt == LISTS_MAX:
                 raise

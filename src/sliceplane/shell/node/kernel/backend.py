@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
 from sliceplane.kit.ip import Family
+from sliceplane.proxy.configuration.fields import Mode
 from sliceplane.proxy.plane import AnyNodePlane, NodePlaneConfig
 from sliceplane.proxy.ruleset import RulesTransaction
 
-#: upstream's names for ``--proxy-mode``
-Mode = Literal["nftables", "iptables"]
 Reason = Literal["missing", "permission", "namespace", "resources", "version", "rejected", "timeout", "busy"]
 
 
@@ -61,6 +60,9 @@ class RulesBackend(Protocol[P, T_contra]):
 
     async def remove(self, families: tuple[Family, ...]) -> None:
         """Takes our rules away, whether they are there or not.  Raises ``KernelError``."""
+
+    async def remove_leftovers(self, families: tuple[Family, ...]) -> None:
+        """Takes away those rules that are surely ours, and not another program's.  Raises ``KernelError``."""
 
 
 AnyBackend = RulesBackend[Any, Any]

@@ -42,26 +42,26 @@ class Conntrack:
             raise ConntrackError(f"conntrack did not answer within {self._timeout_s:g} s") from error
 
     async def _stale(self, family: Family, expected: Expected) -> tuple[Flow, ...]:
-        found: set[Flow] = set()
+        stale: set[Flow] = set()
         async with self._running("-L", "-p", "udp", "-f", _FAMILY[family]) as process:
             assert process.stdout is not None, "its output is a pipe"
             async for line in process.stdout:
                 flow = parse_flow(line.decode(errors="replace"), family)
                 if flow is not None and expected.is_stale(flow):
-                    found.add(flow)
+                    stale.add(flow)
             if await process.wait() != 0:
                 raise ConntrackError(f"conntrack could not list the flows: exit code {process.returncode}")
-        return tuple(sorted(found))
+        return tuple(sorted(stale))
 
     async def _forget(self, family: Family, flow: Flow) -> int:
         """That there is none any more (exit code 1) is as good."""
         (to, to_port), (by, by_port) = flow
         chosen = ("-D", "-p", "udp", "-f", _FAMILY[family], "--orig-dst", to, "--orig-port-dst", str(to_port))
         async with self._running(*chosen, "--reply-src", by, "--reply-port-src", str(by_port)) as process:
-            _, told = await process.communicate()
+            _, stderr = await process.communicate()
             if process.returncode not in {0, 1}:
                 raise ConntrackError(f"conntrack could not forget a flow: exit code {process.returncode}")
-        counted = re.search(rb"(\d+) flow entries", told)
+        counted = re.search(rb"(\d+) flow entries", stderr)
         return int(counted[1]) if counted else 0
 
     @asynccontextmanager

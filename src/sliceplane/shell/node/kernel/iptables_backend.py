@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from sliceplane.iptables.found import Found, parse_saved, removal
+from sliceplane.iptables.found import ListedRules, parse_saved, removal
 from sliceplane.iptables.layout import CANARY_RULE, TABLES
 from sliceplane.iptables.names import CANARY
 from sliceplane.iptables.table import IptablesPlane, IptablesTransaction, iptables_plane
@@ -85,21 +85,22 @@ class Iptables:
     def disturbed(self) -> bool:
         return False  # nothing tells, short of listing them
 
-    async def found(self, family: Family) -> Found:
+    async def found(self, family: Family) -> ListedRules:
         """What is ours, or was a kube-proxy's.  Raises ``IptablesError``."""
         listed = [await self._run(family, "-save", "-t", table) for table in TABLES]
         return parse_saved("".join(listed))
-
-    async def is_ours(self, family: Family) -> bool:
-        """Whether this program wrote the rules of Services that there are, and not a kube-proxy.  Raises
-        ``IptablesError``."""
-        return any(name == CANARY for _, name in (await self.found(family)).chains)
 
     async def remove(self, families: tuple[Family, ...]) -> None:
         for family in families:
             text = removal(await self.found(family))
             if text:
                 await self._restore(family, text)
+
+    async def remove_leftovers(self, families: tuple[Family, ...]) -> None:
+        """Chains have a kube-proxy's names: they are ours where our mark is among them."""
+        for family in families:
+            if any(name == CANARY for _, name in (await self.found(family)).chains):
+                await self.remove((family,))
 
     async def _restore(self, family: Family, text: str, *options: str) -> None:
         longer_s = text.count("\n") * LINE_TIMEOUT_S

@@ -77,6 +77,9 @@ class Nftables:
         tables = (TableRef(NFT_FAMILIES[family], self._table) for family in families)
         await self._runner.run("".join(deletion(table).render() for table in tables))
 
+    async def remove_leftovers(self, families: tuple[Family, ...]) -> None:
+        await self.remove(families)
+
     async def _write(self, step: Transaction) -> None:
         by_messages = await self._runner.write(step)
         self.ways["netlink" if by_messages else "nft"] += 1

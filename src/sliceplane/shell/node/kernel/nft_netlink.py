@@ -22,12 +22,14 @@ from sliceplane.nft.netlink.answers import Answer, parse_answers
 from sliceplane.nft.netlink.attributes import Inexpressible
 from sliceplane.nft.netlink.batch import Batch, encode
 from sliceplane.nft.objects import FlushChain, TableRef, Transaction
-from sliceplane.shell.node.kernel.nft_error import TABLE_OF_ANOTHER, NftError
+from sliceplane.shell.node.kernel.backend import KernelError
 from sliceplane.shell.node.kernel.nft_socket import namespace_of, netfilter_socket
 from sliceplane.shell.process import descriptors
 from sliceplane.shell.process.log import get_logger
 
 REFUSALS_MAX = 5
+#: the empty chain that says whose table it is (``nft.layout.writer_chain``) is not there
+TABLE_OF_ANOTHER = "our table was removed, or replaced by another process: a second node proxy?"
 
 _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
 _SO_SNDBUFFORCE = 32
@@ -37,6 +39,10 @@ _RECEIVE_BYTES = 1 << 16
 _COMMAND_LENGTH_MAX = 200
 
 _log = get_logger("node-proxy")
+
+
+class NftError(KernelError):
+    """``nft`` or the kernel could not do it."""
 
 
 class Messages:
@@ -159,12 +165,12 @@ def _make_room(sock: socket.socket, size: int) -> None:
 
 
 def _answers(sock: socket.socket) -> tuple[Answer, ...]:
-    found: list[Answer] = []
+    answers: list[Answer] = []
     while True:
         try:
-            found.extend(parse_answers(sock.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)))
+            answers.extend(parse_answers(sock.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)))
         except BlockingIOError:
-            return tuple(found)
+            return tuple(answers)
         except OSError as error:
             if error.errno != errno.ENOBUFS:  # more refusals than the socket holds: the first ones tell enough
-                return tuple(found)
+                return tuple(answers)

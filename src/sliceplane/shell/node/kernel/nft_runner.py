@@ -11,9 +11,8 @@ import re
 
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.shell.node.kernel.backend import KernelError
-from sliceplane.shell.node.kernel.nft_error import TABLE_OF_ANOTHER, NftError
-from sliceplane.shell.node.kernel.nft_generation import generation
-from sliceplane.shell.node.kernel.nft_netlink import Messages
+from sliceplane.shell.node.kernel.nft_netlink import TABLE_OF_ANOTHER, Messages, NftError
+from sliceplane.shell.node.kernel.nft_socket import generation
 from sliceplane.shell.node.kernel.program import KernelProgram, parse_version
 
 __all__ = ["NftError", "NftRunner", "explain"]
@@ -85,16 +84,16 @@ class NftRunner:
     def disturbed(self) -> bool:
         """Whether another program changed rules, ours perhaps, since this was last asked, as far as the kernel tells;
         what it cannot tell now, because a transaction of ours runs, it tells the next time.  Cheap at any size."""
-        found = None if self._running else generation(self._netns)
-        if found is None:
+        now = None if self._running else generation(self._netns)
+        if now is None:
             return False
-        before, self._of_others = self._of_others, (found - self._taken) % 2**32
+        before, self._of_others = self._of_others, (now - self._taken) % 2**32
         return before is not None and before != self._of_others
 
     async def tables(self) -> frozenset[TableRef]:
         """The tables of IPv4 and IPv6 that there are, ours or not; cheap at any size.  Raises ``NftError``."""
-        found = re.findall(r"^table (ip6?) (\S+)$", await self._nft("list", "tables"), re.MULTILINE)
-        return frozenset(TableRef(family, name) for family, name in found)
+        listed = re.findall(r"^table (ip6?) (\S+)$", await self._nft("list", "tables"), re.MULTILINE)
+        return frozenset(TableRef(family, name) for family, name in listed)
 
     async def memory(self, table: TableRef) -> Memory:
         """What packets have put into the dynamic sets of *table*; nothing where there is no table.  Raises

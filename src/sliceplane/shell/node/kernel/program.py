@@ -116,5 +116,5 @@ def _in_memory(text: str) -> IO[bytes]:
 
 def parse_version(text: str) -> tuple[int, ...] | None:
     """``nftables v1.0.6 (Lester Gooch #5)`` -> (1, 0, 6)"""
-    found = re.search(r"v(\d+(?:\.\d+)+)", text)
-    return tuple(map(int, found.group(1).split("."))) if found else None
+    version = re.search(r"v(\d+(?:\.\d+)+)", text)
+    return tuple(map(int, version.group(1).split("."))) if version else None

@@ -109,14 +109,19 @@ def categorize(endpoints: Sequence[Endpoint], port: ServicePort, place: Place) -
     """
     if not endpoints:
         return _NO_ENDPOINTS
-    cluster = choose(endpoints, place).endpoints if port.uses_cluster_endpoints else ()
+    cluster: tuple[Endpoint, ...] = ()
+    narrowed = False
+    if port.uses_cluster_endpoints:
+        choice = choose(endpoints, place)
+        cluster = choice.endpoints
+        narrowed = choice.narrowed
     if not port.uses_local_endpoints:
         return Categories(cluster=cluster, reachable=cluster, has_any=bool(cluster))
     local = choose_local(endpoints, place).endpoints
     has_any = bool(cluster) or any(endpoint.ready or is_still_serving(endpoint) for endpoint in endpoints)
     if not port.uses_cluster_endpoints:
         reachable = local
-    elif local and local[0].ready and len(cluster) == sum([endpoint.ready for endpoint in endpoints]):
+    elif not narrowed and local and local[0].ready:
         reachable = cluster  # it holds every ready endpoint, the local ones among them
     else:
         used = {id(endpoint) for endpoint in (*cluster, *local)}

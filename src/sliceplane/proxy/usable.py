@@ -68,10 +68,6 @@ class HintUse(NamedTuple):
     node: HintOutcome
     zone: HintOutcome
 
-    @property
-    def honoured(self) -> bool:
-        return "honoured" in self
-
 
 E = TypeVar("E", bound=Candidate)
 P = TypeVar("P", bound=PlacedCandidate)
@@ -84,6 +80,8 @@ class Choice(NamedTuple, Generic[E]):
     policy: Policy
     place: Place
     hints: HintUse | None
+    #: hints left out some that are ready
+    narrowed: bool = False
 
     @property
     def falls_back(self) -> bool:
@@ -118,11 +116,9 @@ _hints_of_zones: Callable[[Candidate], tuple[str, ...]] = attrgetter("zone_hints
 
 def choose(endpoints: Sequence[E], place: Place, *, honour_hints: bool = True) -> Choice[E]:
     """Under the policy ``Cluster``."""
-    used = tuple([endpoint for endpoint in endpoints if endpoint.ready])
-    hints: HintUse | None = None
-    if honour_hints:
-        used, hints = _narrowed(used, place)
-    return Choice(used or _still_serving(endpoints), "Cluster", place, hints)
+    ready = tuple([endpoint for endpoint in endpoints if endpoint.ready])
+    used, hints = _narrowed(ready, place) if honour_hints else (ready, None)
+    return Choice(used or _still_serving(endpoints), "Cluster", place, hints, len(used) != len(ready))
 
 
 def choose_local(endpoints: Sequence[P], place: Place) -> Choice[P]:

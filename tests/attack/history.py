@@ -26,7 +26,7 @@ from tests.replicated.members import Member, cluster
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.datadir import DataDir
-from sliceplane.shell.server.storage.errors import StorageError
+from sliceplane.shell.server.storage.committing import StorageError
 from sliceplane.shell.server.storage.etcd import wire
 from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
 from sliceplane.shell.server.storage.etcd.client import EtcdConfig

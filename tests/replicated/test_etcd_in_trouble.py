@@ -19,7 +19,7 @@ from tests.replicated.relay import Relay
 from tests.replicated.servers import Server, servers
 
 from sliceplane.api.errors import StatusError
-from sliceplane.shell.server.plane import report_mended_storage, report_storage
+from sliceplane.shell.server.storage.committing import report_mended, report_trouble
 
 
 @contextlib.contextmanager
@@ -223,8 +223,8 @@ async def test_an_etcd_that_comes_back_is_no_error_in_the_log(
             assert not [each for each in one.reports if "answers again" in each]
     finally:
         member.kill()
-    report_mended_storage("etcd answers again")
-    report_storage("etcd: gone")
+    report_mended("etcd answers again")
+    report_trouble("etcd: gone")
     good, bad = capsys.readouterr().err.splitlines()[-2:]
     assert "level=info" in good
     assert "etcd answers again" in good

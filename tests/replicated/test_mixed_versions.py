@@ -9,7 +9,7 @@ from tests.replicated.members import Member
 from tests.replicated.servers import Server, servers
 
 from sliceplane.api.errors import StatusError
-from sliceplane.shell.server.storage.errors import StorageError
+from sliceplane.shell.server.storage.committing import StorageError
 from sliceplane.shell.server.storage.etcd import wire
 from sliceplane.shell.server.storage.etcd.backend import EtcdBackend
 from sliceplane.shell.server.storage.etcd.layout import FORMAT

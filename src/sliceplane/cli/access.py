@@ -12,7 +12,7 @@ from sliceplane.cli.options import with_options
 from sliceplane.cli.values import AddressType, DurationType, SwitchType
 
 if TYPE_CHECKING:
-    from sliceplane.shell.server.plane import PlaneConfig
+    from sliceplane.shell.server.config import PlaneConfig
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

@@ -13,7 +13,7 @@ from sliceplane.cli.options import with_options
 from sliceplane.cli.values import DurationType, given_flags
 
 if TYPE_CHECKING:
-    from sliceplane.shell.server.plane import PlaneConfig
+    from sliceplane.shell.server.config import PlaneConfig
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 #: what says how to use etcd, and so nothing without ``--etcd``

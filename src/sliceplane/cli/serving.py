@@ -22,7 +22,8 @@ from sliceplane.cli.values import AddressType, DurationType
 if TYPE_CHECKING:
     from sliceplane.api.gates import Gates
     from sliceplane.api.scheme import Resource
-    from sliceplane.shell.server.plane import Plane, PlaneConfig
+    from sliceplane.shell.server.config import PlaneConfig
+    from sliceplane.shell.server.plane import Plane
     from sliceplane.shell.transport.service import PlaneService
 
 
@@ -115,7 +116,7 @@ serving_options = with_options(
 def plane_config(flags: dict[str, Any], gates: Gates) -> PlaneConfig:
     """What *flags* (among others the values of ``serving_options``) ask for."""
     from sliceplane.shell.server.audit.log import AuditConfig
-    from sliceplane.shell.server.plane import PlaneConfig
+    from sliceplane.shell.server.config import PlaneConfig
 
     audit = None
     if flags["audit_log_path"] is not None:

@@ -260,8 +260,8 @@ def _made(wanted: Plane) -> server.Plane:
         from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
         from sliceplane.shell.hosting.catalogue import default_controllers, emulation_controllers
         from sliceplane.shell.hosting.embedded import ControllerService
+        from sliceplane.shell.server.config import PlaneConfig
         from sliceplane.shell.server.plane import Plane as Server
-        from sliceplane.shell.server.plane import PlaneConfig
         from sliceplane.testing import objects  # noqa: F401
     except ModuleNotFoundError as error:
         raise _lacking(error) from error

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.config import Periods, PlaneConfig
+from sliceplane.shell.server.plane import Plane
 from sliceplane.shell.transport.service import PlaneService
 from sliceplane.testing.thread import PlaneThread
 
@@ -78,10 +79,13 @@ class Server:
 
 
 def run_plane(
-    config: PlaneConfig, clock: Callable[[], float] = time.time, services: tuple[PlaneService, ...] = ()
+    config: PlaneConfig,
+    clock: Callable[[], float] = time.time,
+    services: tuple[PlaneService, ...] = (),
+    periods: Periods | None = None,
 ) -> tuple[Plane, Callable[[], None]]:
     """A started plane in a thread with a loop of its own, and how to stop it."""
-    plane = Plane(config, services, clock=clock)
+    plane = Plane(config, services, clock=clock, periods=periods)
     thread = PlaneThread(plane)
     thread.start()
     return plane, thread.stop

@@ -19,10 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from tests.shell.server.serving import Server, run_plane
 
-from sliceplane.shell.server import chores
+from sliceplane.shell.server.config import Periods, PlaneConfig
 from sliceplane.shell.server.connections.tls import ServerTls
 from sliceplane.shell.server.keys import pki
-from sliceplane.shell.server.plane import PlaneConfig
 
 NAMESPACES = "/api/v1/namespaces"
 DAY = timedelta(days=1)
@@ -89,9 +88,7 @@ class Case:
 
 
 @pytest.fixture
-def case(kept: PlaneConfig, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
-    monkeypatch.setattr(chores, "AUTHORITY_CHECK_SECONDS", 0.05)
-    monkeypatch.setattr(chores, "CERTIFICATE_CHECK_SECONDS", 0.05)
+def case(kept: PlaneConfig, authority: Authority, tmp_path: Path) -> Iterator[Case]:
     ca_file = tmp_path / "clients.crt"
     ca_file.write_bytes(authority.pem)
     ahead = 0.0
@@ -100,7 +97,9 @@ def case(kept: PlaneConfig, authority: Authority, tmp_path: Path, monkeypatch: p
         nonlocal ahead
         ahead = seconds
 
-    plane, end = run_plane(replace(kept, client_ca_file=ca_file), clock=lambda: time.time() + ahead)
+    config = replace(kept, client_ca_file=ca_file)
+    often = Periods(certificates_s=0.05, authorities_s=0.05)
+    plane, end = run_plane(config, clock=lambda: time.time() + ahead, periods=often)
     yield Case(Server(plane), ca_file, jump)
     end()
 

@@ -11,7 +11,7 @@ import pytest
 
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.datadir import DataDir, default_data_dir, write_private
-from sliceplane.shell.server.storage.errors import StorageError
+from sliceplane.shell.server.storage.committing import StorageError
 from sliceplane.shell.server.storage.sqlite import SqliteBackend
 
 

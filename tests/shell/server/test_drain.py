@@ -9,11 +9,10 @@ import ssl
 import time
 from pathlib import Path
 
-import pytest
 from tests.e2e.running import running_plane
 
-from sliceplane.shell.server import plane as plane_module
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.config import Periods, PlaneConfig
+from sliceplane.shell.server.plane import Plane
 
 WATCH = b"GET /api/v1/namespaces?watch=true&allowWatchBookmarks=true HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -49,8 +48,9 @@ class Client:
         self._writer.transport.abort()
 
 
-def served(**options: float) -> Plane:
-    return Plane(PlaneConfig(data_dir="memory:", secure_port=0, **options))  # type: ignore[arg-type]
+def served(periods: Periods | None = None, **options: float) -> Plane:
+    config = PlaneConfig(data_dir="memory:", secure_port=0, **options)  # type: ignore[arg-type]
+    return Plane(config, periods=periods)
 
 
 async def connect(plane: Plane) -> Client:
@@ -108,9 +108,8 @@ async def test_a_request_that_has_begun_to_arrive_is_answered() -> None:
         idle.close()
 
 
-async def test_a_request_that_never_arrives_does_not_keep_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plane_module, "STOP_GRACE_SECONDS", 0.3)
-    async with served() as plane:
+async def test_a_request_that_never_arrives_does_not_keep_the_server() -> None:
+    async with served(Periods(stop_grace_s=0.3)) as plane:
         slow = await connect(plane)
         slow.send(b"GET /version HTTP/1.1\r\nHo")
         await asyncio.sleep(0.1)

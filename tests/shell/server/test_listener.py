@@ -13,10 +13,10 @@ import pytest
 from tests.shell.server.serving import Server, run_plane
 
 from sliceplane.shell.process.start_error import StartError
-from sliceplane.shell.server import chores
+from sliceplane.shell.server.config import Periods, PlaneConfig
 from sliceplane.shell.server.connections import connection as connection_module
 from sliceplane.shell.server.connections.listener import bind
-from sliceplane.shell.server.plane import Plane, PlaneConfig
+from sliceplane.shell.server.plane import Plane
 from sliceplane.shell.transport.service import PlaneService, ServiceContext
 
 
@@ -34,10 +34,9 @@ def test_a_connection_that_never_asks_is_closed(server: Server, monkeypatch: pyt
             assert time.monotonic() - started < 25
 
 
-def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chores, "CERTIFICATE_CHECK_SECONDS", 0.05)
+def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig) -> None:
     ahead = 0.0
-    plane, end = run_plane(kept, clock=lambda: time.time() + ahead)
+    plane, end = run_plane(kept, clock=lambda: time.time() + ahead, periods=Periods(certificates_s=0.05))
     server = Server(plane)
 
     def serial() -> bytes:
@@ -60,10 +59,9 @@ def test_certificates_are_renewed_while_the_server_runs(kept: PlaneConfig, monke
         end()
 
 
-def test_a_new_authority_is_trusted_at_once(kept: PlaneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_authority_is_trusted_at_once(kept: PlaneConfig) -> None:
     """The kubeconfig that is written then must work at the server that wrote it, without a restart."""
-    monkeypatch.setattr(chores, "CERTIFICATE_CHECK_SECONDS", 0.05)
-    plane, end = run_plane(kept)
+    plane, end = run_plane(kept, periods=Periods(certificates_s=0.05))
     server = Server(plane)
     try:
         assert server.get("/version").code == 200

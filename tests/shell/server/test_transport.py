@@ -17,9 +17,9 @@ from tests.shell.server.serving import Server, run_plane
 from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.embedded import ControllerService
 from sliceplane.shell.process import interfaces
-from sliceplane.shell.server import plane as planes
+from sliceplane.shell.server.access import certificate_names
+from sliceplane.shell.server.config import PlaneConfig
 from sliceplane.shell.server.keys import pki
-from sliceplane.shell.server.plane import PlaneConfig
 
 LISTENS = "0A"
 
@@ -102,16 +102,15 @@ def test_a_server_on_every_interface_is_known_by_the_addresses_of_all(
     mine = ["192.0.2.7"]
     monkeypatch.setattr(interfaces, "addresses", lambda *, ipv6: (*mine, *(["2001:db8::7"] if ipv6 else [])))
     config = PlaneConfig(data_dir=str(tmp_path), bind_address="::", secure_port=0)
-    plane = planes.Plane(config)
-    assert {"192.0.2.7", "2001:db8::7"} <= set(plane.certificate_names())
-    made, _ = pki.ensure(tmp_path / "pki", plane.certificate_names(), 1_800_000_000.0)
+    assert {"192.0.2.7", "2001:db8::7"} <= set(certificate_names(config))
+    made, _ = pki.ensure(tmp_path / "pki", certificate_names(config), 1_800_000_000.0)
     assert {"192.0.2.7", "2001:db8::7"} <= names_of(made.server_file)
     mine.append("192.0.2.8")
-    _, anything = pki.ensure(tmp_path / "pki", plane.certificate_names(), 1_800_000_000.0)
+    _, anything = pki.ensure(tmp_path / "pki", certificate_names(config), 1_800_000_000.0)
     assert anything
     assert {"192.0.2.7", "192.0.2.8"} <= names_of(made.server_file)
-    loopback = planes.Plane(PlaneConfig(data_dir=str(tmp_path)))
-    assert "192.0.2.7" not in loopback.certificate_names()
+    loopback = PlaneConfig(data_dir=str(tmp_path))
+    assert "192.0.2.7" not in certificate_names(loopback)
 
 
 def test_former_names_do_not_pile_up(tmp_path: Path) -> None:

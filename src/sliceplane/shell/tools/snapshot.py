@@ -83,7 +83,7 @@ def _inspected(path: Path, name: str) -> Summary:
 
 def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> Summary:
     """Make *data_dir*'s database of the snapshot, at its revision plus *bump*.  Raises ``SnapshotError``."""
-    from sliceplane.shell.server.storage.errors import StorageError
+    from sliceplane.shell.server.storage.committing import StorageError
     from sliceplane.store.backend import OutcomeUnknown, WriteFailed
 
     try:

@@ -17,7 +17,7 @@ import pytest
 
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.server.storage import rows, tally
-from sliceplane.shell.server.storage.errors import StorageError
+from sliceplane.shell.server.storage.committing import StorageError
 from sliceplane.shell.server.storage.mark import Mark
 from sliceplane.shell.server.storage.sqlite import SqliteBackend
 from sliceplane.store.backend import REVISIONS_BEYOND, OutcomeUnknown

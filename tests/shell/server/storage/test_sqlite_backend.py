@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.server.storage.errors import StorageError
+from sliceplane.shell.server.storage.committing import StorageError
 from sliceplane.shell.server.storage.sqlite import SqliteBackend
 from sliceplane.store.backend import OutcomeUnknown, WriteFailed
 from sliceplane.store.mvcc import Store

@@ -36,7 +36,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from sliceplane.api.errors import StatusError, internal
-from sliceplane.shell.server.storage.metrics import CommitMetrics
+from sliceplane.shell.server.storage.committing import CommitMetrics
 from sliceplane.store.backend import Backend, WriteFailed
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store

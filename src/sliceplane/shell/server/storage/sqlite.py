@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sliceplane.shell.server.storage import rows, sqlite_file, tally
-from sliceplane.shell.server.storage.errors import StorageError
+from sliceplane.shell.server.storage.committing import StorageError
 from sliceplane.shell.server.storage.mark import Mark
 from sliceplane.shell.server.storage.sqlite_file import code_of, identity, log_of, reason_of
 from sliceplane.store.backend import REVISIONS_BEYOND, Loaded, OutcomeUnknown, StoredRow, WriteFailed, chain

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from sliceplane.shell.server.storage import rows, tally
-from sliceplane.shell.server.storage.errors import StorageError
+from sliceplane.shell.server.storage.committing import StorageError
 from sliceplane.shell.server.storage.mark import BadMark, Mark, Marked
 from sliceplane.shell.server.storage.tally import Tally
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sliceplane.shell.server.storage.errors import StorageError
+from sliceplane.shell.server.storage.committing import StorageError
 from sliceplane.shell.server.storage.etcd import wire
 from sliceplane.shell.server.storage.etcd.client import EtcdClient, EtcdConfig
 from sliceplane.shell.server.storage.etcd.errors import Compacted, EtcdError, NoAnswer, Refused

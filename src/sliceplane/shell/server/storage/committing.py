@@ -1,16 +1,77 @@
-"""What storage tells monitoring, whichever back end there is."""
+"""What all storage has in common: committers as a server uses them, errors at the start, reports, metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from sliceplane.kit.metrics import Labels, Metrics, exponential_buckets
+from sliceplane.shell.process.log import get_logger
 from sliceplane.store.mvcc import Store
+
+T = TypeVar("T")
 
 #: etcd's buckets of its fsync
 _FSYNC_BUCKETS = exponential_buckets(0.001, 2, 14)
 _DATABASE_FILES = ("", "-wal")
+
+
+_log = get_logger("plane")
+
+
+class StorageError(Exception):
+    """Opening or reading failed.  The text is one sentence for a person that names the file; the file is untouched."""
+
+
+class Durability(Protocol):
+    """A committer, as far as requests need it."""
+
+    async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
+        """Runs *step*, possibly several times, and returns what it returned last when that is durable and published.
+        Raises what *step* raises, and a 500 ``StatusError`` if it never will be durable."""
+
+    async def current(self) -> None:
+        """Returns when memory is as new as storage was at the call.  Raises the 504 ``StatusError``."""
+
+    @property
+    def staleness_s(self) -> float:
+        """How long ago memory was last known to be as new as storage; 0 if no other server writes to that."""
+
+
+class AnyCommitter(Durability, Protocol):
+    """A committer, as the server has it: ``start``, then requests and ``tick``, then ``close``."""
+
+    @property
+    def failing(self) -> str | None:
+        """Why storage does not do what it is for; ``None``: it does."""
+
+    @property
+    def metrics(self) -> Metrics: ...
+
+    def start(self) -> None: ...
+
+    def tick(self, now: float) -> None:
+        """Time passes: history that is old enough is compacted."""
+
+    async def close(self) -> None: ...
+
+
+def health_of(committer: AnyCommitter) -> str:
+    """What is wrong with storage, and how old memory is by that; "" if nothing is."""
+    if committer.failing is None:
+        return ""
+    age_s = committer.staleness_s
+    return f"{committer.failing}; memory was last known to be current {age_s:.0f} s ago" if age_s else committer.failing
+
+
+def report_trouble(sentence: str) -> None:
+    _log.error("storage", problem=sentence)
+
+
+def report_mended(sentence: str) -> None:
+    """What was reported is over: no alarm is due for it."""
+    _log.info("storage is well again", news=sentence)
 
 
 class CommitMetrics(Metrics):

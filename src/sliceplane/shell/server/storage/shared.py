@@ -1,4 +1,4 @@
-"""A plane's storage in etcd: opening it, what its servers must have in common, and its figures.
+"""Storage in etcd that several servers share, and what these must have in common.
 
 Imported only where ``--etcd`` is given, as is everything that speaks to etcd.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from typing import TYPE_CHECKING
 
+from sliceplane.registry.registry import Registry
 from sliceplane.shell.process.start_error import StartError
-from sliceplane.shell.server.storage.errors import StorageError
+from sliceplane.shell.server.keys.pki import Pki
+from sliceplane.shell.server.keys.token_keys import TokenConfig
+from sliceplane.shell.server.storage.committing import StorageError, report_mended, report_trouble
 from sliceplane.shell.server.storage.etcd.backend import START_SECONDS_MAX, EtcdBackend, Snapshot
 from sliceplane.shell.server.storage.etcd.client import EtcdConfig
 from sliceplane.shell.server.storage.replicated import ReplicatedCommitter
@@ -19,19 +21,18 @@ from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.retention import Retention
 
-if TYPE_CHECKING:
-    from sliceplane.shell.server.keys.pki import Pki
-    from sliceplane.shell.server.keys.token_keys import TokenConfig
-    from sliceplane.shell.server.plane import Plane
-
 
 class SharedStorage:
-    """Made by one plane; the back end is closed with its committer."""
+    """As ``own.OwnStorage``: ``store`` is what was read, ``committer`` follows and writes from then on."""
 
     def __init__(self, config: EtcdConfig, backend: EtcdBackend, snapshot: Snapshot) -> None:
+        self.name = f"etcd at {','.join(config.servers)}"
         self._config = config
-        self.backend = backend
-        self._snapshot: Snapshot | None = snapshot
+        self._backend = backend
+        self._snapshot = snapshot
+        loaded = snapshot.loaded
+        self.store = Store.restore(loaded.history, loaded.revision, loaded.compacted)
+        self.hub = Hub(self.store)
         self._committer: ReplicatedCommitter | None = None
 
     @classmethod
@@ -40,40 +41,36 @@ class SharedStorage:
         backend = await asyncio.to_thread(EtcdBackend, config)
         try:
             snapshot = await asyncio.to_thread(backend.snapshot, patience_s=START_SECONDS_MAX)
+            if snapshot.told:
+                report_trouble(snapshot.told)
+            return cls(config, backend, snapshot)
         except BaseException:
             backend.close()
             raise
-        return cls(config, backend, snapshot)
 
-    def attach(self, plane: Plane) -> tuple[Store, Hub, ReplicatedCommitter]:
-        """The parts of *plane* that rest on what was read."""
-        from sliceplane.shell.server.plane import report_mended_storage, report_storage
+    def close(self) -> None:
+        """Where no committer was made; it closes the back end itself."""
+        self._backend.close()
 
-        assert self._snapshot is not None, "what was read is used once"
-        snapshot, self._snapshot = self._snapshot, None
-        if snapshot.told:
-            report_storage(snapshot.told)
-        loaded = snapshot.loaded
-        store = Store.restore(loaded.history, loaded.revision, loaded.compacted)
-        hub = Hub(store)
-        committer = self._committer = ReplicatedCommitter(
-            store,
-            hub,
-            self.backend,
-            snapshot=snapshot,
-            on_changed=lambda keys: plane.registry.on_changed(keys),  # noqa: PLW0108  # it is made later
-            on_replaced=lambda: plane.registry.on_aborted(),  # noqa: PLW0108
-            retention=Retention(keep_s=plane.config.history_keep_s),
+    def committer(self, registry: Registry, *, keep_s: float) -> ReplicatedCommitter:
+        """Once.  *keep_s*: see ``Retention``."""
+        self._committer = ReplicatedCommitter(
+            self.store,
+            self.hub,
+            self._backend,
+            snapshot=self._snapshot,
+            on_changed=registry.on_changed,
+            on_replaced=registry.on_aborted,
+            retention=Retention(keep_s=keep_s),
             compaction_interval_s=self._config.compaction_interval_s,
-            report=report_storage,
-            report_mended=report_mended_storage,
+            report=report_trouble,
+            report_mended=report_mended,
         )
-        return store, hub, committer
+        return self._committer
 
     def unready(self) -> str:
         """Why clients had better ask another server; "" where memory is as new as the log."""
-        assert self._committer is not None, "attached before anybody asks"
-        return self._committer.unready
+        return "storage is not followed yet" if self._committer is None else self._committer.unready
 
     async def check_identity(self, pki: Pki, tokens: TokenConfig) -> None:
         """Clients talk to any of the servers, so all must have one authority and one token key.  Raises
@@ -84,10 +81,10 @@ class SharedStorage:
             "tokenKey": hashlib.sha256(b"sliceplane token key" + key_file.read_bytes()).hexdigest(),
         }
         try:
-            found = await asyncio.to_thread(self.backend.claim_identity, json.dumps(mine))
+            agreed = await asyncio.to_thread(self._backend.claim_identity, json.dumps(mine))
         except StorageError as error:
             raise StartError(str(error)) from error
-        theirs = json.loads(found)
+        theirs = json.loads(agreed)
         for name, what in (("authority", "certificate authority"), ("tokenKey", "key of service account tokens")):
             if theirs.get(name) != mine[name]:
                 raise StartError(

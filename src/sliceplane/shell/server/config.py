@@ -1,0 +1,99 @@
+"""What an operator chooses about a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from sliceplane.api.gates import Gates
+from sliceplane.api.scheme import SERVED, Resource
+from sliceplane.registry.config import RegistryConfig, TopologyStorage
+from sliceplane.shell.server.audit.log import AuditConfig
+from sliceplane.shell.server.keys.token_keys import TokenConfig
+from sliceplane.shell.server.requests.limits import Limits
+from sliceplane.store.retention import HISTORY_KEEP_S
+
+if TYPE_CHECKING:
+    from sliceplane.shell.server.storage.etcd.client import EtcdConfig
+
+DEFAULT_SERVICE_CIDRS: Final = ("10.96.0.0/16", "fd00:10:96::/112")
+DEFAULT_PORT: Final = 6443
+DEFAULT_ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaneConfig:
+    """The command line has checked the spelling of every value."""
+
+    bind_address: str = "127.0.0.1"
+    secure_port: int = DEFAULT_PORT
+    #: a path, "" for the XDG default, or ``memory:``
+    data_dir: str = ""
+    service_cidrs: tuple[str, ...] = DEFAULT_SERVICE_CIDRS
+    advertise_address: str = ""
+    token_auth_file: Path | None = None
+    client_ca_file: Path | None = None
+    #: a client without credentials is system:anonymous, not refused
+    anonymous: bool = True
+    tokens: TokenConfig = field(default_factory=lambda: TokenConfig(issuer=DEFAULT_ISSUER))
+    #: where others find the keys of our tokens, if not at this server
+    jwks_url: str = ""
+    #: seconds that old revisions are kept for watches and paged lists (see ``Retention``)
+    history_keep_s: float = HISTORY_KEEP_S
+    limits: Limits = field(default_factory=Limits)
+    audit: AuditConfig | None = None
+    #: all that is offered (``registry.runtime_config``)
+    served: tuple[Resource, ...] = SERVED
+    topology_storage: TopologyStorage = "field"
+    gates: Gates = field(default_factory=Gates)
+    #: optional ones that are on (``registry.config``)
+    admission_plugins: frozenset[str] = frozenset()
+    #: storage that several servers share, in the place of the data folder's own
+    etcd: EtcdConfig | None = None
+    #: a stop begins with so many seconds in which everything is answered and ``/readyz`` says that it will end
+    shutdown_delay_s: float = 0.0
+
+    @property
+    def host(self) -> str:
+        """The address that clients on this machine use."""
+        address = ip_address(self.bind_address)
+        if address.is_unspecified:
+            return "127.0.0.1" if address.version == 4 else "::1"
+        return str(address)
+
+    @property
+    def on_every_interface(self) -> bool:
+        return ip_address(self.bind_address).is_unspecified
+
+    def registry(self, port: int) -> RegistryConfig:
+        """What of it concerns the registry of a server at *port*."""
+        # A loopback address cannot be an endpoint: default/kubernetes then has none, but it exists.
+        return RegistryConfig(
+            service_cidrs=self.service_cidrs,
+            advertise_address=self.advertise_address or self.host,
+            advertise_port=port,
+            topology_storage=self.topology_storage,
+            gates=self.gates,
+            admission_plugins=self.admission_plugins,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Periods:
+    """How often a server looks at what may have changed without a request, and how long it waits at its end."""
+
+    #: revisions whose time is over are compacted
+    retention_s: float = 5.0
+    #: Events whose time is over are removed
+    expiry_s: float = 5.0
+    #: IPAddresses and ServiceCIDRs are compared with Services
+    tend_s: float = 1.0
+    #: often, although certificates live long: new addresses are to be reached soon, and a clock that is set right may
+    #: leave every certificate in its future, or years behind
+    certificates_s: float = 10.0
+    #: what an authority signed must count no more soon after it is taken out of a file
+    authorities_s: float = 5.0
+    #: how long responses in flight may take once a stop has begun
+    stop_grace_s: float = 5.0

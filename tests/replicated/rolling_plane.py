@@ -23,7 +23,7 @@ from tests.replicated.members import Member
 
 from sliceplane.shell.transport import kubeconfig
 from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.retries import Retries
+from sliceplane.shell.transport.replies import Retries
 
 DELAY_SECONDS = 0.8
 READY_SECONDS_MAX = 40.0

@@ -260,7 +260,7 @@ def test_who_follows_a_cluster_without_controller_is_told_once_and_gets_no_table
     assert lines[-3] == "3 differences in 1 of 4 services after 1 comparison"
     assert sum("Nobody seems" in each for each in lines) == 2, "when it shows, and in the summary"
     ledger.managed = 1
-    assert not summary_of(ledger, 4).nobody
+    assert not summary_of(ledger, 4).lacks_controller
 
 
 def test_what_people_read() -> None:

@@ -114,7 +114,7 @@ def limited_client(connection: Connection, flags: dict[str, Any], *, read_only: 
     """A client that keeps to ``rate_options`` and sends again what a server had no time for."""
     from sliceplane.kit.delays import TokenBucket
     from sliceplane.shell.transport.http import HttpClient
-    from sliceplane.shell.transport.retries import Retries
+    from sliceplane.shell.transport.replies import Retries
 
     qps = flags["kube_api_qps"]
     limit = TokenBucket(rate_per_s=qps, burst=flags["kube_api_burst"]) if qps > 0 else None

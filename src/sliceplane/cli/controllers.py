@@ -85,10 +85,10 @@ def command(
     Prints one line, "ready leading" or "ready standby leader=ID"; with --once a summary.  Stops on SIGINT and
     SIGTERM, and gives the Lease back.
     """
+    from sliceplane.shell.hosting.informers import CannotRead
     from sliceplane.shell.process.pages import PageError
     from sliceplane.shell.transport.base import Unreachable
     from sliceplane.shell.transport.kubeconfig import KubeconfigError
-    from sliceplane.shell.transport.preflight import CannotRead
 
     logs.begin()
     if cleanup and chosen not in ("reverse-mirror-controller", "reverse-mirror"):

@@ -34,7 +34,7 @@ async def serve_monitoring(
     staleness_s: Callable[[], float],
 ) -> None:
     """Until *stack* ends.  Raises ``shell.process.pages.PageError``."""
-    from sliceplane.shell.hosting.client_metrics import metrics_page
+    from sliceplane.shell.hosting.monitoring import metrics_page
     from sliceplane.shell.process.pages import serve_pages
 
     health = flags["healthz_bind_address"]

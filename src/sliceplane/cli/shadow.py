@@ -101,11 +101,11 @@ class Printed:
             self._torn = False
 
     def look(self, ledger: Ledger, summary: Summary, now: float) -> None:
-        from sliceplane.shell.hosting.shadow_report import NOBODY, table
+        from sliceplane.shell.hosting.shadow_report import NO_CONTROLLER, table
 
-        if self.plain and summary.nobody and not self._said_nobody:
+        if self.plain and summary.lacks_controller and not self._said_nobody:
             self._said_nobody = True
-            say(NOBODY)
+            say(NO_CONTROLLER)
         if not self._live:
             return
         picture = f"{summary.text}\n\n{table(ledger.standing(), now, width=screen_width())}"
@@ -162,8 +162,8 @@ async def _run(
     once_timeout_s: float | None,
 ) -> int:
     from sliceplane.cli.monitoring import serve_monitoring
+    from sliceplane.shell.hosting.informers import check_readable
     from sliceplane.shell.hosting.shadow import ShadowRun
-    from sliceplane.shell.transport.preflight import check_readable
 
     stop = asyncio.Event()
     on_stop_signal(stop.set)

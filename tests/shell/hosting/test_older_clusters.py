@@ -19,6 +19,7 @@ from sliceplane.api.scheme import Resource, ServiceCIDRs, Services
 from sliceplane.informer import reflector
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.hosting.catalogue import default_controllers
+from sliceplane.shell.hosting.informers import CannotRead, check_readable
 from sliceplane.shell.hosting.standalone import reconcile_once
 from sliceplane.shell.node.healthz import health_document
 from sliceplane.shell.node.kernel.nft_backend import Nftables
@@ -26,7 +27,6 @@ from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.node.render import objects_from
 from sliceplane.shell.server.plane import Plane, PlaneConfig
 from sliceplane.shell.transport.base import Client
-from sliceplane.shell.transport.preflight import CannotRead, check_readable
 
 #: as kube-apiserver answers for a path that it does not have
 NOT_SERVED = StatusError(404, "NotFound", "the server could not find the requested resource")

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from tests.shell.server.serving import Server
 
-from sliceplane.shell.transport import http, kubeconfig
+from sliceplane.shell.transport import kubeconfig, pool
 from sliceplane.shell.transport.credentials import CredentialsError, TokenFile, basic, bearer
 from sliceplane.shell.transport.exec_plugin import Exec
 from sliceplane.shell.transport.kubeconfig import KubeconfigError
@@ -58,11 +58,11 @@ async def test_another_server_than_the_kubeconfigs(tmp_path: Path, monkeypatch: 
 
 def test_the_kernel_finds_out_that_a_peer_is_gone() -> None:
     """Options that make a watch end whose peer vanished without a word."""
-    opened = http._socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 1)))
+    opened = pool.watchful_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 1)))
     with opened:
         assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == http.KEEPALIVE_IDLE_S
-        bound_ms = (http.KEEPALIVE_IDLE_S + http.KEEPALIVE_INTERVAL_S * http.KEEPALIVE_PROBES) * 1000
+        assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == pool.KEEPALIVE_IDLE_S
+        bound_ms = (pool.KEEPALIVE_IDLE_S + pool.KEEPALIVE_INTERVAL_S * pool.KEEPALIVE_PROBES) * 1000
         assert opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == bound_ms <= 30_000
 
 

@@ -272,6 +272,6 @@ async def test_a_client_closed_while_it_connects_leaves_no_socket(plane_server: 
             await asyncio.sleep(0.001 if turns % 2 else 0)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        sockets = tuple(client._sockets)
+        sockets = tuple(client._pool.sockets)
         await client.close()
         assert [each for each in sockets if each.fileno() >= 0] == [], f"after {turns} turns"

@@ -15,7 +15,7 @@ from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.metrics import Distribution
 from sliceplane.shell.transport.base import Unreachable
 from sliceplane.shell.transport.http import HttpClient
-from sliceplane.shell.transport.retries import NO_RETRIES, RETRY_S, Retries
+from sliceplane.shell.transport.replies import NO_RETRIES, RETRY_S, Retries
 
 ONCE_MORE = Retries(1)
 

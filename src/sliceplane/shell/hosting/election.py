@@ -30,7 +30,7 @@ _log = get_logger("election")
 class Candidate:
     """One instance of several.  ``run`` is its life; everything else may be read at any time.
 
-    *clock* gives seconds since the epoch and must go on steadily when somebody sets the machine's.  *note* is told
+    *clock* gives seconds since the epoch and must go on steadily when the machine's is set.  *note* is told
     what an Event should say; it must not block.
     """
 
@@ -48,7 +48,7 @@ class Candidate:
         self._clock = clock
         self._core = Election(config, rng)
         self._work: asyncio.Task[None] | None = None
-        self._told = ""
+        self._holder_told = ""
         self._note = note
         #: how often it came to lead
         self.terms = 0
@@ -169,6 +169,6 @@ class Candidate:
 
     def _tell_holder(self) -> None:
         holder = self._core.holder
-        if holder and holder not in (self._told, self._config.identity):
+        if holder and holder not in (self._holder_told, self._config.identity):
             _log.info("another instance leads", lease=self._config.name, holder=holder)
-        self._told = holder
+        self._holder_told = holder

@@ -15,10 +15,10 @@ from sliceplane.controllers.election import ElectionConfig
 from sliceplane.controllers.root_ca_publisher import RootCaPublisher
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.hosting.client_metrics import leader_family, staleness_family
 from sliceplane.shell.hosting.election import Candidate
 from sliceplane.shell.hosting.freshness import stale, unfilled
 from sliceplane.shell.hosting.host import ControllerHost, Entry, make_host
+from sliceplane.shell.hosting.monitoring import leader_family, staleness_family
 from sliceplane.shell.transport.guards import FencedClient
 from sliceplane.shell.transport.reflect import loop_clock
 from sliceplane.shell.transport.service import ServiceContext
@@ -99,7 +99,7 @@ class ControllerService:
         return self._filling() or (stale(self._host.status()) if self._host is not None else "")
 
     async def drain(self) -> None:
-        """Another server's controllers may work from now on.  Those that nobody would follow go on to the end."""
+        """Another server's controllers may work from now on.  Those that have no successor go on to the end."""
         if self._term is not None:
             self._term.cancel()
             await asyncio.gather(self._term, return_exceptions=True)

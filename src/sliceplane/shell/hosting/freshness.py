@@ -1,7 +1,7 @@
 """Whether a host's caches can be believed, in sentences that name them: which, since when, and why.
 
 *Ready* means that every cache is filled, and none older than ``STALENESS_S_MAX``.  *Alive* asks for less: a restart of
-the process may mend a cache that nobody hears of any more, and cannot mend a right that is missing or an API that is
+the process may mend a cache to which no news come any more, and cannot mend a right that is missing or an API that is
 gone.  So what the server itself refuses (403, 404) makes a process unready and never dead: its standing caches would be
 lost with it, and the next one would get none.  401 is no such answer: credentials are read anew at the start.
 """
@@ -22,7 +22,7 @@ STALENESS_S_MAX: Final = 120.0
 #: and those that are older than this are a reason to start it anew
 DEAD_AFTER_S: Final = 2 * STALENESS_S_MAX
 #: caches that a sentence names
-TOLD_MAX: Final = 3
+NAMED_MAX: Final = 3
 
 
 def complaint(status: HostStatus) -> str:
@@ -31,11 +31,15 @@ def complaint(status: HostStatus) -> str:
 
 
 def unfilled(status: HostStatus) -> str:
-    """Whose caches have not seen the whole state yet, and what keeps them from it; "" if nobody's."""
+    """Whose caches have not seen the whole state yet, and what keeps them from it; "" if all are filled."""
     behind = sorted(controller.name for controller in status.controllers if not controller.synced)
     if not behind:
         return ""
-    why = _listed(f"{_name(each)}: {_why(each)}" for each in status.informers if not each.synced and each.error)
+    why = _listed(
+        f"{_name(informer)}: {_why(informer)}"
+        for informer in status.informers
+        if not informer.synced and informer.error
+    )
     return f"caches of {', '.join(behind)} are not filled{f' ({why})' if why else ''}"
 
 
@@ -50,37 +54,38 @@ def stuck(status: HostStatus) -> str:
     if not status.synced:
         return ""
     old = _older(status, DEAD_AFTER_S)
-    return _tell(status, [each for each in old if each.error is None or each.error[0].code not in NOT_TO_BE_HAD])
+    curable = [informer for informer in old if informer.error is None or informer.error[0].code not in NOT_TO_BE_HAD]
+    return _tell(status, curable)
 
 
 def _older(status: HostStatus, seconds: float) -> list[InformerStatus]:
     """The oldest first."""
-    found = [each for each in status.informers if seconds < each.staleness_s < math.inf]
-    return sorted(found, key=lambda each: (-each.staleness_s, _name(each)))
+    old = [informer for informer in status.informers if seconds < informer.staleness_s < math.inf]
+    return sorted(old, key=lambda informer: (-informer.staleness_s, _name(informer)))
 
 
 def _tell(status: HostStatus, informers: list[InformerStatus]) -> str:
     return _listed(
-        f"the cache of {_name(each)} was last known current {each.staleness_s:.0f} s ago,"
-        f" at {format_time(status.at - each.staleness_s)}: {_why(each)}"
-        for each in informers
+        f"the cache of {_name(informer)} was last known current {informer.staleness_s:.0f} s ago,"
+        f" at {format_time(status.at - informer.staleness_s)}: {_why(informer)}"
+        for informer in informers
     )
 
 
-def _name(each: InformerStatus) -> str:
-    watched = each.watched
+def _name(informer: InformerStatus) -> str:
+    watched = informer.watched
     scope = [part for part in (watched.namespace, watched.label_selector, watched.field_selector) if part]
     return f"{watched.resource.key} ({', '.join(scope)})" if scope else watched.resource.key
 
 
-def _why(each: InformerStatus) -> str:
-    if each.error is None:
+def _why(informer: InformerStatus) -> str:
+    if informer.error is None:
         return "its watch is silent"
-    error = each.error[0]
+    error = informer.error[0]
     return f"{error} ({error.code}{f' {error.reason}' if error.reason else ''})"
 
 
 def _listed(sentences: Iterable[str]) -> str:
-    told = list(sentences)
-    more = len(told) - TOLD_MAX
-    return "; ".join(told[:TOLD_MAX]) + (f"; and {more} more" if more > 0 else "")
+    listed = list(sentences)
+    more = len(listed) - NAMED_MAX
+    return "; ".join(listed[:NAMED_MAX]) + (f"; and {more} more" if more > 0 else "")

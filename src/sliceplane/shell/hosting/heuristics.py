@@ -23,25 +23,25 @@ _log = get_logger("heuristics")
 
 
 class InstalledHeuristics:
-    """``find`` is an ``asking.Find``.  What was found, or why not, stays for the life of the process."""
+    """``find`` is an ``asking.Find``.  A heuristic, or why there is none, stays for the life of the process."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Heuristic | str] = dict(SHIPPED)
+        self._known: dict[str, Heuristic | str] = dict(SHIPPED)
         self._points: dict[str, list[EntryPoint]] | None = None
 
     def find(self, name: str) -> Heuristic | str:
-        found = self._found.get(name)
-        if found is not None:
-            return found
+        heuristic = self._known.get(name)
+        if heuristic is not None:
+            return heuristic
         points = self._installed().get(name)
         if points is None:
             return unknown(name)  # not kept: users choose these names
-        found = self._found[name] = _load(name, points)
-        if isinstance(found, str):
-            _log.error("a heuristic cannot be used", heuristic=name, problem=found)
+        heuristic = self._known[name] = _load(name, points)
+        if isinstance(heuristic, str):
+            _log.error("a heuristic cannot be used", heuristic=name, problem=heuristic)
         else:
-            _log.info("heuristic found", heuristic=name, kind=found.kind, package=_package(points[0]))
-        return found
+            _log.info("heuristic found", heuristic=name, kind=heuristic.kind, package=_package(points[0]))
+        return heuristic
 
     def _installed(self) -> dict[str, list[EntryPoint]]:
         if self._points is None:

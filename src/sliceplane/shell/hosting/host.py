@@ -110,7 +110,7 @@ class ControllerHost:
         recorder, *runners = self._tasks or (None,)
         for task in runners:
             task.cancel()
-        # Cancelled runners still drain their jobs; informers outlive them, so that nobody reads a dead cache.
+        # Cancelled runners still drain their jobs; informers outlive them, so that no core reads a dead cache.
         await asyncio.gather(*runners, return_exceptions=True)
         await self._informers.close()
         if recorder is not None:

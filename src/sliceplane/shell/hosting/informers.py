@@ -1,19 +1,25 @@
-"""Informers shared by all controllers of a host: one for each ``Selection``, started when first asked for."""
+"""Informers shared by all controllers of a host, one for each ``Selection``, started when first asked for; and the
+question before a run that ends by itself, whether all of them will be able to read."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
+from sliceplane.api.dispensable import is_done_without
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
-from sliceplane.controllers.base import Selection
+from sliceplane.api.requests import Selection
 from sliceplane.informer.reflector import Counters
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.process.log import get_logger
-from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.base import Reader
 from sliceplane.shell.transport.reflect import Informer
+
+#: answers that another try does not change: who is it, may they, is it served
+_FINAL: Final = (401, 403, 404)
 
 _log = get_logger("host")
 
@@ -35,7 +41,7 @@ class InformerStatus:
 class SharedInformers:
     """Owned by one host.  Each informer has a task, from ``get`` until ``close``."""
 
-    def __init__(self, client: Client, *, clock: Callable[[], float], rng: Rng) -> None:
+    def __init__(self, client: Reader, *, clock: Callable[[], float], rng: Rng) -> None:
         self._client = client
         self._clock = clock
         self._rng = rng
@@ -75,3 +81,27 @@ class SharedInformers:
             if isinstance(ended, Exception):
                 _log.error("an informer died", exc_info=ended)
         self._tasks.clear()
+
+
+class CannotRead(Exception):
+    """A sentence with all that is missing."""
+
+
+async def check_readable(reader: Reader, wanted: Iterable[Selection]) -> None:
+    """May everything be read that will be needed?  Asked once before a run that shall end by itself.
+
+    An informer tries again for ever, which is right for a server that comes back and wrong for a person who waits for
+    an answer: a server that is not there, or a right that is missing, is told at once.  One short list for each of
+    *wanted*; a server that is busy is left to the informers.  Raises ``CannotRead``, and ``Unreachable`` where there is
+    no server.
+    """
+    refused: dict[str, StatusError] = {}
+    for selection in sorted(set(wanted), key=lambda selection: (selection.resource.key, selection.namespace)):
+        try:
+            await reader.list(Selection(selection.resource, selection.namespace), limit=1)
+        except StatusError as error:
+            if error.code in _FINAL and not is_done_without(selection.resource, error):
+                refused[selection.resource.plural] = error
+    if refused:
+        first = next(iter(refused.values()))
+        raise CannotRead(f"the server does not let us read {', '.join(refused)} (get, list and watch): {first}")

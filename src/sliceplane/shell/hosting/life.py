@@ -12,21 +12,24 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
-from sliceplane.api.errors import StatusError, is_namespace_terminating
+from sliceplane.api.errors import StatusError, internal, is_namespace_terminating
 from sliceplane.api.meta import Object
 from sliceplane.controllers.base import Controller, Done, EventNote, Job, Measured
+from sliceplane.controllers.failed_writes import as_told
 from sliceplane.informer.changes import Change
 from sliceplane.kit.metrics import Family
-from sliceplane.shell.hosting.writes import perform
 from sliceplane.shell.process.log import get_logger
-from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.base import Client, Unreachable, no_answer, send
 from sliceplane.shell.transport.reflect import Informer
 
 #: after so many changes the core is asked for work and other tasks get their turn
-INBOX_PER_TURN = 512
+INBOX_PER_TURN: Final = 512
+#: servers answer within 34 s; one that has not answered by then is not going to
+WRITE_TIMEOUT_S: Final = 40.0
 #: a core whose deadline has passed but that has nothing to do is asked again after this, not at once
-PAST_DEADLINE_S = 0.01
+PAST_DEADLINE_S: Final = 0.01
 
 _log = get_logger("host")
 
@@ -195,9 +198,9 @@ class Life:
         self._post(done)
 
     def _tell_failure(self, job: Job, at: int, error: StatusError) -> None:
-        """The core tries again; whoever operates it must see that it has to, if it is not the course of things.
+        """The core tries again; an operator must see that it has to, if it is not the course of things.
 
-        That is: somebody else was first, the namespace is on its way out, or a look-up is told that there is nothing.
+        That is: another writer was first, the namespace is on its way out, or a look-up is told that there is nothing.
         """
         failed = job.writes[at]
         if failed.verb == "get" and error.code == 404:
@@ -207,3 +210,28 @@ class Life:
         write_line = _log.debug if expected else _log.warning
         what = f"{failed.verb} {failed.resource.path(failed.namespace, failed.name, failed.subresource)}"
         write_line("a write failed", controller=self._controller.info.name, key=job.key, write=what, error=str(error))
+
+
+async def perform(client: Client, job: Job) -> Done:
+    """A job's writes: in order, stopping at the first error.  Never raises but for cancellation.
+
+    No answer is the error ``api.errors.unreachable``: the write may have happened or not, and the controller finds out
+    from its informers.
+    """
+    results: list[bytes] = []
+    for write in job.writes:
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                results.append(await send(client, write))
+        except StatusError as error:
+            if error.reason not in write.tolerate:
+                return Done(job, tuple(results), as_told(write, error))
+            results.append(b"")
+        except (Unreachable, TimeoutError) as error:
+            return Done(job, tuple(results), no_answer(error))
+        except Exception as error:
+            # A fault in a client must not leave the controller waiting for this job for ever.
+            values = {"key": job.key, "verb": write.verb, "resource": write.resource.key}
+            _log.error("a client failed in a write", **values, exc_info=error)
+            return Done(job, tuple(results), internal(f"{type(error).__name__}: {error}"))
+    return Done(job, tuple(results))

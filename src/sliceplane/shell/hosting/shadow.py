@@ -1,7 +1,7 @@
 """Shadow mode: the production engine beside a cluster's own EndpointSlice controller, reading only.
 
 Nothing here can write: the controller's jobs are reads, the client has no way to write (``transport.guards``), and
-whoever runs it gives it an account that may only read.  There is no election, for there is nothing to fight about.
+its operator gives it an account that may only read.  There is no election, for there is nothing to fight about.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
+from sliceplane.api.scheme import Services
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.controllers.shadow import ShadowController
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.shadow.ledger import Ledger, News
 from sliceplane.shell.hosting import ControllerHost
-from sliceplane.shell.hosting.freshness import complaint, stuck
+from sliceplane.shell.hosting.monitoring import health_pages
 from sliceplane.shell.hosting.shadow_report import Summary, summary_of
 from sliceplane.shell.process.pages import Page, PageMaker
 from sliceplane.shell.transport.base import Reader
@@ -25,20 +26,20 @@ from sliceplane.shell.transport.guards import ReadOnlyClient
 from sliceplane.shell.transport.reflect import loop_clock
 
 #: between two looks at the ledger
-LOOK_S = 0.5
+LOOK_S: Final = 0.5
 #: confirmations that may be under way: they are reads of the API server, and not urgent
-CONFIRMATIONS_MAX = 2
+CONFIRMATIONS_MAX: Final = 2
 #: ``once`` gives a confirmation so long after the grace period
-CONFIRM_S = 5.0
+CONFIRM_S: Final = 5.0
 
 
 class Output(Protocol):
-    """Who is told.  Called from the run's own task."""
+    """Where news go.  Called from the run's own task."""
 
     def news(self, news: tuple[News, ...]) -> None: ...
 
     def look(self, ledger: Ledger, summary: Summary, now: float) -> None:
-        """Every ``LOOK_S``; for who shows a picture rather than news."""
+        """Every ``LOOK_S``; for an output that shows a picture rather than news."""
 
 
 class ShadowRun:
@@ -92,7 +93,7 @@ class ShadowRun:
 
     async def _rest(self) -> None:
         """All that is known has been compared."""
-        while any(each.backlog or each.in_flight for each in self._host.status().controllers):
+        while any(controller.backlog or controller.in_flight for controller in self._host.status().controllers):
             await asyncio.sleep(LOOK_S / 10)
 
     def _tell(self, output: Output) -> None:
@@ -103,7 +104,7 @@ class ShadowRun:
 
     def summary(self) -> Summary:
         informers = self._host.status().informers
-        services = next((each.objects for each in informers if each.watched.resource.plural == "services"), 0)
+        services = next((informer.objects for informer in informers if informer.watched.resource is Services), 0)
         return summary_of(self.ledger, services)
 
     def now(self) -> float:
@@ -121,12 +122,4 @@ class ShadowRun:
         return self._host.status().staleness_s
 
     def pages(self) -> dict[str, PageMaker]:
-        return {"/healthz": self._live, "/livez": self._live, "/readyz": self._ready}
-
-    def _live(self) -> Page:
-        why = stuck(self._host.status())
-        return Page(f"{why}\n".encode(), healthy=False) if why else Page(b"ok\n")
-
-    def _ready(self) -> Page:
-        why = complaint(self._host.status())
-        return Page(f"{why}\n".encode(), healthy=False) if why else Page(b"ok: shadow\n")
+        return health_pages(self._host.status, lambda: Page(b"ok: shadow\n"))

@@ -17,7 +17,7 @@ TABLE_ROWS_MAX = 30
 #: a value longer than this is cut in tables; JSON lines have all of it
 CELL_CHARACTERS_MAX = 48
 #: what follows from a summary without a single slice
-NOBODY = (
+NO_CONTROLLER = (
     "Nobody seems to write EndpointSlices here: no slice says that it is managed by\n"
     f"{MANAGED_BY_CONTROLLER}.  Does an EndpointSlice controller run?"
 )
@@ -39,14 +39,14 @@ class Summary:
 
     @property
     def text(self) -> str:
-        found = _count(self.differences + self.beyond, "difference") if self.differences else "no difference"
+        differences = _count(self.differences + self.beyond, "difference") if self.differences else "no difference"
         waiting = f", {self.pending} younger than the grace period" if self.pending else ""
         some = f"{self.differing} of " if self.differences and self.differing != self.services else ""
         where = f"{some}{_count(self.services, 'service')} after {_count(self.comparisons, 'comparison')}"
-        return f"{found} in {where}{waiting}" + (f"\n{NOBODY}" if self.nobody else "")
+        return f"{differences} in {where}{waiting}" + (f"\n{NO_CONTROLLER}" if self.lacks_controller else "")
 
     @property
-    def nobody(self) -> bool:
+    def lacks_controller(self) -> bool:
         """Services lack what is due to them, and no slice says that a controller made it."""
         return bool(self.differences) and not self.managed
 
@@ -54,16 +54,16 @@ class Summary:
 def rows(standing: Iterable[Standing], now: float) -> list[tuple[str, ...]]:
     """Differences of one service that have kind and both values in common are one row."""
     groups: dict[tuple[str, str, str, str, str], list[Standing]] = {}
-    for each in standing:
-        found = each.difference
-        group = (each.key, found.kind.value, found.address_type, found.desired, found.actual)
-        groups.setdefault(group, []).append(each)
+    for entry in standing:
+        difference = entry.difference
+        group = (entry.key, difference.kind.value, difference.address_type, difference.desired, difference.actual)
+        groups.setdefault(group, []).append(entry)
     made: list[tuple[str, ...]] = []
     for (key, kind, family, desired, actual), members in groups.items():
         where = members[0].difference.subject or "the Service"
         if len(members) > 1:
             where += f" and {len(members) - 1} more"
-        age = now - min(each.since for each in members)
+        age = now - min(member.since for member in members)
         made.append((key, kind, family, where, _cut(desired), _cut(actual), f"{age:.0f}s"))
     return made
 
@@ -76,28 +76,28 @@ def table(standing: Iterable[Standing], now: float, rows_max: int = TABLE_ROWS_M
 
 def line(news: News) -> str:
     """One piece of news for people."""
-    found = news.standing.difference
-    where = f" {found.subject}" if found.subject else ""
-    family = f" {found.address_type}" if found.address_type else ""
-    head = f"{format_micro_time(news.at)} {news.what} {news.standing.key}{family}{where}: {found.kind.value}"
-    return f"{head}: ours {_cut(found.desired)}, theirs {_cut(found.actual)}"
+    difference = news.standing.difference
+    where = f" {difference.subject}" if difference.subject else ""
+    family = f" {difference.address_type}" if difference.address_type else ""
+    head = f"{format_micro_time(news.at)} {news.what} {news.standing.key}{family}{where}: {difference.kind.value}"
+    return f"{head}: ours {_cut(difference.desired)}, theirs {_cut(difference.actual)}"
 
 
 def json_line(news: News) -> bytes:
     """The same for programs."""
     namespace, _, service = news.standing.key.partition("/")
-    found = news.standing.difference
+    difference = news.standing.difference
     return msgspec.json.encode(
         {
             "time": format_micro_time(news.at),
             "event": news.what,
             "namespace": namespace,
             "service": service,
-            "kind": found.kind.value,
-            "addressType": found.address_type,
-            "subject": found.subject,
-            "desired": found.desired,
-            "actual": found.actual,
+            "kind": difference.kind.value,
+            "addressType": difference.address_type,
+            "subject": difference.subject,
+            "desired": difference.desired,
+            "actual": difference.actual,
             "since": format_micro_time(news.standing.since),
         }
     )

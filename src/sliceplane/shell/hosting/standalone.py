@@ -10,26 +10,27 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from sliceplane.controllers.election import ElectionConfig
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.hosting.client_metrics import leader_family
 from sliceplane.shell.hosting.election import Candidate
-from sliceplane.shell.hosting.freshness import complaint, stuck
+from sliceplane.shell.hosting.freshness import complaint
 from sliceplane.shell.hosting.host import ControllerHost, Entry, HostStatus, make_host
-from sliceplane.shell.process.pages import Page
+from sliceplane.shell.hosting.informers import check_readable
+from sliceplane.shell.hosting.monitoring import health_pages, leader_family
+from sliceplane.shell.hosting.runner import ControllerStatus
+from sliceplane.shell.process.pages import Page, PageMaker
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.events import EventRecorder
 from sliceplane.shell.transport.guards import FencedClient
-from sliceplane.shell.transport.preflight import check_readable
 from sliceplane.shell.transport.reflect import loop_clock
 
 #: a controller without work for so long has none: its own writes came back long ago
-IDLE_S = 5.0
-_LOOK_S = 0.05
+IDLE_S: Final = 5.0
+_LOOK_S: Final = 0.05
 
 
 class Standalone:
@@ -93,33 +94,27 @@ class Standalone:
             self._host = None
             await host.close()
 
-    def pages(self) -> dict[str, Callable[[], Page]]:
+    def pages(self) -> dict[str, PageMaker]:
         """For ``shell.process.pages.serve_pages``: alive, and ready to work or to take over."""
-        return {"/healthz": self._live, "/livez": self._live, "/readyz": self._ready}
+        return health_pages(lambda: None if self._host is None else self._host.status(), self._ready)
+
+    def _ready(self) -> Page:
+        if self._host is not None:
+            return Page(b"ok: leading\n")
+        if self._candidate is not None and self._candidate.holder:
+            return Page(f"ok: standing by, {self._candidate.holder} leads\n".encode())
+        return Page(b"nobody is known to lead\n", healthy=False)
 
     def samples(self) -> tuple[Family, ...]:
         """The figures of the controllers while they work, and who leads."""
-        found = () if self._host is None else self._host.samples()
+        figures = () if self._host is None else self._host.samples()
         if self._election is None or self._candidate is None:
-            return found
-        return (*found, leader_family(self._election.name, self._candidate.leading))
+            return figures
+        return (*figures, leader_family(self._election.name, self._candidate.leading))
 
     def staleness_s(self) -> float:
         """Of the stalest cache; ``math.inf`` while there is none."""
         return math.inf if self._host is None else self._host.status().staleness_s
-
-    def _live(self) -> Page:
-        """Stale caches are somebody else's fault at first; a restart may help if they stay so."""
-        why = "" if self._host is None else stuck(self._host.status())
-        return Page(f"{why}\n".encode(), healthy=False) if why else Page(b"ok\n")
-
-    def _ready(self) -> Page:
-        if self._host is not None:
-            why = complaint(self._host.status())
-            return Page(f"{why}\n".encode(), healthy=False) if why else Page(b"ok: leading\n")
-        if self._candidate is not None and self._candidate.holder:
-            return Page(f"ok: standing by, {self._candidate.holder} leads\n".encode())
-        return Page(b"nobody is known to lead\n", healthy=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +146,19 @@ async def reconcile_once(client: Client, entries: tuple[Entry, ...], *, timeout_
 
 def _busy(status: HostStatus) -> bool:
     return any(
-        not each.synced or each.backlog or each.in_flight or (each.due_s is not None and each.due_s < IDLE_S)
-        for each in status.controllers
+        _has_work(controller) or (controller.due_s is not None and controller.due_s < IDLE_S)
+        for controller in status.controllers
     )
 
 
 def _unfinished(status: HostStatus) -> tuple[str, ...]:
     """At rest, a deadline is a retry only where something failed; others (an hourly resync) are no work."""
     return tuple(
-        each.name
-        for each in status.controllers
-        if not each.synced or each.backlog or each.in_flight or (each.due_s is not None and each.tally.failed_jobs)
+        controller.name
+        for controller in status.controllers
+        if _has_work(controller) or (controller.due_s is not None and controller.tally.failed_jobs)
     )
+
+
+def _has_work(controller: ControllerStatus) -> bool:
+    return not controller.synced or controller.backlog > 0 or controller.in_flight > 0

@@ -1,1 +1,1 @@
-"""Clients of an API server behind one interface: in-process and HTTP."""
+"""Clients of an API server behind one seam, and what stands on them: informers, Events, credentials, kubeconfigs."""

@@ -52,7 +52,7 @@ def basic(name: str, password: str) -> Fixed:
 
 
 class TokenFile:
-    """A token in a file that somebody else keeps fresh."""
+    """A token in a file that another program keeps fresh."""
 
     refreshable = True
 

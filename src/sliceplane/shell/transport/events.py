@@ -75,7 +75,8 @@ class EventRecorder:
             pass
 
     async def _perform(self, write: EventWrite) -> Outcome:
-        namespace, name = write.namespace, write.name
+        namespace = write.namespace
+        name = write.name
         request = Write(
             verb=write.verb,
             resource=EventsV1,

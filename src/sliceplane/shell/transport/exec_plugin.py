@@ -52,7 +52,7 @@ class Exec:
     async def authorization(self, *, refresh: bool = False) -> str:
         seen = self._logged_in
         async with self._lock:
-            # Whoever waited here takes what the first one got.
+            # A caller that waited here takes what the first caller got.
             if self._logged_in and not self._expired() and (not refresh or self._logged_in != seen):
                 return self._value
             await self._login()
@@ -73,8 +73,10 @@ class Exec:
         try:
             answer = json.loads(output)
             status = answer["status"]
-            token, expires = status.get("token") or "", status.get("expirationTimestamp")
-            certificate, key = status.get("clientCertificateData") or "", status.get("clientKeyData") or ""
+            token = status.get("token") or ""
+            expires = status.get("expirationTimestamp")
+            certificate = status.get("clientCertificateData") or ""
+            key = status.get("clientKeyData") or ""
             expires_at = parse_time(expires) if expires else None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CredentialsError(f"{program} printed no token: {error!r}") from error

@@ -4,7 +4,7 @@ Bodies are never decoded here beyond the envelope: list items and watch objects 
 Errors come in two families and are mapped in one place: an answer with a code of 300 or more is a ``StatusError`` as
 its Status body says; no answer is ``Unreachable`` with the cause chained.  A 401 refreshes the credentials and is
 tried once more, which is safe for writes too: the server has looked at nothing but who asks.  What else is sent again
-says ``client.retries``.
+says ``transport.replies``.
 
 aiohttp is loaded with the first request.
 """
@@ -12,15 +12,12 @@ aiohttp is loaded with the first request.
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
-from weakref import WeakSet
 
 import msgspec
 
@@ -28,32 +25,23 @@ from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.requests import ListPage, PatchType, Selection, Verb, WatchMessage, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.kit.delays import TokenBucket
+from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.transport.base import Unreachable, Verbs
 from sliceplane.shell.transport.credentials import CredentialsError
-from sliceplane.shell.transport.http_metrics import HttpMetrics
-from sliceplane.shell.transport.lines import BadStream, WatchLines
-from sliceplane.shell.transport.replies import error_of, why_no_answer
-from sliceplane.shell.transport.retries import NO_RETRIES, Retries
+from sliceplane.shell.transport.lines import WatchStream
+from sliceplane.shell.transport.pool import ConnectionPool
+from sliceplane.shell.transport.replies import NO_RETRIES, Retries, error_of, why_no_answer
 
 if TYPE_CHECKING:
     import aiohttp
 
     from sliceplane.shell.transport.kubeconfig import Connection
 
-CONNECT_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S: Final = 10.0
 #: lists and writes; servers end them after 60 s themselves
-REQUEST_TIMEOUT_S = 65.0
-#: connections kept open although nothing uses them
-IDLE_CONNECTION_S = 60.0
-READ_BYTES = 256 * 1024
-#: after so long without a packet the kernel asks the peer's kernel whether the connection is still there, every
-#: ``KEEPALIVE_INTERVAL_S``, and gives up after ``KEEPALIVE_PROBES``: a watch whose peer vanished ends within 30 s,
-#: long before its silence would tell, and costs the server's process nothing
-KEEPALIVE_IDLE_S = 15
-KEEPALIVE_INTERVAL_S = 5
-KEEPALIVE_PROBES = 3
-#: how many turns of the loop connections get to be gone when a client is closed
-CLOSING_TURNS_MAX = 10
+REQUEST_TIMEOUT_S: Final = 65.0
+#: client-go's buckets
+_BOUNDS_S: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 
 _METHODS: Mapping[Verb, str] = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
 _PATCH_TYPES: Mapping[PatchType, str] = {
@@ -87,8 +75,37 @@ class _Request:
     params: Params
     body: bytes | None = None
     content_type: str = "application/json"
-    #: for all of it; ``None``: whoever reads decides
+    #: for all of it; ``None``: the reader decides
     timeout_s: float | None = REQUEST_TIMEOUT_S
+
+
+class HttpMetrics(Metrics):
+    """Owned by one ``HttpClient``.  *host* is the server's, as in the label of that name."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__()
+        self._host = host
+        answers = ("code", "method", "host")
+        self._requests = self.counters("rest_client_requests_total", "Requests by their answers.", *answers)
+        self._retries = self.counters("rest_client_request_retries_total", "Requests that were sent again.", *answers)
+        self._seconds = self.histograms(
+            "rest_client_request_duration_seconds", "Head of the request to answer.", _BOUNDS_S, "verb", "host"
+        )
+        self._limited = self.histograms(
+            "rest_client_rate_limiter_duration_seconds", "Waiting for the limit of our own.", _BOUNDS_S, "verb", "host"
+        )
+
+    def answered(self, method: str, code: str, seconds: float) -> None:
+        """*code* is ``<error>`` where there was no answer."""
+        self._requests.of(code, method, self._host).value += 1
+        self._seconds.of(method, self._host).observe(seconds)
+
+    def retried(self, method: str, code: str) -> None:
+        self._retries.of(code, method, self._host).value += 1
+
+    def limited(self, method: str, seconds: float) -> None:
+        """A request waited so long for its turn."""
+        self._limited.of(method, self._host).observe(seconds)
 
 
 class HttpClient(Verbs):
@@ -109,14 +126,8 @@ class HttpClient(Verbs):
         self._limit = limit
         self._retries = retries
         self._read_only = read_only
-        #: those that are not let go yet
-        self._sockets: WeakSet[socket.socket] = WeakSet()
         self.metrics = HttpMetrics(urlsplit(connection.server).netloc)
-        self._session: aiohttp.ClientSession | None = None
-        #: made before the certificates changed; its watches go on
-        self._retired: aiohttp.ClientSession | None = None
-        self._tls_number = 0
-        self._closed = False
+        self._pool = ConnectionPool(connection)
 
     @property
     def server(self) -> str:
@@ -145,12 +156,12 @@ class HttpClient(Verbs):
             params["continue"] = continue_token
         body = await self._send("GET", selection.resource.path(selection.namespace), params)
         try:
-            listed = _list_decoder.decode(body)
+            page = _list_decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise internal(f"{self.server} answered a list that cannot be read: {error}") from error
-        metadata = listed.metadata
+        metadata = page.metadata
         # Each item is copied: a view would keep the bytes of the whole page alive.
-        items = tuple(bytes(item) for item in listed.items or ())
+        items = tuple(bytes(item) for item in page.items or ())
         return ListPage(items, metadata.resource_version, metadata.continue_, metadata.remaining_item_count)
 
     @asynccontextmanager
@@ -175,7 +186,7 @@ class HttpClient(Verbs):
         path = selection.resource.path(selection.namespace)
         response = await self._open(_Request("GET", path, params, timeout_s=None))
         try:
-            yield _Messages(response, self.server)
+            yield WatchStream(response, self.server)
         finally:
             # The stream may not have ended and its peer may be dead: no good-bye over TLS, which would wait for one.
             if response.connection is not None and response.connection.transport is not None:
@@ -214,23 +225,7 @@ class HttpClient(Verbs):
 
     async def close(self) -> None:
         """Idempotent.  Open watches end as if the connection broke."""
-        self._closed = True
-        sessions = [each for each in (self._session, self._retired) if each is not None]
-        self._session = self._retired = None
-        for session in sessions:
-            await session.close()
-        # Aborted connections are let go in the next turn of the loop, which may be its last.  One whose opening was
-        # cancelled before its first callback knows nothing of that, and goes on with its handshake until it finds
-        # that nobody is there.
-        for turn in range(CLOSING_TURNS_MAX if sessions else 0):
-            await asyncio.sleep(0)
-            left = [each for each in self._sockets if each.fileno() >= 0]
-            if not left:
-                return
-            if turn == 0:
-                for each in left:
-                    with suppress(OSError):
-                        each.shutdown(socket.SHUT_RDWR)
+        await self._pool.close()
 
     # Requests
 
@@ -254,11 +249,12 @@ class HttpClient(Verbs):
 
     async def _open(self, request: _Request) -> aiohttp.ClientResponse:
         """The response of a request that was accepted, its body unread.  Raises ``StatusError``, ``Unreachable``."""
-        # First of all, and not in a layer that somebody could go around.
+        # First of all, and not in a layer that a caller could go around.
         if self._read_only and request.method != "GET":
             raise StatusError(405, "MethodNotAllowed", f"{request.method} {request.path}: this client only reads")
         refreshable = self._connection.credentials.refreshable
-        refresh, refusals = False, 0
+        refresh = False
+        refusals = 0
         while True:
             response = await self._exchange(request, refresh=refresh)
             if response.status == 401 and refreshable and not refresh:
@@ -272,8 +268,9 @@ class HttpClient(Verbs):
             self.metrics.retried(request.method, str(response.status))
             response.release()
             await asyncio.sleep(wait)
-            refresh, refusals = False, refusals + 1
-        # Redirects are not followed: nobody else is to see our credentials.
+            refresh = False
+            refusals += 1
+        # Redirects are not followed: no other server is to see our credentials.
         if response.status >= 300:
             raise await self._refusal(response)
         return response
@@ -285,7 +282,7 @@ class HttpClient(Verbs):
         headers = await self._headers(refresh)
         if request.body is not None:
             headers.append(("Content-Type", request.content_type))
-        session = await self._ready_session(look=refresh)
+        session = await self._pool.session(look=refresh)
         began = time.monotonic()
         code = "<error>"
         try:
@@ -334,92 +331,8 @@ class HttpClient(Verbs):
             headers.append(("Authorization", authorization))
         return headers
 
-    async def _ready_session(self, *, look: bool) -> aiohttp.ClientSession:
-        """With the certificates as they are now.  *look*: who we are was refused, so look at their files at once."""
-        import aiohttp
-
-        if self._closed:
-            raise Unreachable("the client is closed")
-        tls = self._connection.tls
-        context: ssl.SSLContext | bool = self._connection.ssl_context or True
-        if tls is not None:
-            if look:
-                tls.look_again()
-            number, context = tls.current()
-            if number != self._tls_number:
-                # A connection has the certificate that it was opened with: no request may use it any more.
-                self._tls_number = number
-                oldest, self._retired, self._session = self._retired, self._session, None
-                if oldest is not None:
-                    await oldest.close()
-        if self._session is None:
-            # No limit: watches hold one connection each, and requests are bounded by those who make them.
-            connector = aiohttp.TCPConnector(
-                ssl=context, limit=0, keepalive_timeout=IDLE_CONNECTION_S, socket_factory=self._new_socket
-            )
-            self._session = aiohttp.ClientSession(
-                connector=connector, read_bufsize=READ_BYTES, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
-            )
-        return self._session
-
-    def _new_socket(self, address: tuple[Any, ...]) -> socket.socket:
-        opened = _socket(address)
-        self._sockets.add(opened)
-        return opened
-
     def _unreachable(self, error: Exception) -> Unreachable:
         return Unreachable(f"{self.server}: {why_no_answer(error)}")
-
-
-def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """For aiohttp: a socket for one entry of ``getaddrinfo``'s answer, whose peer's death is noticed."""
-    family, kind, protocol, *_ = address
-    opened = socket.socket(family=family, type=kind, proto=protocol)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
-        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
-        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
-        # The same bound for what was sent and never acknowledged.
-        ("TCP_USER_TIMEOUT", (KEEPALIVE_IDLE_S + KEEPALIVE_INTERVAL_S * KEEPALIVE_PROBES) * 1000),
-    ):
-        if hasattr(socket, name):  # not on every system
-            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return opened
-
-
-class _Messages:
-    """The messages of one watch, for one reader."""
-
-    def __init__(self, response: aiohttp.ClientResponse, server: str) -> None:
-        self._chunks = response.content.iter_any()
-        self._server = server
-        self._lines = WatchLines()
-        self._ready: list[WatchMessage] = []
-        self._next = 0
-
-    def __aiter__(self) -> AsyncIterator[WatchMessage]:
-        return self
-
-    async def __anext__(self) -> WatchMessage:
-        while self._next == len(self._ready):
-            self._ready, self._next = await self._more(), 0
-        message = self._ready[self._next]
-        self._next += 1
-        return message
-
-    async def _more(self) -> list[WatchMessage]:
-        """Raises ``StopAsyncIteration`` at a clean end, ``Unreachable`` if the connection broke or makes no sense."""
-        import aiohttp
-
-        try:
-            return self._lines.feed(await anext(self._chunks))
-        except StopAsyncIteration:
-            if self._lines.unfinished:
-                raise Unreachable(f"{self._server}: the watch broke off within an event") from None
-            raise
-        except (TimeoutError, aiohttp.ClientError, OSError, BadStream) as error:
-            raise Unreachable(f"{self._server}: {why_no_answer(error)}") from error
 
 
 def _selection(selection: Selection | Resource, scope: dict[str, str]) -> Selection:

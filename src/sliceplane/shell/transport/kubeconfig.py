@@ -1,7 +1,7 @@
 """From kubeconfigs, or from inside a pod, to how a server is reached and who we are there.
 
-What is in files is read again when the files change (``client.tls``, ``client.credentials``); the kubeconfig itself is
-read once.
+What is in files is read again when the files change (``transport.tls``, ``transport.credentials``); the kubeconfig
+itself is read once.
 """
 
 from __future__ import annotations
@@ -92,18 +92,19 @@ def default_paths() -> list[Path]:
 
 def load_for(server: str, path: str | Path | None = None, *, context: str | None = None) -> Connection:
     """The API server at the URL *server*, with what ``load`` finds for anything else; without *path*, and where there
-    is nothing to load, as nobody.  Raises ``KubeconfigError``."""
+    is nothing to load, as an anonymous user.  Raises ``KubeconfigError``."""
     server = server.rstrip("/")
     if not server.startswith(("http://", "https://")):
         raise KubeconfigError(f"{server!r} is not the URL of a server: it begins with neither http:// nor https://")
     if path is None and not os.environ.get("KUBECONFIG") and not default_path().exists():
-        found = Connection(server=server, ssl_context=None, credentials=Fixed())
+        connection = Connection(server=server, ssl_context=None, credentials=Fixed())
     else:
-        found = load(path, context=context)
+        connection = load(path, context=context)
     if not server.startswith("https://"):
-        return replace(found, server=server, ssl_context=None, tls=None)
-    plain = found.ssl_context is None and found.tls is None
-    return replace(found, server=server, ssl_context=ssl.create_default_context() if plain else found.ssl_context)
+        return replace(connection, server=server, ssl_context=None, tls=None)
+    plain = connection.ssl_context is None and connection.tls is None
+    tls = ssl.create_default_context() if plain else connection.ssl_context
+    return replace(connection, server=server, ssl_context=tls)
 
 
 def default_path() -> Path:
@@ -193,8 +194,8 @@ def _credentials(cluster: ClusterEntry, user: UserEntry, tls: Tls | None) -> Cre
 
 def _exec(cluster: ClusterEntry, entry: ExecEntry, tls: Tls | None) -> Exec:
     if entry.api_version not in API_VERSIONS:
-        known = " and ".join(API_VERSIONS)
-        raise KubeconfigError(f"exec: apiVersion {entry.api_version!r} is not supported, only {known}")
+        supported = " and ".join(API_VERSIONS)
+        raise KubeconfigError(f"exec: apiVersion {entry.api_version!r} is not supported, only {supported}")
     if entry.interactive_mode == "Always":
         raise KubeconfigError(
             f"exec: {entry.command} wants to ask a person (interactiveMode Always), and there is none"
@@ -214,7 +215,7 @@ def _cluster_info(cluster: ClusterEntry) -> Mapping[str, Any]:
     """``spec.cluster`` of an ExecCredential."""
     authority = _pem(cluster.certificate_authority_data, cluster.certificate_authority).read()
     config = next((e.get("extension") for e in cluster.extensions or () if e.get("name") == _EXEC_EXTENSION), None)
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "server": cluster.server,
         "tls-server-name": cluster.tls_server_name,
         "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
@@ -222,13 +223,13 @@ def _cluster_info(cluster: ClusterEntry) -> Mapping[str, Any]:
         "proxy-url": cluster.proxy_url,
         "config": config,
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in shown.items() if value}
 
 
 def _impersonation(user: UserEntry) -> tuple[tuple[str, str], ...]:
-    found = [("Impersonate-User", user.impersonate)] if user.impersonate else []
-    found += [("Impersonate-Uid", user.impersonate_uid)] if user.impersonate_uid else []
-    found += [("Impersonate-Group", group) for group in user.impersonate_groups or ()]
+    headers = [("Impersonate-User", user.impersonate)] if user.impersonate else []
+    headers += [("Impersonate-Uid", user.impersonate_uid)] if user.impersonate_uid else []
+    headers += [("Impersonate-Group", group) for group in user.impersonate_groups or ()]
     for key, values in sorted((user.impersonate_extra or {}).items()):
-        found += [(f"Impersonate-Extra-{key}", value) for value in values]
-    return tuple(found)
+        headers += [(f"Impersonate-Extra-{key}", value) for value in values]
+    return tuple(headers)

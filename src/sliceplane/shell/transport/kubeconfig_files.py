@@ -107,14 +107,14 @@ def _chosen(merged: dict[str, Any], context: str | None, source: str) -> Chosen:
     if not name:
         raise KubeconfigError(f"kubeconfig {source}: No current context set: choose one with --context")
     if name not in contexts:
-        known = ", ".join(sorted(contexts)) or "none"
-        raise KubeconfigError(f"kubeconfig {source}: Context {name!r} not found, only {known}")
-    found = msgspec.convert(contexts[name], ContextEntry)
-    user = merged.get("users", {})[found.user] if found.user else {}
+        names = ", ".join(sorted(contexts)) or "none"
+        raise KubeconfigError(f"kubeconfig {source}: Context {name!r} not found, only {names}")
+    chosen = msgspec.convert(contexts[name], ContextEntry)
+    user = merged.get("users", {})[chosen.user] if chosen.user else {}
     return Chosen(
-        msgspec.convert(clusters[found.cluster], ClusterEntry),
+        msgspec.convert(clusters[chosen.cluster], ClusterEntry),
         msgspec.convert(user, UserEntry),
-        found.namespace or "default",
+        chosen.namespace or "default",
         source,
     )
 
@@ -142,17 +142,17 @@ def _read(path: Path) -> dict[str, Any]:
         raise KubeconfigError(f"kubeconfig {path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(document, dict):
         raise KubeconfigError(f"kubeconfig {path} is incomplete: it holds no members")
-    found: dict[str, Any] = {"current-context": document.get("current-context")}
+    read: dict[str, Any] = {"current-context": document.get("current-context")}
     try:
         for member, inner in _LISTS.items():
             if member in document:
                 entries = document[member] or ()
-                found[member] = {each["name"]: _entry(member, each[inner] or {}, path.parent) for each in entries}
+                read[member] = {entry["name"]: _entry(member, entry[inner] or {}, path.parent) for entry in entries}
     except KeyError as error:
         raise KubeconfigError(f"kubeconfig {path} is incomplete: it has no {error.args[0]!r}") from error
     except (TypeError, AttributeError) as error:
         raise KubeconfigError(f"kubeconfig {path} is incomplete: {error}") from error
-    return found
+    return read
 
 
 def _entry(member: str, written: dict[str, Any], folder: Path) -> dict[str, Any]:

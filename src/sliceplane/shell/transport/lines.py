@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Final
+
 import msgspec
 
-from sliceplane.shell.transport.base import WatchMessage
+from sliceplane.api.requests import WatchMessage
+from sliceplane.shell.transport.base import Unreachable
+from sliceplane.shell.transport.replies import why_no_answer
+
+if TYPE_CHECKING:
+    import aiohttp
 
 #: no object that an API server accepts is longer (etcd: 1.5 MiB, request bodies: 3 MiB) even with all of it escaped
-LINE_BYTES_MAX = 16 * 1024 * 1024
+LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class BadStream(Exception):
@@ -59,6 +67,40 @@ class WatchLines:
     def unfinished(self) -> bool:
         """The stream broke off within a line."""
         return self._size > 0
+
+
+class WatchStream:
+    """The messages of one watch, for one reader."""
+
+    def __init__(self, response: aiohttp.ClientResponse, server: str) -> None:
+        self._chunks = response.content.iter_any()
+        self._server = server
+        self._lines = WatchLines()
+        self._ready: list[WatchMessage] = []
+        self._next = 0
+
+    def __aiter__(self) -> AsyncIterator[WatchMessage]:
+        return self
+
+    async def __anext__(self) -> WatchMessage:
+        while self._next == len(self._ready):
+            self._ready, self._next = await self._more(), 0
+        message = self._ready[self._next]
+        self._next += 1
+        return message
+
+    async def _more(self) -> list[WatchMessage]:
+        """Raises ``StopAsyncIteration`` at a clean end, ``Unreachable`` if the connection broke or makes no sense."""
+        import aiohttp
+
+        try:
+            return self._lines.feed(await anext(self._chunks))
+        except StopAsyncIteration:
+            if self._lines.unfinished:
+                raise Unreachable(f"{self._server}: the watch broke off within an event") from None
+            raise
+        except (TimeoutError, aiohttp.ClientError, OSError, BadStream) as error:
+            raise Unreachable(f"{self._server}: {why_no_answer(error)}") from error
 
 
 def _message(line: bytes) -> WatchMessage:

@@ -48,7 +48,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def _excluded(host: str, port: int, without: str) -> bool:
     address = _address(host)
-    for part in (each.strip().lower() for each in without.split(",")):
+    for part in (text.strip().lower() for text in without.split(",")):
         if part == "*":
             return True
         if not part:

@@ -99,7 +99,7 @@ class Informer(Generic[T]):
 
     @property
     def lost(self) -> str:
-        """Why nobody tells us of changes at the moment: a list or watch failed and no watch was opened since; "" if one
+        """Why no changes come at the moment: a list or watch failed and no watch was opened since; "" if one
         is open or being opened for the first time."""
         return self._lost
 
@@ -132,7 +132,7 @@ class Informer(Generic[T]):
             self._on_synced.append(on_synced)
 
     def remove_handler(self, handler: Handler[T]) -> None:
-        self._handlers = [known for known in self._handlers if known != handler]
+        self._handlers = [other for other in self._handlers if other != handler]
 
     # The loop
 
@@ -184,7 +184,8 @@ class Informer(Generic[T]):
 
     async def _watch(self, action: StartWatch) -> None:
         """Feed one stream until it ends, or the reflector wants something else."""
-        reflector, loop = self.reflector, asyncio.get_running_loop()
+        reflector = self.reflector
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as limit:
                 self._rearm(limit, loop)
@@ -227,21 +228,21 @@ class Informer(Generic[T]):
             limit.reschedule(latest)
 
     def _failed(self, event: str, error: StatusError | Unreachable | TimeoutError) -> None:
-        told = error if isinstance(error, StatusError) else no_answer(error)
-        self._lost = str(told)
+        status = error if isinstance(error, StatusError) else no_answer(error)
+        self._lost = str(status)
         was_absent = self.absent
         if self.reflector.phase is Phase.LISTING:
-            self.reflector.on_list_failed(told, self._clock())
+            self.reflector.on_list_failed(status, self._clock())
         elif self.reflector.phase is Phase.WATCHING:
-            self.reflector.on_watch_ended(self._clock(), told)
+            self.reflector.on_watch_ended(self._clock(), status)
         if self.absent:
             self._lost = ""
             if not was_absent:  # once, not at each look for it
-                self._log.info("this cluster has none of these for us, we do without", **self._named, error=str(told))
+                self._log.info("this cluster has none of these for us, we do without", **self._named, error=str(status))
             return
         due = self.reflector.next_deadline() or self._clock()
         wait = round(due - self._clock(), 1)
-        self._log.warning(event, **self._named, error=str(told), reason=told.reason, retry_in_s=wait)
+        self._log.warning(event, **self._named, error=str(status), reason=status.reason, retry_in_s=wait)
 
     def _tell(self) -> None:
         """The reflector gave up a watch by itself; it knows why."""

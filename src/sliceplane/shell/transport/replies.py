@@ -1,12 +1,16 @@
-"""Error answers to ``StatusError``: a Status body if there is one, else what the code and the text say.  And what is
-said where no answer came at all."""
+"""What an answer that is an error means: a ``StatusError``, by its Status body or else by its code and text; whether
+the request may be sent again; and, where no answer came at all, why.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import random
 import socket
 import ssl
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -15,7 +19,12 @@ from sliceplane.api.errors import StatusError, from_status
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 
 #: of an error without a Status, this much goes into the message
-TEXT_CHARACTERS_MAX = 1024
+TEXT_CHARACTERS_MAX: Final = 1024
+#: a server that asks for more than this is not waited for here: the caller has plans of its own for that
+RETRY_AFTER_S_MAX: Final = 10
+#: where no time is given
+RETRY_S: Final = 0.5
+JITTER: Final = 0.2
 
 _REASONS = {
     400: "BadRequest",
@@ -58,6 +67,35 @@ def _from_body(code: int, body: bytes) -> StatusError:
     text = body.decode(errors="replace").strip()[:TEXT_CHARACTERS_MAX]
     # Proxies and overloaded servers answer in plain text.
     return StatusError(code, _REASONS.get(code, ""), text or f"the server answered {code}")
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """When a request that was refused may be sent again, and after how long; ``times`` at most.
+
+    Only after answers that say that the server did nothing: 429 (it, or something before it, has too much to do), and
+    503 with Retry-After, with which an API server refuses what it has not begun.  A read may be sent again after any
+    503.  A request without an answer is never sent again here: whether a write happened is found out by the caller, who
+    reads its object.
+    """
+
+    times: int = 4
+
+    def wait_s(self, method: str, status: int, retry_after: str, attempt: int) -> float | None:
+        """Seconds before try ``attempt + 2``, jittered so that clients that were refused together do not come
+        together; ``None``: no.  *attempt* counts from 0."""
+        if attempt >= self.times or not (status == 429 or (status == 503 and (retry_after or method == "GET"))):
+            return None
+        if retry_after:
+            if not retry_after.isdecimal() or int(retry_after) > RETRY_AFTER_S_MAX:
+                return None
+            base = float(retry_after)
+        else:
+            base = RETRY_S * 2.0**attempt
+        return base + random.uniform(0.0, JITTER * max(base, RETRY_S))
+
+
+NO_RETRIES: Final = Retries(0)
 
 
 def why_no_answer(error: Exception) -> str:

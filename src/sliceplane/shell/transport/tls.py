@@ -1,9 +1,9 @@
 """What a TLS connection is made with, kept current: certificates in files change while we run, and some are handed out
 by a login program.
 
-A context is never changed once connections were made with it; a new one is made, under a new number, and whoever
-keeps connections opens new ones when the number has changed.  Files that cannot be read at that moment (they are being
-replaced) leave everything as it was.
+A context is never changed once connections were made with it; a new one is made, under a new number, and a client
+that keeps connections opens new ones when the number has changed.  Files that cannot be read at that moment (they are
+being replaced) leave everything as it was.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Tls:
         self._number += 1
 
     def _look(self) -> tuple[object, ...]:
-        return tuple(_stamp(each.path) for each in (self._authority, self._certificate, self._key))
+        return tuple(_stamp(pem.path) for pem in (self._authority, self._certificate, self._key))
 
     def _make(self) -> ssl.SSLContext:
         authority = self._authority.read()
@@ -133,7 +133,7 @@ def _stamp(path: Path | None) -> object:
     if path is None:
         return None
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size

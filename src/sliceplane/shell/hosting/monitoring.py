@@ -1,4 +1,4 @@
-"""``/metrics`` of a process whose controllers work against any cluster."""
+"""What a process whose controllers work against any cluster shows: ``/metrics`` and its health pages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from sliceplane.kit.metrics import Family, Metrics, Sample, Source
+from sliceplane.shell.hosting.freshness import complaint, stuck
+from sliceplane.shell.hosting.host import HostStatus
 from sliceplane.shell.process.door import door
 from sliceplane.shell.process.pages import Page, PageMaker
 from sliceplane.shell.process.version import declare_build
@@ -40,3 +42,20 @@ def staleness_family(staleness_s: float) -> Family:
     """Without a sample while a cache is not filled."""
     samples = (Sample((), staleness_s),) if math.isfinite(staleness_s) else ()
     return Family("sliceplane_informer_staleness_seconds", "gauge", "Age of the stalest cache.", (), samples)
+
+
+def health_pages(read: Callable[[], HostStatus | None], ready: Callable[[], Page]) -> dict[str, PageMaker]:
+    """*read* gives ``None`` while no controllers run; *ready* answers where the caches are well, or there are none."""
+
+    def live() -> Page:
+        """Stale caches are the server's fault at first; a restart may help if they stay so."""
+        status = read()
+        why = "" if status is None else stuck(status)
+        return Page(f"{why}\n".encode(), healthy=False) if why else Page(b"ok\n")
+
+    def readiness() -> Page:
+        status = read()
+        why = "" if status is None else complaint(status)
+        return Page(f"{why}\n".encode(), healthy=False) if why else ready()
+
+    return {"/healthz": live, "/livez": live, "/readyz": readiness}

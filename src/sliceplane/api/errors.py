@@ -206,13 +206,13 @@ def invalid(kind: str, group: str, name: str, errors: list[FieldError]) -> Statu
     """422 from field errors, in their order.  *kind* is the KIND, not the plural."""
     assert errors, "invalid() needs at least one error"
     qualified = f"{kind}.{group}" if group else kind
-    told = _few_enough(errors)
+    shown = _few_enough(errors)
     # As upstream: a complaint that two rules make is one text, but stays two causes.
-    texts = list(dict.fromkeys(str(error) for error in told))
-    if len(told) < len(errors) or len(told) >= ERRORS_MAX:
+    texts = list(dict.fromkeys(str(error) for error in shown))
+    if len(shown) < len(errors) or len(shown) >= ERRORS_MAX:
         texts.append(AND_MORE)
     listed = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
-    causes = [{"reason": error.type, "message": error.message, "field": error.field} for error in told]
+    causes = [{"reason": error.type, "message": error.message, "field": error.field} for error in shown]
     details = _details(name, group, kind, causes)
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {listed}', details)
 

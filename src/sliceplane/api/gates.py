@@ -149,11 +149,11 @@ class Gates:
 
 def spec_at(name: str, release: Release) -> Spec | None:
     """The gate's entry that counts at *release*; ``None`` if it is not known, or not yet."""
-    found = None
+    newest = None
     for spec in GATES.get(name, ()):
         if spec.since <= release:
-            found = spec
-    return found
+            newest = spec
+    return newest
 
 
 def parse_release(text: str) -> Release:

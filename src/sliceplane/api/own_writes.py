@@ -276,7 +276,8 @@ class OwnWrites(Generic[T]):
         if doubt.refused == write.resource_version and doubt.older is not None:
             self._put(write.name, doubt.older())
             return True
-        doubt.refused, doubt.patience = write.resource_version, STALE_PLANS
+        doubt.refused = write.resource_version
+        doubt.patience = STALE_PLANS
         return False
 
     def ended(self) -> None:

@@ -82,7 +82,8 @@ def _lease_target(address: Address) -> Target:
 
 
 def _renew(core: Core, ctx: Context, own: Address) -> None:
-    target, now = _lease_target(own), format_micro_time(ctx.now)
+    target = _lease_target(own)
+    now = format_micro_time(ctx.now)
     record = core.store.latest(key_of(target))
     wanted: Document = {"holderIdentity": str(own), "leaseDurationSeconds": LEASE_S, "renewTime": now}
     if record is None:
@@ -97,7 +98,7 @@ def _renew(core: Core, ctx: Context, own: Address) -> None:
 
 def _valid_addresses(core: Core, now: float) -> list[Address]:
     """Of all servers, in order.  Leases that ended are removed."""
-    found: list[Address] = []
+    addresses: list[Address] = []
     for record in tuple(core.store.iter_latest(Leases.storage_key, _LEASE_NAMESPACE)):
         if not record.key.name.startswith(_LEASE_PREFIX):
             continue
@@ -105,8 +106,8 @@ def _valid_addresses(core: Core, now: float) -> list[Address]:
         if now >= ends:
             core.remove(record)
         elif address is not None:
-            found.append(address)
-    return sorted(found, key=lambda each: (each.version, int(each)))
+            addresses.append(address)
+    return sorted(addresses, key=lambda address: (address.version, int(address)))
 
 
 def _read(record: Record) -> tuple[Address | None, float]:
@@ -147,16 +148,18 @@ def _ensure_service(core: Core, ctx: Context) -> None:
 
 def _publish(core: Core, ctx: Context, addresses: list[Address]) -> None:
     ports = [{"name": "https", "port": core.config.advertise_port, "protocol": "TCP"}]
-    subsets: list[Document] = [{"addresses": [{"ip": str(each)} for each in addresses], "ports": ports}]
+    subsets: list[Document] = [{"addresses": [{"ip": str(address)} for address in addresses], "ports": ports}]
     _write(core, ctx, EndpointsObjects, {"subsets": subsets if addresses else []}, {_SKIP_MIRROR: "true"})
     if not core.config.gates.enabled(ENDPOINT_SLICE):
         return
     # One family: IPv6 if there is no other.
-    version = 6 if addresses and all(each.version == 6 for each in addresses) else 4
+    version = 6 if addresses and all(address.version == 6 for address in addresses) else 4
     content: Document = {
         "addressType": f"IPv{version}",
         "endpoints": [
-            {"addresses": [str(each)], "conditions": {"ready": True}} for each in addresses if each.version == version
+            {"addresses": [str(address)], "conditions": {"ready": True}}
+            for address in addresses
+            if address.version == version
         ],
         "ports": ports if addresses else [],
     }

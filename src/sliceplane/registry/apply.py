@@ -70,36 +70,37 @@ def decode_configuration(body: bytes, options: WriteOptions) -> tuple[Document, 
         if body.lstrip()[:1] == b"{":
             # kubectl sends JSON, which need not be read as slowly as YAML unless a member is there twice.
             try:
-                found = strict.decode_json(body)
+                content = strict.decode_json(body)
             except strict.MalformedBody:
-                found = strict.decode_yaml(body)
-            if found.problems:
-                found = strict.decode_yaml(body)
+                content = strict.decode_yaml(body)
+            if content.problems:
+                content = strict.decode_yaml(body)
         else:
-            found = strict.decode_yaml(body)
+            content = strict.decode_yaml(body)
     except strict.MalformedBody as error:
         raise bad_request(f"error decoding YAML: {_complaint(str(error))}") from error
-    if options.field_validation == "Ignore" or not found.problems:
-        return drop_nulls(found.document), ()
+    if options.field_validation == "Ignore" or not content.problems:
+        return drop_nulls(content.document), ()
     if options.field_validation == "Strict":
-        raise bad_request(f"error strict decoding YAML: {_complaint(found.problems[0])}")
-    lines = (line.strip() for problem in found.problems for line in problem.removeprefix(_YAML_ERRORS).split("\n"))
-    return drop_nulls(found.document), tuple(lines)
+        raise bad_request(f"error strict decoding YAML: {_complaint(content.problems[0])}")
+    lines = (line.strip() for problem in content.problems for line in problem.removeprefix(_YAML_ERRORS).split("\n"))
+    return drop_nulls(content.document), tuple(lines)
 
 
 def _complaint(text: str) -> str:
     """A complaint of reading YAML, as it reads where only an object will do."""
-    found = _NO_OBJECT.match(text)
-    if found:
-        return f"error unmarshaling JSON: while decoding JSON: {found[0]} of type map[string]interface {{}}"
+    match = _NO_OBJECT.match(text)
+    if match:
+        return f"error unmarshaling JSON: while decoding JSON: {match[0]} of type map[string]interface {{}}"
     return f"error converting YAML to JSON: {text}"
 
 
 def check_type(config: Document, api_version: str, kind: str) -> None:
     """Raises the 400 for a configuration of something else, or of nothing."""
-    version, found = config.get("apiVersion"), config.get("kind")
-    if version != api_version or found != kind:
-        raise bad_request(f"invalid object type: {_kind_text(version, found)}")
+    version = config.get("apiVersion")
+    sent_kind = config.get("kind")
+    if version != api_version or sent_kind != kind:
+        raise bad_request(f"invalid object type: {_kind_text(version, sent_kind)}")
     head = config.get("metadata")
     if isinstance(head, dict) and managed_fields.MEMBER in head:
         raise bad_request("metadata.managedFields must be nil")
@@ -155,7 +156,7 @@ def _left_by_last_applied(
     if last.get("apiVersion") != resource.api_version or fields.check(lookup(resource.schema_key), last):
         return conflicts
     own = fields.allowed_by_last_applied(fields.shape_of(resource.schema_key), last, live)
-    return tuple(one for one in conflicts if not fields.has(own, one.path))
+    return tuple(clash for clash in conflicts if not fields.has(own, clash.path))
 
 
 def _renew_last_applied(merged: Document, config: Document) -> None:
@@ -197,11 +198,11 @@ def conflict_error(conflicts: tuple[fields.Conflict, ...], shown_version: str = 
 
     causes: list[Cause] = []
     left = ERRORS_CHARACTERS_MAX
-    for one in conflicts[:ERRORS_MAX]:
+    for clash in conflicts[:ERRORS_MAX]:
         cause = {
             "reason": "FieldManagerConflict",
-            "message": f"conflict with {show(one.who)}",
-            "field": fields.show(one.path),
+            "message": f"conflict with {show(clash.who)}",
+            "field": fields.show(clash.path),
         }
         causes.append(cause)
         left -= len(cause["field"])
@@ -211,8 +212,8 @@ def conflict_error(conflicts: tuple[fields.Conflict, ...], shown_version: str = 
         text = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
     else:
         grouped: dict[str, list[str]] = {}
-        for one, cause in zip(conflicts, causes, strict=False):
-            grouped.setdefault(show(one.who), []).append(f"- {cause['field']}")
+        for clash, cause in zip(conflicts, causes, strict=False):
+            grouped.setdefault(show(clash.who), []).append(f"- {cause['field']}")
         lines = [line for who, paths in grouped.items() for line in (f"conflicts with {who}:", *paths)]
         if len(causes) < len(conflicts):
             lines.append(AND_MORE)

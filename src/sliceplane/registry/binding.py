@@ -26,7 +26,8 @@ def bind(core: Core, ctx: Context, target: Target, body: Body, options: WriteOpt
         wanted = normalised(body.document)
     except ValueError as error:
         raise bad_request(f'Binding in version "v1" cannot be handled as a Binding: {error}') from error
-    head, node = wanted.get("metadata", {}), _node(target, wanted)
+    head = wanted.get("metadata", {})
+    node = _node(target, wanted)
     pod = document_of(record)
     if head.get("uid") and head["uid"] != record.uid:
         why = f"Precondition failed: UID in precondition: {head['uid']}, UID in object meta: {record.uid}"
@@ -43,7 +44,7 @@ def bind(core: Core, ctx: Context, target: Target, body: Body, options: WriteOpt
     pod.setdefault("spec", {})["nodeName"] = node
     _copy_topology(core, pod, node)
     status = pod.setdefault("status", {})
-    others = [one for one in status.get("conditions", ()) if one.get("type") != "PodScheduled"]
+    others = [condition for condition in status.get("conditions", ()) if condition.get("type") != "PodScheduled"]
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": format_time(ctx.now)}
     status["conditions"] = [*others, scheduled]
     pod["metadata"]["generation"] = pod["metadata"].get("generation", 0) + 1

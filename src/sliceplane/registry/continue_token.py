@@ -62,7 +62,9 @@ def decode(token: str) -> Continue:
         raise _bad("invalid character looking for beginning of value") from error
     if not isinstance(fields, dict):
         raise _bad("json: cannot unmarshal into Go value of type storage.continueToken")
-    version, revision, start = fields.get("v", ""), fields.get("rv", 0), fields.get("start", "")
+    version = fields.get("v", "")
+    revision = fields.get("rv", 0)
+    start = fields.get("start", "")
     if version != _VERSION:
         raise _bad(f"server does not recognize this encoded version {json.dumps(version)}")
     if type(revision) is not int or revision == 0 or revision < NEWEST:

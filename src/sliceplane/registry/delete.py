@@ -91,7 +91,8 @@ def _removed(
         if announced is not None:
             record = core.put(resource, announced)
         last = core.remove(record)
-        shown, revision = last.body, last.revision
+        shown = last.body
+        revision = last.revision
     if resource.delete_reply == "status":
         shown = answers.deleted_status(resource, record.key.name, record.uid)
     return Outcome(code=200, body=shown, revision=revision)
@@ -126,7 +127,8 @@ def _set_finalizers(head: Document, finalizers: list[str]) -> None:
 
 def _check_preconditions(resource: Resource, record: Record, options: DeleteOptions) -> None:
     """As upstream, and unlike elsewhere: the conflict names the kind, not the plural."""
-    uid, version = options.precondition_uid, options.precondition_resource_version
+    uid = options.precondition_uid
+    version = options.precondition_resource_version
     why = ""
     if uid is not None and uid != record.uid:
         why = (

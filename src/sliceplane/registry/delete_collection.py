@@ -41,9 +41,9 @@ def delete_some(core: Core, ctx: Context, target: Target, records: Iterable[Reco
     """Delete *records*, each as a step of its own; returns the newest revision that this made."""
     revision = 0
     for record in records:
-        one = dataclasses.replace(target, namespace=record.key.namespace, name=record.key.name)
+        item = dataclasses.replace(target, namespace=record.key.namespace, name=record.key.name)
         try:
-            outcome = delete(core, ctx, one, options)
+            outcome = delete(core, ctx, item, options)
         except StatusError as error:
             if error.code == 404:
                 continue

@@ -80,4 +80,4 @@ def last_seen(event: Document) -> float:
         event.get("lastTimestamp"),
         (event.get("series") or {}).get("lastObservedTime"),
     )
-    return max((parse_time(each) for each in times if each), default=0.0)
+    return max((parse_time(time) for time in times if time), default=0.0)

@@ -41,7 +41,8 @@ def check_list(options: ListOptions) -> None:
 def check_watch(options: WatchOptions) -> None:
     """Raises a 422 StatusError with every complaint."""
     errors: list[FieldError] = []
-    match, path = options.resource_version_match or "", "resourceVersionMatch"
+    match = options.resource_version_match or ""
+    path = "resourceVersionMatch"
     if options.send_initial_events is not None:
         if match != NOT_OLDER_THAN:
             errors.append(

@@ -50,7 +50,8 @@ def on_update(ctx: Context, target: Target, new: Document, old: Document, option
     ``target.subresource`` says through which endpoint, ``scale`` included.  Returns whether the stored entries were
     where it began, so that they differ now by what this write does to the object and by nothing else.
     """
-    head, stored = new["metadata"], old["metadata"].get(MEMBER, [])
+    head = new["metadata"]
+    stored = old["metadata"].get(MEMBER, [])
     sent = head.pop(MEMBER, None)
     base = stored if target.subresource else _base(sent, stored)
     if not base:
@@ -95,12 +96,12 @@ def on_apply(
 def _in_their_words(refused: fields.Conflicts, working: Resource) -> fields.Conflicts:
     """Each field under the name that it has in the version of the one who owns it."""
     back = _translate(working, into=False)
-    told = []
-    for one in refused.conflicts:
-        named = back(fields.of_paths([one.path]), one.api_version)
-        assert named is not None, f"an entry of the unknown version {one.api_version} was kept"
-        told.append(replace(one, path=next(fields.paths(named))))
-    return fields.Conflicts(tuple(told))
+    conflicts = []
+    for conflict in refused.conflicts:
+        named = back(fields.of_paths([conflict.path]), conflict.api_version)
+        assert named is not None, f"an entry of the unknown version {conflict.api_version} was kept"
+        conflicts.append(replace(conflict, path=next(fields.paths(named))))
+    return fields.Conflicts(tuple(conflicts))
 
 
 def changes_nothing(new: Document, old: Document, *, derived: bool) -> bool:
@@ -110,7 +111,8 @@ def changes_nothing(new: Document, old: Document, *, derived: bool) -> bool:
     writer would own: that is where the entries are *derived* from it (see ``on_update``).
     """
     if not derived:
-        ours, theirs = new["metadata"].get(MEMBER), old["metadata"].get(MEMBER)
+        ours = new["metadata"].get(MEMBER)
+        theirs = old["metadata"].get(MEMBER)
         if ours != theirs and not (ours and theirs and fields.same_but_times(ours, theirs)):
             return False
     return _untracked(new) == _untracked(old)
@@ -149,14 +151,14 @@ def _decoded(entries: list[Document], working: Resource, *, ordered: bool = True
 def _translate(working: Resource, *, into: bool) -> Callable[[FieldSet, str], FieldSet | None]:
     """Between the names of a set's own version and those of *working*."""
 
-    def translate(found: FieldSet, version: str) -> FieldSet | None:
+    def translate(owned: FieldSet, version: str) -> FieldSet | None:
         if version == working.api_version:
-            return found
+            return owned
         other = by_kind(version, working.kind)
         if other is None:
             return None
         source, aim = (other, working) if into else (working, other)
-        return fields.renamed(found, views.renamed_members(source, aim))
+        return fields.renamed(owned, views.renamed_members(source, aim))
 
     return translate
 

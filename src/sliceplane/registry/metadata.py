@@ -28,10 +28,10 @@ def match_namespace(target: Target, metadata: Document) -> None:
         metadata.pop("namespace", None)
         return
     if metadata.get("namespace") or target.namespace:
-        given = metadata.setdefault("namespace", target.namespace) or target.namespace
-        if given != target.namespace:
+        namespace = metadata.setdefault("namespace", target.namespace) or target.namespace
+        if namespace != target.namespace:
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
-        metadata["namespace"] = given
+        metadata["namespace"] = namespace
 
 
 def match_name(target: Target, metadata: Document) -> None:
@@ -61,7 +61,8 @@ def generated_name(prefix: str, rng: Rng) -> str:
 
 def prepare_update(resource: Resource, new: Document, old: Document) -> None:
     """Carry over what an update cannot change, and count the generation."""
-    metadata, before = new["metadata"], old["metadata"]
+    metadata = new["metadata"]
+    before = old["metadata"]
     for name in _KEPT_ON_UPDATE:
         if not metadata.get(name) and name in before:
             metadata[name] = before[name]

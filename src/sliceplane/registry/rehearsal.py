@@ -140,18 +140,20 @@ def extract(
     may_create: Decision | None = None
     if resource in REVIEWS or resource.storage_key in POLICY_RESOURCES:
         # Rights come from cluster roles anywhere; a review may be about any namespace.
-        collections |= {(each, "") for each in POLICY_RESOURCES}
+        collections |= {(policy, "") for policy in POLICY_RESOURCES}
     else:
         may_create = core.policy.decide(ctx.user, creation_of(target))
-    found = {record.key: record for each in sorted(collections) for record in core.store.iter_latest(*each)}
+    records = {
+        record.key: record for collection in sorted(collections) for record in core.store.iter_latest(*collection)
+    }
     for key in keys:
         record = core.store.latest(key)
         if record is not None:
-            found[key] = record
+            records[key] = record
     return Extract(
         config=core.config,
         revision=core.store.staged_revision,
-        records=tuple(sorted(found.values(), key=lambda record: record.revision)),
+        records=tuple(sorted(records.values(), key=lambda record: record.revision)),
         collections=collections,
         seed=core.rng.bits64(),
         may_create=may_create,
@@ -176,7 +178,8 @@ class _Witness(Store):
 
     def observe(self) -> None:
         """From now on."""
-        self.keys, self.collections = set(), set()
+        self.keys = set()
+        self.collections = set()
 
     def latest(self, key: Key) -> Record | None:
         if hasattr(self, "keys"):
@@ -201,23 +204,24 @@ class _Foreseen(PolicyIndex):
         return self._decision
 
 
-def rehearse(found: Extract, run: Callable[[Core], Outcome]) -> Rehearsed:
-    """*run* a verb on a registry of *found* alone."""
-    history = (StoreEvent(record.revision, EventType.ADDED, record, None) for record in found.records)
-    store = _Witness.restore(history, found.revision, found.revision)
+def rehearse(basis: Extract, run: Callable[[Core], Outcome]) -> Rehearsed:
+    """*run* a verb on a registry of *basis* alone."""
+    history = (StoreEvent(record.revision, EventType.ADDED, record, None) for record in basis.records)
+    store = _Witness.restore(history, basis.revision, basis.revision)
     assert isinstance(store, _Witness), "restore makes one of its own class"
-    core = Core(store, Rng(found.seed), found.config)
-    if found.may_create is not None:
-        core.policy = _Foreseen(found.may_create)
-    core.services.occupy(_OTHERS, found.numbers.addresses, found.numbers.ports)
+    core = Core(store, Rng(basis.seed), basis.config)
+    if basis.may_create is not None:
+        core.policy = _Foreseen(basis.may_create)
+    core.services.occupy(_OTHERS, basis.numbers.addresses, basis.numbers.ports)
     store.observe()
-    outcome, error = None, None
+    outcome = None
+    error = None
     try:
         outcome = run(core)
     except StatusError as refused:
         error = refused
     # What indexes were made of counts as looked at.
-    collections = frozenset(store.collections) | found.collections
+    collections = frozenset(store.collections) | basis.collections
     keys = frozenset(store.keys)
     if error is not None or outcome is None:
         return Rehearsed(keys=keys, collections=collections, error=error)
@@ -276,11 +280,11 @@ def labelled(done: Rehearsed) -> Generator[None, None, Rehearsed]:
     return replace(done, deeds=tuple(deeds))
 
 
-def perform(core: Core, found: Extract, done: Rehearsed, target: Target, *, dry_run: bool) -> Outcome:
-    """Stage here what was staged in the rehearsal on *found*, ``labelled``.
+def perform(core: Core, basis: Extract, done: Rehearsed, target: Target, *, dry_run: bool) -> Outcome:
+    """Stage here what was staged in the rehearsal on *basis*, ``labelled``.
 
     Raises ``Stale``, having staged nothing, and the rehearsal's ``StatusError``."""
-    if not _holds(core, found, done):
+    if not _holds(core, basis, done):
         raise Stale(done.keys, done.collections)
     if done.error is not None:
         raise done.error
@@ -298,10 +302,10 @@ def perform(core: Core, found: Extract, done: Rehearsed, target: Target, *, dry_
     return replace(outcome, body=body, revision=revision)
 
 
-def _holds(core: Core, found: Extract, done: Rehearsed) -> bool:
+def _holds(core: Core, basis: Extract, done: Rehearsed) -> bool:
     """Whether all that was looked at is there, and as it was."""
-    then = {record.key: record for record in found.records}
-    if not done.collections <= found.collections:
+    then = {record.key: record for record in basis.records}
+    if not done.collections <= basis.collections:
         return False
     if not all(_same(core.store.latest(key), then.get(key)) for key in done.keys):
         return False
@@ -325,7 +329,8 @@ def _same(now: Record | None, then: Record | None) -> bool:
 
 
 def _stage(core: Core, deed: Deed) -> Record:
-    record, store = deed.record, core.store
+    record = deed.record
+    store = core.store
 
     def build(revision: int) -> Record:
         before = store.latest(record.key)

@@ -21,7 +21,7 @@ def served_resources(text: str) -> tuple[Resource, ...]:
     """
     chosen = _parse(text)
     _refuse_unknown(chosen)
-    return (*SERVED, *(each for each in OPTIONAL_RESOURCES if _is_on(each, chosen)))
+    return (*SERVED, *(resource for resource in OPTIONAL_RESOURCES if _is_on(resource, chosen)))
 
 
 def _parse(text: str) -> dict[str, bool]:

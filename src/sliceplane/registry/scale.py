@@ -33,7 +33,9 @@ _KIND: Final = "Scale"
 
 def scale_of(document: Document) -> Document:
     """The Scale that shows a Deployment or ReplicaSet."""
-    head, spec, status = document["metadata"], document.get("spec", {}), document.get("status", {})
+    head = document["metadata"]
+    spec = document.get("spec", {})
+    status = document.get("status", {})
     shown = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     scale_status: Document = {"replicas": status.get("replicas", 0)}
     selector = str(from_label_selector(msgspec.convert(spec.get("selector", {}), LabelSelector)))

@@ -46,7 +46,8 @@ def _by_labels_and_fields(resource: Resource, label_selector: str, field_selecto
     fields = parse_fields(field_selector, resource)
     if labels.empty and fields.empty:
         return RecordSelection(None, "")
-    by_label, by_field = labels.matches, fields.matches
+    by_label = labels.matches
+    by_field = fields.matches
     text = f"{labels}\n{fields}"
     if fields.empty:
         return RecordSelection(lambda record: by_label(record.labels), text)

@@ -52,11 +52,11 @@ class FieldRequirements:
 
     def __post_init__(self) -> None:
         merged: dict[str, tuple[set[str], set[str]]] = {}
-        for each in self.requirements:
-            wanted, unwanted = merged.setdefault(each.field, (set(), set()))
-            (wanted if each.equal else unwanted).add(each.value)
-        found = tuple((name, frozenset(wanted), frozenset(not_)) for name, (wanted, not_) in merged.items())
-        object.__setattr__(self, "_by_field", found)
+        for requirement in self.requirements:
+            wanted, unwanted = merged.setdefault(requirement.field, (set(), set()))
+            (wanted if requirement.equal else unwanted).add(requirement.value)
+        by_field = tuple((name, frozenset(wanted), frozenset(unwanted)) for name, (wanted, unwanted) in merged.items())
+        object.__setattr__(self, "_by_field", by_field)
 
     @property
     def empty(self) -> bool:

@@ -90,7 +90,7 @@ class LabelRequirements:
         self.requirements = tuple(sorted(requirements, key=lambda requirement: requirement.key))
         self.matches = match or _compile(self.requirements)
         self.empty = not self.requirements and match is None
-        self.index_pair = next((found for found in (r.pair for r in self.requirements) if found), None)
+        self.index_pair = next((pair for pair in (r.pair for r in self.requirements) if pair), None)
         self._text = text or ",".join(map(str, self.requirements))
 
     def __str__(self) -> str:
@@ -132,11 +132,13 @@ def _merged(requirements: list[Requirement]) -> tuple[Match, ...]:
     excluded: dict[str, set[str] | None] = {}
     bounds: dict[tuple[str, Operator], Requirement] = {}
     for each in requirements:
-        key, operator = each.key, each.operator
+        key = each.key
+        operator = each.operator
         if operator is Operator.EXISTS:
             needed.setdefault(key, None)
         elif operator in _EQUALITY:
-            before, values = needed.get(key), frozenset(each.values)
+            before = needed.get(key)
+            values = frozenset(each.values)
             needed[key] = values if before is None else before & values
         elif operator is Operator.DOES_NOT_EXIST:
             excluded[key] = None
@@ -258,29 +260,30 @@ def key_problem(key: str, path: str) -> str:
 
 def requirement_problems(requirement: Requirement) -> list[str]:
     """Complaints about a requirement's key and values, in the order in which they are reported."""
-    found = [key_problem(requirement.key, "key")]
+    problems = [key_problem(requirement.key, "key")]
     if len(requirement.key) > _KEY_SHOWN_MAX:
         # Each complaint about a value shows the key.
-        return found
-    operator, values = requirement.operator, requirement.values
+        return problems
+    operator = requirement.operator
+    values = requirement.values
     if operator in (Operator.IN, Operator.NOT_IN) and not values:
-        found.append("values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty")
+        problems.append("values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty")
     if operator in (Operator.EXISTS, Operator.DOES_NOT_EXIST) and values:
-        found.append(
+        problems.append(
             f"values: Invalid value: {show(list(values))}: values set must be empty for exists and does not exist"
         )
     if operator in _ORDER:
         complaint = "for 'Gt', 'Lt' operators, the value must be an integer"
-        found.extend(
+        problems.extend(
             f"values[{index}]: Invalid value: {show(value)}: {complaint}"
             for index, value in enumerate(values)
             if _integer(value) is None
         )
-    for index, value in while_few(found, enumerate(values)):
-        problems = check_label_value(value)
-        if problems:
-            found.append(f"values[{index}][{requirement.key}]: Invalid value: {show(value)}: {'; '.join(problems)}")
-    return [problem for problem in dict.fromkeys(found) if problem]
+    for index, value in while_few(problems, enumerate(values)):
+        wrong = "; ".join(check_label_value(value))
+        if wrong:
+            problems.append(f"values[{index}][{requirement.key}]: Invalid value: {show(value)}: {wrong}")
+    return [problem for problem in dict.fromkeys(problems) if problem]
 
 
 def make_requirement(key: str, operator: Operator, values: Iterable[str]) -> Requirement:

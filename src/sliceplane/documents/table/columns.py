@@ -104,8 +104,10 @@ def labels_text(labels: Document) -> str:
 
 def true_conditions(document: Document) -> frozenset[str]:
     """The types of the conditions that are true; of several with one type, the first counts, as in ``condition``."""
-    first = {text(each, "type"): each for each in reversed(objects(document, "status", "conditions")) if "type" in each}
-    return frozenset(kind for kind, each in first.items() if each.get("status") == "True")
+    first = {
+        text(entry, "type"): entry for entry in reversed(objects(document, "status", "conditions")) if "type" in entry
+    }
+    return frozenset(kind for kind, entry in first.items() if entry.get("status") == "True")
 
 
 def condition(document: Document, kind: str) -> Document:

@@ -92,17 +92,19 @@ class AddressBook:
 
     def names_of(self, service: Key) -> list[str]:
         """The IPAddresses that name *service*."""
-        return [name for name, told in self._told.items() if told.service == service]
+        return [name for name, entry in self._told.items() if entry.service == service]
 
     def numbers_without(self, names: Collection[str]) -> dict[Family, set[int]]:
         """The numbers of all IPAddresses but *names*."""
-        found = {wanted: set(numbers) for wanted, numbers in self.numbers.items()}
+        left = {family_wanted: set(numbers) for family_wanted, numbers in self.numbers.items()}
         for name in names:
-            found[family_of(name)].discard(_number(name))
-        return found
+            left[family_of(name)].discard(_number(name))
+        return left
 
     def _on_address(self, name: str, document: Document) -> None:
-        head, managed, wanted = document["metadata"], is_managed(document), family_of(name)
+        head = document["metadata"]
+        managed = is_managed(document)
+        wanted = family_of(name)
         whole = managed and head["labels"].get(FAMILY_LABEL) == wanted and "deletionTimestamp" not in head
         if name not in self._told:
             self.numbers[wanted].add(_number(name))
@@ -113,7 +115,7 @@ class AddressBook:
         del self._told[name]
         self.numbers[family_of(name)].discard(_number(name))
         self.suspects.add(name)
-        if any(each.going for each in self._ranges.values()):
+        if any(span.going for span in self._ranges.values()):
             self.ranges_changed = True
 
     # ServiceCIDRs
@@ -122,7 +124,7 @@ class AddressBook:
         networks = tuple(ipaddress.ip_network(text) for text in document.get("spec", {}).get("cidrs", ()))
         going = "deletionTimestamp" in document["metadata"]
         conditions: list[Document] = document.get("status", {}).get("conditions", [])
-        ready = any(each.get("type") == READY and each.get("status") == "True" for each in conditions)
+        ready = any(condition.get("type") == READY and condition.get("status") == "True" for condition in conditions)
         self._ranges[name] = ServiceRange(networks, ready and not going, going)
         self.ranges_changed = True
 
@@ -131,30 +133,30 @@ class AddressBook:
 
         A configured range counts also where no ServiceCIDR tells of it, and not while the one that does is going.
         """
-        told = {network for each in self._ranges.values() for network in each.networks}
+        covered = {network for span in self._ranges.values() for network in span.networks}
         usable = [
             network
             for name in sorted(self._ranges)
             if self._ranges[name].usable
             for network in self._ranges[name].networks
         ]
-        configured = [network for network in self._configured if network in usable or network not in told]
+        configured = [network for network in self._configured if network in usable or network not in covered]
         version = 4 if wanted == "IPv4" else 6
         return tuple(dict.fromkeys(_range(network) for network in (*configured, *usable) if network.version == version))
 
     def covers(self, name: str) -> bool:
         """Whether an address is in any range, also one that gives out nothing any more."""
         address = ipaddress.ip_address(name)
-        told = (network for each in self._ranges.values() for network in each.networks)
-        return any(address in network for network in (*self._configured, *told))
+        covered = (network for span in self._ranges.values() for network in span.networks)
+        return any(address in network for network in (*self._configured, *covered))
 
     def is_needed(self, name: str) -> bool:
         """Whether an address would be in no usable range if the ServiceCIDR went.  O(addresses)."""
         others = [
             network
-            for other, each in self._ranges.items()
-            if other != name and each.usable
-            for network in each.networks
+            for other, span in self._ranges.items()
+            if other != name and span.usable
+            for network in span.networks
         ]
         mine = self._ranges[name].networks
         for text in self._told:
@@ -196,9 +198,11 @@ def is_managed(document: Document) -> bool:
 
 def _range(network: Network) -> Range:
     """The addresses that Services can have: not the network's own nor, in IPv4, the one for broadcast."""
-    first, last = int(network.network_address), int(network.broadcast_address)
+    first = int(network.network_address)
+    last = int(network.broadcast_address)
     size = last - first + 1
     if size > 2:
-        first, last = first + 1, last - (1 if network.version == 4 else 0)
+        first = first + 1
+        last = last - (1 if network.version == 4 else 0)
     band = static_band(size, share=_BAND_SHARE, most=_BAND_MAX)
     return Range(first, last, min(band, last - first + 1))

@@ -56,7 +56,7 @@ class Ledger:
 
     def __contains__(self, number: int) -> bool:
         """Whether the number is in a range at all."""
-        return any(each.first <= number <= each.last for each in self.ranges)
+        return any(number in span for span in self.ranges)
 
     def holder(self, number: int) -> Key | None:
         return self._holder.get(number)

@@ -52,12 +52,12 @@ def _refused(document: Document, problems: list[str]) -> StatusError:
 def _apply_defaults(document: Document, ranges: list[Document]) -> None:
     requests: Amounts = {}
     limits: Amounts = {}
-    for each in ranges:
-        for item in each["spec"]["limits"]:
+    for limit_range in ranges:
+        for item in limit_range["spec"]["limits"]:
             if item.get("type") == "Container":
                 requests |= item.get("defaultRequest", {})
                 limits |= item.get("default", {})
-    told: list[str] = []
+    plugged: list[str] = []
     left = ADDED_CHARACTERS_MAX
     for member, noun in _CONTAINERS:
         for container in document["spec"].get(member, ()):
@@ -70,12 +70,15 @@ def _apply_defaults(document: Document, ranges: list[Document]) -> None:
                         why = f"the defaults of its LimitRanges are more than {ADDED_CHARACTERS_MAX} characters for it"
                         raise _refused(document, [why])
                     resources[kind] = {**resources.get(kind, {}), **{name: defaults[name] for name in missing}}
-                    told.append(f"{', '.join(missing)} {word} for {noun} {container['name']}")
-    if told:
+                    plugged.append(f"{', '.join(missing)} {word} for {noun} {container['name']}")
+    if plugged:
         head = document["metadata"]
         # Requests are told before limits.
-        told.sort(key=lambda each: " limit for " in each)
-        head["annotations"] = {**head.get("annotations", {}), _ANNOTATION: f"LimitRanger plugin set: {'; '.join(told)}"}
+        plugged.sort(key=lambda sentence: " limit for " in sentence)
+        head["annotations"] = {
+            **head.get("annotations", {}),
+            _ANNOTATION: f"LimitRanger plugin set: {'; '.join(plugged)}",
+        }
 
 
 # Bounds
@@ -87,23 +90,23 @@ def _problems(spec: Document, item: Document) -> list[str]:
         return _compare(item, kind, *_whole(spec))
     if kind != "Container":
         return []
-    found: list[str] = []
+    problems: list[str] = []
     for member, _ in _CONTAINERS:
-        for container in while_few(found, spec.get(member, ())):
+        for container in while_few(problems, spec.get(member, ())):
             resources = container.get("resources", {})
-            found += _compare(item, kind, resources.get("requests", {}), resources.get("limits", {}))
-    return found
+            problems += _compare(item, kind, resources.get("requests", {}), resources.get("limits", {}))
+    return problems
 
 
 def _compare(item: Document, kind: str, requests: Amounts, limits: Amounts) -> list[str]:
-    found: list[str] = []
-    for name, bound in while_few(found, item.get("min", {}).items()):
-        found += _at_least(name, kind, bound, requests.get(name), limits.get(name))
-    for name, bound in while_few(found, item.get("max", {}).items()):
-        found += _at_most(name, kind, bound, requests.get(name), limits.get(name))
-    for name, bound in while_few(found, item.get("maxLimitRequestRatio", {}).items()):
-        found += _ratio(name, kind, bound, requests.get(name), limits.get(name))
-    return found
+    problems: list[str] = []
+    for name, bound in while_few(problems, item.get("min", {}).items()):
+        problems += _at_least(name, kind, bound, requests.get(name), limits.get(name))
+    for name, bound in while_few(problems, item.get("max", {}).items()):
+        problems += _at_most(name, kind, bound, requests.get(name), limits.get(name))
+    for name, bound in while_few(problems, item.get("maxLimitRequestRatio", {}).items()):
+        problems += _ratio(name, kind, bound, requests.get(name), limits.get(name))
+    return problems
 
 
 def _at_least(name: str, kind: str, bound: str, request: str | None, limit: str | None) -> list[str]:
@@ -146,15 +149,15 @@ def _whole(spec: Document) -> tuple[Amounts, Amounts]:
 def _total(spec: Document, kind: str) -> Amounts:
     sums: dict[str, Decimal] = {}
     for container in spec.get("containers", ()):
-        for name, given in _amounts(container, kind):
-            sums[name] = sums.get(name, Decimal(0)) + amount(given)
+        for name, quantity in _amounts(container, kind):
+            sums[name] = sums.get(name, Decimal(0)) + amount(quantity)
     beside: dict[str, Decimal] = {}
     for container in spec.get("initContainers", ()):
         stays = container.get("restartPolicy") == "Always"
-        for name, given in _amounts(container, kind):
+        for name, quantity in _amounts(container, kind):
             if stays:
-                sums[name] = sums.get(name, Decimal(0)) + amount(given)
-            beside[name] = max(beside.get(name, Decimal(0)), amount(given))
+                sums[name] = sums.get(name, Decimal(0)) + amount(quantity)
+            beside[name] = max(beside.get(name, Decimal(0)), amount(quantity))
     return {name: _shown(max(sums.get(name, Decimal(0)), beside.get(name, Decimal(0)))) for name in {**sums, **beside}}
 
 

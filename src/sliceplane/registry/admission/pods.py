@@ -40,7 +40,8 @@ def complete(store: Store, document: Document) -> None:
 
 def carry_over(new: Document, old: Document) -> None:
     """Before validation of an update: what was given at the start may be left out."""
-    spec, before = new.get("spec", {}), old.get("spec", {})
+    spec = new.get("spec", {})
+    before = old.get("spec", {})
     for member in ("priority", "preemptionPolicy"):
         if spec.get(member) is None and member in before:
             spec[member] = before[member]
@@ -60,10 +61,10 @@ def _label_topology(store: Store, document: Document) -> None:
     if record is None:
         return
     labels = codec.decode(record.body, Node).metadata.labels or {}
-    found = {name: labels[name] for name in TOPOLOGY_LABELS if name in labels}
-    if found:
+    topology = {name: labels[name] for name in TOPOLOGY_LABELS if name in labels}
+    if topology:
         head = document["metadata"]
-        head["labels"] = {**head.get("labels", {}), **found}
+        head["labels"] = {**head.get("labels", {}), **topology}
 
 
 def _settle_priority(document: Document) -> None:
@@ -85,7 +86,8 @@ def _settle_priority(document: Document) -> None:
         )
     if why:
         raise forbidden(Pods.plural, Pods.group, document["metadata"].get("name", ""), why)
-    spec["priority"], spec["preemptionPolicy"] = computed, _PREEMPTS
+    spec["priority"] = computed
+    spec["preemptionPolicy"] = _PREEMPTS
 
 
 def _is_tolerated(spec: Document, key: str) -> bool:

@@ -69,15 +69,16 @@ class QuotaIndex:
             record = self._store.latest(Key(ResourceQuotas.storage_key, new["metadata"]["namespace"], name))
             assert record is not None, f"quota {name} is indexed and does not exist"
             status = decode(record.body, ResourceQuota).status
-            hard, used = status.hard or {}, status.used or {}
-            costs = {each: rise[each] for each in sorted(rise) if each in hard}
+            hard = status.hard or {}
+            used = status.used or {}
+            costs = {counted: rise[counted] for counted in sorted(rise) if counted in hard}
             if not costs:
                 continue
             why = _complaint(name, costs, hard, used)
             if why:
                 raise _refused(resource, new, why)
             document = document_of(record)
-            sums = {each: str(int(amount(used[each])) + number) for each, number in costs.items()}
+            sums = {counted: str(int(amount(used[counted])) + number) for counted, number in costs.items()}
             document["status"] = {**document["status"], "used": {**used, **sums}}
             charged.append(document)
         return tuple(charged)

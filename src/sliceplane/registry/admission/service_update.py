@@ -26,8 +26,10 @@ def carry_over(new: Document, old: Document) -> None:
 
 def _agree_on_primary(new: Document, old: Document) -> None:
     """``clusterIP`` and ``clusterIPs[0]`` are one value; whichever of them the client changed counts."""
-    primary, before = new.get("clusterIP", ""), old.get("clusterIP", "")
-    everything, all_before = new.get("clusterIPs", []), old.get("clusterIPs", [])
+    primary = new.get("clusterIP", "")
+    before = old.get("clusterIP", "")
+    everything = new.get("clusterIPs", [])
+    all_before = old.get("clusterIPs", [])
     if before and not primary and everything == all_before:
         new.pop("clusterIPs", None)
     elif all_before and not everything and primary == before:

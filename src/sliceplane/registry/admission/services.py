@@ -51,7 +51,8 @@ class ServiceLedgers:
         assert self._addresses, "at least one service CIDR is needed"
         self._families = tuple(self._addresses)
         self._reserved = _address_text(self._families[0], self._addresses[self._families[0]].ranges[0].first)
-        first, last = config.node_port_first, config.node_port_last
+        first = config.node_port_first
+        last = config.node_port_last
         size = last - first + 1
         band = static_band(size, share=_PORT_BAND_SHARE, most=_PORT_BAND_MAX)
         self._ports = Ledger((Range(first, last, band),))
@@ -126,13 +127,13 @@ class ServiceLedgers:
         for ledger, numbers in (*claims, (self._ports, ports)):
             if any(ledger.holder(number) not in (None, key) for number in numbers):
                 return False
-        told = (
+        entries = (
             self._book.told(_address_text(wanted, number))
             for wanted, ledger in self._addresses.items()
             for number in addresses.get(wanted, ())
             if ledger.holder(number) is None
         )
-        return all(each is None or each.service == key for each in told)
+        return all(entry is None or entry.service == key for entry in entries)
 
     # Deciding
 
@@ -150,19 +151,20 @@ class ServiceLedgers:
         spec = document["spec"]
         if spec["type"] == "ExternalName" or spec.get("clusterIP") == NO_CLUSTER_IP:
             return
-        given: list[str] = list(spec.get("clusterIPs", ()))
-        for text in given:
+        addresses: list[str] = list(spec.get("clusterIPs", ()))
+        for text in addresses:
             problem = self._address_problem(key, text)
             if problem:
-                error = invalid_value("spec.clusterIPs", given, f"failed to allocate IP {text}: {problem}")
+                error = invalid_value("spec.clusterIPs", addresses, f"failed to allocate IP {text}: {problem}")
                 raise _invalid(document, [error])
-        for wanted in spec["ipFamilies"][len(given) :]:
+        for wanted in spec["ipFamilies"][len(addresses) :]:
             ledger = self._addresses[wanted]
             number = self._choose_address(wanted, ledger, dry_run)
             if number is None:
                 raise internal("Internal error occurred: failed to allocate a serviceIP: range is full")
-            given.append(_address_text(wanted, number))
-        spec["clusterIP"], spec["clusterIPs"] = given[0], given
+            addresses.append(_address_text(wanted, number))
+        spec["clusterIP"] = addresses[0]
+        spec["clusterIPs"] = addresses
 
     def _choose_address(self, wanted: Family, ledger: Ledger, dry_run: bool) -> int | None:
         """A dry run shows the first address of the range."""
@@ -179,8 +181,8 @@ class ServiceLedgers:
             return _FOREIGN_IP
         holder = ledger.holder(number)
         reserved = text == self.reserved_address and key != API_SERVICE
-        told = self._book.told(str(address))
-        taken = told is not None and told.service != key
+        entry = self._book.told(str(address))
+        taken = entry is not None and entry.service != key
         return _TAKEN_IP if reserved or holder not in (None, key) or (taken and holder != key) else ""
 
     def _give_ports(self, key: Key, document: Document, old: Document | None, dry_run: bool) -> None:

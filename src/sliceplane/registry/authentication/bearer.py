@@ -56,20 +56,20 @@ def authenticate(core: Core, token: str, wanted: tuple[str, ...], now: float) ->
     """Who shows *token*; ``None`` if it is not good for any audience in *wanted* (empty: the server's own)."""
     own = core.tokens.audiences
     asked = wanted or own
-    found = core.tokens.read(token)
-    if found is None:
+    content = core.tokens.read(token)
+    if content is None:
         return None
-    if isinstance(found, User):
+    if isinstance(content, User):
         # A static token has no audience: it is good for all that are the server's.
-        shared = tuple(each for each in asked if each in own)
-        return Authenticated(found, shared) if shared or not asked else None
+        shared = tuple(audience for audience in asked if audience in own)
+        return Authenticated(content, shared) if shared or not asked else None
     try:
-        claims = msgspec.convert(found, _Claims)
+        claims = msgspec.convert(content, _Claims)
     except msgspec.ValidationError:
         # Of a key that other issuers use too: no token of an account.
         return None
     meant = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
-    shared = tuple(each for each in asked if each in meant)
+    shared = tuple(audience for audience in asked if audience in meant)
     in_time = claims.nbf - LEEWAY_S <= now <= claims.exp + LEEWAY_S
     if claims.iss != core.tokens.issuer or not in_time or not shared:
         return None
@@ -78,7 +78,8 @@ def authenticate(core: Core, token: str, wanted: tuple[str, ...], now: float) ->
 
 def _of_account(core: Core, claims: _Claims, audiences: tuple[str, ...], now: float) -> Authenticated | None:
     private = claims.private
-    namespace, account = private.namespace, private.serviceaccount
+    namespace = private.namespace
+    account = private.serviceaccount
     if claims.sub != f"{USER_PREFIX}{namespace}:{account.name}":
         return None
     bound: list[tuple[Resource, _Reference | None]] = [
@@ -88,7 +89,8 @@ def _of_account(core: Core, claims: _Claims, audiences: tuple[str, ...], now: fl
         # Bound to a Pod: its node is told, not asked for.
         (Nodes, None if private.pod else private.node),
     ]
-    supports, until = [], claims.exp
+    supports = []
+    until = claims.exp
     for resource, reference in bound:
         if reference is not None:
             key = Key(resource.storage_key, namespace if resource.namespaced else "", reference.name)
@@ -125,8 +127,8 @@ def _end_of(core: Core, key: Key, uid: str) -> float | None:
 
 def _extra(claims: _Claims) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """What the user's ``extra`` tells, sorted by name."""
-    told = {"credential-id": f"JTI={claims.jti}" if claims.jti else ""}
+    entries = {"credential-id": f"JTI={claims.jti}" if claims.jti else ""}
     for member, reference in (("node", claims.private.node), ("pod", claims.private.pod)):
         if reference is not None:
-            told |= {f"{member}-name": reference.name, f"{member}-uid": reference.uid}
-    return tuple((f"{_EXTRA}{name}", (value,)) for name, value in sorted(told.items()) if value)
+            entries |= {f"{member}-name": reference.name, f"{member}-uid": reference.uid}
+    return tuple((f"{_EXTRA}{name}", (value,)) for name, value in sorted(entries.items()) if value)

@@ -19,7 +19,8 @@ from sliceplane.registry.documents import document_of, normalised
 from sliceplane.registry.types import Body, Context, Outcome, Target, WriteOptions
 from sliceplane.store.types import Key, Record
 
-GROUP, KIND = "authentication.k8s.io", "TokenRequest"
+GROUP = "authentication.k8s.io"
+KIND = "TokenRequest"
 DEFAULT_SECONDS = 3600
 SECONDS_MIN = 600
 SECONDS_MAX = 1 << 32
@@ -29,7 +30,8 @@ _BINDABLE: dict[str, Resource] = {"Node": Nodes, "Pod": Pods, "Secret": Secrets}
 def grant(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
     """201 with the TokenRequest, its ``status.token`` filled.  Raises StatusError: 400, 404, 409, 422."""
     wanted = _readable(body.document)
-    head, spec = wanted.get("metadata", {}), wanted.get("spec", {})
+    head = wanted.get("metadata", {})
+    spec = wanted.get("spec", {})
     _match(target, head)
     account = core.latest(target)
     if head.get("uid") and head["uid"] != account.uid:
@@ -84,9 +86,9 @@ def _readable(document: Document) -> Document:
 def _match(target: Target, head: Document) -> None:
     """Name and namespace, if they are given, are those of the URL."""
     for member, own in (("name", target.name), ("namespace", target.namespace)):
-        given = head.get(member)
-        if given and given != own:
-            error = invalid_value(f"metadata.{member}", given, f"must match the service account {member} if specified")
+        sent = head.get(member)
+        if sent and sent != own:
+            error = invalid_value(f"metadata.{member}", sent, f"must match the service account {member} if specified")
             raise invalid(KIND, GROUP, target.name, [error])
 
 
@@ -101,7 +103,8 @@ def _check_seconds(seconds: int) -> None:
 def _bound(core: Core, target: Target, reference: dict[str, Any]) -> Document:
     """What the private claim says of the object that the token is bound to."""
     group, _, version = reference.get("apiVersion", "").rpartition("/")
-    kind, name = reference.get("kind", ""), reference.get("name", "")
+    kind = reference.get("kind", "")
+    name = reference.get("name", "")
     resource = None if group else _BINDABLE.get(kind)
     if resource is None:
         spelled = f"{group}/{version}" if group or version else ""

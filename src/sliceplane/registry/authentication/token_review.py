@@ -14,10 +14,10 @@ def status(core: Core, spec: Document, now: float) -> Document:
     token = spec.get("token", "")
     if not token:
         raise bad_request("token is required for TokenReview in authentication")
-    found = authenticate(core, token, tuple(spec.get("audiences", ())), now)
-    if found is None:
+    authenticated = authenticate(core, token, tuple(spec.get("audiences", ())), now)
+    if authenticated is None:
         return {"user": {}, "error": "invalid bearer token"}
-    answer: Document = {"authenticated": True, "user": user_info(found.user)}
-    if found.audiences:
-        answer["audiences"] = list(found.audiences)
+    answer: Document = {"authenticated": True, "user": user_info(authenticated.user)}
+    if authenticated.audiences:
+        answer["audiences"] = list(authenticated.audiences)
     return answer

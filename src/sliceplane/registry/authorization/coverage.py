@@ -178,7 +178,8 @@ class _Boxes:
             if any(not taking for taking, _ in classes):
                 return False
             if chosen < 0 or len(classes) < len(best):
-                best, chosen = classes, dimension
+                best = classes
+                chosen = dimension
         rest = tuple(dimension for dimension in open_ if dimension != chosen)
         return all(self._covered(tuple(inside), taking, rest) for taking, inside in best)
 

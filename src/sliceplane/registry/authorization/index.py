@@ -27,7 +27,7 @@ from sliceplane.registry.authorization.types import MASTERS, REFUSED, Attributes
 from sliceplane.registry.types import User
 from sliceplane.store.types import Key
 
-RESOURCES = frozenset(each.storage_key for each in (Roles, ClusterRoles, RoleBindings, ClusterRoleBindings))
+RESOURCES = frozenset(resource.storage_key for resource in (Roles, ClusterRoles, RoleBindings, ClusterRoleBindings))
 #: what everybody may ask, with any method: upstream's default of --authorization-always-allow-paths
 _ALWAYS_ALLOWED = frozenset(("/healthz", "/livez", "/readyz"))
 _ALLOWED = Decision(allowed=True)
@@ -51,7 +51,8 @@ class _Binding:
     subjects: Mapping[str, _Subject]
 
     def reason(self, identity: str) -> str:
-        namespace, name = self.key.namespace, self.key.name
+        namespace = self.key.namespace
+        name = self.key.name
         kind = "RoleBinding" if namespace else "ClusterRoleBinding"
         shown = quote(f"{name}/{namespace}" if namespace else name)
         role = "Role" if self.role.resource == Roles.storage_key else "ClusterRole"
@@ -129,7 +130,8 @@ class PolicyIndex:
                 if before is not None and self._standing and not set(before.rules) <= set(rules):
                     self._doubt_led_by(key)
             return
-        role, subjects = role_key(document, key.namespace), _subjects(document, key.namespace)
+        role = role_key(document, key.namespace)
+        subjects = _subjects(document, key.namespace)
         old = self._bindings.get(key)
         if old is not None and (old.role, old.subjects) == (role, subjects):
             return
@@ -201,8 +203,8 @@ class PolicyIndex:
 
     def role(self, key: Key) -> tuple[Rule, ...] | None:
         """The rules of a Role or ClusterRole; ``None`` if there is none of that name."""
-        found = self._roles.get(key)
-        return None if found is None else found.rules
+        role = self._roles.get(key)
+        return None if role is None else role.rules
 
     def absent_roles(self, user: User, namespace: str) -> tuple[Key, ...]:
         """Roles that do not exist and that a binding of *user* leads to: some of them, if they are very many."""
@@ -227,7 +229,8 @@ class PolicyIndex:
         for key, document in objects:
             fresh.on_stored(key, document)
         for member in ("_roles", "_bindings", "_led_by", "_places"):
-            mine, theirs = getattr(self, member), getattr(fresh, member)
+            mine = getattr(self, member)
+            theirs = getattr(fresh, member)
             assert mine == theirs, f"{member} is {mine}, stored objects say {theirs}"
 
 
@@ -262,15 +265,16 @@ def role_key(binding: Document, namespace: str) -> Key:
 
 
 def _subjects(binding: Document, namespace: str) -> dict[str, _Subject]:
-    found: dict[str, _Subject] = {}
+    subjects: dict[str, _Subject] = {}
     for subject in binding.get("subjects", ()):
-        each = _subject(subject, namespace)
-        found.setdefault(each.identity, each)
-    return found
+        resolved = _subject(subject, namespace)
+        subjects.setdefault(resolved.identity, resolved)
+    return subjects
 
 
 def _subject(subject: Document, namespace: str) -> _Subject:
-    kind, name = subject.get("kind", ""), subject.get("name", "")
+    kind = subject.get("kind", "")
+    name = subject.get("name", "")
     if kind == "ServiceAccount":
         home = subject.get("namespace") or namespace
         return _Subject(f"u:system:serviceaccount:{home}:{name}", f"ServiceAccount {quote(f'{name}/{home}')}")

@@ -82,7 +82,8 @@ def _may(policy: PolicyIndex, asking: User, target: Target, spec: Document) -> D
 
 
 def _problems(target: Target, spec: Document, *, of_others: bool) -> list[FieldError]:
-    on_resource, on_path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
+    on_resource = spec.get("resourceAttributes")
+    on_path = spec.get("nonResourceAttributes")
     errors = []
     if on_resource is not None and on_path is not None:
         detail = "cannot be specified in combination with resourceAttributes"

@@ -62,7 +62,8 @@ def _validate(document: Document) -> list[FieldError]:
     errors += check_selector_and_template(spec)
     errors += _strategy(spec.get("strategy", {}))
     errors += check_counts(spec, ("minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"))
-    deadline, ready = spec.get("progressDeadlineSeconds"), spec.get("minReadySeconds", 0)
+    deadline = spec.get("progressDeadlineSeconds")
+    ready = spec.get("minReadySeconds", 0)
     if deadline is not None and deadline <= ready:
         errors.append(invalid_value("spec.progressDeadlineSeconds", deadline, "must be greater than minReadySeconds"))
     return errors
@@ -73,7 +74,8 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
 
 
 def _strategy(strategy: Document) -> list[FieldError]:
-    kind, rolling = strategy.get("type", ""), strategy.get("rollingUpdate")
+    kind = strategy.get("type", "")
+    rolling = strategy.get("rollingUpdate")
     if kind not in STRATEGIES:
         return [not_supported("spec.strategy.type", kind, STRATEGIES)]
     path = "spec.strategy.rollingUpdate"
@@ -81,7 +83,8 @@ def _strategy(strategy: Document) -> list[FieldError]:
         detail = "may not be specified when strategy `type` is 'Recreate'"
         return [forbidden_field(path, detail)] if rolling is not None else []
     rolling = rolling or {}
-    unavailable, surge = rolling.get("maxUnavailable", 0), rolling.get("maxSurge", 0)
+    unavailable = rolling.get("maxUnavailable", 0)
+    surge = rolling.get("maxSurge", 0)
     errors = _int_or_percent(f"{path}.maxUnavailable", unavailable) + _int_or_percent(f"{path}.maxSurge", surge)
     if not errors and _is_zero(unavailable) and _is_zero(surge):
         errors.append(invalid_value(f"{path}.maxUnavailable", unavailable, "may not be 0 when `maxSurge` is 0"))

@@ -58,7 +58,8 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
 
 
 def _subset(path: str, subset: Document) -> list[FieldError]:
-    ready, not_ready = subset.get("addresses", []), subset.get("notReadyAddresses", [])
+    ready = subset.get("addresses", [])
+    not_ready = subset.get("notReadyAddresses", [])
     errors: list[FieldError] = []
     if not ready and not not_ready:
         errors.append(required(path, "must specify `addresses` or `notReadyAddresses`"))
@@ -80,7 +81,8 @@ def _is_fine(ip: str, hostname: str, node: str | None) -> bool:
 
 def _address(path: str, address: Document) -> list[FieldError]:
     errors = check_endpoint_ip(f"{path}.ip", address.get("ip", ""))
-    host, node = address.get("hostname", ""), address.get("nodeName")
+    host = address.get("hostname", "")
+    node = address.get("nodeName")
     if host:
         errors += [invalid_value(f"{path}.hostname", host, problem) for problem in check_dns_label(host)]
     if node:

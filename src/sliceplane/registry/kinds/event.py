@@ -111,7 +111,9 @@ def _validate_v1_update(new: Document, old: Document) -> list[FieldError]:
 def _texts(document: Document) -> list[FieldError]:
     controller: str = document.get("reportingComponent", "")
     errors = [] if controller else [required("reportingController")]
-    errors += [invalid_value("reportingController", controller, each) for each in check_qualified_name(controller)]
+    errors += [
+        invalid_value("reportingController", controller, problem) for problem in check_qualified_name(controller)
+    ]
     for name in ("reportingInstance", "action", "reason"):
         value: str = document.get(name, "")
         if not value:

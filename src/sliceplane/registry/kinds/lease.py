@@ -30,7 +30,8 @@ def _default(document: Document) -> None:
 def _validate(document: Document) -> list[FieldError]:
     spec: Document = document.get("spec", {})
     errors: list[FieldError] = []
-    duration, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
+    duration = spec.get("leaseDurationSeconds")
+    transitions = spec.get("leaseTransitions")
     if duration is not None and duration <= 0:
         errors.append(invalid_value("spec.leaseDurationSeconds", duration, "must be greater than 0"))
     if transitions is not None and transitions < 0:

@@ -60,7 +60,8 @@ def _validate(document: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     seen: set[str] = set()
     for index, item in while_few(errors, enumerate(document.get("spec", {}).get("limits", ()))):
-        path, kind = f"spec.limits[{index}]", item.get("type", "")
+        path = f"spec.limits[{index}]"
+        kind = item.get("type", "")
         errors += _type(f"{path}.type", kind)
         if kind in seen:
             errors.append(duplicate(f"{path}.type", ""))
@@ -96,19 +97,20 @@ def _item(path: str, kind: str, item: Document) -> list[FieldError]:
 
 
 def _amounts(path: str, item: Document, name: str) -> list[FieldError]:
-    given = {member: item[member][name] for member in _MEMBERS if name in item.get(member, {})}
+    quantities = {member: item[member][name] for member in _MEMBERS if name in item.get(member, {})}
     errors = [
-        invalid_value(f"{path}.{at}[{name}]", given[at], text.format(given[low], given[high]))
+        invalid_value(f"{path}.{at}[{name}]", quantities[at], text.format(quantities[low], quantities[high]))
         for at, low, high, text in _ORDER
-        if low in given and high in given and amount(given[low]) > amount(given[high])
+        if low in quantities and high in quantities and amount(quantities[low]) > amount(quantities[high])
     ]
-    ratio = given.get("maxLimitRequestRatio")
+    ratio = quantities.get("maxLimitRequestRatio")
     if ratio is None:
         return errors
     where = f"{path}.maxLimitRequestRatio[{name}]"
     if amount(ratio) < 1:
         errors.append(invalid_value(where, ratio, f"ratio {ratio} is less than 1"))
-    low, high = amount(given.get("min", 0)), amount(given.get("max", 0))
+    low = amount(quantities.get("min", 0))
+    high = amount(quantities.get("max", 0))
     if low > 0 and high > 0 and amount(ratio) > high / low:
         detail = f"ratio {ratio} is greater than max/min = {float(high / low):f}"
         errors.append(invalid_value(where, ratio, detail))

@@ -98,7 +98,8 @@ def _validate(document: Document) -> list[FieldError]:
     seen: set[tuple[str, str]] = set()
     for index, taint in while_few(errors, enumerate(spec.get("taints", ()))):
         path = f"spec.taints[{index}]"
-        key, effect = taint.get("key", ""), taint.get("effect", "")
+        key = taint.get("key", "")
+        effect = taint.get("effect", "")
         errors += [invalid_value(f"{path}.key", key, problem) for problem in check_qualified_name(key)]
         value = taint.get("value", "")
         errors += [invalid_value(f"{path}.value", value, problem) for problem in check_label_value(value)]
@@ -113,7 +114,8 @@ def _validate(document: Document) -> list[FieldError]:
 
 
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
-    spec, before = new.get("spec", {}), old.get("spec", {})
+    spec = new.get("spec", {})
+    before = old.get("spec", {})
     errors = _validate(new)
     if before.get("podCIDRs") and spec.get("podCIDRs") != before["podCIDRs"]:
         errors.append(forbidden_field("spec.podCIDRs", 'node updates may not change podCIDR except from "" to valid'))

@@ -53,7 +53,8 @@ def _default(document: Document) -> None:
 
 def _agree(status: Document, single: str, plural: str) -> None:
     """``podIP`` is ``podIPs[0].ip``; a writer of one of them wrote both."""
-    first, every = status.get(single), status.get(plural)
+    first = status.get(single)
+    every = status.get(plural)
     if first and (not every or every[0].get("ip") != first):
         status[plural] = [{"ip": first}]
     elif every and not first and every[0].get("ip"):
@@ -74,10 +75,12 @@ def _first_status(pod: Document) -> Document:
 
 def _qos_class(spec: Document) -> str:
     """Who is evicted first: BestEffort asks for nothing, Guaranteed has a cpu and memory limit equal to its request."""
-    guaranteed, asks = True, False
+    guaranteed = True
+    asks = False
     for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
         resources = container.get("resources", {})
-        requests, limits = resources.get("requests", {}), resources.get("limits", {})
+        requests = resources.get("requests", {})
+        limits = resources.get("limits", {})
         asks = asks or bool(requests or limits)
         guaranteed = guaranteed and all(
             name in limits and limits[name] == requests.get(name, limits[name]) for name in ("cpu", "memory")
@@ -102,7 +105,8 @@ def _validate(document: Document) -> list[FieldError]:
 
 
 def _validate_update(new: Document, old: Document) -> list[FieldError]:
-    spec, before = new.get("spec", {}), old.get("spec", {})
+    spec = new.get("spec", {})
+    before = old.get("spec", {})
     if spec == before:
         return []
     for member in _CONTAINER_LISTS:
@@ -149,7 +153,8 @@ def _changed_members(spec: Document, before: Document) -> list[str]:
 
 def _grace_s(pod: Document, asked: int | None) -> int:
     """What was asked for, else the Pod's own; nothing if no kubelet has to stop it."""
-    spec, status = pod.get("spec", {}), pod.get("status", {})
+    spec = pod.get("spec", {})
+    status = pod.get("status", {})
     if not spec.get("nodeName") or status.get("phase") in ("Failed", "Succeeded"):
         return 0
     grace_s: int = spec.get("terminationGracePeriodSeconds", POD_GRACE_DEFAULT_S) if asked is None else asked

@@ -138,7 +138,8 @@ def validate_pod_spec(spec: Document, path: str) -> list[FieldError]:
 
 def _container(path: str, container: Document, names: set[str]) -> list[FieldError]:
     errors: list[FieldError] = []
-    name, image = container.get("name", ""), container.get("image", "")
+    name = container.get("name", "")
+    image = container.get("image", "")
     if not name:
         errors.append(required(f"{path}.name"))
     else:
@@ -161,7 +162,9 @@ def _container_ports(path: str, ports: list[Document]) -> list[FieldError]:
     errors: list[FieldError] = []
     names: set[str] = set()
     for index, port in while_few(errors, enumerate(ports)):
-        where, name, number = f"{path}[{index}]", port.get("name", ""), port.get("containerPort", 0)
+        where = f"{path}[{index}]"
+        name = port.get("name", "")
+        number = port.get("containerPort", 0)
         if name:
             errors += [invalid_value(f"{where}.name", name, problem) for problem in iana_name_problems(name)]
             if name in names:

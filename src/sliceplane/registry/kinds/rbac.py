@@ -116,7 +116,9 @@ def _selector(path: str, selector: Document) -> list[FieldError]:
 
 
 def _requirement(path: str, expression: Document) -> list[FieldError]:
-    operator, key, values = expression.get("operator", ""), expression.get("key", ""), expression.get("values", ())
+    operator = expression.get("operator", "")
+    key = expression.get("key", "")
+    values = expression.get("values", ())
     errors: list[FieldError] = []
     if operator in ("In", "NotIn"):
         if not values:
@@ -153,7 +155,9 @@ def _binding(document: Document, *, namespaced: bool) -> list[FieldError]:
 
 def _subject(path: str, subject: Document, *, namespaced: bool) -> list[FieldError]:
     errors: list[FieldError] = []
-    name, kind, group = subject.get("name", ""), subject.get("kind", ""), subject.get("apiGroup", "")
+    name = subject.get("name", "")
+    kind = subject.get("kind", "")
+    group = subject.get("apiGroup", "")
     if not name:
         errors.append(required(f"{path}.name"))
     if kind == "ServiceAccount":
@@ -178,19 +182,19 @@ def _fill(core: Core, new: Document, _old: Document | None) -> None:
 
 def _cells(binding: Document, now: float) -> tuple[Cell, ...]:
     subjects = objects(binding, "subjects")
-    accounts = (each for each in subjects if text(each, "kind") == "ServiceAccount")
+    accounts = (subject for subject in subjects if text(subject, "kind") == "ServiceAccount")
     return (
         name_of(binding),
         f"{text(binding, 'roleRef', 'kind')}/{text(binding, 'roleRef', 'name')}",
         age(binding, now),
         _names(subjects, "User"),
         _names(subjects, "Group"),
-        ", ".join(f"{text(each, 'namespace')}/{text(each, 'name')}" for each in accounts),
+        ", ".join(f"{text(subject, 'namespace')}/{text(subject, 'name')}" for subject in accounts),
     )
 
 
 def _names(subjects: list[Document], kind: str) -> str:
-    return ", ".join(text(each, "name") for each in subjects if text(each, "kind") == kind)
+    return ", ".join(text(subject, "name") for subject in subjects if text(subject, "kind") == kind)
 
 
 _COLUMNS: Final = Printer(

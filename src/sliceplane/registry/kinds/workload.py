@@ -43,7 +43,8 @@ def check_same_selector(new: Document, old: Document) -> list[FieldError]:
 
 def check_selector_and_template(spec: Document) -> list[FieldError]:
     errors: list[FieldError] = []
-    selector, template = spec.get("selector"), spec.get("template", {})
+    selector = spec.get("selector")
+    template = spec.get("template", {})
     if selector is None:
         errors.append(required("spec.selector"))
     elif not selector:

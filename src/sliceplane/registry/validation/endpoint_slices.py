@@ -40,10 +40,10 @@ def validate_update(new: Document, old: Document) -> list[FieldError]:
 
 
 def _address_type(document: Document) -> list[FieldError]:
-    given = document.get("addressType", "")
-    if not given:
+    address_type = document.get("addressType", "")
+    if not address_type:
         return [required("addressType")]
-    return [] if given in ADDRESS_TYPES else [not_supported("addressType", given, ADDRESS_TYPES)]
+    return [] if address_type in ADDRESS_TYPES else [not_supported("addressType", address_type, ADDRESS_TYPES)]
 
 
 def _ports(document: Document) -> list[FieldError]:
@@ -53,7 +53,8 @@ def _ports(document: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     names: set[str] = set()
     for index, port in while_few(errors, enumerate(ports)):
-        path, name = f"ports[{index}]", port.get("name", "")
+        path = f"ports[{index}]"
+        name = port.get("name", "")
         if name:
             errors += [invalid_value(f"{path}.name", name, problem) for problem in check_dns_label(name)]
         if name in names:
@@ -165,7 +166,8 @@ def _hint_names(path: str, items: list[Document], check: Callable[[str], tuple[s
     errors: list[FieldError] = []
     seen: set[str] = set()
     for index, item in enumerate(items):
-        where, name = f"{path}[{index}].name", item.get("name", "")
+        where = f"{path}[{index}].name"
+        name = item.get("name", "")
         if name in seen:
             errors.append(duplicate(where, name))
         else:

@@ -39,11 +39,14 @@ def check_balancer(document: Document) -> list[FieldError]:
     errors = _source_ranges(document, spec, is_balancer)
     if spec.get("allocateLoadBalancerNodePorts") is not None and not is_balancer:
         errors.append(forbidden_field("spec.allocateLoadBalancerNodePorts", _ONLY_LOAD_BALANCER))
-    given = spec.get("loadBalancerClass")
-    if given is not None and not is_balancer:
+    balancer_class = spec.get("loadBalancerClass")
+    if balancer_class is not None and not is_balancer:
         errors.append(forbidden_field("spec.loadBalancerClass", _ONLY_LOAD_BALANCER))
-    elif given is not None:
-        errors += [invalid_value("spec.loadBalancerClass", given, problem) for problem in check_qualified_name(given)]
+    elif balancer_class is not None:
+        errors += [
+            invalid_value("spec.loadBalancerClass", balancer_class, problem)
+            for problem in check_qualified_name(balancer_class)
+        ]
     return errors
 
 
@@ -58,14 +61,14 @@ def _source_ranges(document: Document, spec: Document, is_balancer: bool) -> lis
             for index, text in enumerate(ranges)
             if (problem := cidr_problem(text.strip()))
         ]
-    told = document["metadata"].get("annotations", {}).get(ANNOTATION_SOURCE_RANGES)
-    if told is None:
+    annotation = document["metadata"].get("annotations", {}).get(ANNOTATION_SOURCE_RANGES)
+    if annotation is None:
         return []
     path = f"metadata.annotations[{ANNOTATION_SOURCE_RANGES}]"
     if not is_balancer:
         return [forbidden_field(path, _ONLY_LOAD_BALANCER)]
-    if told.strip() and any(cidr_problem(text.strip()) == _NOT_A_CIDR for text in told.split(",")):
-        return [invalid_value(path, told.strip(), _NOT_A_LIST)]
+    if annotation.strip() and any(cidr_problem(text.strip()) == _NOT_A_CIDR for text in annotation.split(",")):
+        return [invalid_value(path, annotation.strip(), _NOT_A_LIST)]
     return []
 
 
@@ -94,13 +97,15 @@ def validate_service_status(new: Document, old: Document) -> list[FieldError]:  
     if ingress and new["spec"].get("type") != "LoadBalancer":
         return [forbidden_field(path, "may only be used when `spec.type` is 'LoadBalancer'")]
     errors: list[FieldError] = []
-    for index, each in while_few(errors, enumerate(ingress)):
-        errors += _ingress(f"{path}[{index}]", each)
+    for index, entry in while_few(errors, enumerate(ingress)):
+        errors += _ingress(f"{path}[{index}]", entry)
     return errors
 
 
 def _ingress(path: str, ingress: Document) -> list[FieldError]:
-    address, mode, host = ingress.get("ip", ""), ingress.get("ipMode"), ingress.get("hostname", "")
+    address = ingress.get("ip", "")
+    mode = ingress.get("ipMode")
+    host = ingress.get("hostname", "")
     errors: list[FieldError] = []
     if address and (problem := ip_problem(address)):
         errors.append(invalid_value(f"{path}.ip", address, problem))

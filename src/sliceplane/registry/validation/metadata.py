@@ -26,7 +26,8 @@ _value_problems = remembered(4096)(check_label_value)
 def validate(resource: Resource, head: Document) -> list[FieldError]:
     """The metadata of a new object."""
     errors: list[FieldError] = []
-    prefix, name = head.get("generateName", ""), head.get("name", "")
+    prefix = head.get("generateName", "")
+    name = head.get("name", "")
     if prefix:
         # A trailing dash is the usual separator before the generated suffix.
         masked = prefix[:-1] + "a" if prefix.endswith("-") and len(prefix) > 1 else prefix
@@ -78,7 +79,8 @@ def validate_maps(head: Document, path: str = "metadata") -> list[FieldError]:
     """Labels and annotations."""
     errors = validate_labels(head.get("labels", {}), f"{path}.labels")
     annotations: dict[str, str] = head.get("annotations", {})
-    where, size = f"{path}.annotations", 0
+    where = f"{path}.annotations"
+    size = 0
     for key, value in while_few(errors, annotations.items()):
         # The case of annotation keys is free, unlike that of label prefixes.
         errors += [invalid_value(where, key, problem) for problem in _key_problems(key.lower())]
@@ -111,8 +113,8 @@ def _validate_managers(head: Document) -> list[FieldError]:
 
 
 def _unprintable(path: str, manager: str) -> FieldError:
-    position, found = next((at, each) for at, each in enumerate(manager) if not each.isprintable())
-    return invalid_value(path, manager, f"invalid character U+{ord(found):04X} (at position {position})")
+    position, character = next((at, character) for at, character in enumerate(manager) if not character.isprintable())
+    return invalid_value(path, manager, f"invalid character U+{ord(character):04X} (at position {position})")
 
 
 #: each complaint about one controller too many shows all references: a thousand of them would be a gigabyte
@@ -122,10 +124,12 @@ CONTROLLERS_TOLD_MAX = 8
 def _validate_owners(head: Document) -> list[FieldError]:
     path = "metadata.ownerReferences"
     errors: list[FieldError] = []
-    controller, further = "", 0
+    controller = ""
+    further = 0
     owners: list[Document] = head.get("ownerReferences", [])
     for owner in while_few(errors, owners):
-        api_version, kind = owner.get("apiVersion", ""), owner.get("kind", "")
+        api_version = owner.get("apiVersion", "")
+        kind = owner.get("kind", "")
         group, _, version = api_version.rpartition("/")
         if not version:
             errors.append(invalid_value(f"{path}.apiVersion", api_version, "version must not be empty"))
@@ -146,7 +150,7 @@ def _validate_owners(head: Document) -> list[FieldError]:
                     'Only one reference can have Controller set to true. Found "true" in references for '
                     f"{controller} and {name}"
                 )
-                errors.append(invalid_value(path, [_shown(one) for one in owners], detail))
+                errors.append(invalid_value(path, [_shown(other) for other in owners], detail))
             else:
                 controller = name
     return errors

@@ -12,14 +12,16 @@ _FAMILY_POLICY = "spec.ipFamilyPolicy"
 
 
 def validate_service_update(new: Document, old: Document) -> list[FieldError]:
-    spec, before = new["spec"], old["spec"]
+    spec = new["spec"]
+    before = old["spec"]
     errors = _addresses(spec, before)
     errors += _families(spec, before)
     if "LoadBalancer" == spec.get("type") == before.get("type"):
-        given = spec.get("loadBalancerClass")
-        if given != before.get("loadBalancerClass"):
-            errors.append(invalid_value("spec.loadBalancerClass", given, _ONCE_SET))
-    health, earlier = spec.get("healthCheckNodePort", 0), before.get("healthCheckNodePort", 0)
+        balancer_class = spec.get("loadBalancerClass")
+        if balancer_class != before.get("loadBalancerClass"):
+            errors.append(invalid_value("spec.loadBalancerClass", balancer_class, _ONCE_SET))
+    health = spec.get("healthCheckNodePort", 0)
+    earlier = before.get("healthCheckNodePort", 0)
     if _has_health_port(spec) and _has_health_port(before) and health != earlier:
         errors.append(forbidden_field("spec.healthCheckNodePort", "field is immutable"))
     return errors + validate_service(new)

@@ -65,7 +65,8 @@ def validate_service(document: Document) -> list[FieldError]:
 
 
 def _for_type(spec: Document) -> list[FieldError]:
-    kind, headless = spec.get("type"), is_headless(spec)
+    kind = spec.get("type")
+    headless = is_headless(spec)
     errors: list[FieldError] = []
     if not spec.get("ports") and not headless and kind != "ExternalName":
         errors.append(required("spec.ports"))
@@ -91,7 +92,8 @@ def _each_port(spec: Document) -> list[FieldError]:
     errors: list[FieldError] = []
     names: set[str] = set()
     for index, port in while_few(errors, enumerate(ports)):
-        path, name = f"spec.ports[{index}]", port.get("name", "")
+        path = f"spec.ports[{index}]"
+        name = port.get("name", "")
         if not name:
             if len(ports) > 1:
                 errors.append(required(f"{path}.name"))
@@ -114,7 +116,9 @@ def _each_port(spec: Document) -> list[FieldError]:
 
 
 def _affinity(spec: Document) -> list[FieldError]:
-    path, kind, config = "spec.sessionAffinityConfig", spec.get("sessionAffinity"), spec.get("sessionAffinityConfig")
+    path = "spec.sessionAffinityConfig"
+    kind = spec.get("sessionAffinity")
+    config = spec.get("sessionAffinityConfig")
     if not kind:
         return [required("spec.sessionAffinity")]
     if kind not in AFFINITIES:
@@ -134,7 +138,8 @@ def cluster_ips(spec: Document) -> list[FieldError]:
     """Addresses, families and policy against each other."""
     if spec.get("type") == "ExternalName":
         return []
-    path, addresses = "spec.clusterIPs", spec.get("clusterIPs", [])
+    path = "spec.clusterIPs"
+    addresses = spec.get("clusterIPs", [])
     families: list[str] = spec.get("ipFamilies", [])
     errors: list[FieldError] = []
     primary = spec.get("clusterIP", "")
@@ -230,7 +235,8 @@ def _distinct_ports(spec: Document) -> list[FieldError]:
 def _policies(spec: Document) -> list[FieldError]:
     kind = spec.get("type")
     errors: list[FieldError] = []
-    path, external = "spec.externalTrafficPolicy", spec.get("externalTrafficPolicy")
+    path = "spec.externalTrafficPolicy"
+    external = spec.get("externalTrafficPolicy")
     accessible = is_externally_accessible(kind, spec.get("externalIPs"))
     if external and external not in POLICIES:
         errors.append(not_supported(path, external, POLICIES))
@@ -260,7 +266,8 @@ def _policies(spec: Document) -> list[FieldError]:
 def _topology(document: Document) -> list[FieldError]:
     """The two names of one annotation may not contradict each other."""
     annotations = document["metadata"].get("annotations", {})
-    mode, hints = annotations.get(ANNOTATION_TOPOLOGY_MODE), annotations.get(ANNOTATION_TOPOLOGY_HINTS)
+    mode = annotations.get(ANNOTATION_TOPOLOGY_MODE)
+    hints = annotations.get(ANNOTATION_TOPOLOGY_HINTS)
     if mode is None or hints is None or mode == hints:
         return []
     detail = f"must match annotations[{ANNOTATION_TOPOLOGY_HINTS}] when both are specified"

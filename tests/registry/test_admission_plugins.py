@@ -11,7 +11,7 @@ from tests.registry.conftest import Api
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Services
-from sliceplane.cli.apiserver import command
+from sliceplane.cli.main import main
 
 ON = frozenset({"DenyServiceExternalIPs"})
 
@@ -52,7 +52,7 @@ def test_those_that_are_there_stay_and_may_become_fewer() -> None:
 
 
 def test_a_plugin_that_is_not_there_is_a_usage_error() -> None:
-    ran = CliRunner().invoke(command, ["--enable-admission-plugins=NodeRestriction"])
+    ran = CliRunner().invoke(main, ["apiserver", "--enable-admission-plugins=NodeRestriction"])
     assert ran.exit_code == 64
     assert "there is no admission plug-in 'NodeRestriction' here; there are DenyServiceExternalIPs," in " ".join(
         ran.output.split()

@@ -1,4 +1,4 @@
-"""How a finished write is told to the caller: strictness, warnings, object or Status."""
+"""The end of every write: what is staged, and what the client is told."""
 
 from __future__ import annotations
 
@@ -7,8 +7,29 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.registry.core import Core
 from sliceplane.registry.documents import canonical
-from sliceplane.registry.types import Outcome
+from sliceplane.registry.kinds.kind import Kind
+from sliceplane.registry.types import Context, Outcome, WriteOptions
 from sliceplane.store.types import Record
+
+
+def stage(
+    core: Core,
+    ctx: Context,
+    kind: Kind,
+    document: Document,
+    old: Document | None,
+    *,
+    code: int,
+    options: WriteOptions,
+    warnings: tuple[str, ...],
+) -> Outcome:
+    """The end of every write of an object: quotas allow it; it is staged with what must be there together with it."""
+    charged = core.quotas.admit(kind.resource, document, old)
+    if options.dry_run:
+        return unwritten(kind.resource, document, code, warnings)
+    core.charge(charged)
+    kind.admission.claim(core, document, ctx.now)
+    return stored(core.put(kind.resource, document), code, warnings)
 
 
 def stored(record: Record, code: int = 200, warnings: tuple[str, ...] = ()) -> Outcome:

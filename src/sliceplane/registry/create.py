@@ -65,27 +65,7 @@ def create_document(
     warnings = (*warnings, *kind.warnings(document, None))
     kind.admission.allocate(core, document, None, dry_run=options.dry_run)
     document = versions.to_store(core.config, target, document)
-    return stage(core, ctx, kind, document, None, code=201, options=options, warnings=warnings)
-
-
-def stage(
-    core: Core,
-    ctx: Context,
-    kind: Kind,
-    document: Document,
-    old: Document | None,
-    *,
-    code: int,
-    options: WriteOptions,
-    warnings: tuple[str, ...],
-) -> Outcome:
-    """The end of every write of an object: quotas allow it; it is staged with what must be there together with it."""
-    charged = core.quotas.admit(kind.resource, document, old)
-    if options.dry_run:
-        return answers.unwritten(kind.resource, document, code, warnings)
-    core.charge(charged)
-    kind.admission.claim(core, document, ctx.now)
-    return answers.stored(core.put(kind.resource, document), code, warnings)
+    return answers.stage(core, ctx, kind, document, None, code=201, options=options, warnings=warnings)
 
 
 def _namespace(head: Document) -> str:

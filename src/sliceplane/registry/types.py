@@ -56,6 +56,13 @@ class User:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
+def user_info(user: User) -> Document:
+    """A user as documents show one (UserInfo of authentication.k8s.io), without empty members."""
+    extra = {name: list(values) for name, values in user.extra}
+    members = {"username": user.name, "uid": user.uid, "groups": list(user.groups), "extra": extra}
+    return {name: value for name, value in members.items() if value}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """Who asks, and when (seconds since the epoch)."""

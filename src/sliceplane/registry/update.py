@@ -17,7 +17,7 @@ from sliceplane.registry.authorization.refusal import require
 from sliceplane.registry.authorization.types import creation_of
 from sliceplane.registry.checks import check
 from sliceplane.registry.core import Core, key_of, missing
-from sliceplane.registry.create import create_document, stage
+from sliceplane.registry.create import create_document
 from sliceplane.registry.decoding import decode_body
 from sliceplane.registry.documents import canonical, document_of
 from sliceplane.registry.kinds import kind_of
@@ -94,7 +94,7 @@ def replace(
         return answers.unchanged(core, record, warnings)
     if _ends_now(kind, new):
         return _end(core, record, resource, new, options=options, warnings=warnings)
-    return stage(core, ctx, kind, new, old, code=200, options=options, warnings=warnings)
+    return answers.stage(core, ctx, kind, new, old, code=200, options=options, warnings=warnings)
 
 
 def _prepare(core: Core, kind: Kind, target: Target, new: Document, old: Document) -> None:

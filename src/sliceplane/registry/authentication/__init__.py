@@ -7,6 +7,5 @@ Never: computes or verifies a signature.  The holder of the key does that (``typ
 - ``types``: the seam to the holder of the key.
 - ``token_request``: POST serviceaccounts/NAME/token.
 - ``bearer``: from a token to a user.
-- ``token_review``: the same for those who ask in a TokenReview.
 - ``impersonation``: from ``Impersonate-...`` headers to a user.
 """

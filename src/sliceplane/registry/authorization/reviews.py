@@ -6,6 +6,8 @@ clients; the answer is the question with a status.
 
 from __future__ import annotations
 
+from typing import Final
+
 from sliceplane.api import codec
 from sliceplane.api.errors import FieldError, bad_request, invalid, invalid_value
 from sliceplane.api.meta import Document
@@ -19,48 +21,72 @@ from sliceplane.api.scheme import (
 )
 from sliceplane.kit.times import format_time
 from sliceplane.registry import metadata
-from sliceplane.registry.authentication import token_review
-from sliceplane.registry.authentication.user_info import user_info
+from sliceplane.registry.authentication import bearer
 from sliceplane.registry.authorization.index import PolicyIndex, absence
 from sliceplane.registry.authorization.rules import Rule, document_of_rule
 from sliceplane.registry.authorization.types import Attributes
 from sliceplane.registry.core import Core
 from sliceplane.registry.decoding import decode_body
-from sliceplane.registry.types import Body, Context, Outcome, Target, User, WriteOptions
-
-_MAY = (SelfSubjectAccessReviews, SubjectAccessReviews, LocalSubjectAccessReviews)
+from sliceplane.registry.types import Body, Context, Outcome, Target, User, WriteOptions, user_info
 
 
 def answer(core: Core, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
     """201 with the answered review.  Raises StatusError: 400, 422."""
     resource = target.resource
     document, warnings = decode_body(resource, body, options)
+    answered = _ANSWERS[resource.key](core, ctx, target, document)
+    whole = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {}, **answered}
+    return Outcome(code=201, body=codec.encode(whole), warnings=warnings)
+
+
+def _who_am_i(_core: Core, ctx: Context, _target: Target, _review: Document) -> Document:
+    return {"metadata": {"creationTimestamp": format_time(ctx.now)}, "status": {"userInfo": user_info(ctx.user)}}
+
+
+def _whose_token(core: Core, ctx: Context, _target: Target, review: Document) -> Document:
+    """Raises a 400 ``StatusError``."""
+    spec: Document = review.get("spec", {})
+    token = spec.get("token", "")
+    if not token:
+        raise bad_request("token is required for TokenReview in authentication")
+    authenticated = bearer.authenticate(core, token, tuple(spec.get("audiences", ())), ctx.now)
+    if authenticated is None:
+        return {"spec": spec, "status": {"user": {}, "error": "invalid bearer token"}}
+    status: Document = {"authenticated": True, "user": user_info(authenticated.user)}
+    if authenticated.audiences:
+        status["audiences"] = list(authenticated.audiences)
+    return {"spec": spec, "status": status}
+
+
+def _may_it(core: Core, ctx: Context, target: Target, review: Document) -> Document:
+    spec: Document = review.get("spec", {})
     head: Document = {}
-    spec = document.get("spec", {})
-    answered: Document = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": head}
-    if resource is SelfSubjectReviews:
-        head["creationTimestamp"] = format_time(ctx.now)
-        answered["status"] = {"userInfo": user_info(ctx.user)}
-    elif resource is TokenReviews:
-        answered["spec"] = spec
-        answered["status"] = token_review.status(core, spec, ctx.now)
-    elif resource in _MAY:
-        if resource is LocalSubjectAccessReviews:
-            metadata.match_namespace(target, document["metadata"])
-            head["namespace"] = target.namespace
-        answered["spec"] = spec
-        answered["status"] = _may(core.policy, ctx.user, target, spec)
-    else:
-        assert resource is SelfSubjectRulesReviews, f"{resource.key} is no review"
-        namespace = spec.get("namespace", "")
-        if not namespace:
-            raise bad_request("no namespace on request")
-        answered["spec"] = {}
-        answered["status"] = _rules_status(core.policy.rules_for(ctx.user, namespace))
-        missing = absence(core.policy.absent_roles(ctx.user, namespace))
-        if missing:
-            answered["status"]["evaluationError"] = missing
-    return Outcome(code=201, body=codec.encode(answered), warnings=warnings)
+    if target.resource.namespaced:
+        metadata.match_namespace(target, review["metadata"])
+        head["namespace"] = target.namespace
+    return {"metadata": head, "spec": spec, "status": _may(core.policy, ctx.user, target, spec)}
+
+
+def _what_may_i(core: Core, ctx: Context, _target: Target, review: Document) -> Document:
+    """Raises a 400 ``StatusError``."""
+    namespace = review.get("spec", {}).get("namespace", "")
+    if not namespace:
+        raise bad_request("no namespace on request")
+    status = _rules_status(core.policy.rules_for(ctx.user, namespace))
+    missing = absence(core.policy.absent_roles(ctx.user, namespace))
+    if missing:
+        status["evaluationError"] = missing
+    return {"spec": {}, "status": status}
+
+
+_ANSWERS: Final = {
+    LocalSubjectAccessReviews.key: _may_it,
+    SelfSubjectAccessReviews.key: _may_it,
+    SelfSubjectReviews.key: _who_am_i,
+    SelfSubjectRulesReviews.key: _what_may_i,
+    SubjectAccessReviews.key: _may_it,
+    TokenReviews.key: _whose_token,
+}
 
 
 def _may(policy: PolicyIndex, asking: User, target: Target, spec: Document) -> Document:
@@ -93,7 +119,7 @@ def _problems(target: Target, spec: Document, *, of_others: bool) -> list[FieldE
         errors.append(invalid_value("spec.resourceAttributes", None, detail))
     if of_others and not spec.get("user") and not spec.get("groups"):
         errors.append(invalid_value("spec.user", "", "at least one of user or group must be specified"))
-    if target.resource is LocalSubjectAccessReviews:
+    if target.resource.namespaced:
         inside = (on_resource or {}).get("namespace", "")
         if on_resource is not None and inside != target.namespace:
             path = "spec.resourceAttributes.namespace"

@@ -7,15 +7,16 @@ what the server sets or undoes before a write, validation, warnings, status, adm
 table below.
 
 Rules that several kinds share are in ``pod_template`` and ``workload`` beside them, and in ``registry.validation``
-(metadata, addresses, ports).  A kind whose module would be longer than a screenful of screens keeps a part of it in a
-file of its own, which the top of the module names.
+(metadata, addresses, ports).  A kind whose module would be over about 300 lines keeps
+a part of it in a file of its own, which the top of the module names.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import REVIEWS, Resource
+from sliceplane.documents.table.columns import PLAIN
 from sliceplane.registry.kinds import (
     config_map,
     deployment,
@@ -31,13 +32,12 @@ from sliceplane.registry.kinds import (
     rbac,
     replica_set,
     resource_quota,
-    review,
     secret,
     service,
     service_account,
     service_cidr,
 )
-from sliceplane.registry.kinds.kind import Kind
+from sliceplane.registry.kinds.kind import Kind, bare_kind
 
 KINDS: Final[tuple[Kind, ...]] = (
     config_map.CONFIG_MAP,
@@ -64,7 +64,8 @@ KINDS: Final[tuple[Kind, ...]] = (
     flow_control.PRIORITY_LEVEL_CONFIGURATION,
     service_cidr.IP_ADDRESS,
     service_cidr.SERVICE_CIDR,
-    *review.REVIEW_KINDS,
+    # Questions: POSTed, answered by ``registry.authorization.reviews``, and never stored.
+    *(bare_kind(resource, PLAIN) for resource in REVIEWS),
 )
 _BY_KEY: Final = {kind.resource.key: kind for kind in KINDS}
 

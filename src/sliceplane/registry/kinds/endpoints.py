@@ -35,8 +35,7 @@ from sliceplane.registry.kinds.kind import (
     updated_as_sent,
     viewed,
 )
-from sliceplane.registry.validation.addresses import check_endpoint_ip, spelling
-from sliceplane.registry.validation.ports import check_number, check_protocol
+from sliceplane.registry.validation.addresses import check_endpoint_ip, check_number, check_protocol, spelling
 
 
 def _default(document: Document) -> None:

@@ -120,7 +120,7 @@ class Allocate(Protocol):
     def __call__(self, core: Core, new: Document, old: Document | None, /, *, dry_run: bool) -> None: ...
 
 
-class Claim(Protocol):
+class StageWith(Protocol):
     """Stage what must be there together with the object, just before it."""
 
     def __call__(self, core: Core, document: Document, now: float, /) -> None: ...
@@ -133,7 +133,7 @@ class Admission:
     narrow: Narrow
     admit: Admit
     allocate: Allocate
-    claim: Claim
+    claim: StageWith
 
 
 # Deletion

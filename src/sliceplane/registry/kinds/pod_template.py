@@ -6,7 +6,7 @@ from sliceplane.api.errors import FieldError, duplicate, invalid_value, not_supp
 from sliceplane.api.meta import Document
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
-from sliceplane.registry.validation.ports import check_number, check_protocol, iana_name_problems
+from sliceplane.registry.validation.addresses import check_number, check_protocol, iana_name_problems
 
 _CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")

@@ -1,4 +1,4 @@
-"""IP addresses and domain names in API objects, in upstream's two strictnesses
+"""IP addresses, domain names and ports in API objects, in upstream's two strictnesses
 (staging/src/k8s.io/apimachinery/pkg/util/validation/ip.go, pkg/apis/core/validation/validation.go).
 
 Every function gives the complaints about one value at one path.  An address of a slice is looked at again with each
@@ -9,12 +9,19 @@ every address is done with at once.
 from __future__ import annotations
 
 import ipaddress
+import re
+from typing import Any
 
-from sliceplane.api.errors import FieldError, invalid_value, required, show
+from sliceplane.api.errors import FieldError, invalid_value, not_supported, required, show
+from sliceplane.api.service_rules import PROTOCOLS, is_port
 from sliceplane.kit.containers import remembered
 from sliceplane.kit.ip import parse_lenient, parse_strict
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
 
+#: in the order in which messages list them
+_PROTOCOLS = tuple(sorted(PROTOCOLS))
+PORT_RANGE = "must be between 1 and 65535, inclusive"
+_IANA_MAX = 15
 _NOT_AN_IP = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 _LOOPBACK = "may not be in the loopback range (127.0.0.0/8, ::1/128)"
 _LINK_LOCAL = "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
@@ -121,3 +128,29 @@ def range_spelling(text: str) -> str:
     if canonical == text or "/" not in text:
         return ""
     return f"IPv6 CIDR value {show(text)} should be in RFC 5952 canonical format ({show(canonical)})"
+
+
+def check_number(path: str, value: Any) -> list[FieldError]:
+    return [] if is_port(value) else [invalid_value(path, value, PORT_RANGE)]
+
+
+def check_protocol(path: str, value: str | None) -> list[FieldError]:
+    if not value:
+        return [required(path)]
+    return [] if value in _PROTOCOLS else [not_supported(path, value, _PROTOCOLS)]
+
+
+def iana_name_problems(value: str) -> list[str]:
+    """RFC 6335 service names, which container ports and named target ports are."""
+    problems = []
+    if len(value) > _IANA_MAX:
+        problems.append(f"must be no more than {_IANA_MAX} characters")
+    if not re.fullmatch("[-a-z0-9]+", value):
+        problems.append("must contain only alphanumeric characters (a-z, 0-9), and hyphens (-)")
+    if not re.search("[a-z]", value):
+        problems.append("must contain at least one letter (a-z)")
+    if "--" in value:
+        problems.append("must not contain consecutive hyphens")
+    if value[:1] == "-" or value[-1:] == "-":
+        problems.append("must not begin or end with a hyphen")
+    return problems

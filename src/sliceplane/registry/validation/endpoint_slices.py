@@ -12,9 +12,15 @@ from sliceplane.api.errors import FieldError, duplicate, invalid_value, not_supp
 from sliceplane.api.meta import Document
 from sliceplane.kit.containers import remembered
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_label_value, check_qualified_name
-from sliceplane.registry.validation.addresses import check_fqdn, ip_problem, plain_version, special_problem, version_of
+from sliceplane.registry.validation.addresses import (
+    check_fqdn,
+    check_protocol,
+    ip_problem,
+    plain_version,
+    special_problem,
+    version_of,
+)
 from sliceplane.registry.validation.metadata import IMMUTABLE, validate_labels
-from sliceplane.registry.validation.ports import check_protocol
 
 ADDRESS_TYPES = ("FQDN", "IPv4", "IPv6")
 PORTS_MAX = 20000

@@ -30,10 +30,17 @@ from sliceplane.api.service_rules import (
 )
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name, is_domain_qualified
-from sliceplane.registry.validation.addresses import check_endpoint_ip, ip_problem, version_of
+from sliceplane.registry.validation.addresses import (
+    PORT_RANGE,
+    check_endpoint_ip,
+    check_number,
+    check_protocol,
+    iana_name_problems,
+    ip_problem,
+    version_of,
+)
 from sliceplane.registry.validation.load_balancers import check_balancer, check_ports
 from sliceplane.registry.validation.metadata import validate_labels
-from sliceplane.registry.validation.ports import PORT_RANGE, check_number, check_protocol, iana_name_problems
 
 AFFINITIES = ("ClientIP", "None")
 TRAFFIC_DISTRIBUTIONS = ("PreferClose", "PreferSameNode", "PreferSameZone")

@@ -55,8 +55,9 @@ peers: dev ## real Kubernetes programs, built with Go, against our server
 bench: dev ## every budget of the design: ours, the peer's, the ratio
 	@$(PY) -m benchmarks
 
-reference: dev ## the made parts of docs/cli.md and docs/api.md: help texts, tables; no transcripts
+reference: dev ## the made parts of docs/cli.md and docs/api.md (help texts, tables; no transcripts), the picture of imports
 	PYTHONPATH=src:. $(PY) tools/make_reference.py
+	$(PY) tools/draw_imports.py
 
 docs: reference ## the same, and every output in README and guides, transcripts, symptoms, the recording (root)
 	PYTHONPATH=src:. $(PY) tools/make_transcripts.py

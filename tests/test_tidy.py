@@ -1,17 +1,82 @@
-"""The repository keeps its own rules: file and function sizes, package docstrings, nothing left over."""
+"""The repository keeps its own rules: file and function sizes, docstrings, the order of packages, nothing left over."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
+from tools.draw_imports import SHELL, essential, imports, layers
+
+import sliceplane
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 FILE_LINES_MAX = 500
+FILE_LINES_MIN = 45
 FUNCTION_LINES_MAX = 90
+#: files of fewer lines that have a reason to stand alone
+SMALL = {
+    "__main__.py": "python -m sliceplane",
+    "cli/apiserver.py": "a command is a module, imported when it runs",
+    "cli/completion.py": "a command is a module, imported when it runs",
+    "cli/version.py": "a command is a module, imported when it runs",
+}
+#: small files that are still to be joined with what uses them; this list only shrinks
+CRUMBS = frozenset(
+    {
+        "api/codec.py",
+        "api/dispensable.py",
+        "api/quantity.py",
+        "client/connecting.py",
+        "client/logs.py",
+        "client/raw.py",
+        "controllers/failed_writes.py",
+        "controllers/first_sync.py",
+        "controllers/hint_problems.py",
+        "controllers/root_ca_publisher.py",
+        "controllers/service_account.py",
+        "documents/table/partial.py",
+        "flowcontrol/identity.py",
+        "heuristics/shipped.py",
+        "informer/changes.py",
+        "iptables/names.py",
+        "registry/answers.py",
+        "registry/authentication/token_review.py",
+        "registry/authentication/user_info.py",
+        "registry/authorization/refusal.py",
+        "registry/authorization/types.py",
+        "registry/bootstrap.py",
+        "registry/checks.py",
+        "registry/config.py",
+        "registry/kinds/counting.py",
+        "registry/kinds/review.py",
+        "registry/validation/ports.py",
+        "shell/hosting/client_metrics.py",
+        "shell/hosting/writes.py",
+        "shell/node/kernel/modes.py",
+        "shell/node/kernel/nft_error.py",
+        "shell/process/free_memory.py",
+        "shell/process/start_error.py",
+        "shell/server/monitoring/tracebacks.py",
+        "shell/server/nonresource/issuer.py",
+        "shell/server/nonresource/snapshot.py",
+        "shell/server/requests/horizon.py",
+        "shell/server/requests/ticker.py",
+        "shell/server/storage/errors.py",
+        "shell/server/storage/etcd/errors.py",
+        "shell/transport/http_metrics.py",
+        "shell/transport/preflight.py",
+        "shell/transport/retries.py",
+        "sim/shrink.py",
+        "sim/trace.py",
+        "slices/sight.py",
+        "slices/succession.py",
+        "store/restamp.py",
+    }
+)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
@@ -24,6 +89,40 @@ def test_module_tells_its_story_and_stays_small(path: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             assert length <= FUNCTION_LINES_MAX, f"{path}:{node.lineno} {node.name} has {length} lines"
+
+
+def test_a_small_module_has_a_reason() -> None:
+    root = ROOT / "src" / "sliceplane"
+    modules = {str(path.relative_to(root)): path for path in SOURCES if path.is_relative_to(root)}
+    small = {
+        name
+        for name, path in modules.items()
+        if path.name != "__init__.py" and path.read_text().count("\n") < FILE_LINES_MIN
+    }
+    assert small <= CRUMBS | SMALL.keys(), "join it with what uses it, or say in SMALL why it stands alone"
+    assert SMALL.keys() <= small, "it is no small file any more: take it from SMALL"
+
+
+def test_the_reading_order_names_every_package_after_those_that_it_imports() -> None:
+    assert sliceplane.__doc__ is not None
+    order = [
+        name
+        for line in re.findall(r"^- [^:]+: ([^;.]+)[;.]", sliceplane.__doc__, re.MULTILINE)
+        for name in line.split(", ")
+    ]
+    packages = sorted(path.parent.name for path in (ROOT / "src" / "sliceplane").glob("*/__init__.py"))
+    assert sorted(order) == packages
+    rooms = {(importer.split(".")[0], imported.split(".")[0]) for importer, imported in imports()}
+    for importer, imported in rooms - {(SHELL, SHELL)}:
+        assert order.index(imported) < order.index(importer), f"{importer} imports {imported}"
+
+
+def test_imports_go_down() -> None:
+    rows = layers()
+    assert essential(imports(), rows)
+    for upward in (("kit", "api"), ("store", "slices"), ("api", "registry")):
+        with pytest.raises(ValueError, match=f"{upward[0]} imports {upward[1]}, which does not stand below it"):
+            essential({*imports(), upward}, rows)
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))

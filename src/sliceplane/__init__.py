@@ -1,8 +1,16 @@
 """Sliceplane: a Kubernetes-compatible service-discovery plane.
 
-The packages are layers; each one's docstring says what it promises and what it must never do.
-Read them in this order: kit, api, store, informer, workqueue, heuristics, slices, endpoints, proxy, registry, nft,
-controllers, shell, cli; then what stands beside them: fakes, sim, estimate, endpoints_audit; and what programs of
-others import: client, testing.
-``docs/architecture.md`` draws the path of the data through them.
+The packages are layers; each one's docstring says what it promises and what it must never do.  Read them in this order,
+in which none needs one that comes later:
+
+- what all of them know: kit, api, documents;
+- the state of a server and of its readers: store, informer, workqueue, flowcontrol;
+- endpoints of Services: heuristics, slices, proxy, endpoints, balancing, shadow;
+- what writes and decides: registry, controllers;
+- rules of a node: nft, iptables, ipvs, hns;
+- what answers questions: tracer, endpoints_audit, estimate;
+- what runs them, on real or on virtual time: shell, fakes, sim;
+- what people and their programs begin with: client, cli, testing.
+
+``docs/architecture.md`` draws the way of a change through them, and says where the place for something new is.
 """

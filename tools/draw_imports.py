@@ -14,8 +14,9 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -48,7 +49,8 @@ def package_of(parts: Sequence[str]) -> str:
     return ".".join(parts[: 2 if parts[0] == SHELL else 1])
 
 
-def imports() -> set[Arrow]:
+@cache
+def imports() -> frozenset[Arrow]:
     """Which package imports which, rooms of the shell counted as packages."""
     arrows: set[Arrow] = set()
     for path in sorted(SOURCE.rglob("*.py")):
@@ -60,7 +62,7 @@ def imports() -> set[Arrow]:
                 imported = package_of((node.module or "").split(".")[1:])
                 if imported != package_of(parts):
                     arrows.add((package_of(parts), imported))
-    return arrows
+    return frozenset(arrows)
 
 
 def layers() -> list[list[str]]:
@@ -84,7 +86,7 @@ def layers() -> list[list[str]]:
     return rows
 
 
-def essential(arrows: set[Arrow], rows: Sequence[Sequence[str]]) -> list[Arrow]:
+def essential(arrows: Collection[Arrow], rows: Sequence[Sequence[str]]) -> list[Arrow]:
     """*arrows* without those that follow from others.  Raises ``ValueError`` for one that does not go down."""
     height = {name: number for number, row in enumerate(rows) for name in row}
     below: dict[str, set[str]] = defaultdict(set)

@@ -96,7 +96,7 @@ def test_terminating_pods_are_out_unless_unready_ones_are_published() -> None:
 
 
 def test_pod_on_an_unknown_node_is_an_address() -> None:
-    """k/k#107927 did not concern Endpoints; it must stay so."""
+    """kubernetes/kubernetes#107927 did not concern Endpoints; it must stay so."""
     plane = Plane(make_pod("p-1", node="nowhere"))
     plane.settle()
     assert plane.subsets() == [(["10.0.0.2"], [], [8080])]
@@ -106,7 +106,7 @@ def test_pod_on_an_unknown_node_is_an_address() -> None:
 
 
 def test_kubernetes_127370_address_1001_is_left_out_and_comes_back() -> None:
-    """k/k#127370: the limit is crossed upward and downward, and the object keeps being reconciled."""
+    """kubernetes/kubernetes#127370: the limit is crossed upward and downward, and the object keeps being reconciled."""
     plane = Plane(*many(1000))
     plane.settle()
     assert ANNOTATION_OVER_CAPACITY not in (plane.one().metadata.annotations or {})

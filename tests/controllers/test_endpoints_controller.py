@@ -22,7 +22,7 @@ from sliceplane.controllers.service_syncs import MAX_RETRIES
 
 
 def test_restart_with_everything_in_place_writes_nothing() -> None:
-    """nacos#10209, k/k#82494: nor does it ever show an empty list."""
+    """nacos#10209, kubernetes/kubernetes#82494: nor does it ever show an empty list."""
     plane = Plane(make_pod("p-1", port=8080), make_pod("p-2", port=9090, ready=False), ports=NAMED, labels={"x": "y"})
     plane.settle()
     before = len(plane.verbs())
@@ -69,7 +69,7 @@ def test_echo_of_an_own_write_is_not_read_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_lag_conflict_and_double_flip_converge_without_a_further_event() -> None:
-    """k/k#127429: ready, not ready, ready within the watch's lag, and a conflict."""
+    """kubernetes/kubernetes#127429: ready, not ready, ready within the watch's lag, and a conflict."""
     plane = Plane(make_pod("p-1"), make_pod("p-2"))
     plane.settle()
     plane.cluster.put(make_pod("p-1", ready=False))
@@ -125,7 +125,7 @@ def test_server_that_was_restored_from_a_copy_is_believed_in_the_end() -> None:
 
 
 def test_old_event_is_passed_over() -> None:
-    """k/k#93374: a cache that has not seen our last write is not planned on."""
+    """kubernetes/kubernetes#93374: a cache that has not seen our last write is not planned on."""
     plane = Plane(make_pod("p-1"))
     plane.settle()
     held = []
@@ -207,7 +207,7 @@ def test_leases_kept_in_annotations_cause_no_writes() -> None:
 
 
 def test_failed_pods_address_is_not_advertised() -> None:
-    """k/k#109414: the address may be another Pod's soon."""
+    """kubernetes/kubernetes#109414: the address may be another Pod's soon."""
     plane = Plane(make_pod("p-1"), make_pod("p-2"))
     plane.settle()
     plane.cluster.put(make_pod("p-1", phase="Failed"))
@@ -216,7 +216,7 @@ def test_failed_pods_address_is_not_advertised() -> None:
 
 
 def test_kubernetes_135334_ghost_and_live_pod_share_an_address() -> None:
-    """k/k#135334: the one that terminates is out, the live one in."""
+    """kubernetes/kubernetes#135334: the one that terminates is out, the live one in."""
     plane = Plane(make_pod("p-1", terminating=True, ips=("10.0.0.9",)), make_pod("p-2", ips=("10.0.0.9",)))
     plane.settle()
     (subset,) = plane.one().subsets or ()
@@ -234,7 +234,7 @@ def test_deletion_that_only_a_relist_tells_of_converges() -> None:
 
 
 def test_kubernetes_134739_pod_event_cost_is_flat_in_services_of_the_namespace() -> None:
-    """k/k#134739.  Counted, not timed."""
+    """kubernetes/kubernetes#134739.  Counted, not timed."""
     plane = Plane()
     for number in range(300):
         plane.cluster.put(make_service(f"s{number}", selector={"part-of": "shop", "app": f"app-{number}"}))
@@ -243,7 +243,7 @@ def test_kubernetes_134739_pod_event_cost_is_flat_in_services_of_the_namespace()
 
 
 def test_kubernetes_128928_churn_leaves_nothing_behind() -> None:
-    """k/k#128928."""
+    """kubernetes/kubernetes#128928."""
     plane = Plane()
     plane.settle()
     for number in range(200):

@@ -53,7 +53,7 @@ Meaning = dict[tuple[object, ...], dict[tuple[str, str], tuple[object, ...]]]
 
 
 def desired(service: Service, all_pods: list[Pod]) -> Meaning:
-    """Port by port: which addresses, and what is said of each.  Reference 3, steps 3 to 8, to the letter."""
+    """Port by port: which addresses, and what is said of each.  As ``pkg/controller/endpoint`` has it upstream."""
     found: Meaning = {}
     spec = service.spec
     for pod in all_pods:

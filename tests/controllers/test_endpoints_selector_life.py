@@ -89,7 +89,7 @@ def test_selector_added_takes_over_endpoints_that_are_there() -> None:
 
 
 def test_selector_removed_hands_endpoints_over() -> None:
-    """k/k#103804, #105987: nobody else would know that they may be mirrored now."""
+    """kubernetes/kubernetes#103804, #105987: nobody else would know that they may be mirrored now."""
     plane = Plane(make_pod("p-1"), labels={"a": "b"})
     plane.settle()
     before = plane.one()
@@ -129,7 +129,7 @@ def test_selector_that_was_removed_while_nobody_looked_is_handed_over_at_the_sta
 
 
 def test_external_name_and_back() -> None:
-    """k/k#118376, #125354."""
+    """kubernetes/kubernetes#118376, #125354."""
     plane = Plane(make_pod("p-1"))
     plane.settle()
     plane.cluster.put(make_service(type="ExternalName"))

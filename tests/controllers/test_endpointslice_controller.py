@@ -20,7 +20,7 @@ from sliceplane.controllers.service_syncs import MAX_RETRIES
 
 
 def test_lag_conflict_and_double_flip_converge_without_a_further_event() -> None:
-    """k/k#127429: ready, not ready, ready within the watch's lag, and a conflict."""
+    """kubernetes/kubernetes#127429: ready, not ready, ready within the watch's lag, and a conflict."""
     plane = Plane(make_pod("p-1"), make_pod("p-2"))
     plane.settle()
     plane.cluster.put(make_pod("p-1", ready=False))
@@ -64,7 +64,7 @@ def test_conflict_without_news_is_tried_again_in_the_end() -> None:
 
 
 def test_pod_on_an_unknown_node_holds_nobody_else_up() -> None:
-    """k/k#107927.  The endpoint comes with its node, without a retry."""
+    """kubernetes/kubernetes#107927.  The endpoint comes with its node, without a retry."""
     plane = Plane(make_pod("p-1"), make_pod("p-2", node="n9"))
     notes = plane.settle()
     assert plane.addresses() == ["10.0.0.2"]
@@ -91,7 +91,7 @@ def test_unready_endpoints_are_published_without_a_node() -> None:
 
 
 def test_zone_label_that_comes_late_brings_zone_and_hints() -> None:
-    """k/k#123401."""
+    """kubernetes/kubernetes#123401."""
     plane = Plane(make_pod("p-1", node="n1"))
     plane.cluster.put(make_service(traffic_distribution="PreferClose"))
     plane.cluster.put(make_node("n1"))
@@ -107,7 +107,7 @@ def test_zone_label_that_comes_late_brings_zone_and_hints() -> None:
 
 
 def test_kubernetes_135334_ghost_and_live_pod_with_one_address_are_two_endpoints() -> None:
-    """k/k#135334: consumers tell them apart by targetRef; the terminating one is not ready."""
+    """kubernetes/kubernetes#135334: consumers tell them apart by targetRef; the terminating one is not ready."""
     plane = Plane(make_pod("p-1", terminating=True, ips=("10.0.0.9",)), make_pod("p-2", ips=("10.0.0.9",)))
     plane.settle()
     found = {e.target_ref.uid: e.conditions for e in plane.cluster.endpoints() if e.target_ref}
@@ -127,7 +127,7 @@ def test_recreated_pod_is_updated_in_place() -> None:
 
 
 def test_failed_pod_leaves_although_it_keeps_its_address() -> None:
-    """k/k#109414: the address may be another pod's soon."""
+    """kubernetes/kubernetes#109414: the address may be another pod's soon."""
     plane = Plane(make_pod("p-1"), make_pod("p-2"))
     plane.settle()
     plane.cluster.put(make_pod("p-1", phase="Failed"))
@@ -136,7 +136,7 @@ def test_failed_pod_leaves_although_it_keeps_its_address() -> None:
 
 
 def test_own_create_that_the_cache_does_not_show_is_not_repeated() -> None:
-    """k/k#93374."""
+    """kubernetes/kubernetes#93374."""
     plane = Plane(make_pod("p-1"))
     (job,) = plane.jobs()
     plane.controller.on_done(plane.cluster.run(job), plane.now)
@@ -239,7 +239,7 @@ def test_kubernetes_128928_churn_leaves_nothing_behind() -> None:
 
 
 def test_kubernetes_134739_pod_event_cost_is_flat_in_services_of_the_namespace() -> None:
-    """k/k#134739.  Counted, not timed: how many selectors a pod's event looks at."""
+    """kubernetes/kubernetes#134739.  Counted, not timed: how many selectors a pod's event looks at."""
     plane = Plane()
     for number in range(300):
         labels = {"part-of": "shop", "app": f"app-{number}"}

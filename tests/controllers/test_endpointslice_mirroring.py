@@ -35,7 +35,7 @@ def test_restart_with_everything_in_place_writes_nothing() -> None:
 
 
 def test_own_create_that_the_cache_does_not_show_is_not_repeated() -> None:
-    """k/k#93374."""
+    """kubernetes/kubernetes#93374."""
     plane = Plane(custom())
     (job,) = plane.jobs()
     plane.controller.on_done(plane.cluster.run(job), plane.now)
@@ -73,7 +73,7 @@ def test_create_that_went_unseen_is_given_up_in_time() -> None:
 
 
 def test_after_a_conflict_nothing_is_written_before_the_cache_caught_up() -> None:
-    """k/k#127429's case for mirrored slices."""
+    """kubernetes/kubernetes#127429's case for mirrored slices."""
     plane = Plane(custom())
     plane.settle()
     plane.cluster.put(replace(plane.one(), endpoints=()))
@@ -199,7 +199,7 @@ def test_config_refuses_what_upstream_refuses(values: dict[str, int]) -> None:
 
 
 def test_kubernetes_128928_churn_leaves_nothing_behind() -> None:
-    """k/k#128928."""
+    """kubernetes/kubernetes#128928."""
     plane = Plane()
     for number in range(100):
         plane.cluster.put(make_service(f"s{number}", selector=None))

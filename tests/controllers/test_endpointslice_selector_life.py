@@ -48,7 +48,7 @@ def successor(kind: str = "IPv4", **over: Any) -> EndpointSlice:
 
 @pytest.mark.parametrize("change", [{"selector": None}, {"selector": {}}])
 def test_slices_stay_until_others_follow_them(change: dict[str, Any]) -> None:
-    """k/k#103804, #105987: upstream leaves them for ever, and nobody keeps them true."""
+    """kubernetes/kubernetes#103804, #105987: upstream leaves them for ever, and nobody keeps them true."""
     plane = Plane(make_pod("p-1"))
     plane.settle()
     plane.cluster.put(make_service(**change))
@@ -94,7 +94,7 @@ def test_selector_that_goes_and_comes_back_changes_nothing() -> None:
 
 
 def test_external_name_needs_no_slices_and_gets_them_back() -> None:
-    """k/k#118376, #125354."""
+    """kubernetes/kubernetes#118376, #125354."""
     plane = Plane(make_pod("p-1"))
     plane.settle()
     plane.cluster.put(make_service(type="ExternalName"))

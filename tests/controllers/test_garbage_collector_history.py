@@ -1,4 +1,4 @@
-"""What went wrong elsewhere with deletions and caches (reference: users-and-peers, section 4), for the collector."""
+"""What went wrong elsewhere with deletions and caches, for the collector."""
 
 from __future__ import annotations
 

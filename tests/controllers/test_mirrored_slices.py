@@ -138,7 +138,7 @@ def test_empty_endpoints_are_no_slice_and_no_placeholder() -> None:
 
 
 def test_endpoints_deleted_and_made_again_own_their_slices_anew() -> None:
-    """k/k#125354."""
+    """kubernetes/kubernetes#125354."""
     plane = Plane(custom())
     plane.settle()
     plane.cluster.remove(EndpointsObjects, "shop", "web")
@@ -228,7 +228,7 @@ def test_second_slice_of_a_group_goes() -> None:
 
 
 def test_kubernetes_99382_more_than_a_hundred_ports_are_mirrored() -> None:
-    """k/k#99382."""
+    """kubernetes/kubernetes#99382."""
     ports = tuple(CoreEndpointPort(name=f"p{number}", port=number) for number in range(1, 301))
     plane = Plane(custom(subset("192.0.2.1", ports=ports)))
     plane.settle()

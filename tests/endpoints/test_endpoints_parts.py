@@ -125,7 +125,7 @@ def test_all_ports_is_no_port_among_others() -> None:
 
 
 def test_more_than_a_hundred_ports_are_one_subset() -> None:
-    """k/k#99382."""
+    """kubernetes/kubernetes#99382."""
     many = tuple(CoreEndpointPort(name=f"p{number}", port=number) for number in range(1, 301))
     (subset,) = canonical((EndpointSubset(addresses=(EndpointAddress(ip="10.0.0.1"),), ports=many),))
     assert len(subset.ports) == 300

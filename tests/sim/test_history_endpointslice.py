@@ -14,7 +14,7 @@ from sliceplane.store.types import StoreEvent
 
 
 def test_kubernetes_115658_a_delete_in_a_watch_gap_is_told_by_the_next_list() -> None:
-    """production-stack#1091, k/k#115658, kcp#4364."""
+    """production-stack#1091, kubernetes/kubernetes#115658, kcp#4364."""
     stage = Stage()
     stage.pods(3)
     stage.rest()
@@ -71,7 +71,7 @@ def test_kubernetes_127429_ready_not_ready_ready_within_the_lag_and_one_conflict
 
 
 def test_kubernetes_107927_a_pod_on_an_unknown_node_degrades_alone() -> None:
-    """k/k#107927."""
+    """kubernetes/kubernetes#107927."""
     stage = Stage()
     stage.pods(2)
     stage.pod("lost", "10.1.0.9", node="nowhere")
@@ -83,7 +83,7 @@ def test_kubernetes_107927_a_pod_on_an_unknown_node_degrades_alone() -> None:
 
 
 def test_kubernetes_123401_the_zone_label_comes_after_the_node() -> None:
-    """k/k#123401: hints return by themselves."""
+    """kubernetes/kubernetes#123401: hints return by themselves."""
     stage = Stage(trafficDistribution="PreferClose")
     stage.must("create", Nodes, "", documents.node("late", None))
     stage.pod("p-0", "10.1.0.1", node="late")
@@ -140,7 +140,7 @@ def test_kubernetes_135334_a_ghost_and_a_live_pod_with_one_address() -> None:
 
 
 def test_kubernetes_103804_without_selector_and_as_external_name_and_back() -> None:
-    """k/k#103804, #105987, #118376: what is left in between is taken over or replaced, never doubled."""
+    """kubernetes/kubernetes#103804, #105987, #118376: what is left in between is taken over or replaced."""
     stage = Stage()
     stage.pods(3)
     stage.rest()
@@ -171,7 +171,7 @@ def test_cilium_48050_a_deletion_while_the_api_is_away_and_nothing_after_it() ->
 
 
 def test_kubernetes_109414_the_address_of_a_failed_pod_is_given_to_another() -> None:
-    """k/k#109414: never advertised for the old one's sake."""
+    """kubernetes/kubernetes#109414: never advertised for the old one's sake."""
     stage = Stage()
     stage.pods(2)
     stage.rest()
@@ -184,7 +184,7 @@ def test_kubernetes_109414_the_address_of_a_failed_pod_is_given_to_another() -> 
 
 
 def test_nacos_10209_a_restart_pushes_nothing_empty_and_writes_nothing() -> None:
-    """nacos#10209, k/k#82494."""
+    """nacos#10209, kubernetes/kubernetes#82494."""
     stage = Stage()
     stage.pods(9)
     stage.rest()

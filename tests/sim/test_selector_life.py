@@ -82,7 +82,7 @@ def begin(*args: Any, families: tuple[str, ...] = ("IPv4", "IPv6"), **kwargs: An
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_kubernetes_103804_a_selector_goes_and_comes_and_traffic_has_somewhere_to_go(order: int, seed: int) -> None:
-    """k/k#103804, #105987: and no foreign slice is left behind."""
+    """kubernetes/kubernetes#103804, #105987: and no foreign slice is left behind."""
     cluster = begin(order=order, seed=seed, families=("IPv4",))
     cluster.least = len(cluster.addresses())
     for _ in range(2):
@@ -131,7 +131,7 @@ def test_user_takes_over_and_gives_back() -> None:
 
 
 def test_kubernetes_118376_external_name_and_back_leaves_nothing_behind() -> None:
-    """k/k#118376, #125354."""
+    """kubernetes/kubernetes#118376, #125354."""
     cluster = begin(families=("IPv4",))
     for _ in range(2):
         none = dict.fromkeys(("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"))

@@ -1,6 +1,6 @@
 """A simulator that finds nothing may be blind: each of these faults in production code is found within a few seeds.
 
-Every mutation is a mistake that somebody made before (reference: users-and-peers, section 4).
+Every mutation is a mistake that somebody made before.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_an_expired_version_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_own_create_that_the_cache_does_not_show_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """k/k#93374, for Pods: without read-your-writes a ReplicaSet makes too many and deletes them again."""
+    """kubernetes/kubernetes#93374, for Pods: without read-your-writes a ReplicaSet makes too many."""
     monkeypatch.setattr(Expectations, "pending", lambda self, key, now: None)
     assert found("none,watch-delay=0.9") & {"no-part-fails", "bounded-writes", "replicas", "quiescence"}
 
@@ -84,13 +84,13 @@ def test_a_full_slice_is_filled_further(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_failed_sync_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """k/k#127429: one 409, and the endpoint stays wrong until something else happens."""
+    """kubernetes/kubernetes#127429: one 409, and the endpoint stays wrong until something else happens."""
     monkeypatch.setattr(WorkQueue, "add_rate_limited", lambda self, key, now: None)
     assert found() - {"no-part-fails"}
 
 
 def test_an_endpoint_moves_by_way_of_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """nacos#10209, k/k#82494: a restart that empties what it finds and fills it again."""
+    """nacos#10209, kubernetes/kubernetes#82494: a restart that empties what it finds and fills it again."""
     original = slice_service.ServiceState._plan_family
 
     def plan_family(self: Any, shape: Any, family: Any, writes: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Reference 1.10 as a machine of its own: what upstream's packing writes over a whole history.
+"""Upstream's packing (``staging/src/k8s.io/endpointslice/reconciler.go``) as a machine of its own, over a history.
 
 It keeps its own slices, shares no code with the engine or with ``slices.oracle``, and is as plain as the text.  Where
 upstream leaves the choice to the order of a map it takes the oldest slice first.

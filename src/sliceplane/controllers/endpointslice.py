@@ -174,7 +174,7 @@ class EndpointSliceController:
         if self._merges is not None:
             plan = self._merge(self._merges, key, plan, now)
         if plan.writes:
-            return Job(key=key, writes=tuple(to_write(EndpointSlices, each) for each in plan.writes), token=plan)
+            return Job(key=key, writes=tuple(to_write(EndpointSlices, write) for write in plan.writes), token=plan)
         self._tell(key, plan.notices)
         self._measure(key, plan, "stale" if plan.stale else "success")
         self._end(key, failed=plan.stale, now=now)

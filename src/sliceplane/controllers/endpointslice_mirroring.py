@@ -143,7 +143,7 @@ class EndpointSliceMirroringController:
         for notice in plan.notices:
             self._warn(key, notice)
         if plan.writes:
-            writes = tuple(to_write(EndpointSlices, each) for each in plan.writes)
+            writes = tuple(to_write(EndpointSlices, write) for write in plan.writes)
             return Job(key=key, writes=writes, token=_Token(plan, now))
         self._metrics.synced(0.0)
         self._end(key, failed=plan.stale, now=now)

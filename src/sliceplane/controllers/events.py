@@ -1,4 +1,4 @@
-"""Which Event a note belongs to, and when to write it (events.k8s.io/v1; reference B16).
+"""Which Event a note belongs to, and when to write it (KEP-383, the API events.k8s.io/v1).
 
 A note that says for the first time what it says about an object is an Event, and written at once.  Said again, it
 becomes a *series*: the same Event with ``series.count`` and ``series.lastObservedTime``, which is all that the API lets

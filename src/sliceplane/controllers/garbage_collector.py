@@ -1,4 +1,4 @@
-"""The garbage collector: objects go when their owners are gone (reference B9).
+"""The garbage collector: objects go when their owners are gone (``pkg/controller/garbagecollector`` upstream).
 
 A graph of every watched object and its ownerReferences is kept up to date from the caches.  For an object with
 owners, each owner is one of
@@ -55,7 +55,7 @@ _RETRY: Final = Backoff(base_s=0.5, cap_s=60.0)
 Policy = Literal["Background", "Foreground", "Orphan"]
 #: Events have no owners worth following, and there are many of them; what nobody can delete is not collected
 DEFAULT_RESOURCES: Final = tuple(
-    each for each in RESOURCES if each.storage_key != Events.key and "delete" in each.verbs
+    resource for resource in RESOURCES if resource.storage_key != Events.key and "delete" in resource.verbs
 )
 
 
@@ -88,7 +88,7 @@ class GarbageCollector:
         self._info = ControllerInfo(
             name=NAME,
             aliases=("garbagecollector",),
-            watches=tuple(Selection(each) for each in resources),
+            watches=tuple(Selection(resource) for resource in resources),
         )
 
     @property
@@ -98,8 +98,8 @@ class GarbageCollector:
     def on_change(self, change: Change[Object], now: float) -> None:
         for uid in self._graph.on_change(change):
             self._queue.add(uid, now)
-        for each in (change.old, change.new):
-            uid = "" if each is None else each.metadata.uid
+        for version in (change.old, change.new):
+            uid = "" if version is None else version.metadata.uid
             if uid and uid not in self._graph.items:
                 self._acted.pop(uid, None)
                 self._freed.pop(uid, None)
@@ -243,9 +243,9 @@ class GarbageCollector:
         return Job(key=item.uid, writes=tuple(writes), token=_Token(item.version, freed=tuple(left)))
 
     def _tell_misplaced(self, item: Item) -> None:
-        told = self._told.get(item.uid, set())
+        known = self._told.get(item.uid, set())
         for owner in self._graph.misplaced(item):
-            if owner.uid in told:
+            if owner.uid in known:
                 continue
             self._told.setdefault(item.uid, set()).add(owner.uid)
             meta = ObjectMeta(name=item.name, namespace=item.namespace, uid=item.uid, resource_version=item.version)
@@ -341,7 +341,7 @@ def _unblock(item: Item) -> Write:
 
 
 def _drop_finalizer(item: Item, finalizer: str) -> Write:
-    return _patch_version(item, {"finalizers": [each for each in item.finalizers if each != finalizer] or None})
+    return _patch_version(item, {"finalizers": [kept for kept in item.finalizers if kept != finalizer] or None})
 
 
 def _patch_version(item: Item, metadata: dict[str, object]) -> Write:

@@ -122,9 +122,9 @@ class KeyedController(ABC):
 
     def alive_or_over(self, change: Change[Object]) -> None:
         """The cache shows something of an object: whatever was thought of it is old."""
-        for each in (change.old, change.new):
-            if each is not None:
-                self._gone.pop(each.metadata.uid, None)
+        for version in (change.old, change.new):
+            if version is not None:
+                self._gone.pop(version.metadata.uid, None)
 
     def expect_results(self, expectations: Expectations, done: Done, now: float) -> None:
         """Wait until the cache shows what the job's writes did, as the server's answers tell."""

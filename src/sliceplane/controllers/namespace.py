@@ -1,4 +1,4 @@
-"""Namespaces that are being deleted: empty them, say how far it is, let them go (reference B14).
+"""Namespaces that are being deleted: empty them, say how far it is, let them go.
 
 Everything in a terminating namespace is deleted, pods first, each object with its uid as precondition.  What the server
 will not delete (a webhook or a right is in the way, say) is told about in a condition and tried again after everything
@@ -50,8 +50,10 @@ class NamespaceController:
     """A ``controllers.base.Controller``.  Jobs are keyed by the namespace's name."""
 
     def __init__(self, resources: tuple[Resource, ...] = RESOURCES) -> None:
-        found = [each for each in resources if each.namespaced and not each.is_view and each is not Pods]
-        self._resources: Final = {each.key: each for each in (Pods, *found)}
+        others = [
+            resource for resource in resources if resource.namespaced and not resource.is_view and resource is not Pods
+        ]
+        self._resources: Final = {resource.key: resource for resource in (Pods, *others)}
         self._namespaces: dict[str, Namespace] = {}
         self._contents: dict[str, NamespaceContent] = {}
         #: namespaces that went lately, and when
@@ -69,7 +71,7 @@ class NamespaceController:
         self._info = ControllerInfo(
             name="namespace-controller",
             aliases=("namespace",),
-            watches=(Selection(Namespaces), *(Selection(each) for each in self._resources.values())),
+            watches=(Selection(Namespaces), *(Selection(resource) for resource in self._resources.values())),
         )
 
     @property
@@ -99,7 +101,7 @@ class NamespaceController:
             if self._is_terminating(name) and not was_terminating:
                 self._contents.setdefault(name, NamespaceContent()).changed = now
         self._drop_if_empty(name)
-        for late in [each for each, when in self._gone.items() if when + AFTERMATH_S <= now]:
+        for late in [name for name, when in self._gone.items() if when + AFTERMATH_S <= now]:
             del self._gone[late]
             self._condemned.pop(late, None)
         self._queue.add(name, now)
@@ -189,7 +191,7 @@ class NamespaceController:
                 if (key, object_name) not in content.failed:
                     chosen.append((key, object_name))
         # who failed least often is tried first, so that each has its turn
-        again = sorted(content.failed, key=lambda each: content.failed[each][0])
+        again = sorted(content.failed, key=lambda place: content.failed[place][0])
         chosen += again[: DELETES_MAX - len(chosen)]
         for key, object_name in chosen:
             if (key, object_name) not in content.failed:
@@ -201,23 +203,23 @@ class NamespaceController:
     def _status(self, namespace: Namespace, content: NamespaceContent, now: float) -> list[Write]:
         """A status patch, if conditions changed."""
         name = namespace.metadata.name
-        told, when = self._told.get(name) or (said(namespace), 0.0)
+        written, when = self._told.get(name) or (said(namespace), 0.0)
         wanted = {}
         for condition in conditions(self._resources, content):
-            before = told.get(condition["type"])
+            before = written.get(condition["type"])
             same = before is not None and before["status"] == condition["status"]
             since = before["lastTransitionTime"] if before is not None and same else format_time(now)
             wanted[condition["type"]] = {**condition, "lastTransitionTime": since}
-        if wanted == told or (not told and content.empty()):
+        if wanted == written or (not written and content.empty()):
             return []  # a namespace that is empty at once goes without a word
-        only_texts = told and all(
-            told[kind]["status"] == each["status"] for kind, each in wanted.items() if kind in told
+        only_texts = written and all(
+            written[kind]["status"] == condition["status"] for kind, condition in wanted.items() if kind in written
         )
         if only_texts and now < when + STATUS_INTERVAL_S:
             self._queue.add_after(name, when + STATUS_INTERVAL_S - now, now)
             return []
         self._told[name] = (wanted, now)
-        others = [each for each in namespace.status.conditions or () if each.type not in CONDITIONS]
+        others = [condition for condition in namespace.status.conditions or () if condition.type not in CONDITIONS]
         body = encode({"status": {"conditions": [*others, *wanted.values()]}})
         return [Write(verb="patch", resource=Namespaces, name=name, subresource="status", body=body)]
 
@@ -257,8 +259,8 @@ class NamespaceController:
                 if content.failed.pop(place, None):
                     content.not_left(*place)
                 continue
-            found = content.objects.get(place[0], {}).get(place[1])
-            if found is None or found.metadata.deletion_timestamp is not None:
+            item = content.objects.get(place[0], {}).get(place[1])
+            if item is None or item.metadata.deletion_timestamp is not None:
                 continue
             content.left.setdefault(place[0], {})[place[1]] = None
             if index == len(done.results) and done.error is not None:
@@ -281,7 +283,7 @@ class NamespaceController:
 
 
 def _finalize(namespace: Namespace) -> Write:
-    left = tuple(each for each in namespace.spec.finalizers or () if each != FINALIZER)
+    left = tuple(finalizer for finalizer in namespace.spec.finalizers or () if finalizer != FINALIZER)
     body = msgspec.structs.replace(
         namespace, api_version=Namespaces.api_version, kind=Namespaces.kind, spec=NamespaceSpec(finalizers=left)
     )

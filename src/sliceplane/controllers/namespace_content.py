@@ -1,4 +1,4 @@
-"""What is in a terminating namespace, and what its conditions say of that (reference B14)."""
+"""What is in a terminating namespace, and what its conditions say of that."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class NamespaceContent:
     def empty(self) -> bool:
         return not self.objects
 
-    def put(self, key: str, found: Object) -> None:
-        meta = found.metadata
+    def put(self, key: str, item: Object) -> None:
+        meta = item.metadata
         old = self.objects.get(key, {}).get(meta.name)
         if old is not None:
             self._count(old, -1)
@@ -47,8 +47,8 @@ class NamespaceContent:
             self.failed.pop((key, meta.name), None)
         elif old is None or old.metadata.uid != meta.uid:
             self.left.setdefault(key, {})[meta.name] = None
-        self.objects.setdefault(key, {})[meta.name] = found
-        self._count(found, 1)
+        self.objects.setdefault(key, {})[meta.name] = item
+        self._count(item, 1)
 
     def remove(self, key: str, name: str) -> None:
         named = self.objects.get(key, {})
@@ -65,8 +65,8 @@ class NamespaceContent:
         if names is not None and names.pop(name, 0) is None and not names:
             del self.left[key]
 
-    def _count(self, found: Object, step: int) -> None:
-        for finalizer in found.metadata.finalizers or ():
+    def _count(self, item: Object, step: int) -> None:
+        for finalizer in item.metadata.finalizers or ():
             count = self.finalizers.get(finalizer, 0) + step
             if count:
                 self.finalizers[finalizer] = count
@@ -82,8 +82,8 @@ class NamespaceContent:
             assert object_name in self.left.get(key, {}), f"{name}: {key} {object_name} failed and is not left"
         counted: dict[str, int] = {}
         for named in self.objects.values():
-            for found in named.values():
-                for finalizer in found.metadata.finalizers or ():
+            for item in named.values():
+                for finalizer in item.metadata.finalizers or ():
                     counted[finalizer] = counted.get(finalizer, 0) + 1
         assert counted == self.finalizers, f"{name}: {counted} finalizers, not {self.finalizers}"
 
@@ -91,15 +91,15 @@ class NamespaceContent:
 def said(namespace: Namespace) -> dict[str, dict[str, str]]:
     """The conditions that an earlier life of this controller wrote, by type."""
     return {
-        each.type: {
-            "type": each.type,
-            "status": each.status,
-            "reason": each.reason,
-            "message": each.message,
-            "lastTransitionTime": each.last_transition_time or "",
+        condition.type: {
+            "type": condition.type,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+            "lastTransitionTime": condition.last_transition_time or "",
         }
-        for each in namespace.status.conditions or ()
-        if each.type in CONDITIONS
+        for condition in namespace.status.conditions or ()
+        if condition.type in CONDITIONS
     }
 
 

@@ -91,4 +91,4 @@ class NodeProgress:
             self._sorted_at = now
         behind = bisect_left(self._sorted, (revision, ""))
         examples = [self._nodes[name] for _, name in self._sorted[: min(behind, NAMED_MAX)] if name in self._nodes]
-        return Lag(behind, len(self._sorted), self._reporting, tuple(each.shown(now) for each in examples))
+        return Lag(behind, len(self._sorted), self._reporting, tuple(node.shown(now) for node in examples))

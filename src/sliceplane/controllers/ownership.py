@@ -37,16 +37,16 @@ class Item:
 
     __slots__ = ("confirmed", "deleting", "finalizers", "name", "namespace", "owners", "resource", "uid", "version")
 
-    def __init__(self, resource: Resource, found: Object) -> None:
-        meta = found.metadata
+    def __init__(self, resource: Resource, seen: Object) -> None:
+        meta = seen.metadata
         self.resource: Final = resource
         self.namespace: Final = meta.namespace
         self.name: Final = meta.name
         self.uid: Final = meta.uid
-        self.update(found)
+        self.update(seen)
 
-    def update(self, found: Object) -> None:
-        meta = found.metadata
+    def update(self, seen: Object) -> None:
+        meta = seen.metadata
         self.version = meta.resource_version
         self.owners = meta.owner_references or ()
         self.finalizers = meta.finalizers or ()
@@ -78,11 +78,11 @@ class OwnershipGraph:
     """Owned by the garbage collector."""
 
     def __init__(self, resources: tuple[Resource, ...]) -> None:
-        self._resources = {each.key: each for each in resources}
-        self._kinds = {(each.api_version, each.kind): each for each in resources}
-        for each in OPTIONAL_RESOURCES:
-            if each.key in self._resources:
-                self._kinds[each.api_version, each.kind] = self._resources[each.key]
+        self._resources = {resource.key: resource for resource in resources}
+        self._kinds = {(resource.api_version, resource.kind): resource for resource in resources}
+        for resource in OPTIONAL_RESOURCES:
+            if resource.key in self._resources:
+                self._kinds[resource.api_version, resource.kind] = self._resources[resource.key]
         self.items: dict[str, Item] = {}
         #: owner -> dependent -> whether it blocks the owner's deletion
         self._dependents: dict[str, dict[str, bool]] = {}
@@ -168,11 +168,11 @@ class OwnershipGraph:
 
     def _edges(self, item: Item) -> dict[str, bool]:
         """Owner uid -> whether the item blocks it.  What will not be collected by its means cannot be waited for."""
-        found: dict[str, bool] = {}
+        edges: dict[str, bool] = {}
         for owner in item.owners:
             blocks = bool(owner.block_owner_deletion) and self.claim(item, owner) is not None
-            found[owner.uid] = found.get(owner.uid, False) or blocks
-        return found
+            edges[owner.uid] = edges.get(owner.uid, False) or blocks
+        return edges
 
     # -- questions --------------------------------------------------------------------------------------
 
@@ -243,18 +243,18 @@ class OwnershipGraph:
         return claim in self._gone.get(claim.uid, ())
 
     def classify(self, item: Item) -> Owners:
-        found = Owners([], [], [], [])
+        owners = Owners([], [], [], [])
         for owner in item.owners:
             claim = self.claim(item, owner)
             if claim is None:
-                found.solid.append(owner)
+                owners.solid.append(owner)
             elif self.is_gone(claim):
-                found.dangling.append(owner)
+                owners.dangling.append(owner)
             else:
                 known = self.find(claim)
-                known_as = found.unsure if known is None else found.waiting if known.foreground else found.solid
+                known_as = owners.unsure if known is None else owners.waiting if known.foreground else owners.solid
                 known_as.append(owner)
-        return found
+        return owners
 
     def misplaced(self, item: Item) -> tuple[OwnerReference, ...]:
         """Owners that cannot be where *item* looks for them (reason OwnerRefInvalidNamespace)."""
@@ -276,7 +276,7 @@ class OwnershipGraph:
             for owner, blocks in self._edges(item).items():
                 expected.setdefault(owner, {})[uid] = blocks
         assert self._dependents == expected, "edges differ"
-        blocking = {owner: sum(found.values()) for owner, found in expected.items() if any(found.values())}
+        blocking = {owner: sum(claims.values()) for owner, claims in expected.items() if any(claims.values())}
         assert self._blocking == blocking, f"blocking is {self._blocking}, not {blocking}"
         remembered = {*self._gone, *self._ended}
         assert remembered <= set(expected), f"remembers {remembered - set(expected)} for nobody"

@@ -37,16 +37,16 @@ class PerNamespaceController(KeyedController):
     def wanted(self) -> bytes:
         """The object as JSON, without a namespace."""
 
-    def repair(self, found: Object) -> bytes:
-        """The JSON patch (RFC 6902) that makes *found* what it must be; empty if it is."""
+    def repair(self, existing: Object) -> bytes:
+        """The JSON patch (RFC 6902) that makes *existing* what it must be; empty if it is."""
         return b""
 
     def on_change(self, change: Change[Object], now: float) -> None:
         metadata = change.object.metadata
         if change.resource == Namespaces.key:
-            namespace, found = metadata.name, change.new
-            assert found is None or isinstance(found, Namespace), f"{namespace} came as {type(found).__name__}"
-            going = found is None or found.metadata.deletion_timestamp or found.status.phase == "Terminating"
+            namespace, existing = metadata.name, change.new
+            assert existing is None or isinstance(existing, Namespace), f"{namespace} came as {type(existing).__name__}"
+            going = existing is None or existing.metadata.deletion_timestamp or existing.status.phase == "Terminating"
             (self._namespaces.discard if going else self._namespaces.add)(namespace)
         elif metadata.name == self._object_name:
             namespace = metadata.namespace
@@ -62,14 +62,14 @@ class PerNamespaceController(KeyedController):
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
         if key not in self._namespaces:
             return ()
-        found = self._objects.get(key)
-        if found is None:
+        existing = self._objects.get(key)
+        if existing is None:
             # AlreadyExists: the cache is behind and will show it; NotFound: so will the end of the namespace.
             tolerated = ("AlreadyExists", "NotFound")
             return (
                 Write(verb="create", resource=self._resource, namespace=key, body=self.wanted(), tolerate=tolerated),
             )
-        patch = b"" if found.metadata.deletion_timestamp else self.repair(found)
+        patch = b"" if existing.metadata.deletion_timestamp else self.repair(existing)
         if not patch:
             return ()
         return (
@@ -91,6 +91,6 @@ class PerNamespaceController(KeyedController):
 
     def check(self) -> None:
         super().check()
-        for namespace, found in self._objects.items():
+        for namespace, existing in self._objects.items():
             key = f"{namespace}/{self._object_name}"
-            assert found.metadata.key == key, f"{found.metadata.key} is kept as {key}"
+            assert existing.metadata.key == key, f"{existing.metadata.key} is kept as {key}"

@@ -1,4 +1,4 @@
-"""Keeps ``status`` of ResourceQuotas: what is allowed, and how much of it is in use (reference B15).
+"""Keeps ``status`` of ResourceQuotas: what is allowed, and how much of it is in use.
 
 Counts follow the watches: an event changes a few numbers of its namespace and costs no scan.  A quota is written when
 its status is not what it should be.
@@ -40,7 +40,7 @@ class ResourceQuotaController(KeyedController):
                 name="resourcequota-controller",
                 queue="resourcequota_primary",
                 aliases=("resourcequota",),
-                watches=tuple(Selection(each) for each in COUNTED),
+                watches=tuple(Selection(resource) for resource in COUNTED),
             )
         )
         self._quotas: dict[str, ResourceQuota] = {}
@@ -101,8 +101,8 @@ class ResourceQuotaController(KeyedController):
             return self._wake(change.object.metadata.namespace, now, only=self._charged)
         namespace = change.object.metadata.namespace
         counts = self._counts.setdefault(namespace, {})
-        for found, step in ((change.new, 1), (change.old, -1)):
-            for name, number in (usage(resource, found) if found is not None else {}).items():
+        for item, step in ((change.new, 1), (change.old, -1)):
+            for name, number in (usage(resource, item) if item is not None else {}).items():
                 counts[name] = counts.get(name, 0) + step * number
                 if not counts[name]:
                     del counts[name]
@@ -191,7 +191,7 @@ class ResourceQuotaController(KeyedController):
         super().check()
         self._expectations.check()
         by_namespace = {(quota.metadata.namespace, key) for key, quota in self._quotas.items()}
-        assert by_namespace == {(each, key) for each, keys in self._here.items() for key in keys}
+        assert by_namespace == {(namespace, key) for namespace, keys in self._here.items() for key in keys}
         assert self._charged.keys() <= self._quotas.keys(), "charges of a quota that is gone"
         assert self._own.keys() <= self._quotas.keys(), "a version of a quota that is gone"
         for namespace, counts in self._counts.items():

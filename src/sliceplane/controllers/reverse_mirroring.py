@@ -109,11 +109,11 @@ class ReverseMirrorController(KeyedController):
         if self._put(after, change.new.metadata.name, change.new, now) and self._synced:
             self._note_trigger(after, change)
 
-    def _put(self, key: str, name: str, found: EndpointSlice | None, now: float) -> bool:
+    def _put(self, key: str, name: str, seen: EndpointSlice | None, now: float) -> bool:
         source = self._sources.get(key)
         if source is None:
             source = self._sources[key] = ReverseSource()
-        changed = source.put(name, None if found is None else view_of(found))
+        changed = source.put(name, None if seen is None else view_of(seen))
         if not source:
             del self._sources[key]
         if changed:
@@ -128,13 +128,13 @@ class ReverseMirrorController(KeyedController):
         if time:
             self._triggers[key] = min(time, self._triggers.get(key, time))
 
-    def _on_endpoints(self, found: Endpoints, *, gone: bool, now: float) -> None:
-        key = found.metadata.key
+    def _on_endpoints(self, seen: Endpoints, *, gone: bool, now: float) -> None:
+        key = seen.metadata.key
         self._objects.pop(key, None)
         self._foreign.discard(key)
         if not gone:
-            if (found.metadata.labels or {}).get(LABEL_ENDPOINTS_MANAGED_BY) == MANAGED_BY_REVERSE_MIRROR:
-                self._objects[key] = _Stored(found.metadata, digest_of_subsets(found.subsets, named=True))
+            if (seen.metadata.labels or {}).get(LABEL_ENDPOINTS_MANAGED_BY) == MANAGED_BY_REVERSE_MIRROR:
+                self._objects[key] = _Stored(seen.metadata, digest_of_subsets(seen.subsets, named=True))
             else:
                 self._foreign.add(key)
         self.enqueue(key, now)
@@ -190,15 +190,15 @@ class ReverseMirrorController(KeyedController):
             source.check()
 
 
-def _service_of(found: Object | None) -> str | None:
+def _service_of(seen: Object | None) -> str | None:
     """The key that a slice counts for; ``None``: for none, or it came from Endpoints itself."""
-    if found is None:
+    if seen is None:
         return None
-    labels = found.metadata.labels or {}
+    labels = seen.metadata.labels or {}
     name = labels.get(LABEL_SERVICE_NAME, "")
     if not name or labels.get(LABEL_MANAGED_BY) == MANAGED_BY_MIRRORING:
         return None
-    return f"{found.metadata.namespace}/{name}"
+    return f"{seen.metadata.namespace}/{name}"
 
 
 def _write(shape: EndpointsShape, content: EndpointsContent, trigger: int, stored: _Stored | None) -> Write:

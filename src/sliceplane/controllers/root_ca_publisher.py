@@ -31,10 +31,10 @@ class RootCaPublisher(PerNamespaceController):
         }
         return encode({"metadata": head, "data": {MEMBER: self._authority}})
 
-    def repair(self, found: Object) -> bytes:
-        assert isinstance(found, ConfigMap), f"{found.metadata.key} came as {type(found).__name__}"
-        if found.data is None:
+    def repair(self, existing: Object) -> bytes:
+        assert isinstance(existing, ConfigMap), f"{existing.metadata.key} came as {type(existing).__name__}"
+        if existing.data is None:
             return encode([{"op": "add", "path": "/data", "value": {MEMBER: self._authority}}])
-        if found.data.ca_crt == self._authority:
+        if existing.data.ca_crt == self._authority:
             return b""
         return encode([{"op": "add", "path": f"/data/{MEMBER}", "value": self._authority}])

@@ -69,8 +69,8 @@ class _OfFamily:
     def on_api_slice(self, name: str, new: EndpointSlice | None) -> set[ServiceKey]:
         endpoints = (new.endpoints or ()) if new is not None else ()
         texts = [text for endpoint in endpoints for text in endpoint.addresses or ()]
-        found = dict.fromkeys(ip for text in texts if (ip := canonical_of(text, self.family)) is not None)
-        return self.claims.set_ground(f"the API server ({name})", Ground(tuple(found)))
+        addresses = dict.fromkeys(ip for text in texts if (ip := canonical_of(text, self.family)) is not None)
+        return self.claims.set_ground(f"the API server ({name})", Ground(tuple(addresses)))
 
     def check(self) -> None:
         self.claims.check(iter(self._ports.items()))
@@ -104,8 +104,8 @@ class ServiceClaimsController(KeyedController):
                 marked = self._on_service(service, gone=change.new is None)
             case Node() as node:
                 marked = self._each("on_node", name, node if change.new is not None else None)
-            case ServiceCIDR() as found:
-                marked = self._each("on_range", name, found if change.new is not None else None)
+            case ServiceCIDR() as service_cidr:
+                marked = self._each("on_range", name, service_cidr if change.new is not None else None)
             case EndpointSlice() as found_slice:
                 marked = self._each("on_api_slice", name, found_slice if change.new is not None else None)
             case unexpected:
@@ -114,13 +114,13 @@ class ServiceClaimsController(KeyedController):
             self.enqueue_after(str(key), SETTLE_S, now)
 
     def _each(self, method: str, name: str, new: Object | None) -> set[ServiceKey]:
-        return set[ServiceKey]().union(*(getattr(each, method)(name, new) for each in self._families))
+        return set[ServiceKey]().union(*(getattr(of_family, method)(name, new) for of_family in self._families))
 
     def _on_service(self, service: Service, *, gone: bool) -> set[ServiceKey]:
         key = ServiceKey(service.metadata.namespace, service.metadata.name)
         marked = {key}
-        for each in self._families:
-            marked |= each.on_service(key, None if gone else service)
+        for of_family in self._families:
+            marked |= of_family.on_service(key, None if gone else service)
         if gone:
             self._services.pop(str(key), None)
             self._told.pop(str(key), None)
@@ -135,8 +135,8 @@ class ServiceClaimsController(KeyedController):
         of = ServiceKey(service.metadata.namespace, service.metadata.name)
         texts = (self._refused(of), self._excess(of))
         before = self._told.get(key, ("", ""))
-        for reason, text, told in zip((NOT_SERVED, TOO_LARGE), texts, before, strict=True):
-            if text and text != told:
+        for reason, text, noted in zip((NOT_SERVED, TOO_LARGE), texts, before, strict=True):
+            if text and text != noted:
                 self.note(
                     EventNote(
                         regarding=service,
@@ -155,20 +155,24 @@ class ServiceClaimsController(KeyedController):
         return ()
 
     def _refused(self, key: ServiceKey) -> str:
-        found = [refusal for each in self._families for refusal in each.claims.refusals(key)]
-        more = f"; and {len(found) - TOLD_MAX:,} more" if len(found) > TOLD_MAX else ""
-        told = "; ".join(str(each) for each in found[:TOLD_MAX])
-        return f"no node serves what is another's: {told}{more}" if found else ""
+        refusals = [refusal for of_family in self._families for refusal in of_family.claims.refusals(key)]
+        more = f"; and {len(refusals) - TOLD_MAX:,} more" if len(refusals) > TOLD_MAX else ""
+        sentences = "; ".join(str(refusal) for refusal in refusals[:TOLD_MAX])
+        return f"no node serves what is another's: {sentences}{more}" if refusals else ""
 
     def _excess(self, key: ServiceKey) -> str:
-        told = [f"{each.family}: {excess}" for each in self._families if (excess := each.excess.get(key)) is not None]
-        return "; ".join(told)
+        sentences = [
+            f"{of_family.family}: {excess}"
+            for of_family in self._families
+            if (excess := of_family.excess.get(key)) is not None
+        ]
+        return "; ".join(sentences)
 
     def finished(self, done: Done, now: float) -> None:
         raise AssertionError("it has no jobs")
 
     def check(self) -> None:
         super().check()
-        for each in self._families:
-            each.check()
+        for of_family in self._families:
+            of_family.check()
         assert self._told.keys() <= self._services.keys(), "told of Services that are gone"

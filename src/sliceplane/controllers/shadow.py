@@ -218,8 +218,8 @@ class ShadowController:
             self._waiting[key] = until
             self._queue.add_after(key, until - now, now)
         leaves = self._leaves or now < until
-        found = compare(sight, sorted(self._unlabelled.get(key, ())), leaves=leaves)
-        self._ledger.observe(key, found, unrest.pods, unrest=unrest.everything, now=now)
+        differences = compare(sight, sorted(self._unlabelled.get(key, ())), leaves=leaves)
+        self._ledger.observe(key, differences, unrest.pods, unrest=unrest.everything, now=now)
 
     def _end(self, key: str, now: float, *, behind_s: float = 0.0) -> None:
         self._queue.forget(key)
@@ -231,7 +231,7 @@ class ShadowController:
     def _confirmation(self, key: str, due: tuple[Difference, ...], now: float) -> Job:
         """Reads, in an order that ``_answers`` knows: the slices, then one object each."""
         namespace, _, name = key.partition("/")
-        pods = sorted({each.pod for each in due if each.pod})[:PODS_READ_MAX]
+        pods = sorted({difference.pod for difference in due if difference.pod})[:PODS_READ_MAX]
         known = [self._engine.pod(namespace, pod) for pod in pods]
         nodes = sorted({pod.spec.node_name for pod in known if pod is not None and pod.spec.node_name})[:NODES_READ_MAX]
         selector = f"{LABEL_SERVICE_NAME}={name},{LABEL_MANAGED_BY}={MANAGED_BY_CONTROLLER}"
@@ -245,15 +245,15 @@ class ShadowController:
 
     def _cached(self, key: str, reads: list[Write] | tuple[Write, ...], now: float) -> _Versions:
         """The versions that our caches have of what *reads* ask for; objects that are not there are missing."""
-        found: _Versions = {}
+        versions: _Versions = {}
         sight = self._engine.look(key, now)
         for name, stored in {} if sight is None else sight.slices.items():
-            found[EndpointSlices.key, name] = stored.meta.resource_version
+            versions[EndpointSlices.key, name] = stored.meta.resource_version
         for read in reads:
             version = self._version(read)
             if read.verb == "get" and version:
-                found[read.resource.key, read.name] = version
-        return found
+                versions[read.resource.key, read.name] = version
+        return versions
 
     def _version(self, read: Write) -> str:
         if read.resource is Services:
@@ -278,7 +278,9 @@ class ShadowController:
         unrest = self._unrest.get(key) or _Unrest()
         if current and not unrest.everything:
             self._ledger.confirmations["confirmed"] += 1
-            self._ledger.confirm(key, (each for each in asked.due if each.pod not in unrest.pods), now)
+            self._ledger.confirm(
+                key, (difference for difference in asked.due if difference.pod not in unrest.pods), now
+            )
             self._end(key, now)
         else:
             self._ledger.confirmations["behind"] += 1
@@ -309,15 +311,15 @@ class _Listed(msgspec.Struct):
 
 def _answers(done: Done) -> _Versions:
     """What the server said; objects that are not there, or on their way out in the case of slices, are missing."""
-    found: _Versions = {}
+    versions: _Versions = {}
     for read, answer in zip(done.job.writes, done.results, strict=True):
         if read.verb == "list":
-            for each in msgspec.json.decode(answer, type=_Listed).items:
-                if each.metadata.deletion_timestamp is None:
-                    found[read.resource.key, each.metadata.name] = each.metadata.resource_version
+            for item in msgspec.json.decode(answer, type=_Listed).items:
+                if item.metadata.deletion_timestamp is None:
+                    versions[read.resource.key, item.metadata.name] = item.metadata.resource_version
         elif answer:
-            found[read.resource.key, read.name] = decode(answer, Object).metadata.resource_version
-    return found
+            versions[read.resource.key, read.name] = decode(answer, Object).metadata.resource_version
+    return versions
 
 
 def _is_managed(observed: EndpointSlice | None) -> bool:

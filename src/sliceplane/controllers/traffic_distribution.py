@@ -107,9 +107,9 @@ class TrafficDistributionController(KeyedController):
             case Service() as service:
                 self._on_service(service, gone=change.new is None, now=now)
             case EndpointSlice():
-                for each, gone in ((change.old, True), (change.new, False)):
-                    if isinstance(each, EndpointSlice):
-                        self._on_slice(each, gone=gone, now=now)
+                for version, gone in ((change.old, True), (change.new, False)):
+                    if isinstance(version, EndpointSlice):
+                        self._on_slice(version, gone=gone, now=now)
             case Lease() as lease:
                 known = None if change.new is None else lease
                 if self._progress.on_lease(lease.metadata.name, known, now):
@@ -130,8 +130,8 @@ class TrafficDistributionController(KeyedController):
             self._services[key] = service
             self.enqueue_after(key, SETTLE_S, now)
 
-    def _on_slice(self, found: EndpointSlice, *, gone: bool, now: float) -> None:
-        meta = found.metadata
+    def _on_slice(self, seen: EndpointSlice, *, gone: bool, now: float) -> None:
+        meta = seen.metadata
         owner = (meta.labels or {}).get(LABEL_SERVICE_NAME)
         if not owner:
             return
@@ -140,7 +140,7 @@ class TrafficDistributionController(KeyedController):
         if gone:
             slices.pop(meta.name, None)
         else:
-            slices[meta.name] = found
+            slices[meta.name] = seen
         if slices:
             self._newest[key] = max(self._newest.get(key, 0), meta.revision)
         else:
@@ -194,8 +194,8 @@ class TrafficDistributionController(KeyedController):
             return (accepted, programmed)
         if is_headless(service):  # no matter of node proxies
             return (accepted, programmed)
-        told = _ours(service).get(ACCEPTED)
-        another = told is None or told.message != accepted.message
+        noted = _ours(service).get(ACCEPTED)
+        another = noted is None or noted.message != accepted.message
         if another:
             self._goals.pop(key, None)
         return (accepted, programmed, self._honored(key, service, now, another=another))
@@ -209,9 +209,9 @@ class TrafficDistributionController(KeyedController):
             text = f"nothing here gives hints for {value}: its feature gate is off, or it has no meaning"
             return Verdict(ACCEPTED, "False", "UnsupportedValue", text)
         if is_domain_qualified(value):
-            found = self._find(value)
-            if isinstance(found, str):
-                return Verdict(ACCEPTED, "False", "UnsupportedValue", found)
+            heuristic = self._find(value)
+            if isinstance(heuristic, str):
+                return Verdict(ACCEPTED, "False", "UnsupportedValue", heuristic)
         return Verdict(ACCEPTED, "True", "Accepted", f"{value} is supported")
 
     def _programmed(self, key: str, service: Service) -> Verdict:
@@ -236,10 +236,12 @@ class TrafficDistributionController(KeyedController):
         before = self._counted.get(key, {})
         counted = self._counted[key] = {}
         total = _Endpoints()
-        for name, each in self._slices.get(key, {}).items():
-            version = each.metadata.resource_version
+        for name, endpoint_slice in self._slices.get(key, {}).items():
+            version = endpoint_slice.metadata.resource_version
             known = before.get(name)
-            counted[name] = known if known is not None and known[0] == version else (version, _endpoints_of(each))
+            counted[name] = (
+                known if known is not None and known[0] == version else (version, _endpoints_of(endpoint_slice))
+            )
             total = _Endpoints(*map(sum, zip(total, counted[name][1], strict=True)))
         return total
 
@@ -271,7 +273,7 @@ class TrafficDistributionController(KeyedController):
         super().check()
         for key, slices in self._slices.items():
             assert slices, f"{key} has no slices"
-            newest = max(each.metadata.revision for each in slices.values())
+            newest = max(endpoint_slice.metadata.revision for endpoint_slice in slices.values())
             assert self._newest[key] >= newest, f"{key}: {self._newest[key]}, a slice has {newest}"
         assert self._newest.keys() == self._slices.keys(), f"{self._newest.keys() ^ self._slices.keys()} have one only"
         assert self._goals.keys() <= self._services.keys(), "goals of services that are not watched"
@@ -279,7 +281,7 @@ class TrafficDistributionController(KeyedController):
 
 
 def _ours(service: Service) -> dict[str, ServiceCondition]:
-    return {each.type: each for each in service.status.conditions or () if each.type in TYPES}
+    return {condition.type: condition for condition in service.status.conditions or () if condition.type in TYPES}
 
 
 def _is_outdated(seen: Service, known: Service) -> bool:
@@ -287,10 +289,12 @@ def _is_outdated(seen: Service, known: Service) -> bool:
     return same and is_older(seen.metadata.resource_version, known.metadata.resource_version)
 
 
-def _endpoints_of(found: EndpointSlice) -> _Endpoints:
-    ready = [each for each in found.endpoints or () if each.conditions.ready is not False]
-    hinted = sum(each.hints is not None and bool(each.hints.for_zones or each.hints.for_nodes) for each in ready)
-    return _Endpoints(len(ready), hinted, sum(not each.zone for each in ready))
+def _endpoints_of(seen: EndpointSlice) -> _Endpoints:
+    ready = [endpoint for endpoint in seen.endpoints or () if endpoint.conditions.ready is not False]
+    hinted = sum(
+        endpoint.hints is not None and bool(endpoint.hints.for_zones or endpoint.hints.for_nodes) for endpoint in ready
+    )
+    return _Endpoints(len(ready), hinted, sum(not endpoint.zone for endpoint in ready))
 
 
 def _changes(service: Service, wanted: tuple[Verdict, ...], now: float) -> list[Document]:

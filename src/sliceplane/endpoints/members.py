@@ -122,8 +122,8 @@ class EndpointsMembers:
             if parsed is None:
                 return ""
             wanted = family(parsed)
-        found = facts.addresses.get(wanted)
-        return "" if found is None else found.first
+        addresses = facts.addresses.get(wanted)
+        return "" if addresses is None else addresses.first
 
     # -- what to write ----------------------------------------------------------------------------------
 

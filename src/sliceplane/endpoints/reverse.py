@@ -84,14 +84,14 @@ class SharedGroup:
 
     def put(self, key: AddressKey, name: str, entry: Entry | None) -> None:
         """The slice *name* has this *entry* now, or none."""
-        others = [each for each in self._held.get(key, ()) if each[0] != name]
+        others = [entry for entry in self._held.get(key, ()) if entry[0] != name]
         held = others if entry is None else [*others, (name, entry)]
         self.ready.pop(key, None)
         self.waiting.pop(key, None)
         if not held:
             self._held.pop(key, None)
             return
-        self._held[key] = tuple(sorted(held, key=lambda each: each[0]))
+        self._held[key] = tuple(sorted(held, key=lambda entry: entry[0]))
         shown = _shown(self._held[key])
         (self.ready if shown.ready else self.waiting)[key] = shown.text
 

@@ -89,7 +89,7 @@ def role_of(service: Service) -> Role:
 
 
 def primary_family(service: Service) -> Family | None:
-    """Reference 3.4: the first that is listed; else the cluster IP's."""
+    """The first that is listed; else the cluster IP's."""
     match service.spec.ip_families:
         case ("IPv6", *_):
             return "IPv6"

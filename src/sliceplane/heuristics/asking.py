@@ -36,11 +36,11 @@ def ask_local(
     heuristic: LocalHeuristic, service: ServiceView, endpoint: EndpointView, zones: tuple[ZoneView, ...]
 ) -> Hints | str:
     try:
-        found: object = heuristic.hints(service, endpoint, zones)
-        if not isinstance(found, Hints):
-            return _nonsense(f"the answer is a {type(found).__name__}, not Hints")
-        problem = problem_of_hints(found)
-        return _nonsense(problem) if problem else Hints(tuple(found.zones), tuple(found.nodes))
+        answer: object = heuristic.hints(service, endpoint, zones)
+        if not isinstance(answer, Hints):
+            return _nonsense(f"the answer is a {type(answer).__name__}, not Hints")
+        problem = problem_of_hints(answer)
+        return _nonsense(problem) if problem else Hints(tuple(answer.zones), tuple(answer.nodes))
     except Exception as error:
         return _told(error)
 
@@ -50,14 +50,14 @@ def ask_zonal(
 ) -> Portions | str:
     """The order within ``Portions`` is the heuristic's."""
     try:
-        found = heuristic.allocate(service, dict(endpoints), zones)
-        problem = problem_of_allocation(found, endpoints)
+        answer = heuristic.allocate(service, dict(endpoints), zones)
+        problem = problem_of_allocation(answer, endpoints)
         if problem:
             return _nonsense(problem)
         portions: Portions = {}
         for zone in endpoints:
             mine = portions[zone] = {}
-            for portion in found[zone]:
+            for portion in answer[zone]:
                 if portion.count:
                     named = tuple(portion.zones)
                     mine[named] = mine.get(named, 0) + portion.count
@@ -66,14 +66,14 @@ def ask_zonal(
         return _told(error)
 
 
-def problem_of_heuristic(found: object, name: str) -> str:
-    """Why *found* cannot be the heuristic *name*; "" if it can."""
-    if getattr(found, "name", None) != name:
-        return f"its name is {getattr(found, 'name', None)!r}"
-    method = {"local": "hints", "zonal": "allocate"}.get(str(getattr(found, "kind", None)))
+def problem_of_heuristic(candidate: object, name: str) -> str:
+    """Why *candidate* cannot be the heuristic *name*; "" if it can."""
+    if getattr(candidate, "name", None) != name:
+        return f"its name is {getattr(candidate, 'name', None)!r}"
+    method = {"local": "hints", "zonal": "allocate"}.get(str(getattr(candidate, "kind", None)))
     if method is None:
-        return f"its kind is {getattr(found, 'kind', None)!r}, not 'local' or 'zonal'"
-    return "" if callable(getattr(found, method, None)) else f"it has no method {method}"
+        return f"its kind is {getattr(candidate, 'kind', None)!r}, not 'local' or 'zonal'"
+    return "" if callable(getattr(candidate, method, None)) else f"it has no method {method}"
 
 
 def _nonsense(problem: str) -> str:

@@ -144,11 +144,11 @@ def _lend(groups: list[_Group], bound: float) -> None:
 
 def _amounts(groups: list[_Group], wanted: int, bound: float) -> list[int]:
     """How many each group lends: *wanted* in all, so that the highest load among lenders is the least possible."""
-    given = [0] * len(groups)
+    amounts = [0] * len(groups)
     for index, group in enumerate(groups):
         if group.traffic <= _EPSILON:  # lends without being loaded more
-            given[index] = min(group.count, wanted)
-            wanted -= given[index]
+            amounts[index] = min(group.count, wanted)
+            wanted -= amounts[index]
     lenders = [index for index, group in enumerate(groups) if group.traffic > _EPSILON and group.surplus(bound)]
     low, high = 0.0, bound
     for _ in range(_HALVINGS if wanted else 0):
@@ -158,12 +158,12 @@ def _amounts(groups: list[_Group], wanted: int, bound: float) -> list[int]:
         else:
             high = load
     for index in lenders if wanted else ():
-        given[index] = _lendable(groups[index], low, bound)
-    for _ in range(wanted - sum(given[index] for index in lenders)):
-        able = [index for index in lenders if given[index] < groups[index].surplus(bound)]
-        next_one = min(able, key=lambda index: (groups[index].load(lent=given[index] + 1), groups[index].names))
-        given[next_one] += 1
-    return given
+        amounts[index] = _lendable(groups[index], low, bound)
+    for _ in range(wanted - sum(amounts[index] for index in lenders)):
+        able = [index for index in lenders if amounts[index] < groups[index].surplus(bound)]
+        next_one = min(able, key=lambda index: (groups[index].load(lent=amounts[index] + 1), groups[index].names))
+        amounts[next_one] += 1
+    return amounts
 
 
 def _lendable(group: _Group, load: float, bound: float) -> int:
@@ -190,7 +190,7 @@ def _give_away(spare: _Group, to: _Group) -> None:
 
 def _portions(zone: str, groups: list[_Group]) -> tuple[Portion, ...]:
     """The zone's own group first, then borrowers by name."""
-    found = [
+    portions = [
         (zone not in group.names, Portion(group.held[zone], group.names)) for group in groups if group.held.get(zone)
     ]
-    return tuple(portion for _, portion in sorted(found, key=lambda each: (each[0], each[1].zones)))
+    return tuple(portion for _, portion in sorted(portions, key=lambda pair: (pair[0], pair[1].zones)))

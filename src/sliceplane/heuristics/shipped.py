@@ -11,7 +11,7 @@ from sliceplane.heuristics.spread_constraints import SpreadConstraints
 from sliceplane.heuristics.types import Heuristic
 
 _OURS: Final[tuple[Heuristic, ...]] = (Balanced(), SpreadConstraints())
-SHIPPED: Final[Mapping[str, Heuristic]] = MappingProxyType({each.name: each for each in _OURS})
+SHIPPED: Final[Mapping[str, Heuristic]] = MappingProxyType({heuristic.name: heuristic for heuristic in _OURS})
 
 
 def unknown(name: str) -> str:

@@ -105,14 +105,14 @@ class ZonalHeuristic(Protocol):
 Heuristic = LocalHeuristic | ZonalHeuristic
 
 
-def problem_of_hints(found: Hints) -> str:
-    """Why *found* is no answer; "" if it is one.  What passes, an API server takes."""
+def problem_of_hints(hints: Hints) -> str:
+    """Why these *hints* are no answer; "" if they are one.  What passes, an API server takes."""
     for what, names, check in (
-        ("zones", found.zones, check_label_value),
-        ("nodes", found.nodes, check_dns_subdomain),
+        ("zones", hints.zones, check_label_value),
+        ("nodes", hints.nodes, check_dns_subdomain),
     ):
-        given: object = names
-        if not isinstance(given, tuple | list):
+        listed: object = names
+        if not isinstance(listed, tuple | list):
             return f"hinted {what} are {names!r}, not a tuple of names"
         if len(names) > HINTS_MAX:
             return f"{len(names)} {what} are hinted, {HINTS_MAX} are allowed"
@@ -124,11 +124,11 @@ def problem_of_hints(found: Hints) -> str:
     return ""
 
 
-def problem_of_allocation(found: Allocation, endpoints: Mapping[str, int]) -> str:
-    """Why *found* is no answer for *endpoints*; "" if it is one."""
-    if set(found) != set(endpoints):
-        return f"the allocation is for zones {sorted(found)}, the endpoints are in {sorted(endpoints)}"
-    for zone, portions in found.items():
+def problem_of_allocation(allocation: Allocation, endpoints: Mapping[str, int]) -> str:
+    """Why *allocation* is no answer for *endpoints*; "" if it is one."""
+    if set(allocation) != set(endpoints):
+        return f"the allocation is for zones {sorted(allocation)}, the endpoints are in {sorted(endpoints)}"
+    for zone, portions in allocation.items():
         if any(type(portion.count) is not int for portion in portions):
             return f"the portions of zone {zone} are not whole numbers"
         total = sum(portion.count for portion in portions)

@@ -21,7 +21,7 @@ def is_bad_version(error: StatusError) -> bool:
         return True
     if error.code == 504:
         return _has_cause(error, "ResourceVersionTooLarge") or "too large resource version" in error.message.lower()
-    # What servers answer to a version that is not a number (reference B4, B5).
+    # What servers answer to a version that is not a number.
     return error.code == 500 and not error.reason
 
 

@@ -25,6 +25,6 @@ class Change(Generic[T_co]):
     @property
     def object(self) -> T_co:
         """The newest version known: ``new``, else ``old``."""
-        found = self.new if self.new is not None else self.old
-        assert found is not None, "a change has an old or a new object"
-        return found
+        newest = self.new if self.new is not None else self.old
+        assert newest is not None, "a change has an old or a new object"
+        return newest

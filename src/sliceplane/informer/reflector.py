@@ -35,7 +35,8 @@ begins): with several API servers behind one address ``"0"`` may travel back in 
 Servers answer such a list from memory since 1.31.
 
 The shell has one request open at a time: it performs the actions in order, feeds what comes back, and feeds nothing
-more of a stream after ``StopWatch``.  (reference B4, B5, B18)
+more of a stream after ``StopWatch``.  What lists and watches promise: Kubernetes API concepts, "Resource versions" and
+"Efficient detection of changes".
 """
 
 from __future__ import annotations

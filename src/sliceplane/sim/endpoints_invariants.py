@@ -30,8 +30,12 @@ def check_mirror(view: View, service: Service, held: Endpoints | None) -> None:
     if service.spec.selector:
         return
     key = service.metadata.key
-    mirrored = [each for each in view.slices.get(service.metadata.namespace, ()) if _mirrors(each, service)]
-    shown = sorted(endpoint.addresses[0] for each in mirrored for endpoint in each.endpoints or ())
+    mirrored = [
+        endpoint_slice
+        for endpoint_slice in view.slices.get(service.metadata.namespace, ())
+        if _mirrors(endpoint_slice, service)
+    ]
+    shown = sorted(endpoint.addresses[0] for endpoint_slice in mirrored for endpoint in endpoint_slice.endpoints or ())
     wanted: list[str] = []
     if held is not None and is_mirrorable(held):
         groups = mirror_of(held, ADDRESSES_PER_SUBSET_MAX).groups

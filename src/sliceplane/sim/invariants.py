@@ -86,10 +86,14 @@ def _merged(world: World) -> None:
         if not oracle.is_active(service) or _is_full(view, space, SLICES_COUNTED):
             continue
         groups: dict[tuple[str, oracle.PortSet, str], list[int]] = {}
-        for each in view.slices.get(space, ()):
-            if service_of(each) == service.metadata.key:
-                group = each.address_type, oracle.port_set(each.ports or ()), oracle.subset_of(each)
-                groups.setdefault(group, []).append(len(each.endpoints or ()))
+        for endpoint_slice in view.slices.get(space, ()):
+            if service_of(endpoint_slice) == service.metadata.key:
+                group = (
+                    endpoint_slice.address_type,
+                    oracle.port_set(endpoint_slice.ports or ()),
+                    oracle.subset_of(endpoint_slice),
+                )
+                groups.setdefault(group, []).append(len(endpoint_slice.endpoints or ()))
         for (kind, _, zone), fills in sorted(groups.items(), key=lambda item: (item[0][0], item[0][2], item[1])):
             least = max(1, -(-sum(fills) // MAX_ENDPOINTS))
             if len(fills) > least:
@@ -104,9 +108,9 @@ def _per_namespace(world: World) -> None:
         if "serviceaccount" in world.controllers and server.find(ServiceAccounts, space, "default") is None:
             raise Broken("every-namespace", space, f"{space} has no ServiceAccount default")
         if "root-ca" in world.controllers:
-            found = server.find(ConfigMaps, space, "kube-root-ca.crt")
-            if found is None or (found.get("data") or {}).get("ca.crt") != AUTHORITY:
-                raise Broken("every-namespace", space, f"{space} is told the authority {found}")
+            config_map = server.find(ConfigMaps, space, "kube-root-ca.crt")
+            if config_map is None or (config_map.get("data") or {}).get("ca.crt") != AUTHORITY:
+                raise Broken("every-namespace", space, f"{space} is told the authority {config_map}")
 
 
 def _conditions(world: World) -> None:
@@ -116,18 +120,22 @@ def _conditions(world: World) -> None:
     view = world.view
     for service in view.lasting_services():
         slices = [
-            each
-            for each in view.slices.get(service.metadata.namespace, ())
-            if (each.metadata.labels or {}).get(LABEL_SERVICE_NAME) == service.metadata.name
+            endpoint_slice
+            for endpoint_slice in view.slices.get(service.metadata.namespace, ())
+            if (endpoint_slice.metadata.labels or {}).get(LABEL_SERVICE_NAME) == service.metadata.name
         ]
-        found = {each.type: each for each in service.status.conditions or () if each.type in CONDITIONS}
-        told = {name: each.status for name, each in found.items()}
+        conditions = {
+            condition.type: condition for condition in service.status.conditions or () if condition.type in CONDITIONS
+        }
+        statuses = {name: condition.status for name, condition in conditions.items()}
         wanted = _wanted_conditions(service, slices)
-        if told != wanted:
-            raise Broken("conditions-true", service.metadata.key, f"{service.metadata.key}: {told}, must be {wanted}")
-        for name, each in sorted(found.items()):
-            if (each.observed_generation or 0) != service.metadata.generation:
-                what = f"{service.metadata.key} {name} is of generation {each.observed_generation}"
+        if statuses != wanted:
+            raise Broken(
+                "conditions-true", service.metadata.key, f"{service.metadata.key}: {statuses}, must be {wanted}"
+            )
+        for name, condition in sorted(conditions.items()):
+            if (condition.observed_generation or 0) != service.metadata.generation:
+                what = f"{service.metadata.key} {name} is of generation {condition.observed_generation}"
                 raise Broken("conditions-true", service.metadata.key, f"{what}, not {service.metadata.generation}")
 
 
@@ -137,9 +145,14 @@ def _wanted_conditions(service: Service, slices: Sequence[EndpointSlice]) -> dic
         return {}
     if oracle.is_auto(service) or ("/" in asked and isinstance(find_shipped(asked), str)):
         return {ACCEPTED: "False", PROGRAMMED: "False"}
-    ready = [each for one in slices for each in one.endpoints or () if each.conditions.ready is not False]
+    ready = [
+        endpoint
+        for endpoint_slice in slices
+        for endpoint in endpoint_slice.endpoints or ()
+        if endpoint.conditions.ready is not False
+    ]
     programmed = bool(ready) and all(
-        each.hints is not None and bool(each.hints.for_zones or each.hints.for_nodes) for each in ready
+        endpoint.hints is not None and bool(endpoint.hints.for_zones or endpoint.hints.for_nodes) for endpoint in ready
     )
     conditions = {ACCEPTED: "True", PROGRAMMED: str(programmed)}
     if programmed and service.spec.cluster_ip not in ("", "None"):
@@ -150,14 +163,19 @@ def _wanted_conditions(service: Service, slices: Sequence[EndpointSlice]) -> dic
 def _no_duplicates(world: World) -> None:
     """But where a quota refuses the slice that the rest of a move waits for: what has moved is shown twice then."""
     seen: Counter[tuple[str, ...]] = Counter()
-    active = {each.metadata.key for each in world.view.lasting_services() if oracle.is_active(each)}
+    active = {service.metadata.key for service in world.view.lasting_services() if oracle.is_active(service)}
     for space, slices in world.view.slices.items():
         full = _is_full(world.view, space, SLICES_COUNTED)
-        for each in slices:
-            if service_of(each) in active and not full:
+        for endpoint_slice in slices:
+            if service_of(endpoint_slice) in active and not full:
                 seen.update(
-                    (service_of(each), each.address_type, endpoint.target_ref.uid, repr(sorted(endpoint.addresses)))
-                    for endpoint in each.endpoints or ()
+                    (
+                        service_of(endpoint_slice),
+                        endpoint_slice.address_type,
+                        endpoint.target_ref.uid,
+                        repr(sorted(endpoint.addresses)),
+                    )
+                    for endpoint in endpoint_slice.endpoints or ()
                     if endpoint.target_ref is not None
                 )
     for (service, kind, uid, addresses), count in sorted(seen.items()):
@@ -167,10 +185,14 @@ def _no_duplicates(world: World) -> None:
 
 def _maximum(world: World) -> None:
     for slices in world.view.slices.values():
-        for each in slices:
-            count = len(each.endpoints or ())
-            if service_of(each) and count > MAX_ENDPOINTS:
-                raise Broken("slice-maximum", each.metadata.name, f"{each.metadata.key} has {count} endpoints")
+        for endpoint_slice in slices:
+            count = len(endpoint_slice.endpoints or ())
+            if service_of(endpoint_slice) and count > MAX_ENDPOINTS:
+                raise Broken(
+                    "slice-maximum",
+                    endpoint_slice.metadata.name,
+                    f"{endpoint_slice.metadata.key} has {count} endpoints",
+                )
 
 
 def _bounded_writes(world: World) -> None:
@@ -195,12 +217,16 @@ def _deleted_services(world: World) -> None:
     """Slices that lost their owner to another writer before the Service went are nobody's any more."""
     if not {"garbage-collector", "endpointslice"} <= set(world.controllers):
         return
-    keys = {each.metadata.key for each in world.view.services}
+    keys = {service.metadata.key for service in world.view.services}
     for slices in world.view.slices.values():
-        for each in slices:
-            service = service_of(each)
-            if service and service not in keys and each.metadata.owner_references:
-                raise Broken("deleted-services-leave-nothing", each.metadata.name, f"{each.metadata.key} of {service}")
+        for endpoint_slice in slices:
+            service = service_of(endpoint_slice)
+            if service and service not in keys and endpoint_slice.metadata.owner_references:
+                raise Broken(
+                    "deleted-services-leave-nothing",
+                    endpoint_slice.metadata.name,
+                    f"{endpoint_slice.metadata.key} of {service}",
+                )
 
 
 def _quotas(world: World) -> None:
@@ -224,13 +250,17 @@ def _replicas(world: World) -> None:
         return
     view = world.view
     for record in view.server.records(ReplicaSets):
-        found: ReplicaSet = decode(record.body, ReplicaSet)
-        if found.metadata.deletion_timestamp is None and found.metadata.namespace in view.namespaces:
-            mine = [each for each in view.pods.get(found.metadata.namespace, ()) if _runs_for(each, found)]
-            full = len(mine) < (found.spec.replicas or 0) and _is_full(view, found.metadata.namespace, "pods")
-            if len(mine) != found.spec.replicas and not full:
+        replica_set: ReplicaSet = decode(record.body, ReplicaSet)
+        if replica_set.metadata.deletion_timestamp is None and replica_set.metadata.namespace in view.namespaces:
+            mine = [pod for pod in view.pods.get(replica_set.metadata.namespace, ()) if _runs_for(pod, replica_set)]
+            full = len(mine) < (replica_set.spec.replicas or 0) and _is_full(
+                view, replica_set.metadata.namespace, "pods"
+            )
+            if len(mine) != replica_set.spec.replicas and not full:
                 raise Broken(
-                    "replicas", found.metadata.name, f"{found.metadata.key} has {len(mine)} of {found.spec.replicas}"
+                    "replicas",
+                    replica_set.metadata.name,
+                    f"{replica_set.metadata.key} has {len(mine)} of {replica_set.spec.replicas}",
                 )
 
 
@@ -242,27 +272,27 @@ def _deployments(world: World) -> None:
     sets: dict[str, list[ReplicaSet]] = {}
     for record in view.server.records(ReplicaSets):
         item: ReplicaSet = decode(record.body, ReplicaSet)
-        for each in item.metadata.owner_references or ():
-            if each.controller:
-                sets.setdefault(each.uid, []).append(item)
+        for owner_reference in item.metadata.owner_references or ():
+            if owner_reference.controller:
+                sets.setdefault(owner_reference.uid, []).append(item)
     for record in view.server.records(Deployments):
-        found: Deployment = decode(record.body, Deployment)
-        meta, status, wanted = found.metadata, found.status, found.spec.replicas or 0
+        deployment: Deployment = decode(record.body, Deployment)
+        meta, status, wanted = deployment.metadata, deployment.status, deployment.spec.replicas or 0
         if meta.deletion_timestamp is not None or meta.namespace not in view.namespaces:
             continue
         mine = sets.get(meta.uid, [])
-        surge, _ = limits(found.spec.strategy, wanted)
+        surge, _ = limits(deployment.spec.strategy, wanted)
         asked = sum(item.spec.replicas or 0 for item in mine)
         if not wanted <= asked <= wanted + surge:
             raise Broken("deployments-true", meta.name, f"{meta.key} asks for {asked} of {wanted} and {surge} more")
-        told = (status.replicas, status.available_replicas, status.observed_generation)
+        reported = (status.replicas, status.available_replicas, status.observed_generation)
         true = (
             sum(item.status.replicas for item in mine),
             sum(item.status.available_replicas for item in mine),
             meta.generation,
         )
-        if told != true:
-            raise Broken("deployments-true", meta.name, f"{meta.key} tells {told}, and {true} is so")
+        if reported != true:
+            raise Broken("deployments-true", meta.name, f"{meta.key} tells {reported}, and {true} is so")
 
 
 def _is_full(view: View, namespace: str, what: str) -> bool:
@@ -283,17 +313,22 @@ def _addresses(world: World) -> None:
         for pod in pods:
             if pod.status.phase in ("Succeeded", "Failed") or pod.spec.node_name.startswith("bare-"):
                 continue
-            for each in pod.status.pod_ips or ():
-                other = owners.setdefault(each.ip, pod.metadata.key)
-                if other != pod.metadata.key:
-                    raise Broken("one-address-one-pod", pod.metadata.name, f"{other} and {pod.metadata.key}: {each.ip}")
+            for pod_ip in pod.status.pod_ips or ():
+                holder = owners.setdefault(pod_ip.ip, pod.metadata.key)
+                if holder != pod.metadata.key:
+                    raise Broken(
+                        "one-address-one-pod", pod.metadata.name, f"{holder} and {pod.metadata.key}: {pod_ip.ip}"
+                    )
 
 
 def _runs_for(pod: Pod, owner: Object) -> bool:
     return (
         pod.metadata.deletion_timestamp is None
         and pod.status.phase not in ("Succeeded", "Failed")
-        and any(each.uid == owner.metadata.uid and each.controller for each in pod.metadata.owner_references or ())
+        and any(
+            owner_reference.uid == owner.metadata.uid and owner_reference.controller
+            for owner_reference in pod.metadata.owner_references or ()
+        )
     )
 
 
@@ -323,7 +358,7 @@ def _mirrors(world: World) -> None:
 
 def _unlimited(view: View, counted: str) -> list[Service]:
     """Services in whose Namespace no quota keeps a controller from its work."""
-    return [each for each in view.lasting_services() if not _is_full(view, each.metadata.namespace, counted)]
+    return [service for service in view.lasting_services() if not _is_full(view, service.metadata.namespace, counted)]
 
 
 def _caches(world: World) -> None:

@@ -19,26 +19,26 @@ def merge(slices: Iterable[SliceState], max_endpoints: int, max_writes: int, *, 
 
     *at_least_one*: the first step is made whatever it costs.
     """
-    ordered = sorted(slices, key=lambda each: (len(each.server), each.name))
-    fills = {each.name: len(each.server) for each in ordered}
+    ordered = sorted(slices, key=lambda state: (len(state.server), state.name))
+    fills = {state.name: len(state.server) for state in ordered}
     saved = _most_saved(list(fills.values()), max_endpoints)
     staying = ordered[saved:]
     written: dict[str, Content] = {}
     deletes: list[SliceState] = []
     for donor in ordered[:saved]:
         receivers = _receivers(fills[donor.name], staying, fills, written, max_endpoints)
-        fresh = [each for each in receivers if each.name not in written]
+        fresh = [state for state in receivers if state.name not in written]
         cost = len(written) + len(deletes) + len(fresh) + 1
         if cost > max_writes and not (at_least_one and not deletes):
             break
         moving = iter(donor.server.items())
-        for each in receivers:
-            content = written.setdefault(each.name, dict(each.server))
+        for state in receivers:
+            content = written.setdefault(state.name, dict(state.server))
             content.update(islice(moving, max_endpoints - len(content)))
-            fills[each.name] = len(content)
+            fills[state.name] = len(content)
         deletes.append(donor)
-    updates = [Update(each, each.group, written[each.name]) for each in staying if each.name in written]
-    return PackPlan([], sorted(updates, key=lambda each: each.slice.name), deletes, 0, 0)
+    updates = [Update(state, state.group, written[state.name]) for state in staying if state.name in written]
+    return PackPlan([], sorted(updates, key=lambda update: update.slice.name), deletes, 0, 0)
 
 
 def _most_saved(fills: list[int], max_endpoints: int) -> int:
@@ -56,15 +56,15 @@ def _receivers(
     count: int, staying: list[SliceState], fills: dict[str, int], written: dict[str, Content], max_endpoints: int
 ) -> list[SliceState]:
     """The slices that *count* endpoints go into, as few newly written as possible.  There is room for them."""
-    rooms = {each.name: max_endpoints - fills[each.name] for each in staying}
-    found = [each for each in staying if each.name in written and rooms[each.name] > 0]
-    count -= sum(rooms[each.name] for each in found)
-    free = [each for each in staying if each.name not in written and rooms[each.name] > 0]
+    rooms = {state.name: max_endpoints - fills[state.name] for state in staying}
+    receivers = [state for state in staying if state.name in written and rooms[state.name] > 0]
+    count -= sum(rooms[state.name] for state in receivers)
+    free = [state for state in staying if state.name not in written and rooms[state.name] > 0]
     while count > 0:
-        fitting = [each for each in free if rooms[each.name] >= count]
+        fitting = [state for state in free if rooms[state.name] >= count]
         # into the fullest that takes all; where none does, into the one that takes most
-        chosen = min(fitting or free, key=lambda each: (rooms[each.name] * (1 if fitting else -1), each.name))
+        chosen = min(fitting or free, key=lambda state: (rooms[state.name] * (1 if fitting else -1), state.name))
         free.remove(chosen)
-        found.append(chosen)
+        receivers.append(chosen)
         count -= rooms[chosen.name]
-    return found
+    return receivers

@@ -108,15 +108,15 @@ class SliceEngine:
         """Services whose hints no longer fit the zones' shares of CPU, or whose subsets no longer fit the zones.
         O(services with hints), after a change of these shares; O(services that prefer subsets), after a change of
         which zones there are; else O(1)."""
-        found: Keys = ()
+        keys: Keys = ()
         if self._zones_changed:
             self._zones_changed = False
-            found = tuple(key for key, service in self._zonal.items() if not _members(service).hints_settled)
+            keys = tuple(key for key, service in self._zonal.items() if not _members(service).hints_settled)
         if self._node_zones_changed:
             self._node_zones_changed = False
             services = self._preferring.items()
-            found += tuple(key for key, service in services if not _members(service).subsets_settled)
-        return found
+            keys += tuple(key for key, service in services if not _members(service).subsets_settled)
+        return keys
 
     def on_service(self, new: Service) -> Keys:
         shape = shape_of(new, self._gates, self._subsetting)

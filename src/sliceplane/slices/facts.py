@@ -42,7 +42,7 @@ class PodFacts:
     """One version of a pod.
 
     ``excluded``: never an endpoint (finished, or without any address).  ``addresses`` has an entry for each
-    family of which ``status.podIPs`` has an address.  Reference 1.6.
+    family of which ``status.podIPs`` has an address.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class PodFacts:
         )
         self.target: Final[bytes] = _target(pod) if same is None else same.target
         self._named_ports: NamedPorts | None = None
-        ready = next((each for each in status.conditions or () if each.type == "Ready"), None)
+        ready = next((condition for condition in status.conditions or () if condition.type == "Ready"), None)
         self.serving: Final = ready is not None and ready.status == "True"
         #: when readiness last changed (RFC 3339), the pod's part of the trigger time
         self.transition: Final = None if ready is None else ready.last_transition_time
@@ -94,21 +94,21 @@ class PodFacts:
     @property
     def topology_keys(self) -> tuple[str, ...]:
         """Over what the pod was spread, for heuristics."""
-        return tuple(each.topology_key for each in self.pod.spec.topology_spread_constraints or ())
+        return tuple(constraint.topology_key for constraint in self.pod.spec.topology_spread_constraints or ())
 
     @property
     def named_ports(self) -> NamedPorts:
-        """Ports of containers, then of sidecars (init containers that restart always).  Reference 1.7."""
+        """Ports of containers, then of sidecars (init containers that restart always)."""
         if self._named_ports is None:
-            found: list[tuple[str, str, int]] = []
+            ports: list[tuple[str, str, int]] = []
             for container in self.pod.spec.containers or ():
                 for port in container.ports or ():
                     if port.name:
-                        found.append((port.name, port.protocol, port.container_port))  # noqa: PERF401 - half the time
+                        ports.append((port.name, port.protocol, port.container_port))  # noqa: PERF401 - half the time
             for container in self.pod.spec.init_containers or ():
                 if container.restart_policy == "Always":
-                    found.extend((p.name, p.protocol, p.container_port) for p in container.ports or () if p.name)
-            self._named_ports = tuple(found)
+                    ports.extend((p.name, p.protocol, p.container_port) for p in container.ports or () if p.name)
+            self._named_ports = tuple(ports)
         return self._named_ports
 
 
@@ -132,13 +132,13 @@ def _target(pod: Pod) -> bytes:
 
 
 def _addresses(pod: Pod) -> dict[Family, Addresses]:
-    found: dict[Family, tuple[str, ...]] = {}
+    by_family: dict[Family, tuple[str, ...]] = {}
     for entry in pod.status.pod_ips or ():
         address = canonical_with_family(entry.ip)
         if address is not None:
             kind, text = address
-            found[kind] = (*found.get(kind, ()), text)
-    return {kind: Addresses(pod.metadata.name, addresses) for kind, addresses in found.items()}
+            by_family[kind] = (*by_family.get(kind, ()), text)
+    return {kind: Addresses(pod.metadata.name, addresses) for kind, addresses in by_family.items()}
 
 
 class NodeFacts:
@@ -155,7 +155,9 @@ class NodeFacts:
         self.name: Final = node.metadata.name
         self.zone: Final = labels.get(LABEL_ZONE, "")
         self.view: Final = EndpointView(zone=self.zone, region=labels.get(LABEL_REGION, ""), node=self.name)
-        ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions or ())
+        ready = any(
+            condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions or ()
+        )
         self.counted: Final = ready and not any(label in labels for label in _CONTROL_PLANE_LABELS)
         self.cpu_milli: Final = _milli((node.status.allocatable or {}).get("cpu", 0))
         name, zone = encode(self.name), encode(self.zone)
@@ -193,7 +195,7 @@ def hint_piece(zones: tuple[str, ...], nodes: tuple[str, ...] = ()) -> bytes:
 
 
 def _names(names: tuple[str, ...]) -> bytes:
-    return encode([{"name": each} for each in names])
+    return encode([{"name": name} for name in names])
 
 
 def _for_zones(zone: str) -> bytes:

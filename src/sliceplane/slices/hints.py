@@ -59,7 +59,7 @@ class ZoneHints(HintPolicy):
             return b""
         shares = self._zones.shares
         if zone and shares and zone not in shares:  # nobody asks from there
-            zone = min(shares, key=lambda each: self._counts.get(each, 0) / shares[each])
+            zone = min(shares, key=lambda zone: self._counts.get(zone, 0) / shares[zone])
         self._given[pod] = zone
         self._counts[zone] = self._counts.get(zone, 0) + 1
         return self._piece(zone)

@@ -35,7 +35,7 @@ class SelectorIndex(Generic[S]):
         """File a selector, which must not be empty.  Gives the pair under which it is filed."""
         assert selector, f"{namespace}/{name} has no selector"
         self.remove(namespace, name)
-        pair = min(selector.items(), key=lambda each: (self._sizes.get((namespace, *each), 0), each))
+        pair = min(selector.items(), key=lambda pair: (self._sizes.get((namespace, *pair), 0), pair))
         where = (namespace, *pair)
         keys = tuple(sorted(selector))
         by_values = self._buckets.setdefault(where, {}).setdefault(keys, {})
@@ -64,15 +64,15 @@ class SelectorIndex(Generic[S]):
 
     def matching(self, namespace: str, labels: dict[str, str]) -> dict[str, S]:
         """Services whose selector matches, by name.  Costs O(labels + sets of keys filed under them + matches)."""
-        found: dict[str, S] = {}
+        services_by_name: dict[str, S] = {}
         for key, value in labels.items():
             bucket = self._buckets.get((namespace, key, value))
             if bucket is not None:
                 for keys, by_values in bucket.items():
-                    services = by_values.get(tuple([labels.get(each, "\0") for each in keys]))
+                    services = by_values.get(tuple([labels.get(key, "\0") for key in keys]))
                     if services is not None:
-                        found.update(services)
-        return found
+                        services_by_name.update(services)
+        return services_by_name
 
     def probes(self, namespace: str, labels: dict[str, str]) -> int:
         """How many look-ups ``matching`` makes beside one for each label; for tests of its cost."""
@@ -164,9 +164,9 @@ class PodIndex:
         assert {k: v for on_node in self._on_node.values() for k, v in on_node.items()} == placed, "pods by node"
         for namespace, keys in self._labelled.items():
             for key, by_value in keys.items():
-                found = {name: facts for named in by_value.values() for name, facts in named.items()}
+                filed = {name: facts for named in by_value.values() for name, facts in named.items()}
                 named = {n: f for n, f in self._pods.get(namespace, {}).items() if key in f.labels}
-                assert found == named, f"pods of {namespace} by label {key}"
+                assert filed == named, f"pods of {namespace} by label {key}"
 
 
 def _leave_value(by_value: dict[str, dict[str, PodFacts]], old: PodFacts, key: str) -> None:

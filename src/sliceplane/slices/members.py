@@ -72,8 +72,8 @@ class Members:
         if shape.hints is HintMode.AUTO:
             self._policies = {f: ZoneHints(f, zones) for f in packers}
         elif shape.hints is HintMode.PLUGIN:
-            found, view = find(shape.distribution), shape.view
-            self._policies = {f: policy_of(found, view, f, zones) for f in packers}
+            heuristic, view = find(shape.distribution), shape.view
+            self._policies = {f: policy_of(heuristic, view, f, zones) for f in packers}
         #: of approaches by zone; empty in every other
         self._subsets: dict[Family, ZoneSubsets] = {}
         if shape.subsetting.by_zone:

@@ -33,16 +33,16 @@ def pick(
     chosen: list[Candidate[K]] = []
 
     def take(name: str) -> None:
-        for each in sorted(movable[name], key=lambda c: (getting.get(c.own, 0) == 0, c.own == c.given, c.pod)):
-            if give.get(each.given, 0):
-                give[each.given] -= 1
-                chosen.append(each)
+        for candidate in sorted(movable[name], key=lambda c: (getting.get(c.own, 0) == 0, c.own == c.given, c.pod)):
+            if give.get(candidate.given, 0):
+                give[candidate.given] -= 1
+                chosen.append(candidate)
 
     def use(name: str) -> int:
         counts: dict[K, int] = {}
-        for each in movable[name]:
-            counts[each.given] = counts.get(each.given, 0) + 1
-        return sum(min(count, give.get(given, 0)) for given, count in counts.items())
+        for candidate in movable[name]:
+            counts[candidate.given] = counts.get(candidate.given, 0) + 1
+        return sum(min(count, give.get(hint, 0)) for hint, count in counts.items())
 
     for name in sorted(movable):
         if not name or name in free:
@@ -73,13 +73,13 @@ def choose(
 def _send(chosen: list[Candidate[str]], get: dict[str, int]) -> dict[str, str]:
     """Each to its own zone if that gets any, the rest to where most are missing."""
     sent: dict[str, str] = {}
-    for each in chosen:
-        if get.get(each.own, 0):
-            get[each.own] -= 1
-            sent[each.pod] = each.own
-    for each in chosen:
-        if each.pod not in sent:
+    for candidate in chosen:
+        if get.get(candidate.own, 0):
+            get[candidate.own] -= 1
+            sent[candidate.pod] = candidate.own
+    for candidate in chosen:
+        if candidate.pod not in sent:
             zone = max(sorted(get), key=lambda zone: get[zone])
             get[zone] -= 1
-            sent[each.pod] = zone
+            sent[candidate.pod] = zone
     return sent

@@ -87,7 +87,7 @@ def address_types(service: Service) -> list[str]:
 
 
 def desired(service: Service, address_type: str, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> Groups:
-    """Reference 1.6, 1.7 and 2.2."""
+    """``staging/src/k8s.io/endpointslice/utils.go``, and ``topologycache`` beside it for the hints."""
     groups: Groups = {}
     for pod in pods:
         if pod.metadata.namespace != service.metadata.namespace or not _selects(service, pod):
@@ -99,7 +99,7 @@ def desired(service: Service, address_type: str, pods: Iterable[Pod], nodes: Map
         if node is None and not service.spec.publish_not_ready_addresses:
             continue
         parsed = [parse_lenient(entry.ip) for entry in pod.status.pod_ips or ()]
-        addresses = tuple(str(each) for each in parsed if each is not None and family(each) == address_type)
+        addresses = tuple(str(address) for address in parsed if address is not None and family(address) == address_type)
         if addresses:
             endpoints.append(_endpoint(service, pod, node, addresses))
     return groups
@@ -112,8 +112,8 @@ def _selects(service: Service, pod: Pod) -> bool:
 
 def _endpoint_ports(service: Service, pod: Pod) -> list[EndpointPort]:
     containers = list(pod.spec.containers or ())
-    containers += [each for each in pod.spec.init_containers or () if each.restart_policy == "Always"]
-    found = []
+    containers += [container for container in pod.spec.init_containers or () if container.restart_policy == "Always"]
+    resolved = []
     for port in service.spec.ports or ():
         number: int | None
         if isinstance(port.target_port, str):
@@ -126,16 +126,18 @@ def _endpoint_ports(service: Service, pod: Pod) -> list[EndpointPort]:
                 continue
         else:
             number = port.target_port or port.port
-        found.append(EndpointPort(name=port.name, protocol=port.protocol, port=number, app_protocol=port.app_protocol))
-    return found
+        resolved.append(
+            EndpointPort(name=port.name, protocol=port.protocol, port=number, app_protocol=port.app_protocol)
+        )
+    return resolved
 
 
 def port_set(ports: Iterable[EndpointPort]) -> PortSet:
-    return frozenset(encode([each.name or "", each.protocol or "TCP", each.port, each.app_protocol]) for each in ports)
+    return frozenset(encode([port.name or "", port.protocol or "TCP", port.port, port.app_protocol]) for port in ports)
 
 
 def _endpoint(service: Service, pod: Pod, node: Node | None, addresses: tuple[str, ...]) -> Endpoint:
-    serving = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ())
+    serving = any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions or ())
     terminating = pod.metadata.deletion_timestamp is not None
     ready = service.spec.publish_not_ready_addresses or (serving and not terminating)
     zone = (node.metadata.labels or {}).get(LABEL_ZONE) if node is not None else None
@@ -184,29 +186,33 @@ def check_converged(
     *subsetting* is the approach of services that ask for none; "": the feature is off.
     """
     key = service.metadata.key
-    live = [each for each in slices if is_ours(each, service) and each.metadata.deletion_timestamp is None]
+    live = [
+        endpoint_slice
+        for endpoint_slice in slices
+        if is_ours(endpoint_slice, service) and endpoint_slice.metadata.deletion_timestamp is None
+    ]
     pods = list(pods)
     types = address_types(service)
-    for each in live:
-        name = each.metadata.name
-        assert is_owned(each, service), f"{name} is not owned by {key}"
-        assert each.address_type in types, f"{name} is {each.address_type}, {key} has {types}"
-        zone = subset_of(each) if subsetting else ""
+    for endpoint_slice in live:
+        name = endpoint_slice.metadata.name
+        assert is_owned(endpoint_slice, service), f"{name} is not owned by {key}"
+        assert endpoint_slice.address_type in types, f"{name} is {endpoint_slice.address_type}, {key} has {types}"
+        zone = subset_of(endpoint_slice) if subsetting else ""
         labels = {**labels_of(service, subsetting), **({LABEL_FOR_ZONE: zone} if zone else {})}
-        assert each.metadata.labels == labels, f"{name} has labels {each.metadata.labels}"
-        assert len(each.endpoints or ()) <= max_endpoints, f"{name} has {len(each.endpoints or ())} endpoints"
+        assert endpoint_slice.metadata.labels == labels, f"{name} has labels {endpoint_slice.metadata.labels}"
+        assert len(endpoint_slice.endpoints or ()) <= max_endpoints, (
+            f"{name} has {len(endpoint_slice.endpoints or ())} endpoints"
+        )
     for address_type in types:
-        mine = [each for each in live if each.address_type == address_type]
+        mine = [endpoint_slice for endpoint_slice in live if endpoint_slice.address_type == address_type]
         assert mine, f"{key} has no slice for {address_type}, not even a placeholder"
         if is_auto(service):
             check_auto_hints(service, address_type, mine, nodes)
-            mine = [without_hints(each) for each in mine]
+            mine = [without_hints(endpoint_slice) for endpoint_slice in mine]
         elif is_plugin(service):
-            by_name = {
-                each.metadata.name: each for each in pods if each.metadata.namespace == service.metadata.namespace
-            }
+            by_name = {pod.metadata.name: pod for pod in pods if pod.metadata.namespace == service.metadata.namespace}
             check_plugin_hints(service, f"{key} {address_type}", mine, by_name, nodes, find=find)
-            mine = [without_hints(each) for each in mine]
+            mine = [without_hints(endpoint_slice) for endpoint_slice in mine]
         shown = Counter((port_set(s.ports or ()), encode(e)) for s in mine for e in s.endpoints or ())
         groups = desired(service, address_type, pods, nodes)
         wanted = Counter((ports, encode(e)) for ports, endpoints in groups.items() for e in endpoints)
@@ -233,11 +239,11 @@ def subset_of(observed: EndpointSlice) -> str:
 def check_subsets(what: str, approach: str, slices: Iterable[EndpointSlice], nodes: Mapping[str, Node]) -> None:
     """Slices are for the zone that all their endpoints are in; or all are for all, where the approach says so."""
     slices = list(slices)
-    endpoints = [each for one in slices for each in one.endpoints or ()]
-    split = any(subset_of(each) for each in slices)
+    endpoints = [endpoint for endpoint_slice in slices for endpoint in endpoint_slice.endpoints or ()]
+    split = any(subset_of(endpoint_slice) for endpoint_slice in slices)
     if approach == "PreferZone":
         zones = {(node.metadata.labels or {}).get(LABEL_ZONE) for node in nodes.values()} - {None, ""}
-        count = Counter(each.zone for each in endpoints)
+        count = Counter(endpoint.zone for endpoint in endpoints)
         must = len(endpoints) >= 3 * len(zones) + 3 and all(count[zone] >= 2 for zone in zones)
         may = len(endpoints) > 3 * len(zones) - 3 and all(count[zone] for zone in zones)
         if len(zones) < 2:
@@ -246,12 +252,12 @@ def check_subsets(what: str, approach: str, slices: Iterable[EndpointSlice], nod
         assert may or not split, f"{what}: subsets for {len(endpoints)} endpoints in {dict(count)} of {zones}"
     elif approach != "RequireZone":
         assert not split, f"{what}: subsets without an approach by zone"
-    for each in slices:
-        zone = subset_of(each)
-        assert each.endpoints or not zone, f"{what}: {each.metadata.name} is for {zone} and empty"
+    for endpoint_slice in slices:
+        zone = subset_of(endpoint_slice)
+        assert endpoint_slice.endpoints or not zone, f"{what}: {endpoint_slice.metadata.name} is for {zone} and empty"
         if split or approach == "RequireZone":
-            alien = [e.addresses for e in each.endpoints or () if (e.zone or "") != zone]
-            assert not alien, f"{what}: {each.metadata.name} is for {zone!r} and has {alien}"
+            alien = [e.addresses for e in endpoint_slice.endpoints or () if (e.zone or "") != zone]
+            assert not alien, f"{what}: {endpoint_slice.metadata.name} is for {zone!r} and has {alien}"
 
 
 # -- hints of topology-mode Auto ------------------------------------------------------------------------
@@ -264,13 +270,15 @@ def is_auto(service: Service) -> bool:
 
 
 def zone_shares(nodes: Mapping[str, Node]) -> dict[str, Fraction]:
-    """Reference 2.1, "Node snapshot"; empty: there can be no hints."""
+    """As ``topologycache.SetNodes`` upstream; empty: there can be no hints."""
     cpu: dict[str, Fraction] = {}
     for node in nodes.values():
         labels = node.metadata.labels or {}
         if "node-role.kubernetes.io/control-plane" in labels or "node-role.kubernetes.io/master" in labels:
             continue
-        if not any(each.type == "Ready" and each.status == "True" for each in node.status.conditions or ()):
+        if not any(
+            condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions or ()
+        ):
             continue
         zone = labels.get(LABEL_ZONE)
         allocatable = Fraction(amount((node.status.allocatable or {}).get("cpu", 0)))
@@ -278,7 +286,7 @@ def zone_shares(nodes: Mapping[str, Node]) -> dict[str, Fraction]:
             return {}
         cpu[zone] = cpu.get(zone, Fraction(0)) + allocatable
     total = sum(cpu.values())
-    return {zone: each / total for zone, each in cpu.items()} if len(cpu) > 1 else {}
+    return {zone: amount / total for zone, amount in cpu.items()} if len(cpu) > 1 else {}
 
 
 def least_of_zones(total: int, shares: Mapping[str, Fraction]) -> dict[str, int]:
@@ -296,27 +304,29 @@ def auto_problem(ready: list[Endpoint], nodes: Mapping[str, Node]) -> str:
     if sum(least_of_zones(total, shares).values()) > total:
         words = "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold"
         return f"{words} ({total} endpoints, {len(shares)} zones)"
-    return "" if all(each.zone for each in ready) else "One or more endpoints do not have a zone specified"
+    return "" if all(endpoint.zone for endpoint in ready) else "One or more endpoints do not have a zone specified"
 
 
 def check_auto_hints(
     service: Service, address_type: str, slices: Iterable[EndpointSlice], nodes: Mapping[str, Node]
 ) -> None:
     """All ready endpoints are hinted for one zone each so that every zone has enough, or none has a hint."""
-    endpoints = [each for one in slices for each in one.endpoints or ()]
-    ready = [each for each in endpoints if each.conditions.ready]
+    endpoints = [endpoint for endpoint_slice in slices for endpoint in endpoint_slice.endpoints or ()]
+    ready = [endpoint for endpoint in endpoints if endpoint.conditions.ready]
     what = f"{service.metadata.key} {address_type}"
-    assert all(each.hints is None for each in endpoints if not each.conditions.ready), f"{what}: unready with hints"
+    assert all(endpoint.hints is None for endpoint in endpoints if not endpoint.conditions.ready), (
+        f"{what}: unready with hints"
+    )
     problem = auto_problem(ready, nodes)
     if problem:
-        assert all(each.hints is None for each in ready), f"{what}: hints although {problem}"
+        assert all(endpoint.hints is None for endpoint in ready), f"{what}: hints although {problem}"
         return
     counts: Counter[str] = Counter()
-    for each in ready:
-        zones = () if each.hints is None else each.hints.for_zones or ()
-        assert len(zones) == 1, f"{what}: {each.addresses} is for zones {zones}"
-        assert each.hints is not None, f"{what}: {each.addresses} has no hints"
-        assert not each.hints.for_nodes, f"{what}: {each.addresses} is for nodes {each.hints.for_nodes}"
+    for endpoint in ready:
+        zones = () if endpoint.hints is None else endpoint.hints.for_zones or ()
+        assert len(zones) == 1, f"{what}: {endpoint.addresses} is for zones {zones}"
+        assert endpoint.hints is not None, f"{what}: {endpoint.addresses} has no hints"
+        assert not endpoint.hints.for_nodes, f"{what}: {endpoint.addresses} is for nodes {endpoint.hints.for_nodes}"
         counts[zones[0].name] += 1
     least = least_of_zones(len(ready), zone_shares(nodes))
     assert counts.keys() <= least.keys(), f"{what}: hinted for {sorted(counts)}, zones are {sorted(least)}"
@@ -324,7 +334,7 @@ def check_auto_hints(
 
 
 def without_hints(observed: EndpointSlice) -> EndpointSlice:
-    bare = tuple(msgspec.structs.replace(each, hints=None) for each in observed.endpoints or ())
+    bare = tuple(msgspec.structs.replace(endpoint, hints=None) for endpoint in observed.endpoints or ())
     return msgspec.structs.replace(observed, endpoints=bare)
 
 
@@ -360,23 +370,27 @@ def baseline_writes(
     packing itself creates is counted, and every live slice as updated: a bound that says nothing of updates.
     """
     live = sorted(
-        (each for each in slices if is_ours(each, service) and each.metadata.deletion_timestamp is None),
-        key=lambda each: each.metadata.name,
+        (
+            endpoint_slice
+            for endpoint_slice in slices
+            if is_ours(endpoint_slice, service) and endpoint_slice.metadata.deletion_timestamp is None
+        ),
+        key=lambda endpoint_slice: endpoint_slice.metadata.name,
     )
     if not is_active(service):
         return Writes(deletes=len(live))  # see ``succession``: what a Service left behind goes, at once or in time
     auto = is_auto(service) or is_plugin(service)
     if auto:
-        live = [without_hints(each) for each in live]
+        live = [without_hints(endpoint_slice) for endpoint_slice in live]
     pods = list(pods)
     types = address_types(service)
     creates = updates = 0
-    deletes = sum(each.address_type not in types for each in live)
+    deletes = sum(endpoint_slice.address_type not in types for endpoint_slice in live)
     for address_type in types:
-        mine = [each for each in live if each.address_type == address_type]
+        mine = [endpoint_slice for endpoint_slice in live if endpoint_slice.address_type == address_type]
         groups = desired(service, address_type, pods, nodes)
         made = _Packing(service, [s for s in mine if is_owned(s, service)], groups, max_endpoints, subsetting)
-        foreign = sum(not is_owned(each, service) for each in mine)
+        foreign = sum(not is_owned(endpoint_slice, service) for endpoint_slice in mine)
         recycled = min(made.creates, made.deletes)
         creates += 0 if service.metadata.deletion_timestamp else made.creates - recycled
         updates += made.updates + recycled
@@ -385,7 +399,7 @@ def baseline_writes(
 
 
 class _Packing:
-    """Reference 1.10 steps 1 to 3 for the owned slices of one address type."""
+    """``staging/src/k8s.io/endpointslice/reconciler.go``, for the owned slices of one address type."""
 
     def __init__(
         self, service: Service, owned: list[EndpointSlice], groups: Groups, max_endpoints: int, subsetting: str
@@ -394,11 +408,13 @@ class _Packing:
         self._max = max_endpoints
         self.creates = self.updates = self.deletes = 0
         by_ports: dict[PortSet, list[EndpointSlice]] = {}
-        for each in owned:
-            by_ports.setdefault(port_set(each.ports or ()), []).append(each)
+        for endpoint_slice in owned:
+            by_ports.setdefault(port_set(endpoint_slice.ports or ()), []).append(endpoint_slice)
         for ports, endpoints in groups.items():
             self._pack(by_ports.get(ports, []), endpoints)
-        unwanted = [each for ports, found in by_ports.items() if ports not in groups for each in found]
+        unwanted = [
+            endpoint_slice for ports, listed in by_ports.items() if ports not in groups for endpoint_slice in listed
+        ]
         self.deletes += len(unwanted)
         if self.deletes == len(owned) and not self.creates:
             kept = [s for s in unwanted if not s.ports and not s.endpoints and s.metadata.labels == self._labels]
@@ -408,22 +424,22 @@ class _Packing:
                 self.creates += 1
 
     def _pack(self, existing: list[EndpointSlice], endpoints: list[Endpoint]) -> None:
-        waiting = {_same(each): each for each in endpoints}
+        waiting = {_same(endpoint): endpoint for endpoint in endpoints}
         written: list[int] = []
         unchanged: list[int] = []
-        for each in existing:
+        for endpoint_slice in existing:
             kept = 0
             differs = False
-            for endpoint in each.endpoints or ():
+            for endpoint in endpoint_slice.endpoints or ():
                 fresh = waiting.pop(_same(endpoint), None)
                 kept += fresh is not None
                 differs = differs or (fresh is not None and fresh != endpoint)
-            if kept < len(each.endpoints or ()) or differs:
+            if kept < len(endpoint_slice.endpoints or ()) or differs:
                 if kept:
                     written.append(kept)
                 else:
                     self.deletes += 1
-            elif each.metadata.labels != self._labels:
+            elif endpoint_slice.metadata.labels != self._labels:
                 written.append(kept)
             else:
                 unchanged.append(kept)

@@ -32,15 +32,21 @@ def zone_views(nodes: Mapping[str, Node]) -> tuple[ZoneView, ...]:
     regions: dict[str, Counter[str]] = {}
     for node in nodes.values():
         labels = node.metadata.labels or {}
-        ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions or ())
+        ready = any(
+            condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions or ()
+        )
         zone = labels.get(LABEL_ZONE, "")
         if zone and ready and not _CONTROL_PLANE & labels.keys():
             milli[zone] += int(amount((node.status.allocatable or {}).get("cpu", 0)) * 1000)
             regions.setdefault(zone, Counter())[labels.get(LABEL_REGION, "")] += 1
     whole = sum(milli.values()) or 1
     return tuple(
-        ZoneView(name=zone, region=sorted(found, key=lambda each: (-found[each], each))[0], share=milli[zone] / whole)
-        for zone, found in sorted(regions.items())
+        ZoneView(
+            name=zone,
+            region=sorted(nodes_of, key=lambda region: (-nodes_of[region], region))[0],
+            share=milli[zone] / whole,
+        )
+        for zone, nodes_of in sorted(regions.items())
     )
 
 
@@ -54,11 +60,11 @@ def check_plugin_hints(
     find: Find,
 ) -> None:
     """Ready endpoints of one address type have the hints that the heuristic wants now; all others have none."""
-    endpoints = [each for one in slices for each in one.endpoints or ()]
-    for each in endpoints:
-        assert each.conditions.ready or each.hints is None, f"{what}: unready with hints {each}"
-    ready = [each for each in endpoints if each.conditions.ready]
-    shown = [_shown(each) for each in ready]
+    endpoints = [endpoint for endpoint_slice in slices for endpoint in endpoint_slice.endpoints or ()]
+    for endpoint in endpoints:
+        assert endpoint.conditions.ready or endpoint.hints is None, f"{what}: unready with hints {endpoint}"
+    ready = [endpoint for endpoint in endpoints if endpoint.conditions.ready]
+    shown = [_shown(endpoint) for endpoint in ready]
     heuristic = find(service.spec.traffic_distribution or "")
     view = ServiceView(
         namespace=service.metadata.namespace,
@@ -70,13 +76,15 @@ def check_plugin_hints(
         wanted = [Hints()] * len(ready)
         assert shown == wanted, f"{what}: {shown} although {heuristic}"
     elif heuristic.kind == "local":
-        wanted = _local(heuristic, view, [_view(each, pods, nodes) for each in ready], zones)
+        wanted = _local(heuristic, view, [_view(endpoint, pods, nodes) for endpoint in ready], zones)
         assert shown == wanted, f"{what}: {shown}, not {wanted}"
     else:
-        counts = Counter(_zone(each, nodes) for each in ready)
+        counts = Counter(_zone(endpoint, nodes) for endpoint in ready)
         portions = _zonal(heuristic, view, dict(sorted(counts.items())), zones)
-        found = Counter((_zone(each, nodes), Hints(hint.zones)) for each, hint in zip(ready, shown, strict=True))
-        assert found == portions, f"{what}: {found}, not {portions}"
+        hinted = Counter(
+            (_zone(endpoint, nodes), Hints(hint.zones)) for endpoint, hint in zip(ready, shown, strict=True)
+        )
+        assert hinted == portions, f"{what}: {hinted}, not {portions}"
         assert not any(hint.nodes for hint in shown), f"{what}: node hints {shown}"
 
 
@@ -84,7 +92,7 @@ def _local(
     heuristic: LocalHeuristic, service: ServiceView, ready: list[EndpointView], zones: tuple[ZoneView, ...]
 ) -> list[Hints]:
     try:
-        return [heuristic.hints(service, each, zones) for each in ready]
+        return [heuristic.hints(service, endpoint, zones) for endpoint in ready]
     except Exception:
         return [Hints()] * len(ready)
 
@@ -92,7 +100,7 @@ def _local(
 def _zonal(
     heuristic: ZonalHeuristic, service: ServiceView, counts: dict[str, int], zones: tuple[ZoneView, ...]
 ) -> Counter[tuple[str, Hints]]:
-    found: Counter[tuple[str, Hints]] = Counter()
+    allocated: Counter[tuple[str, Hints]] = Counter()
     try:
         answer: Mapping[str, tuple[Portion, ...]] = heuristic.allocate(service, counts, zones) if counts else {}
     except Exception:
@@ -100,15 +108,15 @@ def _zonal(
     for zone, portions in answer.items():
         for portion in portions:
             if portion.count:
-                found[zone, Hints(portion.zones)] += portion.count
-    return found
+                allocated[zone, Hints(portion.zones)] += portion.count
+    return allocated
 
 
 def _shown(endpoint: Endpoint) -> Hints:
     hints = endpoint.hints
     if hints is None:
         return Hints()
-    return Hints(tuple(each.name for each in hints.for_zones or ()), tuple(each.name for each in hints.for_nodes or ()))
+    return Hints(tuple(hint.name for hint in hints.for_zones or ()), tuple(hint.name for hint in hints.for_nodes or ()))
 
 
 def _pod_of(endpoint: Endpoint, pods: Mapping[str, Pod]) -> Pod:
@@ -128,5 +136,5 @@ def _view(endpoint: Endpoint, pods: Mapping[str, Pod], nodes: Mapping[str, Node]
         zone=labels.get(LABEL_ZONE, ""),
         region=labels.get(LABEL_REGION, ""),
         node=pod.spec.node_name,
-        topology_keys=tuple(each.topology_key for each in pod.spec.topology_spread_constraints or ()),
+        topology_keys=tuple(constraint.topology_key for constraint in pod.spec.topology_spread_constraints or ()),
     )

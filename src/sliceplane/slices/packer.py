@@ -101,8 +101,8 @@ class Packer:
         else:
             del self._wanting[group]
         if not count or (step > 0 and count == 1):
-            for each in self._rooms.get(group, {}).values():
-                self._touch(each)
+            for state in self._rooms.get(group, {}).values():
+                self._touch(state)
 
     def _resize(self, wanted: Desired, step: int) -> None:
         if wanted.identity:
@@ -187,7 +187,7 @@ class Packer:
             self._take_unplaced(wanted)
             return True
         home = None if wanted is None else self._home(wanted)
-        self._holders[identity] = tuple(sorted((*holders, state), key=lambda each: each.name))
+        self._holders[identity] = tuple(sorted((*holders, state), key=lambda state: state.name))
         if wanted is None or self._home(wanted) is not state:
             return False
         if home is None:
@@ -206,7 +206,7 @@ class Packer:
             del self._rooms[state.group]
         self._touched.pop(name, None)
         for identity in state.server:
-            left = tuple(each for each in self._holders[identity] if each is not state)
+            left = tuple(holder for holder in self._holders[identity] if holder is not state)
             if left:
                 self._holders[identity] = left
             else:
@@ -273,7 +273,7 @@ class Packer:
         """Fewer slices for the same endpoints; nothing unless all is at rest."""
         updates: list[Update] = []
         deletes: list[SliceState] = []
-        for group, _ in sorted(self._mergeable(), key=lambda each: each[0].order):
+        for group, _ in sorted(self._mergeable(), key=lambda pair: pair[0].order):
             left = max_writes - len(updates) - len(deletes)
             first = at_least_one and not deletes
             plan = merge(self._rooms[group].values(), self._max, left, at_least_one=first)
@@ -287,14 +287,14 @@ class Packer:
         """What must be written so that the server holds what is desired, in slices with exactly *labels* (and that
         of their subset)."""
         added = removed = 0
-        for each in self._touched.values():
-            removed += len(each.server) - len(each.want)
+        for state in self._touched.values():
+            removed += len(state.server) - len(state.want)
         for waiting in self._unplaced.values():
             added += len(waiting)
         updates, deletes = self._review(labels)
         creates: list[Creation] = []
         rewritten: list[Update] = []
-        for group in sorted(self._unplaced, key=lambda each: each.order):
+        for group in sorted(self._unplaced, key=lambda group: group.order):
             waiting = self._unplaced[group]
             if deletes and self._holders:
                 waiting = self._inherit(group, updates, deletes, rewritten)
@@ -349,9 +349,9 @@ class Packer:
         waiting = self._unplaced[group]
         heirs: dict[str, list[str]] = {}
         for state in deletes:
-            found = [identity for identity in state.server if identity in waiting]
-            if found:
-                heirs[state.name] = found
+            inherited = [identity for identity in state.server if identity in waiting]
+            if inherited:
+                heirs[state.name] = inherited
         if not heirs:
             return waiting
         fewest_first = sorted(heirs, key=lambda name: (len(heirs[name]), name))
@@ -381,11 +381,11 @@ class Packer:
 
     def _top_up(self, group: PortGroup, waiting: Content, updates: dict[str, Update]) -> Content:
         """Step 1b: leftovers into slices that are written anyway, fullest first.  Gives what is left over."""
-        written = [each for each in updates.values() if each.group is group]
+        written = [update for update in updates.values() if update.group is group]
         if not written:
             return waiting
         left = iter(waiting.items())
-        for update in sorted(written, key=lambda each: (-len(each.content), each.slice.name)):
+        for update in sorted(written, key=lambda update: (-len(update.content), update.slice.name)):
             room = self._max - len(update.content)
             if room > 0:
                 more = dict(islice(left, room))
@@ -461,7 +461,7 @@ class Packer:
         assert self._wanting == counts, f"groups {self._wanting} are not {counts}"
         assert self._sizes == sizes, f"sizes {self._sizes} are not {sizes}"
         assert self._unplaced == unplaced, f"unplaced {self._unplaced} is not {unplaced}"
-        filed = {(len(each.server), each.name, each.group) for each in self.slices.values()}
+        filed = {(len(state.server), state.name, state.group) for state in self.slices.values()}
         assert {(*k, g) for g, rooms in self._rooms.items() for k in rooms} == filed, "rooms are not the slices"
         for name, state in self.slices.items():
             assert state.want == wants[name], f"{name} wants {state.want}, should {wants[name]}"

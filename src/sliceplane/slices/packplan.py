@@ -46,33 +46,37 @@ class PackPlan(NamedTuple):
 def settle_order(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
     """*plan* in an order in which none of the *moving* endpoints is ever missing."""
     losing = {
-        update.slice.name: {each for each in update.slice.server if each in moving and each not in update.content}
+        update.slice.name: {
+            identity for identity in update.slice.server if identity in moving and identity not in update.content
+        }
         for update in plan.updates
     }
-    dependents = sorted((each for each in plan.updates if losing[each.slice.name]), key=lambda each: each.slice.name)
+    dependents = sorted(
+        (update for update in plan.updates if losing[update.slice.name]), key=lambda update: update.slice.name
+    )
     if not dependents:
         return plan
-    free = [each for each in plan.updates if not losing[each.slice.name]]
+    free = [update for update in plan.updates if not losing[update.slice.name]]
     #: by endpoint that moves and was not added yet: the slices that wait with taking it out
     shown_by: dict[str, list[str]] = {}
     for update in dependents:
-        for each in losing[update.slice.name]:
-            shown_by.setdefault(each, []).append(update.slice.name)
-    waiting = {each.slice.name: each for each in dependents}
+        for identity in losing[update.slice.name]:
+            shown_by.setdefault(identity, []).append(update.slice.name)
+    waiting = {update.slice.name: update for update in dependents}
     creates, deletes = list(plan.creates), list(plan.deletes)
     ready: list[str] = []
 
     def written(content: Content) -> None:
-        for each in content:
-            for name in shown_by.pop(each, ()):
-                losing[name].discard(each)
+        for identity in content:
+            for name in shown_by.pop(identity, ()):
+                losing[name].discard(identity)
                 if not losing[name] and name in waiting:
                     heapq.heappush(ready, name)
 
-    for content in (*(each.content for each in creates), *(each.content for each in free)):
+    for content in (*(update.content for update in creates), *(update.content for update in free)):
         written(content)
     ordered: list[Update] = []
-    candidates = iter([each.slice.name for each in dependents])
+    candidates = iter([update.slice.name for update in dependents])
     while waiting:
         if ready:
             update = waiting.pop(heapq.heappop(ready))
@@ -80,7 +84,7 @@ def settle_order(plan: PackPlan, moving: frozenset[str]) -> PackPlan:
             written(update.content)
             continue
         name = next(
-            each for each in candidates if each in waiting and not shown_by.keys().isdisjoint(waiting[each].content)
+            name for name in candidates if name in waiting and not shown_by.keys().isdisjoint(waiting[name].content)
         )
         cut, rest = _cut(waiting[name])
         creates.append(cut)
@@ -96,10 +100,10 @@ def hold_back(update: Update, moving: frozenset[str]) -> Update | None:
     """The part of *update* that needs not wait for its endpoints that move; ``None`` if there is none."""
     state = update.slice
     content: Content = {}
-    for each, body in state.server.items():
-        fresh = update.content.get(each) or state.want.get(each) or (body if each in moving else b"")
+    for identity, body in state.server.items():
+        fresh = update.content.get(identity) or state.want.get(identity) or (body if identity in moving else b"")
         if fresh:
-            content[each] = fresh
+            content[identity] = fresh
     return None if content == state.server else Update(state, state.group, content)
 
 
@@ -109,8 +113,8 @@ def _cut(update: Update) -> tuple[Creation, Update | None]:
     A slice goes that changes its group or keeps nothing: an empty one of a subset would stay for ever.
     """
     state = update.slice
-    kept = {each: body for each, body in update.content.items() if each in state.server}
+    kept = {identity: body for identity, body in update.content.items() if identity in state.server}
     if update.group is not state.group or not kept:
         return Creation(update.group, update.content), None
-    added = {each: body for each, body in update.content.items() if each not in state.server}
+    added = {identity: body for identity, body in update.content.items() if identity not in state.server}
     return Creation(update.group, added), update._replace(content=kept)

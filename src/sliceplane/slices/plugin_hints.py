@@ -32,13 +32,13 @@ REASON_UNSUPPORTED: Final = "TrafficDistributionUnsupported"
 _Names = tuple[str, ...]
 
 
-def policy_of(found: Heuristic | str, service: ServiceView, address_type: str, zones: ZoneShares) -> HintPolicy:
-    """*found*: the heuristic, or why there is none."""
-    if isinstance(found, str):
-        return Unsupported(address_type, found)
-    if found.kind == "local":
-        return LocalHints(address_type, found, service, zones)
-    return ZonalHints(address_type, found, service, zones)
+def policy_of(heuristic: Heuristic | str, service: ServiceView, address_type: str, zones: ZoneShares) -> HintPolicy:
+    """*heuristic*: the heuristic, or why there is none."""
+    if isinstance(heuristic, str):
+        return Unsupported(address_type, heuristic)
+    if heuristic.kind == "local":
+        return LocalHints(address_type, heuristic, service, zones)
+    return ZonalHints(address_type, heuristic, service, zones)
 
 
 class _PluginPolicy(HintPolicy):
@@ -131,13 +131,13 @@ class LocalHints(_PluginPolicy):
             self._changed.pop(known, None)
 
     def _ask(self, at: EndpointView) -> None:
-        found = ask_local(self._heuristic, self._service, at, self._asked)
+        hints = ask_local(self._heuristic, self._service, at, self._asked)
         self._pieces.pop(at, None)
         self._faults.pop(at, None)
-        if isinstance(found, str):
-            self._faults[at] = found
+        if isinstance(hints, str):
+            self._faults[at] = hints
         else:
-            self._pieces[at] = hint_piece(found.zones, found.nodes)
+            self._pieces[at] = hint_piece(hints.zones, hints.nodes)
 
     @property
     def settled(self) -> bool:
@@ -247,23 +247,23 @@ class ZonalHints(_PluginPolicy):
 
     @property
     def settled(self) -> bool:
-        found = self._ask()
-        if isinstance(found, str):
-            return found == self.problem and not self.active
-        return self.active and found == self._placed
+        portions = self._ask()
+        if isinstance(portions, str):
+            return portions == self.problem and not self.active
+        return self.active and portions == self._placed
 
     def switch(self, packer: Packer) -> tuple[str, ...]:
-        found = self._ask()
-        self.problem = found if isinstance(found, str) else ""
+        portions = self._ask()
+        self.problem = portions if isinstance(portions, str) else ""
         if self.active is not bool(self.problem):
             return ()
         self.active = not self.problem
         self._given, self._placed = {}, {}
-        if not isinstance(found, str):
+        if not isinstance(portions, str):
             for pod in sorted(self._own):
                 zone = self._own[pod]
                 shown = zones_shown(packer.stored(pod))
-                if self._placed.get(zone, {}).get(shown, 0) < found[zone].get(shown, 0):
+                if self._placed.get(zone, {}).get(shown, 0) < portions[zone].get(shown, 0):
                     self._given[pod] = shown
                     self._place(zone, shown, 1)
             for pod in sorted(self._own.keys() - self._given.keys()):
@@ -273,12 +273,12 @@ class ZonalHints(_PluginPolicy):
 
     def rebalance(self, packer: Packer) -> tuple[str, ...]:
         """Costs O(endpoints) if endpoints must move, O(zones) else."""
-        found = self._ask()
-        if isinstance(found, str) or found == self._placed:
+        portions = self._ask()
+        if isinstance(portions, str) or portions == self._placed:
             return ()
         giving: dict[tuple[str, _Names], int] = {}
         getting: dict[tuple[str, _Names], int] = {}
-        for zone, portion, more in self._differences(found):
+        for zone, portion, more in self._differences(portions):
             (getting if more > 0 else giving)[zone, portion] = abs(more)
         movable: dict[str, list[Candidate[tuple[str, _Names]]]] = {}
         for pod in sorted(self._own):
@@ -290,18 +290,18 @@ class ZonalHints(_PluginPolicy):
         open_portions: dict[str, list[_Names]] = {}
         for (zone, portion), count in getting.items():
             open_portions.setdefault(zone, []).extend([portion] * count)
-        for each in moved:
-            zone, before = each.given
-            after = self._given[each.pod] = open_portions[zone].pop(0)
+        for candidate in moved:
+            zone, before = candidate.given
+            after = self._given[candidate.pod] = open_portions[zone].pop(0)
             self._place(zone, before, -1)
             self._place(zone, after, 1)
-        assert found == self._placed, f"{self._placed} were placed, not {found}"
-        return tuple(each.pod for each in moved)
+        assert portions == self._placed, f"{self._placed} were placed, not {portions}"
+        return tuple(candidate.pod for candidate in moved)
 
-    def _differences(self, found: Portions) -> Iterator[tuple[str, _Names, int]]:
+    def _differences(self, portions: Portions) -> Iterator[tuple[str, _Names, int]]:
         """Zone, portion, by how many more endpoints shall have it."""
         for zone in self._counts:
-            wanted, placed = found[zone], self._placed.get(zone, {})
+            wanted, placed = portions[zone], self._placed.get(zone, {})
             for portion in dict.fromkeys((*wanted, *sorted(placed))):
                 more = wanted.get(portion, 0) - placed.get(portion, 0)
                 if more:

@@ -3,7 +3,7 @@
 One slice has one list of ports, so pods whose named ports resolve differently live in different slices; and one
 slice is for one subset of the nodes (``slices.subsets``), so pods of different subsets do, too.
 A ``PortGroup`` is such a set in canonical order (name, protocol, port) and a subset, interned per service: within one
-``PortResolver`` two groups are equal exactly if they are the same object.  Reference 1.7.
+``PortResolver`` two groups are equal exactly if they are the same object.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class PortGroup:
 
 def canonical_ports(ports: Iterable[EndpointPort]) -> Ports:
     """The ports of a slice as read, in canonical order."""
-    plain = (Port(each.name or "", each.protocol or "TCP", each.port, each.app_protocol) for each in ports)
+    plain = (Port(port.name or "", port.protocol or "TCP", port.port, port.app_protocol) for port in ports)
     return tuple(sorted(plain, key=lambda port: port.order))
 
 
@@ -84,10 +84,10 @@ class PortResolver:
 
     def part(self, group: PortGroup, subset: str) -> PortGroup:
         """The group with the ports of *group* for *subset*."""
-        found = group.parts.get(subset)
-        if found is None:
-            found = group.parts[subset] = self.intern(group.ports, subset)
-        return found
+        part = group.parts.get(subset)
+        if part is None:
+            part = group.parts[subset] = self.intern(group.ports, subset)
+        return part
 
     def group_of(self, facts: PodFacts) -> PortGroup:
         if self._fixed is not None:
@@ -104,7 +104,7 @@ class PortResolver:
 
 def resolve_ports(service_ports: tuple[ServicePort, ...], names: NamedPorts) -> Ports:
     """Endpoint ports of a pod with *names*; a port whose name the pod lacks is left out."""
-    found = []
+    resolved = []
     for port in service_ports:
         target = port.target_port
         if isinstance(target, str):
@@ -113,5 +113,5 @@ def resolve_ports(service_ports: tuple[ServicePort, ...], names: NamedPorts) -> 
                 continue
         else:
             number = target or port.port
-        found.append(Port(port.name, port.protocol, number, port.app_protocol))
-    return tuple(sorted(found, key=lambda each: each.order))
+        resolved.append(Port(port.name, port.protocol, number, port.app_protocol))
+    return tuple(sorted(resolved, key=lambda port: port.order))

@@ -239,13 +239,13 @@ class ServiceState:
 
         What the service does not own somebody else made, whatever its labels say.
         """
-        owned = [each for _, each in sorted(self.slices.items()) if shape.owns(each.meta.owner_references)]
+        owned = [stored for _, stored in sorted(self.slices.items()) if shape.owns(stored.meta.owner_references)]
         if self._changes is SelectorChanges.UPSTREAM or not owned:
             return SlicePlan()
         if self._hold_until is None:
             self._hold_until = now if shape.external else now + HAND_OVER_TIMEOUT_S
         self._held = now < self._hold_until
-        going = [each for each in owned if not self._held or each.address_type in self._covered]
+        going = [stored for stored in owned if not self._held or stored.address_type in self._covered]
         self._own.in_flight = bool(going)
         self._made = 0
         return SlicePlan(tuple(map(delete_slice, going)))
@@ -278,8 +278,8 @@ class ServiceState:
         for family in self._order:
             left = max_writes - len(updates) - len(deletes)
             plan = self._packers[family].merge(left, at_least_one=at_least_one and not deletes)
-            updates += [self._update(self.shape, each) for each in plan.updates]
-            deletes += [delete_slice(each.stored) for each in plan.deletes]
+            updates += [self._update(self.shape, planned) for planned in plan.updates]
+            deletes += [delete_slice(planned.stored) for planned in plan.deletes]
         self._own.in_flight = bool(deletes)
         self._writing = {write.name: write.content for write in updates}
         self._made = -len(deletes)
@@ -292,12 +292,14 @@ class ServiceState:
         take out an endpoint which is to move do only the rest of their work then.
         """
         plan = self._packers[family].plan(shape.labels)
-        creates = [create_slice(shape, family, each.group, each.content, self._trigger.since) for each in plan.creates]
-        updates = [self._update(shape, each) for each in plan.updates]
-        dependents = [self._update(shape, each) for each in plan.dependents] if plan.dependents else []
-        deletes = [delete_slice(each.stored) for each in plan.deletes]
+        creates = [
+            create_slice(shape, family, planned.group, planned.content, self._trigger.since) for planned in plan.creates
+        ]
+        updates = [self._update(shape, planned) for planned in plan.updates]
+        dependents = [self._update(shape, planned) for planned in plan.dependents] if plan.dependents else []
+        deletes = [delete_slice(planned.stored) for planned in plan.deletes]
         if self._creates_last and dependents:
-            held = [part for each in plan.dependents if (part := hold_back(each, plan.moving)) is not None]
+            held = [part for planned in plan.dependents if (part := hold_back(planned, plan.moving)) is not None]
             if held:
                 # What they were to add is added by the next plan, and until then nothing may take it out elsewhere.
                 updates += [self._update(shape, part) for part in held]
@@ -328,7 +330,7 @@ class ServiceState:
             return AT_ONCE
         unseen = self._own.deadline()
         waiting = self._hold_until if self._held and self.slices else None
-        return min((each for each in (unseen, waiting) if each is not None), default=None)
+        return min((time for time in (unseen, waiting) if time is not None), default=None)
 
     def succeeded(self, write: SliceWrite, answer: bytes, now: float) -> None:
         """The server performed *write* and answered with the object (anything, for a delete)."""
@@ -346,7 +348,7 @@ class ServiceState:
         if self._own.failed(write, error):
             self._file(write.name)
         if write.address_type in self._order:
-            family = next(each for each in self._order if each == write.address_type)
+            family = next(listed for listed in self._order if listed == write.address_type)
             self._order.remove(family)
             self._order.append(family)
 

@@ -180,7 +180,7 @@ def subsetting_of(service: Service, default: Subsetting) -> tuple[Subsetting, st
 
 
 def families_of(service: Service) -> tuple[Family, ...]:
-    """Reference 1.5: as listed; else the cluster IP's; else (headless) both."""
+    """As listed; else the cluster IP's; else (headless) both.  ``staging/src/k8s.io/endpointslice/utils.go``."""
     listed = tuple(kind for kind in FAMILIES if kind in (service.spec.ip_families or ()))
     if listed:
         first = (service.spec.ip_families or ())[0]

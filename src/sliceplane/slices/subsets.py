@@ -8,7 +8,7 @@ one slice, so the approaches differ in packing alone::
     PreferZone   likewise, while the service is large enough that each zone has what it needs; else one shared group
 
 An endpoint whose zone is not known is in slices for all.  Where PreferZone changes its mind, endpoints are written
-anew, so there are two thresholds with room between them (reference A15): with Z zones it begins at 3 * Z + 3 endpoints
+anew, so there are two thresholds with room between them: with Z zones it begins at 3 * Z + 3 endpoints
 and ceases at 3 * Z - 3.  It also ceases when a zone that has nodes has no endpoint (nodes there would see none), and
 does not begin before each has two.  Which side a service is on between the thresholds is told by the labels of its
 slices, and so survives a restart.
@@ -28,7 +28,7 @@ ANNOTATION_SUBSETTING: Final = "sliceplane.dev/subsetting"
 REASON_INVALID: Final = "InvalidSubsetting"
 REASON_DISABLED: Final = "SubsettingDisabled"
 
-#: endpoints for each zone, and how far around that PreferZone keeps to what it has (reference A15)
+#: endpoints for each zone, and how far around that PreferZone keeps to what it has
 ENDPOINTS_PER_ZONE: Final = 3
 PADDING_ENDPOINTS: Final = 3
 #: endpoints that each zone must have before PreferZone begins
@@ -48,7 +48,7 @@ class Subsetting(Enum):
         return self in (Subsetting.PREFER_ZONE, Subsetting.REQUIRE_ZONE)
 
 
-APPROACHES: Final[dict[str, Subsetting]] = {each.value: each for each in Subsetting if each.value}
+APPROACHES: Final[dict[str, Subsetting]] = {approach.value: approach for approach in Subsetting if approach.value}
 
 
 def subset_of(labels: Mapping[str, str] | None) -> str:

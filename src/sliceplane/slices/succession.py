@@ -10,8 +10,9 @@ one takes over from the other, and neither knows of the other but by the slices 
   likewise, and the Endpoints controller makes the object its own;
 - the Service becomes a name elsewhere (ExternalName): nobody reads its endpoints; what controllers made goes at once.
 
-Who waits for a successor does so for ``HAND_OVER_TIMEOUT_S`` at most: there may be none.  Upstream leaves slices and
-Endpoints behind that nobody looks after (k/k#103804, #105987, #118376) and deletes mirrored ones before others exist.
+A controller waits for its successor for ``HAND_OVER_TIMEOUT_S`` at most: there may be none.  Upstream leaves slices and
+Endpoints behind that no controller looks after (kubernetes/kubernetes#103804, #105987, #118376), and deletes mirrored
+ones before others exist.
 """
 
 from __future__ import annotations

@@ -108,12 +108,12 @@ class ZoneShares:
 
     def allocation(self, total: int) -> Allocation:
         """``allocate`` for the present shares."""
-        found = self._allocations.get(total)
-        if found is None:
+        allocation = self._allocations.get(total)
+        if allocation is None:
             if len(self._allocations) >= _ALLOCATIONS_MAX:
                 self._allocations.clear()
-            found = self._allocations[total] = allocate(total, self.shares)
-        return found
+            allocation = self._allocations[total] = allocate(total, self.shares)
+        return allocation
 
 
 def _most(counts: Mapping[str, int]) -> str:

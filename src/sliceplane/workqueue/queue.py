@@ -27,7 +27,7 @@ from sliceplane.kit.metrics import Distribution, Family, Histogram, Kind, Sample
 
 K = TypeVar("K", bound=Hashable)
 
-#: the EndpointSlice controller's per-key back-off (reference, controllers.md 1.2)
+#: the EndpointSlice controller's per-key back-off (``pkg/controller/endpointslice/endpointslice_controller.go``)
 RETRY_BACKOFF = Backoff(base_s=1.0, cap_s=1000.0)
 RETRY_RATE_PER_S = 10.0
 RETRY_BURST = 100

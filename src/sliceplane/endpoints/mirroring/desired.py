@@ -73,7 +73,7 @@ def mirror_of(endpoints: Endpoints, max_per_subset: int) -> Mirror:
     groups: list[Group] = []
     skipped = invalid = 0
     for subset in canonical(endpoints.subsets or ()):
-        found: dict[Family, tuple[Content, list[bytes]]] = {"IPv4": ({}, []), "IPv6": ({}, [])}
+        by_family: dict[Family, tuple[Content, list[bytes]]] = {"IPv4": ({}, []), "IPv6": ({}, [])}
         room = max_per_subset
         for ready, addresses in ((True, subset.ready), (False, subset.waiting)):
             for address in addresses.values():
@@ -84,11 +84,11 @@ def mirror_of(endpoints: Endpoints, max_per_subset: int) -> Mirror:
                     invalid += 1
                     continue
                 room -= 1
-                content, texts = found[parsed[0]]
+                content, texts = by_family[parsed[0]]
                 _add(_endpoint(parsed[1], address, ready=ready), content, texts)
         skipped += len(subset.ready) + len(subset.waiting) - (max_per_subset - room)
         groups.extend(
-            Group(kind, subset.ports, content, tuple(texts)) for kind, (content, texts) in found.items() if content
+            Group(kind, subset.ports, content, tuple(texts)) for kind, (content, texts) in by_family.items() if content
         )
     return Mirror(tuple(groups), skipped, invalid)
 

@@ -74,18 +74,18 @@ def packed(group: Group, slices: Sequence[EndpointSlice], wanted: SliceMeta, lim
     assert limit > 0, f"a slice of {limit} endpoints"
     bins, pool = _as_they_are(group, slices, wanted, limit)
     made = _place(bins, pool, limit)
-    spare = [each for each in bins if not each.inside]
-    staying = [each for each in bins if each.inside]
+    spare = [box for box in bins if not box.inside]
+    staying = [box for box in bins if box.inside]
     spare += _merge(staying, limit)
     texts = dict(zip(group.content, group.texts, strict=True))
     return Arrangement(
         tuple(
-            Kept(each.known, each.held, _part(group, each.inside, texts), each.dirty, each.gives)
-            for each in staying
-            if each.inside
+            Kept(box.known, box.held, _part(group, box.inside, texts), box.dirty, box.gives)
+            for box in staying
+            if box.inside
         ),
         tuple(_part(group, inside, texts) for inside in made),
-        tuple(each.known for each in spare),
+        tuple(box.known for box in spare),
     )
 
 
@@ -114,13 +114,13 @@ def _as_they_are(
 def _place(bins: list[_Bin], pool: list[Identity], limit: int) -> list[list[Identity]]:
     """*pool* goes into slices that are written anyway, the fullest first; then the rest.  Gives what is in new ones."""
     begin = 0
-    for each in sorted((each for each in bins if each.dirty), key=len, reverse=True):
-        end = begin + limit - len(each)
-        each.inside += pool[begin:end]
+    for box in sorted((box for box in bins if box.dirty), key=len, reverse=True):
+        end = begin + limit - len(box)
+        box.inside += pool[begin:end]
         begin = min(end, len(pool))
     made = [pool[at : at + limit] for at in range(begin, len(pool), limit)]
     if made:
-        roomy = [each for each in bins if not each.dirty and len(each) + len(made[-1]) <= limit]
+        roomy = [box for box in bins if not box.dirty and len(box) + len(made[-1]) <= limit]
         if roomy:
             best = max(roomy, key=len)
             best.inside += made.pop()
@@ -138,9 +138,7 @@ def _merge(bins: list[_Bin], limit: int) -> list[_Bin]:
     ordered = sorted(bins, key=len)
     while len(ordered) > 1 and len(ordered[0]) + len(ordered[1]) <= limit:
         donor = ordered.pop(0)
-        best = max(
-            (each for each in ordered if len(each) + len(donor) <= limit), key=lambda each: (each.dirty, len(each))
-        )
+        best = max((box for box in ordered if len(box) + len(donor) <= limit), key=lambda box: (box.dirty, len(box)))
         best.inside += donor.inside
         best.dirty = True
         donor.inside = []

@@ -137,9 +137,9 @@ class MirrorState:
             if self._hold_until is None:
                 self._hold_until = now + HAND_OVER_TIMEOUT_S
             if now < self._hold_until:
-                waits = {each.address_type for each in self._own.objects.values()} - self._covered
-        going = [each for _, each in sorted(self._own.objects.items()) if each.address_type not in waits]
-        return MirrorPlan(tuple(PlannedWrite.delete(each.metadata) for each in going), counted=False)
+                waits = {known.address_type for known in self._own.objects.values()} - self._covered
+        going = [known for _, known in sorted(self._own.objects.items()) if known.address_type not in waits]
+        return MirrorPlan(tuple(PlannedWrite.delete(known.metadata) for known in going), counted=False)
 
     def _mirror(self, endpoints: Endpoints | None, limits: Limits) -> MirrorPlan:
         assert endpoints is not None, f"{self.key}: nothing to mirror"
@@ -156,8 +156,8 @@ class MirrorState:
     ) -> tuple[tuple[PlannedWrite, ...], Sizes]:
         wanted = slice_meta(endpoints)
         known: dict[GroupKey, list[EndpointSlice]] = {}
-        for _, each in sorted(self._own.objects.items()):
-            known.setdefault(group_key(each), []).append(each)
+        for _, mirrored in sorted(self._own.objects.items()):
+            known.setdefault(group_key(mirrored), []).append(mirrored)
         creates: list[Group] = []
         updates: list[PlannedWrite] = []
         last: list[PlannedWrite] = []
@@ -165,12 +165,12 @@ class MirrorState:
         added = updated = removed = slices = 0
         for group in mirror.groups:
             held = known.pop((group.address_type, group.ports), [])
-            found = in_one(group, held, wanted) if per_slice is None else packed(group, held, wanted, per_slice)
-            creates += found.new
-            spare += found.spare
-            slices += len(found.kept) + len(found.new)
-            added += sum(len(each.content) for each in found.new)
-            for kept in found.kept:
+            arrangement = in_one(group, held, wanted) if per_slice is None else packed(group, held, wanted, per_slice)
+            creates += arrangement.new
+            spare += arrangement.spare
+            slices += len(arrangement.kept) + len(arrangement.new)
+            added += sum(len(group.content) for group in arrangement.new)
+            for kept in arrangement.kept:
                 before, after = kept.held, kept.group.content
                 if kept.changed:
                     (last if kept.gives else updates).append(update_slice(kept.known, wanted, kept.group))
@@ -179,7 +179,7 @@ class MirrorState:
                 updated += sum(before.get(identity, text) != text for identity, text in after.items())
         for left in known.values():
             spare += left
-        removed += sum(len(each.endpoints or ()) for each in spare)
+        removed += sum(len(known.endpoints or ()) for known in spare)
         self.counts = (mirror.endpoints, slices)
         writes = self._recycle(endpoints, wanted, creates, updates=updates, last=last, spare=spare)
         return writes, Sizes(added, updated, removed, mirror.skipped)
@@ -198,15 +198,15 @@ class MirrorState:
         its old one (``packing``).  An object that is on its way out gets no new slices."""
         meta = endpoints.metadata
         made: list[PlannedWrite] = []
-        left = sorted(spare, key=lambda each: each.metadata.name)
+        left = sorted(spare, key=lambda known: known.metadata.name)
         for group in creates:
-            reused = next((each for each in left if each.address_type == group.address_type), None)
+            reused = next((known for known in left if known.address_type == group.address_type), None)
             if reused is not None:
                 left.remove(reused)
                 updates.append(update_slice(reused, wanted, group))
             elif meta.deletion_timestamp is None:
                 made.append(create_slice(meta.namespace, meta.name, wanted, group))
-        return (*made, *updates, *last, *(PlannedWrite.delete(each.metadata) for each in left))
+        return (*made, *updates, *last, *(PlannedWrite.delete(known.metadata) for known in left))
 
     def succeeded(self, write: PlannedWrite, answer: bytes, now: float) -> None:
         self._own.succeeded(write, answer, lambda body: decode(body, EndpointSlice), now)
@@ -220,21 +220,21 @@ class MirrorState:
     def deadline(self) -> float | None:
         """When to plan again although nothing happens."""
         waiting = self._hold_until if self._own.objects else None
-        return min((each for each in (self._own.deadline(), waiting) if each is not None), default=None)
+        return min((time for time in (self._own.deadline(), waiting) if time is not None), default=None)
 
     def check(self) -> None:
         self._own.check()
 
 
 def _notices(mirror: Mirror, max_per_subset: int) -> tuple[Notice, ...]:
-    found = []
+    notices = []
     if mirror.invalid:
         message = f"Skipped {mirror.invalid} invalid IP addresses when mirroring to EndpointSlices"
-        found.append(Notice("InvalidIPAddress", message))
+        notices.append(Notice("InvalidIPAddress", message))
     if mirror.skipped > mirror.invalid:
         message = (
             f"A max of {max_per_subset} addresses can be mirrored to EndpointSlices per Endpoints subset. "
             f"{mirror.skipped} addresses were skipped"
         )
-        found.append(Notice("TooManyAddressesToMirror", message))
-    return tuple(found)
+        notices.append(Notice("TooManyAddressesToMirror", message))
+    return tuple(notices)

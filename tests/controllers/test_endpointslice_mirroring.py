@@ -17,8 +17,8 @@ from sliceplane.controllers.endpointslice_mirroring import (
     EndpointSliceMirroringController,
     MirroringConfig,
 )
-from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.controllers.service_syncs import MAX_RETRIES, PLANS_PER_TURN
+from sliceplane.controllers.shared import FirstSync
 
 # Caches, answers, failures
 

@@ -11,8 +11,7 @@ from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EventsV1, Nodes, Pods, Resource, ResourceQuotas, Services
-from sliceplane.controllers.base import Write
-from sliceplane.controllers.failed_writes import as_told
+from sliceplane.controllers.base import Write, as_told
 from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.embedded import ControllerService
 from sliceplane.shell.server.plane import Plane, PlaneConfig

@@ -12,10 +12,8 @@ from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import ConfigMaps, Namespaces, ResourceQuotas, ServiceAccounts
 from sliceplane.controllers.base import Done
 from sliceplane.controllers.namespace import NamespaceController
-from sliceplane.controllers.per_namespace import LOOK_AGAIN_S
+from sliceplane.controllers.per_namespace import LOOK_AGAIN_S, RootCaPublisher, ServiceAccountController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
-from sliceplane.controllers.root_ca_publisher import RootCaPublisher
-from sliceplane.controllers.service_account import ServiceAccountController
 from sliceplane.informer.changes import Change
 from sliceplane.sim.cluster import Cluster
 

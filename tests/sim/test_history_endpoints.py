@@ -12,8 +12,8 @@ from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods,
 from sliceplane.controllers.endpoints import EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
-from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.shared import FirstSync
 from sliceplane.sim.cluster import Cluster
 
 OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"

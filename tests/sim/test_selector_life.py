@@ -15,8 +15,8 @@ from sliceplane.controllers.base import Write
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
-from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.controllers.garbage_collector import GarbageCollector
+from sliceplane.controllers.shared import FirstSync
 from sliceplane.sim.cluster import Cluster
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 

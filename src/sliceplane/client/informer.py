@@ -20,8 +20,7 @@ from sliceplane.api.scheme import Resource
 from sliceplane.client.logs import StandardLog
 from sliceplane.client.raw import RawObject, load_raw
 from sliceplane.informer.cache import IndexFunction
-from sliceplane.informer.changes import Change
-from sliceplane.informer.coalesce import Coalesced
+from sliceplane.informer.changes import Change, Coalesced
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S, Counters
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.transport import reflect

@@ -14,9 +14,11 @@ controller never hands out two unfinished jobs with one key; jobs with different
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
+from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.own_writes import delete_options
@@ -24,6 +26,7 @@ from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.informer.changes import Change
 from sliceplane.kit.metrics import Family
+from sliceplane.kit.names import GENERATED_ALPHABET, GENERATED_BASE_MAX, GENERATED_SUFFIX_LENGTH
 
 __all__ = [
     "Controller",
@@ -35,8 +38,11 @@ __all__ = [
     "Selection",
     "Work",
     "Write",
+    "as_told",
     "deletion",
 ]
+
+_GENERATED_SUFFIX: Final = f"[{GENERATED_ALPHABET}]{{{GENERATED_SUFFIX_LENGTH}}}"
 
 
 def deletion(resource: Resource, meta: ObjectMeta) -> Write:
@@ -49,6 +55,23 @@ def deletion(resource: Resource, meta: ObjectMeta) -> Write:
         body=delete_options(meta.uid),
         tolerate=("NotFound", "Conflict"),
     )
+
+
+def as_told(write: Write, error: StatusError) -> StatusError:
+    """What a controller is told of *error* of *write*: the same each time, if it is the same failure.
+
+    A create with ``generateName`` gets another name at every try, and what refuses the object (a quota, say) puts that
+    name into its message, as Kubernetes' admission does.  The name is of nothing that exists.  Said again with each
+    retry it would make each retry a new Event, a new condition and a new line; so the prefix is shown in its place.
+    """
+    if write.verb != "create" or write.name:
+        return error
+    meta = decode(write.body, Object).metadata
+    prefix = meta.generate_name
+    if meta.name or not prefix:
+        return error
+    made_up = re.compile(f'"{re.escape(prefix[:GENERATED_BASE_MAX])}{_GENERATED_SUFFIX}"')
+    return replace(error, message=made_up.sub(lambda _: f'"{prefix}"', error.message))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

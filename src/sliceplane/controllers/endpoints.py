@@ -10,6 +10,7 @@ start those without a Service go, a moment later, so that a Service that is just
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,16 +19,15 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Work
-from sliceplane.controllers.first_sync import FirstSync
-from sliceplane.controllers.service_syncs import ServiceSyncs, error_to_heed, note_about, to_write
+from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection
+from sliceplane.controllers.service_syncs import ServiceSyncs, SyncController, error_to_heed, note_about, to_write
+from sliceplane.controllers.shared import FirstSync
 from sliceplane.endpoints.engine import EndpointsEngine
 from sliceplane.endpoints.truncate import capacity_at
 from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
 from sliceplane.informer.changes import Change
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
-from sliceplane.slices.pod_routes import Touched
 from sliceplane.slices.succession import SelectorChanges
 
 RETRY_BACKOFF: Final = Backoff(base_s=0.005, cap_s=1000.0)
@@ -56,69 +56,56 @@ class EndpointsConfig:
             raise ValueError(f"concurrent-endpoint-syncs must be positive, not {self.concurrent_endpoint_syncs}")
 
 
-class EndpointsController:
-    """A ``controllers.base.Controller``.  Jobs are keyed ``namespace/name`` of the Service, and of its Endpoints."""
+class EndpointsController(SyncController):
+    """Jobs are keyed ``namespace/name`` of the Service, and of its Endpoints."""
 
     def __init__(self, config: EndpointsConfig | None = None, first_sync: FirstSync | None = None) -> None:
         self._config = config or EndpointsConfig()
+        super().__init__(
+            ControllerInfo(
+                name="endpoints-controller",
+                aliases=("endpoint", "endpoints"),
+                watches=(Selection(Services), Selection(Pods), Selection(EndpointsObjects)),
+                queue="endpoint",
+            ),
+            ServiceSyncs(at_once=self._config.concurrent_endpoint_syncs, backoff=RETRY_BACKOFF),
+        )
         self._engine = EndpointsEngine(capacity_at(self._config.gates.release), self._config.selector_changes)
-        self._syncs = ServiceSyncs(at_once=self._config.concurrent_endpoint_syncs, backoff=RETRY_BACKOFF)
-        self._notes: list[EventNote] = []
         self._first_sync = first_sync or FirstSync()
         self._first_sync.begin()
         #: keys whose first turn has not ended
         self._unvisited: set[str] = set()
-        self._info = ControllerInfo(
-            name="endpoints-controller",
-            aliases=("endpoint", "endpoints"),
-            watches=(Selection(Services), Selection(Pods), Selection(EndpointsObjects)),
-            queue="endpoint",
-        )
-
-    @property
-    def info(self) -> ControllerInfo:
-        return self._info
 
     # -- events -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
-        old, new = change.old, change.new
         match change.object:
             case Service() as service:
-                self._on_service(service, gone=new is None, now=now)
+                self._on_service(service, gone=change.new is None, now=now)
             case Pod():
-                assert old is None or isinstance(old, Pod), f"{old!r} became a Pod"
-                assert new is None or isinstance(new, Pod), f"a Pod became {new!r}"
-                self._add_touched(self._engine.on_pod(old, new), now)
+                touched = self._engine.on_pod(*change.typed(Pod))
+                self.add_touched(touched, self._config.endpoint_updates_batch_period_s, now)
             case Endpoints():
-                assert old is None or isinstance(old, Endpoints), f"{old!r} became Endpoints"
-                assert new is None or isinstance(new, Endpoints), f"Endpoints became {new!r}"
-                for key in self._engine.on_endpoints(old, new):
-                    self._add(key, STRAY_DELAY_S if self._engine.shape(key) is None else EDIT_DELAY_S, now)
+                for key in self._engine.on_endpoints(*change.typed(Endpoints)):
+                    self.add((key,), STRAY_DELAY_S if self._engine.shape(key) is None else EDIT_DELAY_S, now)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
 
     def _on_service(self, service: Service, *, gone: bool, now: float) -> None:
         if gone:
             self._engine.on_service_gone(service.metadata.namespace, service.metadata.name)
-            self._add(service.metadata.key, 0.0, now)
+            self.add((service.metadata.key,), 0.0, now)
         else:
-            self._add(self._engine.on_service(service), 0.0, now)
+            self.add((self._engine.on_service(service),), 0.0, now)
 
-    def _add_touched(self, touched: Touched, now: float) -> None:
-        """An address that traffic must leave is not waited with; the batch so far goes with it."""
-        for key in touched.urgent:
-            self._add(key, 0.0, now)
-        for key in touched.later:
-            self._add(key, self._config.endpoint_updates_batch_period_s, now)
-
-    def _add(self, key: str, delay_s: float, now: float) -> None:
-        if not self._syncs.began:
-            self._unvisited.add(key)
-        self._syncs.add(key, delay_s, now)
+    def add(self, keys: Iterable[str], delay_s: float, now: float) -> None:
+        for key in keys:
+            if not self._syncs.began:
+                self._unvisited.add(key)
+            self._syncs.add(key, delay_s, now)
 
     def on_synced(self, now: float) -> None:
-        self._syncs.begin()
+        super().on_synced(now)
         for key in self._engine.condemn_strays():
             self._syncs.drop(key)
             self._unvisited.discard(key)
@@ -127,14 +114,7 @@ class EndpointsController:
 
     # -- work -------------------------------------------------------------------------------------------
 
-    def take_work(self, now: float, max_jobs: int) -> Work:
-        if not self._syncs.began:
-            return Work()
-        jobs = self._syncs.take_jobs(self._job, now, max_jobs)
-        notes, self._notes = tuple(self._notes), []
-        return Work(jobs=jobs, notes=notes)
-
-    def _job(self, key: str, now: float) -> Job | None:
+    def job(self, key: str, now: float) -> Job | None:
         plan = self._engine.plan(key, now)
         if plan.write is not None:
             return Job(key=key, writes=(to_write(EndpointsObjects, plan.write),), token=plan)
@@ -162,9 +142,6 @@ class EndpointsController:
         """A Service that cannot be written counts as visited: it must not hold up all others."""
         if not self._unvisited:
             self._first_sync.end()
-
-    def next_deadline(self) -> float | None:
-        return self._syncs.next_deadline()
 
     def samples(self, now: float) -> tuple[Family, ...]:
         return self._syncs.samples("endpoint", now)

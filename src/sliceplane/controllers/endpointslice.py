@@ -21,10 +21,10 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import TOPOLOGY_AWARE_SUBSETTING, Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Work
+from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Work
 from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT, Defragmenter
-from sliceplane.controllers.hint_problems import HintProblems
-from sliceplane.controllers.service_syncs import ServiceSyncs, error_to_heed, note_about, to_write
+from sliceplane.controllers.service_syncs import ServiceSyncs, SyncController, error_to_heed, note_about, to_write
+from sliceplane.controllers.shared import HintProblems
 from sliceplane.controllers.slice_metrics import Result, SliceMetrics
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
@@ -32,7 +32,6 @@ from sliceplane.informer.changes import Change
 from sliceplane.kit.metrics import Family
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine
 from sliceplane.slices.hint_policy import Notice
-from sliceplane.slices.pod_routes import Touched
 from sliceplane.slices.service import AT_ONCE
 from sliceplane.slices.subsets import Subsetting
 from sliceplane.slices.succession import SelectorChanges
@@ -83,12 +82,20 @@ class EndpointSliceConfig:
         return Subsetting.ORIGINAL if self.gates.enabled(TOPOLOGY_AWARE_SUBSETTING) else Subsetting.OFF
 
 
-class EndpointSliceController:
-    """A ``controllers.base.Controller``.  Jobs are keyed ``namespace/name`` of the service."""
+class EndpointSliceController(SyncController):
+    """Jobs are keyed ``namespace/name`` of the service."""
 
     def __init__(self, config: EndpointSliceConfig | None = None, problems: HintProblems | None = None) -> None:
         """*problems* is told why Services have no hints."""
         self._config = config or EndpointSliceConfig()
+        super().__init__(
+            ControllerInfo(
+                name="endpointslice-controller",
+                aliases=("endpointslice",),
+                watches=(Selection(Services), Selection(Pods), Selection(Nodes), Selection(EndpointSlices)),
+            ),
+            ServiceSyncs(at_once=self._config.concurrent_service_endpoint_syncs, plans_per_turn=None),
+        )
         self._engine = SliceEngine(
             *(self._config.max_endpoints_per_slice, self._config.gates, self._config.find_heuristic),
             subsetting=self._config.approach,
@@ -96,43 +103,26 @@ class EndpointSliceController:
             changes=self._config.selector_changes,
         )
         self._batch_period_s = self._config.endpointslice_updates_batch_period_s
-        self._syncs = ServiceSyncs(at_once=self._config.concurrent_service_endpoint_syncs, plans_per_turn=None)
-        self._notes: list[EventNote] = []
         self._problems = problems or HintProblems()
         self._problems.begin()
         self._metrics = SliceMetrics(self._engine)
         self._merges = Defragmenter(self._config.defragment_writes_per_minute) if self._config.defragment else None
         if self._merges is not None:
             self._metrics.include(self._merges.metrics.families)
-        self._info = ControllerInfo(
-            name="endpointslice-controller",
-            aliases=("endpointslice",),
-            watches=(Selection(Services), Selection(Pods), Selection(Nodes), Selection(EndpointSlices)),
-        )
-
-    @property
-    def info(self) -> ControllerInfo:
-        return self._info
 
     # -- events -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
-        old, new = change.old, change.new
         match change.object:
             case Service() as service:
-                self._on_service(service, gone=new is None, now=now)
+                self._on_service(service, gone=change.new is None, now=now)
             case Pod():
-                assert old is None or isinstance(old, Pod), f"{old!r} became a Pod"
-                assert new is None or isinstance(new, Pod), f"a Pod became {new!r}"
-                self._add_touched(self._engine.on_pod(old, new), now)
+                self.add_touched(self._engine.on_pod(*change.typed(Pod)), self._batch_period_s, now)
             case Node():
-                assert old is None or isinstance(old, Node), f"{old!r} became a Node"
-                assert new is None or isinstance(new, Node), f"a Node became {new!r}"
-                self._add_touched(self._engine.on_node(old, new), now)
+                self.add_touched(self._engine.on_node(*change.typed(Node)), self._batch_period_s, now)
             case EndpointSlice():
-                assert old is None or isinstance(old, EndpointSlice), f"{old!r} became an EndpointSlice"
-                assert new is None or isinstance(new, EndpointSlice), f"an EndpointSlice became {new!r}"
-                self._add(self._engine.on_slice(old, new), max(SLICE_DELAY_MIN_S, self._batch_period_s), now)
+                keys = self._engine.on_slice(*change.typed(EndpointSlice))
+                self.add(keys, max(SLICE_DELAY_MIN_S, self._batch_period_s), now)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
 
@@ -141,31 +131,16 @@ class EndpointSliceController:
             self._engine.on_service_gone(service.metadata.namespace, service.metadata.name)
             self._syncs.add(service.metadata.key, 0.0, now)
         else:
-            self._add(self._engine.on_service(service), 0.0, now)
-
-    def _add_touched(self, touched: Touched, now: float) -> None:
-        """An endpoint that traffic must leave is not waited with; the batch so far goes with it."""
-        self._add(touched.urgent, 0.0, now)
-        self._add(touched.later, self._batch_period_s, now)
-
-    def _add(self, keys: tuple[str, ...], delay_s: float, now: float) -> None:
-        for key in keys:
-            self._syncs.add(key, delay_s, now)
-
-    def on_synced(self, now: float) -> None:
-        self._syncs.begin()
+            self.add(self._engine.on_service(service), 0.0, now)
 
     # -- work -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
-        if not self._syncs.began:
-            return Work()
-        self._add(self._engine.take_unsettled(), 0.0, now)
-        jobs = self._syncs.take_jobs(self._job, now, max_jobs)
-        notes, self._notes = tuple(self._notes), []
-        return Work(jobs=jobs, notes=notes)
+        if self._syncs.began:
+            self.add(self._engine.take_unsettled(), 0.0, now)
+        return super().take_work(now, max_jobs)
 
-    def _job(self, key: str, now: float) -> Job | None:
+    def job(self, key: str, now: float) -> Job | None:
         plan = self._engine.plan(key, now)
         self._problems.set(key, self._engine.hint_problems(key))
         self._metrics.planned(plan.families)
@@ -226,9 +201,6 @@ class EndpointSliceController:
             # quiet, and yet nothing was merged: there were too few writes left for the next step
             wait = self._merges.wait(key, now) or self._merges.wait_for_writes(self._merges.budget(now) + 1, now)
             self._syncs.add(key, max(wait, MERGE_DELAY_MIN_S), now)
-
-    def next_deadline(self) -> float | None:
-        return self._syncs.next_deadline()
 
     # -- events for people ------------------------------------------------------------------------------
 

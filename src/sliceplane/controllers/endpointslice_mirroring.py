@@ -15,10 +15,10 @@ from sliceplane.api.core import Endpoints, Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Work
-from sliceplane.controllers.first_sync import FirstSync
+from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Work
 from sliceplane.controllers.mirroring_metrics import MirroringMetrics
-from sliceplane.controllers.service_syncs import ServiceSyncs, error_to_heed, note_about, to_write
+from sliceplane.controllers.service_syncs import ServiceSyncs, SyncController, error_to_heed, note_about, to_write
+from sliceplane.controllers.shared import FirstSync
 from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
 from sliceplane.endpoints.mirroring.service import Limits
@@ -70,57 +70,45 @@ class _Token:
     began: float
 
 
-class EndpointSliceMirroringController:
-    """A ``controllers.base.Controller``.  Jobs are keyed ``namespace/name`` of the Endpoints."""
+class EndpointSliceMirroringController(SyncController):
+    """Jobs are keyed ``namespace/name`` of the Endpoints."""
 
     def __init__(self, config: MirroringConfig | None = None, first_sync: FirstSync | None = None) -> None:
         self._config = config or MirroringConfig()
+        super().__init__(
+            ControllerInfo(
+                name="endpointslice-mirroring-controller",
+                aliases=("endpointslicemirroring", "endpointslicemirroring-controller"),
+                watches=(Selection(Services), Selection(EndpointsObjects), Selection(EndpointSlices)),
+                queue="endpoint_slice_mirroring",
+            ),
+            ServiceSyncs(at_once=self._config.concurrent_service_endpoint_syncs, backoff=RETRY_BACKOFF),
+        )
         hand_over = self._config.selector_changes is SelectorChanges.HAND_OVER
         limits = Limits(self._config.max_endpoints_per_subset, self._config.max_endpoints_per_slice)
         self._engine = MirrorEngine(limits, hand_over=hand_over)
-        self._syncs = ServiceSyncs(at_once=self._config.concurrent_service_endpoint_syncs, backoff=RETRY_BACKOFF)
-        self._notes: list[EventNote] = []
         self._metrics = MirroringMetrics(self._engine)
         self._first_sync = first_sync or FirstSync()
         self._started = False
         self._looked = self._patience = 0.0
-        self._info = ControllerInfo(
-            name="endpointslice-mirroring-controller",
-            aliases=("endpointslicemirroring", "endpointslicemirroring-controller"),
-            watches=(Selection(Services), Selection(EndpointsObjects), Selection(EndpointSlices)),
-            queue="endpoint_slice_mirroring",
-        )
-
-    @property
-    def info(self) -> ControllerInfo:
-        return self._info
 
     # -- events -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
-        old, new = change.old, change.new
         match change.object:
             case Service():
-                assert old is None or isinstance(old, Service), f"{old!r} became a Service"
-                assert new is None or isinstance(new, Service), f"a Service became {new!r}"
-                self._add(self._engine.on_service(old, new), 0.0, now)
+                self.add(self._engine.on_service(*change.typed(Service)), 0.0, now)
             case Endpoints() as observed:
-                assert new is None or isinstance(new, Endpoints), f"Endpoints became {new!r}"
-                self._add(self._engine.on_endpoints(new, observed.metadata.key), 0.0, now)
+                _, new = change.typed(Endpoints)
+                self.add(self._engine.on_endpoints(new, observed.metadata.key), 0.0, now)
             case EndpointSlice():
-                assert old is None or isinstance(old, EndpointSlice), f"{old!r} became an EndpointSlice"
-                assert new is None or isinstance(new, EndpointSlice), f"an EndpointSlice became {new!r}"
                 batch = self._config.endpointslice_updates_batch_period_s
-                self._add(self._engine.on_slice(old, new), batch, now)
+                self.add(self._engine.on_slice(*change.typed(EndpointSlice)), batch, now)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")
 
-    def _add(self, keys: tuple[str, ...], delay_s: float, now: float) -> None:
-        for key in keys:
-            self._syncs.add(key, delay_s, now)
-
     def on_synced(self, now: float) -> None:
-        self._syncs.begin()
+        super().on_synced(now)
         self._looked, self._patience = now, now + FIRST_SYNC_TIMEOUT_S
 
     # -- work -------------------------------------------------------------------------------------------
@@ -132,11 +120,9 @@ class EndpointSliceMirroringController:
         self._started = self._started or self._first_sync.over or now >= self._patience
         if not self._started:
             return Work()
-        jobs = self._syncs.take_jobs(self._job, now, max_jobs)
-        notes, self._notes = tuple(self._notes), []
-        return Work(jobs=jobs, notes=notes)
+        return super().take_work(now, max_jobs)
 
-    def _job(self, key: str, now: float) -> Job | None:
+    def job(self, key: str, now: float) -> Job | None:
         plan = self._engine.plan(key, now)
         if plan.sizes is not None:
             self._metrics.planned(plan.sizes)
@@ -166,7 +152,7 @@ class EndpointSliceMirroringController:
     def next_deadline(self) -> float | None:
         if self._syncs.began and not self._started:
             return self._looked + FIRST_SYNC_LOOK_S
-        return self._syncs.next_deadline()
+        return super().next_deadline()
 
     def samples(self, now: float) -> tuple[Family, ...]:
         return (*self._metrics.families(), *self._syncs.samples("endpoint_slice_mirroring", now))

@@ -1,4 +1,4 @@
-"""One object of a fixed name in every namespace that is not going: what two controllers have in common.
+"""One object of a fixed name in every namespace that is not going: a ServiceAccount, and the root certificate.
 
 Level-driven: what is missing is made, what was removed or spoiled comes back, and where all is well nothing is asked of
 the server.  A namespace that is going is left alone; one whose end is not known here yet refuses the new object
@@ -8,16 +8,21 @@ the server.  A namespace that is going is left alone; one whose end is not known
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Final
 
-from sliceplane.api.core import Namespace
+from sliceplane.api.codec import encode
+from sliceplane.api.core import ConfigMap, Namespace
 from sliceplane.api.meta import Object
-from sliceplane.api.scheme import Namespaces, Resource
+from sliceplane.api.scheme import ConfigMaps, Namespaces, Resource, ServiceAccounts
 from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.changes import Change
 
+ACCOUNT_NAME: Final = "default"
+CONFIG_MAP_NAME: Final = "kube-root-ca.crt"
+_CA_MEMBER: Final = "ca.crt"
 #: what was made is looked for again so much later: a new list may swallow that it came and went
-LOOK_AGAIN_S = 30.0
+LOOK_AGAIN_S: Final = 30.0
 
 
 class PerNamespaceController(KeyedController):
@@ -94,3 +99,39 @@ class PerNamespaceController(KeyedController):
         for namespace, existing in self._objects.items():
             key = f"{namespace}/{self._object_name}"
             assert existing.metadata.key == key, f"{existing.metadata.key} is kept as {key}"
+
+
+class ServiceAccountController(PerNamespaceController):
+    """A ServiceAccount ``default``, for Pods and tokens that name no other."""
+
+    def __init__(self) -> None:
+        super().__init__("serviceaccount-controller", "serviceaccount", ServiceAccounts, ACCOUNT_NAME)
+
+    def wanted(self) -> bytes:
+        return encode({"metadata": {"name": ACCOUNT_NAME}})
+
+
+class RootCaPublisher(PerNamespaceController):
+    """A ConfigMap ``kube-root-ca.crt`` with the authority that signed the API server's certificate; *authority* is PEM
+    text.  What is under ``ca.crt`` is put right; other members are left alone."""
+
+    def __init__(self, authority: str) -> None:
+        super().__init__(
+            "root-ca-certificate-publisher-controller", "root-ca-cert-publisher", ConfigMaps, CONFIG_MAP_NAME
+        )
+        self._authority = authority
+
+    def wanted(self) -> bytes:
+        head = {
+            "name": CONFIG_MAP_NAME,
+            "annotations": {"kubernetes.io/description": "The authority that signed this API server's certificate."},
+        }
+        return encode({"metadata": head, "data": {_CA_MEMBER: self._authority}})
+
+    def repair(self, existing: Object) -> bytes:
+        assert isinstance(existing, ConfigMap), f"{existing.metadata.key} came as {type(existing).__name__}"
+        if existing.data is None:
+            return encode([{"op": "add", "path": "/data", "value": {_CA_MEMBER: self._authority}}])
+        if existing.data.ca_crt == self._authority:
+            return b""
+        return encode([{"op": "add", "path": f"/data/{_CA_MEMBER}", "value": self._authority}])

@@ -7,22 +7,66 @@ a turn does.  The functions below turn what an engine plans (``PlannedWrite``) i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from sliceplane.api.errors import StatusError, is_namespace_terminating
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.api.scheme import Resource
-from sliceplane.controllers.base import Done, EventNote, Job, Write
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Work, Write
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
 from sliceplane.registry.kinds.event import NOTE_MAX
+from sliceplane.slices.pod_routes import Touched
 from sliceplane.workqueue.queue import RETRY_BACKOFF, WorkQueue, queue_families
 
 MAX_RETRIES: Final = 15
 #: keys that are looked at before others in the process get their turn; at a start there are many, without a write
 PLANS_PER_TURN: Final = 256
+
+
+class SyncController(ABC):
+    """A ``controllers.base.Controller`` whose keys are ``namespace/name`` of Services: the frame of ``ServiceSyncs``.
+
+    A subclass says in ``on_change`` which keys to look at when, and in ``job`` what a turn does.
+    """
+
+    def __init__(self, info: ControllerInfo, syncs: ServiceSyncs) -> None:
+        self._info = info
+        self._syncs = syncs
+        self._notes: list[EventNote] = []
+
+    @property
+    def info(self) -> ControllerInfo:
+        return self._info
+
+    @abstractmethod
+    def job(self, key: str, now: float) -> Job | None:
+        """The job of a key whose turn it is; ``None`` once the turn has ended without one."""
+
+    def add(self, keys: Iterable[str], delay_s: float, now: float) -> None:
+        for key in keys:
+            self._syncs.add(key, delay_s, now)
+
+    def add_touched(self, touched: Touched, batch_period_s: float, now: float) -> None:
+        """What traffic must leave is not waited with; the batch so far goes with it."""
+        self.add(touched.urgent, 0.0, now)
+        self.add(touched.later, batch_period_s, now)
+
+    def on_synced(self, now: float) -> None:
+        self._syncs.begin()
+
+    def take_work(self, now: float, max_jobs: int) -> Work:
+        if not self._syncs.began:
+            return Work()
+        jobs = self._syncs.take_jobs(self.job, now, max_jobs)
+        notes, self._notes = tuple(self._notes), []
+        return Work(jobs=jobs, notes=notes)
+
+    def next_deadline(self) -> float | None:
+        return self._syncs.next_deadline()
 
 
 class ServiceSyncs:

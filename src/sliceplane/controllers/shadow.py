@@ -104,26 +104,20 @@ class ShadowController:
     # -- events -----------------------------------------------------------------------------------------
 
     def on_change(self, change: Change[Object], now: float) -> None:
-        old, new = change.old, change.new
         match change.object:
             case Service() as service:
-                self._on_service(service, gone=new is None, now=now)
+                self._on_service(service, gone=change.new is None, now=now)
             case Pod() as pod:
-                assert old is None or isinstance(old, Pod), f"{old!r} became a Pod"
-                assert new is None or isinstance(new, Pod), f"a Pod became {new!r}"
-                touched = self._engine.on_pod(old, new)
+                touched = self._engine.on_pod(*change.typed(Pod))
                 for key in (*touched.urgent, *touched.later):
                     self._unrest_of(key).pods.add(pod.metadata.name)
                     self._add(key, now)
             case Node() as node:
-                assert old is None or isinstance(old, Node), f"{old!r} became a Node"
-                assert new is None or isinstance(new, Node), f"a Node became {new!r}"
-                self._on_node(node, old, new, now)
+                self._on_node(node, *change.typed(Node), now)
             case EndpointSlice():
-                assert old is None or isinstance(old, EndpointSlice), f"{old!r} became an EndpointSlice"
-                assert new is None or isinstance(new, EndpointSlice), f"an EndpointSlice became {new!r}"
-                self._ledger.managed += _is_managed(new) - _is_managed(old)
-                for key in (*self._engine.on_slice(old, new), *self._note_unlabelled(old, new)):
+                before, after = change.typed(EndpointSlice)
+                self._ledger.managed += _is_managed(after) - _is_managed(before)
+                for key in (*self._engine.on_slice(before, after), *self._note_unlabelled(before, after)):
                     self._add(key, now)
             case unexpected:
                 raise AssertionError(f"{change.resource} is not watched: {unexpected!r}")

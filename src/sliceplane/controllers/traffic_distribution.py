@@ -25,9 +25,9 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document, Object, is_older
 from sliceplane.api.scheme import EndpointSlices, Leases, Services
 from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
-from sliceplane.controllers.hint_problems import HintProblems
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.controllers.node_progress import NodeProgress
+from sliceplane.controllers.shared import HintProblems
 from sliceplane.heuristics.asking import Find
 from sliceplane.informer.changes import Change
 from sliceplane.kit.names import is_domain_qualified

@@ -35,8 +35,8 @@ from sliceplane.slices.content import Stored
 from sliceplane.slices.facts import pod_of
 from sliceplane.slices.packer import Desired
 from sliceplane.slices.ports import Ports
+from sliceplane.slices.service import Sight
 from sliceplane.slices.shape import HintMode
-from sliceplane.slices.sight import Sight
 
 _read = msgspec.json.Decoder(Endpoint).decode
 _SUBSET_LABELS = (LABEL_FOR_ZONE, LABEL_FOR_REGION)

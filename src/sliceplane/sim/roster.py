@@ -19,9 +19,8 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.namespace import NamespaceController
+from sliceplane.controllers.per_namespace import RootCaPublisher, ServiceAccountController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
-from sliceplane.controllers.root_ca_publisher import RootCaPublisher
-from sliceplane.controllers.service_account import ServiceAccountController
 from sliceplane.controllers.traffic_distribution import TrafficDistributionController
 from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.kit.rng import Rng

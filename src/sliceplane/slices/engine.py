@@ -23,9 +23,8 @@ from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.members import Effect, Members
 from sliceplane.slices.pod_routes import UNTOUCHED, PodRoutes, Touched, touched
-from sliceplane.slices.service import ServiceState, Totals
+from sliceplane.slices.service import ServiceState, Sight, Totals
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
-from sliceplane.slices.sight import Sight
 from sliceplane.slices.subsets import NodeZones, Subsetting
 from sliceplane.slices.succession import SelectorChanges
 from sliceplane.slices.topology import ZoneShares

@@ -25,11 +25,10 @@ from sliceplane.slices.content import Content, Stored, read_slice
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.members import Members
-from sliceplane.slices.packer import Packer
+from sliceplane.slices.packer import Desired, Packer
 from sliceplane.slices.packplan import Update, hold_back
 from sliceplane.slices.ports import PortResolver
 from sliceplane.slices.shape import ServiceShape
-from sliceplane.slices.sight import Sight
 from sliceplane.slices.subsets import REASON_DISABLED, REASON_INVALID, NodeZones, Subsetting
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 from sliceplane.slices.topology import ZoneShares
@@ -46,6 +45,21 @@ class Totals(NamedTuple):
     endpoints: int = 0
     slices: int = 0
     fewest_slices: int = 0
+
+
+class Sight(NamedTuple):
+    """A service as a reader sees it that only compares: what is desired, and the slices that there are.
+
+    Views of the engine's own state: good until its next event.
+
+    ``desired``: by address type, in the order in which the service has them, and by name of the pod; an entry
+    without ``identity`` is no endpoint.  Empty for a service whose endpoints are not ours to make.
+    ``slices``: those labelled as ours and not on their way out, by name, of any address type, whoever owns them.
+    """
+
+    shape: ServiceShape
+    desired: Mapping[Family, Mapping[str, Desired]]
+    slices: Mapping[str, Stored]
 
 
 class ServiceState:

@@ -9,13 +9,12 @@ from sliceplane.api.gates import ENDPOINT_SLICE
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
-from sliceplane.controllers.first_sync import FirstSync
 from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.hint_problems import HintProblems
 from sliceplane.controllers.namespace import NamespaceController
+from sliceplane.controllers.per_namespace import ServiceAccountController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
-from sliceplane.controllers.service_account import ServiceAccountController
 from sliceplane.controllers.service_claims import ServiceClaimsController
+from sliceplane.controllers.shared import FirstSync, HintProblems
 from sliceplane.controllers.traffic_distribution import TrafficDistributionController
 from sliceplane.shell.hosting.host import Entry
 

@@ -12,7 +12,7 @@ import os
 import socket
 
 from sliceplane.controllers.election import ElectionConfig
-from sliceplane.controllers.root_ca_publisher import RootCaPublisher
+from sliceplane.controllers.per_namespace import RootCaPublisher
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.hosting.election import Candidate

@@ -86,7 +86,7 @@ def _all(measured: list[dict[str, Any]], event: str, what: str) -> list[float]:
 
 
 def parts(measured: list[dict[str, Any]]) -> list[Result]:
-    """Where the time goes, and what ``nft`` takes for the same rules as text with nobody around it."""
+    """Where the time goes, and what ``nft`` takes for the same rules as text and nothing else."""
     size = _size(measured[0])
     ours_s = statistics.median(one["first_sync_s"] - one["first_write_s"] for one in measured)
     rows = [

@@ -64,7 +64,7 @@ while True:
 
 
 def cluster(services: int) -> Iterator[Wanted]:
-    """One service with a selector and one Pod, the others with slices of their own that nobody changes."""
+    """One service with a selector and one Pod, the others with slices of their own that do not change."""
     yield Namespaces, "", namespace_document(), None
     yield Nodes, "", node_document(0), None
     yield Services, NAMESPACE, service_document(), None

@@ -66,7 +66,7 @@ class Net:
     def add_host(self, name: str, addresses: tuple[str, ...], gateways: tuple[str, ...] = ()) -> Host:
         """*addresses* with their prefix lengths, e.g. ``10.244.1.2/16``; a gateway for each family that has one.
 
-        Without a gateway the default route is the switch itself, so that packets to addresses that nobody has
+        Without a gateway the default route is the switch itself, so that packets to addresses that no host has
         (cluster IPs) have somewhere to go until they are rewritten.
         """
         assert name not in self._hosts, f"host {name} exists"

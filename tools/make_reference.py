@@ -46,7 +46,7 @@ def _run_again(block: str) -> str:
             lines += [line, str(code)]
         elif line.startswith("$ sliceplane"):
             words = shlex.split(line)[2:]
-            # tables as wide as they are, whoever runs this, from whichever terminal
+            # tables as wide as they are, on any machine and terminal
             result = CliRunner(env={"COLUMNS": None}).invoke(
                 sliceplane, words, prog_name="sliceplane", terminal_width=COLUMNS
             )

@@ -24,7 +24,7 @@ DISCOVERY: dict[str, dict[str, Any]] = {
 }
 TOO_LARGE = "Too large resource version: {asked}, current: {current}"
 
-#: name -> (uid, generation): what somebody believes, or what is true
+#: name -> (uid, generation): what a client believes, or what is true
 State = dict[str, tuple[str, int]]
 
 

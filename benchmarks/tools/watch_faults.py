@@ -1,4 +1,4 @@
-"""What goes wrong on watches, each as a scenario for ``scripted_server``: a failure somebody met, played once.
+"""What goes wrong on watches, each as a scenario for ``scripted_server``: a failure of a public report, played once.
 
 In each of them a watcher is up to date, then it misses something by no fault of its own, and the world ends in a state
 that every client could learn from a new list.  The question is who does.  Sources are public reports, named by
@@ -23,7 +23,7 @@ class Scenario(Stage):
     source: ClassVar[str]
 
     def meanwhile(self) -> None:
-        """What happens while nobody watches: ``b`` goes, ``d`` comes."""
+        """What happens between two watches: ``b`` goes, ``d`` comes."""
         self.world.delete("b")
         self.world.put("d")
 

@@ -68,7 +68,7 @@ class Watcher:
         assert head.startswith(b"HTTP/1.1 200"), head
         assert not body, f"a watch that starts from now began with {body[:80]!r}"
         assert self._tls.version() == "TLSv1.3", self._tls.version()
-        # Half a record that OpenSSL has seen already can be followed by nobody else.
+        # Half a record that OpenSSL has seen already cannot be followed by another reader.
         self.decrypts = decrypts or self._incoming.pending > 0
         self._tail = b""
         self._skip = 0

@@ -77,7 +77,7 @@ def with_access(config: PlaneConfig, flags: dict[str, Any]) -> PlaneConfig:
         raise click.BadParameter("it must not be empty", param_hint="'--service-account-issuer'")
     tokens = TokenConfig(
         issuer=flags["service_account_issuer"],
-        audiences=tuple(each.strip() for each in flags["api_audiences"].split(",") if each.strip()),
+        audiences=tuple(name.strip() for name in flags["api_audiences"].split(",") if name.strip()),
         signing_key_file=flags["service_account_signing_key_file"],
         key_files=flags["service_account_key_file"],
     )

@@ -48,12 +48,12 @@ def main() -> None:
 def requirement(extra: str) -> str:
     """What to tell pip, quoted for a shell: from where this package came, if that is no package index (PEP 610)."""
     try:
-        told = metadata.distribution(PACKAGE).read_text("direct_url.json")
+        origin_file = metadata.distribution(PACKAGE).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
-        told = None
-    if told is None:
+        origin_file = None
+    if origin_file is None:
         return f"'{PACKAGE}[{extra}]'"
-    origin = json.loads(told)
+    origin = json.loads(origin_file)
     url = origin["url"]
     vcs = origin.get("vcs_info")
     if vcs is not None:

@@ -113,7 +113,7 @@ def given_by(flags: dict[str, Any], gates: Gates) -> dict[str, Value]:
 
 
 def used(flags: dict[str, Any]) -> tuple[str, ...]:
-    """The parameters that somebody gave."""
+    """The parameters that the command line or the environment gives."""
     return tuple(name for name in _FIELDS if flags.get(name) not in {None, ""} and flags[name] is not False)
 
 
@@ -128,8 +128,8 @@ def _value(name: str, value: Any, gates: Gates) -> Value:
         case "feature_gates":
             return tuple(gates.chosen.items())
         case _:
-            found: Value = str(value) if isinstance(value, Path) else value
-            return found
+            plain: Value = str(value) if isinstance(value, Path) else value
+            return plain
 
 
 def _flag_of(path: str) -> str:

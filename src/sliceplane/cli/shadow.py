@@ -76,10 +76,10 @@ class Printed:
     def news(self, news: tuple[News, ...]) -> None:
         from sliceplane.shell.hosting.shadow_report import json_line, line
 
-        for each in news:
-            self.json(json_line(each))
+        for change in news:
+            self.json(json_line(change))
             if self.plain:
-                say(line(each))
+                say(line(change))
 
     def json(self, line: bytes) -> None:
         if self._json is None:
@@ -121,9 +121,9 @@ class Printed:
         if self._quiet:
             return
         shown = self._live or self._once
-        found = table(ledger.standing(), now, sys.maxsize, screen_width()) if shown else ""
-        if found:
-            say(f"{_CLEAR if self._live else ''}{found}")
+        differences = table(ledger.standing(), now, sys.maxsize, screen_width()) if shown else ""
+        if differences:
+            say(f"{_CLEAR if self._live else ''}{differences}")
         say(summary.text if complete else f"NOT everything was compared: {summary.text}")
 
 

@@ -18,7 +18,7 @@ from sliceplane.kit.columns import table
 if TYPE_CHECKING:
     from sliceplane.sim.simulation import Options, Verdict
 
-#: more processes than that do not help anybody
+#: more processes than that do not help
 JOBS_MAX = 256
 
 
@@ -206,7 +206,7 @@ def _many(runs: Iterator[Options], jobs: int, *, stop: bool) -> Iterator[Verdict
             if stop and verdict.violation is not None:
                 break
         else:
-            yield from (each.result() for each in waiting)
+            yield from (future.result() for future in waiting)
             return
-        for each in waiting:
-            each.cancel()
+        for future in waiting:
+            future.cancel()

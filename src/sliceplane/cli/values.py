@@ -15,7 +15,7 @@ from sliceplane.kit.ip import parse_network_lenient, parse_strict
 def given_flags(names: Iterable[str]) -> tuple[str, ...]:
     """The flags (``--like-this``) of those parameters that the command line has, in the order of *names*."""
     context = click.get_current_context()
-    spelled = {each.name: each.opts[-1] if each.opts else "" for each in context.command.params}
+    spelled = {parameter.name: parameter.opts[-1] if parameter.opts else "" for parameter in context.command.params}
     return tuple(spelled[name] for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
 
 
@@ -77,12 +77,12 @@ class NetworksType(click.ParamType[tuple[str, ...]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
-        found = _networks_of(str(value))
-        if found is None:
+        ranges = _networks_of(str(value))
+        if ranges is None:
             self.fail(f"{value!r} is not a list of ranges (10.244.0.0/16,fd00:10:244::/56)", param, ctx)
-        if len({":" in text for text in found}) != len(found):
+        if len({":" in text for text in ranges}) != len(ranges):
             self.fail(f"{value!r} has two ranges of one IP family", param, ctx)
-        return found
+        return ranges
 
 
 class NodePortAddressesType(click.ParamType[tuple[str, ...]]):
@@ -95,10 +95,10 @@ class NodePortAddressesType(click.ParamType[tuple[str, ...]]):
             return value
         if str(value).strip() == "primary":
             return ("primary",)
-        found = _networks_of(str(value))
-        if found is None:
+        ranges = _networks_of(str(value))
+        if ranges is None:
             self.fail(f"{value!r} is neither a list of ranges (192.168.0.0/16,fd00::/8) nor 'primary'", param, ctx)
-        return found
+        return ranges
 
 
 def _networks_of(text: str) -> tuple[str, ...] | None:

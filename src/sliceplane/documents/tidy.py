@@ -52,8 +52,8 @@ _YES: Final = _Yes()
 @cache
 def _top(schema_key: str) -> type[msgspec.Struct] | None:
     """``None`` where it is not known which fields Go leaves out."""
-    found = lookup(schema_key)
-    return None if omitted_fields(_message(found)) is None else _model(found.name, kind=True)
+    schema = lookup(schema_key)
+    return None if omitted_fields(_message(schema)) is None else _model(schema.name, kind=True)
 
 
 def _message(schema: Struct) -> str:

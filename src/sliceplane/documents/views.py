@@ -77,4 +77,4 @@ def _renamed(document: Document, names: dict[str, str], resource: Resource) -> D
 
 
 def _check(resource: Resource) -> None:
-    assert resource is EventsV1, f"nobody wrote how {resource.key} is stored as {resource.storage}"
+    assert resource is EventsV1, f"there is no way to store {resource.key} as {resource.storage}"

@@ -170,10 +170,10 @@ class Metrics:
         return merged(own, *(source() for source in self._included))
 
 
-def _samples(found: float | Distribution | Iterable[tuple[Labels, float | Distribution]]) -> tuple[Sample, ...]:
-    if isinstance(found, int | float | Distribution):
-        return (Sample((), found),)
-    return tuple(Sample(labels, value) for labels, value in found)
+def _samples(values: float | Distribution | Iterable[tuple[Labels, float | Distribution]]) -> tuple[Sample, ...]:
+    if isinstance(values, int | float | Distribution):
+        return (Sample((), values),)
+    return tuple(Sample(labels, value) for labels, value in values)
 
 
 def merged(*sources: Iterable[Family]) -> tuple[Family, ...]:
@@ -181,9 +181,9 @@ def merged(*sources: Iterable[Family]) -> tuple[Family, ...]:
     families: dict[str, Family] = {}
     for source in sources:
         for family in source:
-            known = families.get(family.name)
-            if known is not None:
-                samples = (*known.samples, *family.samples)
+            earlier = families.get(family.name)
+            if earlier is not None:
+                samples = (*earlier.samples, *family.samples)
                 family = Family(family.name, family.kind, family.help, family.labels, samples)
             families[family.name] = family
     return tuple(families[name] for name in sorted(families))

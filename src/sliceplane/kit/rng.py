@@ -10,7 +10,7 @@ _MASK = (1 << 64) - 1
 
 
 class Rng:
-    """Deterministic numbers from one integer seed.  Owned by whoever made it; not shared between tasks."""
+    """Deterministic numbers from one integer seed.  Owned by its maker; not shared between tasks."""
 
     __slots__ = ("_state",)
 

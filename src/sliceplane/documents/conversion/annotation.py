@@ -2,7 +2,7 @@
 
 The annotation ``endpointslice.kubernetes.io/v1beta1-topology`` is a JSON object from the index of an endpoint to its
 map, ``{"0":{"rack":"a"},"7":{"rack":"b"}}``; endpoints without a map are left out.  Endpoints have no names, so the
-index is all that ties a map to its endpoint, and whoever moves endpoints must write the annotation anew: see
+index is all that ties a map to its endpoint, and code that moves endpoints must write the annotation anew: see
 ``realign``.
 
 All annotations of an object together may have ``ANNOTATIONS_BYTES_MAX``, and a full slice can hold eight times as much
@@ -36,7 +36,7 @@ _decoder = msgspec.json.Decoder(dict[str, dict[str, str]])
 def lift(document: Document) -> Document:
     """The slice with its annotation read back into ``deprecatedTopology``; where both have a key, the field counts.
 
-    An annotation that cannot be read stays what it is, an annotation.  Entries beyond the last endpoint are nobody's.
+    An annotation that cannot be read stays an annotation.  Entries beyond the last endpoint are passed over.
     """
     topologies = _read(document)
     if topologies is None:
@@ -92,9 +92,9 @@ def realign(new: Document, old: Document) -> Document:
         places.setdefault(_identity(before[index]), []).append(index)
     moved: Topologies = {}
     for index, endpoint in enumerate(after):
-        found = places.get(_identity(endpoint))
-        if found:
-            topology = topologies.get(found.pop())
+        indexes = places.get(_identity(endpoint))
+        if indexes:
+            topology = topologies.get(indexes.pop())
             if topology:
                 moved[index] = topology
     return _with_annotation(new, _text(moved) if moved else "")

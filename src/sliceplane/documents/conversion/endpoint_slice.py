@@ -37,7 +37,7 @@ def _converted(document: Document, version: str, endpoint: Callable[[Document], 
     if "apiVersion" in out:
         out["apiVersion"] = version
     if out.get("endpoints"):
-        out["endpoints"] = [endpoint(each) for each in out["endpoints"]]
+        out["endpoints"] = [endpoint(item) for item in out["endpoints"]]
     return out
 
 

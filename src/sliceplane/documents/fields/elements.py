@@ -64,20 +64,20 @@ def canonical(text: str) -> str | None:
     if sort not in "kvi":
         return None
     try:
-        found = _decode(body)
+        decoded = _decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedElement(str(error)) from error
-    if deeper_than(found, DEPTH_MAX):
+    if deeper_than(decoded, DEPTH_MAX):
         raise MalformedElement("exceeded max depth")
     if sort == "k":
-        if not isinstance(found, dict):
+        if not isinstance(decoded, dict):
             raise MalformedElement(f"not an object: {body}")
-        return key(list(found.items()))
+        return key(list(decoded.items()))
     if sort == "i":
-        if type(found) is not int:
+        if type(decoded) is not int:
             raise MalformedElement(f"not a position: {body}")
-        return f"i:{found}"
-    return value(found)
+        return f"i:{decoded}"
+    return value(decoded)
 
 
 def _value_order(scalar: Any) -> tuple[int, Any]:

@@ -51,8 +51,8 @@ class Entry:
 
 
 Managers = dict[Identity, Entry]
-#: from a set and the version it was written in to the names that the caller works with and back; ``None``: nobody
-#: knows that version any more
+#: from a set and the version it was written in to the names that the caller works with and back; ``None``: the
+#: version is not served any more
 Translate = Callable[[FieldSet, str], FieldSet | None]
 
 
@@ -69,15 +69,15 @@ def decode(entries: list[Document], translate: Translate, *, ordered: bool = Tru
 
     One whose version is unknown by now is forgotten.
     """
-    found: Managers = {}
+    managers: Managers = {}
     for entry in entries:
         version = entry["apiVersion"]
         stored = entry.get("fieldsV1", {})
         fields = translate(stored, version)
         if fields is not None:
             who = identity(entry.get("manager", ""), entry["operation"], version, entry.get("subresource", ""))
-            found[who] = Entry(fields, version, entry.get("time", ""), stored if ordered else None)
-    return found
+            managers[who] = Entry(fields, version, entry.get("time", ""), stored if ordered else None)
+    return managers
 
 
 def encode(managers: Managers, translate: Translate) -> list[Document]:
@@ -142,7 +142,7 @@ def received(sent: list[Any]) -> list[Document]:
 def same_but_times(left: list[Document], right: list[Document]) -> bool:
     """Do two lists of stored entries say the same, whenever they say it?"""
     return len(left) == len(right) and all(
-        _timeless(one) == _timeless(other) for one, other in zip(left, right, strict=True)
+        _timeless(before) == _timeless(after) for before, after in zip(left, right, strict=True)
     )
 
 

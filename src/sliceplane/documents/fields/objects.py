@@ -74,7 +74,7 @@ def merge(shape: Shape, live: Any, config: Any) -> Any:
             made[name] = merge(below or Leaf(), made.get(name), member)
         return made
     item: Shape = shape.item if isinstance(shape, KeyedShape) else Leaf()
-    wanted = {element_of(shape, each): each for each in config}
+    wanted = {element_of(shape, entry): entry for entry in config}
     present = by_element(shape, live)
     merged = []
     for element, mine in _interleaved(shape, live, list(wanted), present):
@@ -82,7 +82,7 @@ def merge(shape: Shape, live: Any, config: Any) -> Any:
             merged.append(mine)
         else:
             same = present.get(element, [])
-            # Of elements that are there twice, nobody knows which is meant: both make room for the wanted one.
+            # Of elements that are there twice, either may be meant: both make room for the wanted one.
             merged.append(merge(item, same[0], wanted[element]) if len(same) == 1 else wanted[element])
     return merged
 
@@ -137,22 +137,22 @@ def remove(shape: Shape, value: Any, fields: FieldSet) -> Any:
         return made
     kept = []
     item: Shape = shape.item if isinstance(shape, KeyedShape) else Leaf()
-    for each in value:
+    for element in value:
         try:
-            node = fields.get(element_of(shape, each))
+            node = fields.get(element_of(shape, element))
         except Unkeyed:
             node = None
         if node is None:
-            kept.append(each)
+            kept.append(element)
         elif not sets.is_member(node):
-            kept.append(remove(item, each, node))
+            kept.append(remove(item, element, node))
     return kept
 
 
 def with_named_fields(shape: Shape | None, fields: FieldSet) -> FieldSet:
     """*fields* with every declared field that has a member below it as a member too.
 
-    What nobody's configuration has anything in any more can then go as a whole, without leaving empty structs behind.
+    What no configuration has anything in any more can then go as a whole, without leaving empty structs behind.
     """
     made: FieldSet = {}
     for element, node in fields.items():

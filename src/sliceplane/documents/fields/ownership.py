@@ -2,9 +2,9 @@
 
 An **update** takes what it changed: every other manager loses those fields, and all lose what went away.
 
-An **apply** owns exactly what its configuration says.  What it says otherwise than the object does, and somebody else
-owns, is a conflict, unless it is forced; equal values are shared.  What its last configuration said, this one does not
-and nobody else owns, goes out of the object.
+An **apply** owns exactly what its configuration says.  What it says otherwise than the object does, and another
+manager owns, is a conflict, unless it is forced; equal values are shared.  What its last configuration said, this one
+does not and no other manager owns, goes out of the object.
 
 Some fields are never owned (``UNOWNED``), and some cannot be written through the endpoint that was used: those are
 passed in as *reset* and left out everywhere, like upstream's reset fields.
@@ -89,7 +89,7 @@ class Applied:
 
 
 def updated(managers: Managers, change: Change, write: Write) -> Managers:
-    """The managers after an update that made *change*; the argument itself if nobody gains or loses anything."""
+    """The managers after an update that made *change*; the argument itself if no manager gains or loses anything."""
     if not (managers or change.modified or change.removed):
         return _first(change.added, write)
     gained = sets.without(sets.union(change.modified, change.added), write.reset)
@@ -162,7 +162,7 @@ def _capped(managers: Managers) -> Managers:
 
 
 def before_first_apply(shape: StructShape, live: Document, write: Write) -> Managers:
-    """Of an object that nobody was tracked on: all that it has, as one updater's."""
+    """Of an object without tracked managers: all that it has, as one updater's."""
     who = Identity(BEFORE_FIRST_APPLY, "Update", write.api_version, write.who.subresource)
     return updated({}, compare(shape, {}, live), replace(write, who=who))
 
@@ -207,7 +207,7 @@ def applied(
 def _pruned(shape: StructShape, merged: Document, managers: Managers, last: FieldSet) -> Document:
     """*merged* without what *last* has and no manager has any more.
 
-    Three steps: take away all that *last* has; put back what somebody owns, or is needed to hold it; put back what was
+    Three steps: take away all that *last* has; put back what a manager owns, or is needed to hold it; put back what was
     never in *last*, though it is inside something that was.
     """
     named = with_named_fields(shape, last)

@@ -48,10 +48,10 @@ def of_paths(paths: list[Path]) -> FieldSet:
 def has(fields: FieldSet, path: Path) -> bool:
     node = fields
     for element in path:
-        found = node.get(element)
-        if found is None:
+        below = node.get(element)
+        if below is None:
             return False
-        node = found
+        node = below
     return bool(path) and is_member(node)
 
 
@@ -94,8 +94,8 @@ def union_of(sets: Iterable[FieldSet]) -> FieldSet:
     """Of any number of sets, in the time of all their sizes; ``union`` one by one would copy the first again and
     again."""
     made: FieldSet = {}
-    for each in sets:
-        _gather(made, each)
+    for fields in sets:
+        _gather(made, fields)
     return made
 
 

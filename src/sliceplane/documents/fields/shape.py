@@ -18,7 +18,7 @@ from sliceplane.documents.schema.model import Field, Struct, Type, lookup
 from sliceplane.documents.schema.model import struct as definition
 
 #: fields that Go has as plain structs, beside every ``metadata``, ``spec`` and ``status``: they are there, empty, where
-#: a document leaves them out, so that nobody is recorded as the one who made them
+#: a document leaves them out, so that no manager is recorded for them
 _PLAIN: Final = frozenset(
     (
         "apps.DeploymentSpec.strategy",
@@ -100,11 +100,11 @@ def shape_of(schema_key: str) -> StructShape:
 
 @cache
 def _struct(name: str) -> StructShape:
-    found = definition(name)
-    fields = {field.name: field_shape(field) for field in found.fields.values()}
+    schema = definition(name)
+    fields = {field.name: field_shape(field) for field in schema.fields.values()}
     plain: dict[str, Any] = {}
-    for field in found.fields.values():
-        if field.type.kind == "struct" and _is_plain(found, field.name):
+    for field in schema.fields.values():
+        if field.type.kind == "struct" and _is_plain(schema, field.name):
             plain[field.name] = {}
         elif field.required and isinstance(fields[field.name], KeyedShape | SetShape | MapShape):
             # Go prints these even when they are nothing.
@@ -148,9 +148,9 @@ def _list(field: Field) -> Shape:
 
 
 def _key_default(owner: str, name: str) -> Any:
-    told = _KEY_DEFAULTS.get(f"{owner}.{name}")
+    default = _KEY_DEFAULTS.get(f"{owner}.{name}")
     field = definition(owner).fields[name]
-    return told if told is not None or not field.required else _ZEROES[field.type.kind]
+    return default if default is not None or not field.required else _ZEROES[field.type.kind]
 
 
 def element_of(shape: KeyedShape | SetShape, item: Any) -> str:
@@ -180,16 +180,16 @@ def element_of(shape: KeyedShape | SetShape, item: Any) -> str:
 def by_element(shape: KeyedShape | SetShape, items: list[Any]) -> dict[str, list[Any]]:
     """Elements of a stored list by path element, in order; several where a stored list has a key twice.
 
-    An element without any key belongs to nobody and is passed over.
+    An element without any key has no owner and is passed over.
     """
-    found: dict[str, list[Any]] = {}
+    elements: dict[str, list[Any]] = {}
     for item in items:
         try:
             element = element_of(shape, item)
         except Unkeyed:
             continue
-        found.setdefault(element, []).append(item)
-    return found
+        elements.setdefault(element, []).append(item)
+    return elements
 
 
 def member_shape(shape: Shape, element: str) -> Shape | None:

@@ -93,13 +93,13 @@ def discovery_paths(name: str) -> dict[str, Any]:
 def discovery_schemas(name: str) -> dict[str, Any]:
     """``components.schemas`` of that document: what its answer is made of."""
     wanted = [_page(name)[0]]
-    found: dict[str, Any] = {}
+    schemas: dict[str, Any] = {}
     while wanted:
-        one = wanted.pop()
-        found[one] = _SCHEMAS[one]
-        text = str(_SCHEMAS[one])
-        wanted.extend(other for other in _SCHEMAS if f"/{other}'" in text and other not in found)
-    return dict(sorted(found.items()))
+        schema_name = wanted.pop()
+        schemas[schema_name] = _SCHEMAS[schema_name]
+        text = str(_SCHEMAS[schema_name])
+        wanted.extend(other for other in _SCHEMAS if f"/{other}'" in text and other not in schemas)
+    return dict(sorted(schemas.items()))
 
 
 def _page(name: str) -> tuple[str, str, str, tuple[str, ...]]:

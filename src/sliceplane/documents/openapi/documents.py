@@ -46,15 +46,15 @@ def index(served: tuple[Resource, ...] = SERVED) -> dict[str, Any]:
 @cache
 def document(name: str) -> bytes | None:
     """The document called *name* as JSON, of a version served or not, or ``None`` if there is none."""
-    known = (*SERVED, *OPTIONAL_RESOURCES)
-    resources = [resource for resource in known if _name_of(resource) == name]
+    all_resources = (*SERVED, *OPTIONAL_RESOURCES)
+    resources = [resource for resource in all_resources if _name_of(resource) == name]
     paths: dict[str, Any] = {}
     if resources:
         components = Components(resources[0].group, resources[0].version)
         for resource in sorted(resources, key=lambda resource: resource.plural):
             paths.update(paths_of(resource, components))
         schemas = components.schemas()
-    elif name in ("api", "apis", "version") or name in {f"apis/{resource.group}" for resource in known}:
+    elif name in ("api", "apis", "version") or name in {f"apis/{resource.group}" for resource in all_resources}:
         paths = discovery_paths(name)
         schemas = discovery_schemas(name)
     else:

@@ -80,20 +80,20 @@ def encode(document: dict[str, Any]) -> bytes:
 
 def _message(name: str, document: dict[str, Any]) -> bytes:
     fields = _MESSAGES[name]
-    found: list[tuple[int, bytes]] = []
+    contents: list[tuple[int, bytes]] = []
     for member, value in document.items():
         if member.startswith("x-"):
             yaml = framed(b"\x12", _text(json.dumps(value, separators=(",", ":"), ensure_ascii=False)))
-            found.append((_EXTENSIONS[name], _entry(member, yaml)))
+            contents.append((_EXTENSIONS[name], _entry(member, yaml)))
             continue
         assert member in fields, f"{name} has no {member}"
         number, kind = fields[member]
-        found.extend((number, content) for content in _contents(kind, value))
+        contents.extend((number, content) for content in _contents(kind, value))
     # In the order of field numbers, as every encoder writes; equal numbers in the order of the document.
-    found.sort(key=lambda field: field[0])
+    contents.sort(key=lambda field: field[0])
     return b"".join(
         tag(number, VARINT) + content if content is _TRUE or content is _FALSE else framed(tag(number, BYTES), content)
-        for number, content in found
+        for number, content in contents
     )
 
 

@@ -14,7 +14,7 @@ What a patch may say (the public document "strategic-merge-patch" of the Kuberne
 
 Order of a merged list (``_in_order``): the elements that the sender spoke of stand in the sender's order; the others
 keep the order they had; where the two meet, an old element stands before a spoken-of one only if it did before.  So an
-element that is new goes in front of those that nobody spoke of.
+element that is new goes in front of those that the sender did not speak of.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def _open(raw: bytes) -> tuple[str, str, bytes]:
 
 def _fields(data: bytes, position: int, end: int, name: str, last: int) -> list[tuple[int, int, int]]:
     """(number, start, stop) of the fields 1..*last*, all length-delimited; others are skipped."""
-    found: list[tuple[int, int, int]] = []
+    spans: list[tuple[int, int, int]] = []
     while position < end:
         key, position = read_varint(data, position, end)
         number = field_number(key, name)
@@ -170,8 +170,8 @@ def _fields(data: bytes, position: int, end: int, name: str, last: int) -> list[
         if key & 7 != BYTES:
             raise Malformed(f"proto: wrong wireType = {key & 7} for field {number} of {name}")
         start, position = read_length(data, position, end)
-        found.append((number, start, position))
-    return found
+        spans.append((number, start, position))
+    return spans
 
 
 def _summary(raw: bytes) -> str:

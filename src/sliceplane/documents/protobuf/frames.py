@@ -69,7 +69,7 @@ def _decode_event(data: bytes) -> tuple[str, Document]:
 
 def _delimited_fields(data: bytes, name: str, last: int) -> dict[int, bytes]:
     """The last occurrence of each of the fields 1..*last*, all length-delimited."""
-    found: dict[int, bytes] = {}
+    contents: dict[int, bytes] = {}
     position = 0
     end = len(data)
     while position < end:
@@ -81,5 +81,5 @@ def _delimited_fields(data: bytes, name: str, last: int) -> dict[int, bytes]:
             raise Malformed(f"proto: wrong wireType = {key & 7} for field {number} of {name}")
         else:
             start, position = read_length(data, position, end)
-            found[number] = data[start:position]
-    return found
+            contents[number] = data[start:position]
+    return contents

@@ -27,12 +27,12 @@ def drop_nothings(api_version: str, kind: str, document: Document) -> None:
 
     A document without any costs its encoding; one with some a walk.
     """
-    found = find_kind(api_version, kind)
-    if found is None:
+    message_type = find_kind(api_version, kind)
+    if message_type is None:
         return
     raw = codec.encode(document)
-    if any(mark in raw for mark in _marks(found.name)):
-        _walker(found.name).walk(document)
+    if any(mark in raw for mark in _marks(message_type.name)):
+        _walker(message_type.name).walk(document)
 
 
 @cache
@@ -40,13 +40,13 @@ def omitted_fields(name: str) -> frozenset[str] | None:
     """Names of the fields of the message *name* that are left out when they say nothing; ``None``: no such message."""
     if name not in message_names():
         return None
-    found: set[str] = set()
+    names: set[str] = set()
     for field in message(name).fields:
         if not field.name and _is_part(field):
-            found |= omitted_fields(field.type) or frozenset()
+            names |= omitted_fields(field.type) or frozenset()
         elif _omits(field):
-            found.add(field.name)
-    return frozenset(found)
+            names.add(field.name)
+    return frozenset(names)
 
 
 class _Walker:
@@ -98,7 +98,7 @@ def _is_part(field: Field) -> bool:
 @cache
 def _marks(name: str) -> tuple[bytes, ...]:
     """What to look for in an encoded message of that name."""
-    found: set[bytes] = set()
+    marks: set[bytes] = set()
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -108,7 +108,7 @@ def _marks(name: str) -> tuple[bytes, ...]:
         seen.add(current)
         for field in message(current).fields:
             if _omits(field):
-                found.add(_MAP_MARK if field.label == "map" else _MARKS[field.type])
+                marks.add(_MAP_MARK if field.label == "map" else _MARKS[field.type])
             if _is_part(field):
                 waiting.append(field.type)
-    return tuple(sorted(found))
+    return tuple(sorted(marks))

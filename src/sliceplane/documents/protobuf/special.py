@@ -70,7 +70,7 @@ class Special:
 
 def _scan(data: bytes, name: str, kinds: tuple[int, ...]) -> list[Any]:
     """Fields 1..n of a small flat message; ``kinds[i]`` is the wire type of field i+1.  ``None``: not there."""
-    found: list[Any] = [None] * len(kinds)
+    values: list[Any] = [None] * len(kinds)
     position = 0
     end = len(data)
     while position < end:
@@ -82,11 +82,11 @@ def _scan(data: bytes, name: str, kinds: tuple[int, ...]) -> list[Any]:
         elif wire_type != kinds[number - 1]:
             raise Malformed(f"proto: wrong wireType = {wire_type} for field {number} of {name}")
         elif wire_type == VARINT:
-            found[number - 1], position = read_varint(data, position, end)
+            values[number - 1], position = read_varint(data, position, end)
         else:
             start, position = read_length(data, position, end)
-            found[number - 1] = data[start:position]
-    return found
+            values[number - 1] = data[start:position]
+    return values
 
 
 NOT_UTF8: Final = "proto: string field contains invalid UTF-8"
@@ -202,12 +202,12 @@ def _read_fields(data: bytes) -> Any:
     if not raw:
         return None
     try:
-        found = msgspec.json.decode(raw)
+        fields = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise Malformed("proto: FieldsV1 is not JSON") from None
-    if deeper_than(found, _FIELDS_DEPTH_MAX):
+    if deeper_than(fields, _FIELDS_DEPTH_MAX):
         raise Malformed("proto: FieldsV1: exceeded max depth")
-    return found
+    return fields
 
 
 def _write_strings(value: Any) -> bytes:

@@ -127,13 +127,13 @@ class _TypeWalk:
         owner = self.owner
         field = self.field
         for name, member in value.items():
-            found = schema.fields.get(name)
-            if found is None:
+            known = schema.fields.get(name)
+            if known is None:
                 continue
             self.owner = schema
-            self.field = found
+            self.field = known
             self.path.append(name)
-            self.value(member, found.type)
+            self.value(member, known.type)
             self.path.pop()
         self.owner = owner
         self.field = field

@@ -32,7 +32,7 @@ _ENDPOINT_SLICE: Final[dict[str, dict[str, str]]] = {
         ),
         "endpoints": (
             "The endpoints, at most 1000; the controller puts at most 100 into a slice unless it is told otherwise. "
-            "The list has one owner: whoever writes it writes all of it."
+            "The list has one owner: a write replaces all of it."
         ),
         "ports": (
             "The ports that every endpoint in this slice has, by name. Endpoints with other port numbers are in "
@@ -119,7 +119,7 @@ _SERVICE: Final[dict[str, dict[str, str]]] = {
             "address, and DNS answers with the endpoints. The first of clusterIPs."
         ),
         "clusterIPs": "The virtual addresses, one per family, in the order of ipFamilies; at most two.",
-        "externalIPs": "Further addresses whose traffic nodes accept for this Service. Nobody but you makes it arrive.",
+        "externalIPs": "Further addresses whose traffic nodes accept for this Service. That it arrives there is your task.",
         "externalName": "The DNS name that a Service of type ExternalName stands for.",
         "externalTrafficPolicy": (
             "How traffic from outside is spread: Cluster uses all endpoints, Local those on the node where it arrives "
@@ -142,7 +142,7 @@ _SERVICE: Final[dict[str, dict[str, str]]] = {
             "Treat all endpoints as ready. For peers that must find each other before they are."
         ),
         "selector": (
-            "Labels of the Pods that are the endpoints. Empty means that somebody else writes the EndpointSlices."
+            "Labels of the Pods that are the endpoints. Empty means that another program writes the EndpointSlices."
         ),
         "sessionAffinity": "ClientIP sends one client to the same endpoint; None, the default, does not.",
         "sessionAffinityConfig": "Settings of session affinity.",

@@ -22,26 +22,26 @@ TOPOLOGY_HELP: Final = (
 
 def definitions(current: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     """The definitions to add to the *current* ones."""
-    found: dict[str, dict[str, str]] = {}
+    old: dict[str, dict[str, str]] = {}
     for name, fields in current.items():
         if name.startswith(_OWN):
-            found[_old_name(name)] = {field: _old_spelling(spelling) for field, spelling in fields.items()}
-    endpoint = found[f"{_OLD}.Endpoint"]
+            old[_old_name(name)] = {field: _old_spelling(spelling) for field, spelling in fields.items()}
+    endpoint = old[f"{_OLD}.Endpoint"]
     for field in _GONE:
         del endpoint[field]
     endpoint["topology"] = "{}string"
-    found[f"{_OLD}.Endpoint"] = dict(sorted(endpoint.items()))
-    return found
+    old[f"{_OLD}.Endpoint"] = dict(sorted(endpoint.items()))
+    return old
 
 
 def help_texts(current: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     """The help texts to add to the *current* ones."""
-    found = {_old_name(name): dict(texts) for name, texts in current.items() if name.startswith(_OWN)}
-    endpoint = found[f"{_OLD}.Endpoint"]
+    old = {_old_name(name): dict(texts) for name, texts in current.items() if name.startswith(_OWN)}
+    endpoint = old[f"{_OLD}.Endpoint"]
     for field in _GONE:
         del endpoint[field]
     endpoint["topology"] = TOPOLOGY_HELP
-    return found
+    return old
 
 
 def _old_name(name: str) -> str:

@@ -114,9 +114,9 @@ def lookup(resource_key: str) -> Struct:
     """The schema of a resource, by ``Resource.schema_key``; a key that is not in the scheme is a programmer's fault."""
     resource = scheme.by_key(resource_key)
     assert resource is not None, f"no resource {resource_key!r} in the scheme"
-    found = lookup_kind(resource.api_version, resource.kind)
-    assert found is not None, f"no schema for {resource_key!r}: add its kind to tools/make_schema.py"
-    return found
+    schema = lookup_kind(resource.api_version, resource.kind)
+    assert schema is not None, f"no schema for {resource_key!r}: add its kind to tools/make_schema.py"
+    return schema
 
 
 def lookup_kind(api_version: str, kind: str) -> Struct | None:

@@ -1,6 +1,6 @@
 """Where in a document something is, spelled out only for a complaint, and complaints that are bounded together.
 
-A walk passes far more places than it complains of, and a member may have a name of a megabyte: whoever spelled each
+A walk passes far more places than it complains of, and a member may have a name of a megabyte: a walk that spelled each
 place as it is passed would write that name for each of a hundred thousand elements below it.  So a place is a link to
 the one above and one step, and ``Complaints`` pays for each text that is spelled out of a purse that empties.
 """

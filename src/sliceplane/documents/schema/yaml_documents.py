@@ -12,7 +12,7 @@ do three things that a server cannot have:
 Keys become text, since JSON has no others.  Repeated keys are reported together, with their lines, as Go's strict
 decoder does: ``yaml: unmarshal errors:\\n  line 5: key "addressType" already set in map``; the last one wins.
 Only the first document of a stream is read.  Merge keys (``<<``) are merged.  What an alias stands for is **shared**
-in the result: whoever wants to change parts of it copies it first.
+in the result: a caller that changes parts of it copies it first.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class _Builder:
         if parent.is_merge:
             parent.is_merge = False
             parents = value if isinstance(value, list) else [value]
-            if not all(isinstance(one, dict) for one in parents):
+            if not all(isinstance(part, dict) for part in parents):
                 raise YamlError(f"yaml: line {line}: map merge requires map or sequence of maps as the value")
             parent.merges.extend(parents)
             return

@@ -119,7 +119,7 @@ _SERVICE: Final[dict[str, dict[str, str]]] = {
             "address, and DNS answers with the endpoints. The first of clusterIPs."
         ),
         "clusterIPs": "The virtual addresses, one per family, in the order of ipFamilies; at most two.",
-        "externalIPs": "Further addresses whose traffic nodes accept for this Service. That it arrives there is your task.",
+        "externalIPs": "Further addresses whose traffic nodes accept for this Service. You bring it to the nodes.",
         "externalName": "The DNS name that a Service of type ExternalName stands for.",
         "externalTrafficPolicy": (
             "How traffic from outside is spread: Cluster uses all endpoints, Local those on the node where it arrives "

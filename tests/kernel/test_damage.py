@@ -18,10 +18,10 @@ from sliceplane.kit.rng import Rng
 from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.objects import NftFamily, TableRef
 from sliceplane.nft.table import NftPlane
-from sliceplane.shell.node import node_proxy
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.kernel.nft_runner import NftRunner
 from sliceplane.shell.node.kernel.nft_socket import generation
+from sliceplane.shell.node.node_proxy import Timing
 
 pytestmark = pytest.mark.kernel
 
@@ -77,12 +77,10 @@ DAMAGES = (
 
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_whatever_others_break_is_mended_without_any_change(
-    host: Host, backends: list[Host], family: Family, monkeypatch: pytest.MonkeyPatch
+    host: Host, backends: list[Host], family: Family
 ) -> None:
     """Of all this only a missing table was noticed within the hour, before the kernel's generation was looked at."""
-    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.05)
-    monkeypatch.setattr(node_proxy, "SUSPECT_PERIOD_S", 0.1)
-    async with running(host) as cluster:
+    async with running(host, timing=Timing(look_period_s=0.05, suspect_period_s=0.1)) as cluster:
         cluster.put(service(), make_slice(family, backends))
         cluster.put(service("single", 2), make_slice(family, backends[:1], "single"))
         cluster.synced()
@@ -104,13 +102,9 @@ def _or_nothing(host: Host, family: Family) -> dict[str, Any]:
         return {}
 
 
-async def test_the_rules_of_others_are_no_reason_to_write_ours_all_the_time(
-    host: Host, backends: list[Host], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_rules_of_others_are_no_reason_to_write_ours_all_the_time(host: Host, backends: list[Host]) -> None:
     """A firewall that changes its own table every moment costs us one table in ``SUSPECT_PERIOD_S``."""
-    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.02)
-    monkeypatch.setattr(node_proxy, "SUSPECT_PERIOD_S", 0.2)
-    async with running(host) as cluster:
+    async with running(host, timing=Timing(look_period_s=0.02, suspect_period_s=0.2)) as cluster:
         cluster.put(service(), make_slice("IPv4", backends))
         cluster.synced()
         await cluster.written()

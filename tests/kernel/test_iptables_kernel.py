@@ -27,8 +27,8 @@ from tests.ports import free_port
 from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.shell.node import node_proxy
 from sliceplane.shell.node.kernel.iptables_backend import Flavour, Iptables
+from sliceplane.shell.node.node_proxy import Timing
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import load
 
@@ -139,12 +139,9 @@ async def test_no_connection_fails_while_iptables_change_hands(client: Host, bac
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_flushed_rules_come_back_by_themselves(
-    client: Host, backends: list[Host], mode: Mode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_flushed_rules_come_back_by_themselves(client: Host, backends: list[Host], mode: Mode) -> None:
     """As a firewall does that is loaded again: its own way of loading takes everybody's rules away."""
-    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.1)
-    async with running(client, mode) as cluster:
+    async with running(client, mode, timing=Timing(look_period_s=0.1)) as cluster:
         cluster.put(service(), make_slice("IPv4", backends[:1]))
         cluster.synced()
         await cluster.written()

@@ -25,7 +25,7 @@ from tests.kernel.netns import Host, Net
 from tests.nft.machine import DYING, GONE, node
 
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.shell.node import node_proxy
+from sliceplane.shell.node.node_proxy import Timing
 
 pytestmark = pytest.mark.kernel
 
@@ -147,11 +147,8 @@ async def test_recovers_when_somebody_deletes_the_table(client: Host, backends: 
         assert cluster.proxy.health().healthy
 
 
-async def test_a_deleted_table_comes_back_by_itself(
-    client: Host, backends: list[Host], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.1)
-    async with running(client) as cluster:
+async def test_a_deleted_table_comes_back_by_itself(client: Host, backends: list[Host]) -> None:
+    async with running(client, timing=Timing(look_period_s=0.1)) as cluster:
         cluster.put(service(), make_slice("IPv4", backends[:1]))
         cluster.synced()
         await cluster.written()

@@ -23,12 +23,11 @@ from sliceplane.kit.times import format_micro_time
 from sliceplane.proxy.aftermath import HealthCheck
 from sliceplane.proxy.conntrack import Expected, Flow, parse_flow, stale_flows
 from sliceplane.proxy.model import Endpoint, ServiceKey, ServicePort, ServicePortName
-from sliceplane.shell.node import consequences as proxy_consequences
-from sliceplane.shell.node import node_proxy
+from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.shell.node.kernel.conntrack import Conntrack, ConntrackError
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.metrics import PROGRAMMING_BUCKETS, ProxyMetrics
-from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.node.node_proxy import NodeProxy, Timing
 from sliceplane.shell.node.service_health import ServiceHealth
 
 KEY = ServiceKey("ns", "svc")
@@ -65,7 +64,7 @@ class TestTriggerTimes:
 
     def test_none_without_annotation_with_junk_or_from_before_the_start(self) -> None:
         machine = Machine()
-        machine.plane = type(machine.plane)("IPv4", node_proxy.PlaneConfig(node_name=NODE, since=98.0))
+        machine.plane = type(machine.plane)("IPv4", NodePlaneConfig(node_name=NODE, since=98.0))
         machine.plane.on_synced(0.0)
         machine.put(service(), stamped(None, ["10.0.0.1"]), stamped(97.0, ["10.0.0.2"], 2))
         junk = codec.decode_document(codec.encode(stamped(99.0, ["10.0.0.3"], 3)))
@@ -307,12 +306,9 @@ class Forgetter:
         return 2
 
 
-async def test_flows_are_looked_at_after_changes_of_udp_and_again_after_a_failure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(proxy_consequences, "FLOWS_RETRY_S", 0.01)
+async def test_flows_are_looked_at_after_changes_of_udp_and_again_after_a_failure() -> None:
     forgetter = Forgetter()
-    proxy = NodeProxy(NODE, Nftables(Kernel()), families=("IPv4",), flows=forgetter)
+    proxy = NodeProxy(NODE, Nftables(Kernel()), families=("IPv4",), flows=forgetter, timing=Timing(flows_retry_s=0.01))
     task = asyncio.create_task(proxy.run())
     try:
         for resource in (Services, EndpointSlices, Nodes, ServiceCIDRs):

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,10 +25,9 @@ from sliceplane.kit.rng import Rng
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.proxy.endpoints import slices_of
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
-from sliceplane.shell.node import inputs as proxy_inputs
-from sliceplane.shell.node import node_proxy
+from sliceplane.shell.node.inputs import PROBE_VALID_S
 from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.node.node_proxy import NodeProxy, Timing
 from sliceplane.shell.server.inprocess import InProcessClient
 from sliceplane.shell.server.plane import Plane, PlaneConfig
 from sliceplane.shell.transport.base import Unreachable
@@ -118,10 +116,13 @@ async def relabel(client: InProcessClient, resource: Resource, name: str, namesp
 
 @asynccontextmanager
 async def proxy_of(
-    client: Any, gates: Gates | None = None, *, api_timeout_s: float | None = None
+    client: Any,
+    gates: Gates | None = None,
+    *,
+    timing: Timing = Timing(),  # noqa: B008  # it is frozen
 ) -> AsyncIterator[tuple[NodeProxy, Kernel]]:
     kernel = Kernel()
-    proxy = NodeProxy("node-1", Nftables(kernel), families=("IPv4",), gates=gates, api_timeout_s=api_timeout_s)
+    proxy = NodeProxy("node-1", Nftables(kernel), families=("IPv4",), gates=gates, timing=timing)
     task = asyncio.create_task(proxy.follow(client, Rng(1)))
     try:
         async with asyncio.timeout(60):
@@ -214,12 +215,9 @@ async def test_a_slice_that_is_given_to_somebody_else_goes_and_comes(api: InProc
             await kernel.leads_to(*wanted)
 
 
-async def test_a_node_without_labels_reads_what_is_for_everybody(
-    api: InProcessClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(node_proxy, "NODE_GRACE_S", 0.02)
+async def test_a_node_without_labels_reads_what_is_for_everybody(api: InProcessClient) -> None:
     await everywhere(api)
-    async with proxy_of(api, ON) as (_, kernel):
+    async with proxy_of(api, ON, timing=Timing(node_grace_s=0.02)) as (_, kernel):
         assert kernel.endpoints == {"10.0.0.1"}
         await put_node(api)
         await kernel.leads_to("10.0.0.1", "10.0.0.2", "10.0.0.4")
@@ -359,13 +357,10 @@ class Moody:
         return await self._client.list(selection, **options)
 
 
-async def test_a_silent_server_is_noticed_within_a_second(
-    api: InProcessClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(proxy_inputs, "PROBE_VALID_S", 0.0)
+async def test_a_silent_server_is_noticed_within_a_second(api: InProcessClient) -> None:
     await put_node(api)
     server = Moody(api)
-    async with proxy_of(server) as (proxy, _):
+    async with proxy_of(server, timing=Timing(probe_valid_s=0.0)) as (proxy, _):
         assert await proxy.unanswered() == ""
         server.mood = "silent"
         started = time.monotonic()
@@ -386,25 +381,22 @@ async def test_many_who_ask_are_one_request(api: InProcessClient) -> None:
     async with proxy_of(server) as (proxy, _):
         await asyncio.gather(*(proxy.unanswered() for _ in range(50)))
         assert server.probes == 0, "it has just listed: that is an answer"
-        await asyncio.sleep(proxy_inputs.PROBE_VALID_S + 0.05)
+        await asyncio.sleep(PROBE_VALID_S + 0.05)
         await asyncio.gather(*(proxy.unanswered() for _ in range(50)))
         await proxy.unanswered()
         assert server.probes == 1
-        await asyncio.sleep(proxy_inputs.PROBE_VALID_S + 0.05)
+        await asyncio.sleep(PROBE_VALID_S + 0.05)
         await put_slice(api, "heard", "10.0.0.9")
         await asyncio.sleep(0.05)
         assert await proxy.unanswered() == ""
         assert server.probes == 1, "what a watch brings is an answer, too"
 
 
-async def test_a_watch_that_the_server_refuses_is_a_reason_although_it_answers(
-    api: InProcessClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(proxy_inputs, "PROBE_VALID_S", 0.0)
+async def test_a_watch_that_the_server_refuses_is_a_reason_although_it_answers(api: InProcessClient) -> None:
     await put_node(api)
     server = Moody(api)
     server.forbidden = EndpointSlices
-    async with proxy_of(server) as (proxy, _):
+    async with proxy_of(server, timing=Timing(probe_valid_s=0.0)) as (proxy, _):
         refused = "endpointslices are not watched: endpointslices.discovery.k8s.io is forbidden: no role says so"
         async with asyncio.timeout(20):
             while await proxy.unanswered() != refused:
@@ -418,8 +410,8 @@ async def test_a_watch_that_the_server_refuses_is_a_reason_although_it_answers(
 async def test_a_proxy_that_is_told_so_asks_nobody(api: InProcessClient) -> None:
     server = Moody(api)
     server.mood = "silent"
-    async with proxy_of(server, api_timeout_s=0.0) as (proxy, _):
-        await asyncio.sleep(proxy_inputs.PROBE_VALID_S + 0.05)
+    async with proxy_of(server, timing=Timing(probe_timeout_s=0.0)) as (proxy, _):
+        await asyncio.sleep(PROBE_VALID_S + 0.05)
         assert await proxy.unanswered() == ""
         assert server.probes == 0
 

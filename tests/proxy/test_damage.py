@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from tests.proxy.test_node_proxy_shell import Runner, added, running, settled, synced
 
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import TableRef
 from sliceplane.proxy.damage import RECENT_S
-from sliceplane.shell.node import node_proxy
 from sliceplane.shell.node.healthz import health_document
 from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.node.node_proxy import NodeProxy, Timing
 
 
 def put_back(proxy: NodeProxy) -> dict[tuple[str, ...], float]:
@@ -21,13 +19,10 @@ def put_back(proxy: NodeProxy) -> dict[tuple[str, ...], float]:
     return {sample.labels: sample.value for sample in family.samples}
 
 
-async def test_a_table_that_somebody_deleted_is_counted_and_health_tells_of_it_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.01)
+async def test_a_table_that_somebody_deleted_is_counted_and_health_tells_of_it_for_a_while() -> None:
     now = 1_800_000_000.0
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), clock=lambda: now)
+    proxy = NodeProxy("node-1", Nftables(runner), clock=lambda: now, timing=Timing(look_period_s=0.01))
     async with running(proxy):
         proxy.on_change(added())
         synced(proxy)
@@ -48,10 +43,9 @@ async def test_a_table_that_somebody_deleted_is_counted_and_health_tells_of_it_f
         assert proxy.health().warnings == (), "for a while"
 
 
-async def test_a_deleted_table_that_a_change_meets_first_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 60.0)
+async def test_a_deleted_table_that_a_change_meets_first_is_counted_once() -> None:
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), timing=Timing(look_period_s=60.0))
     async with running(proxy):
         synced(proxy)
         await settled(proxy)

@@ -32,8 +32,9 @@ Open = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @pytest_asyncio.fixture
-async def served() -> AsyncIterator[tuple[Door, int]]:
-    guard = Door()
+async def served(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Door, int]]:
+    """Parametrised with the bounds of the door."""
+    guard = Door(**getattr(request, "param", {}))
 
     async def answer(request: web.BaseRequest) -> web.Response:
         return web.Response(body=b"x" * int(request.query.get("bytes", "2")))
@@ -41,7 +42,9 @@ async def served() -> AsyncIterator[tuple[Door, int]]:
     port = Port(answer, guard)
     yield guard, await port.listen_at("127.0.0.1", 0)
     await port.close()
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(60):
+        while len(guard):
+            await asyncio.sleep(0.005)
     guard.check()
     assert len(guard) == 0
 
@@ -65,19 +68,17 @@ async def closed_within(connection: Open, seconds: float) -> bool:
     return True
 
 
-async def test_silent_connections_are_closed(served: tuple[Door, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("served", [{"head_s": 0.2}], indirect=True)
+async def test_silent_connections_are_closed(served: tuple[Door, int]) -> None:
     guard, port = served
-    monkeypatch.setattr(door, "HEAD_SECONDS_MAX", 0.2)
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
-    assert all(await asyncio.gather(*(closed_within(each, 5) for each in held)))
+    assert all(await asyncio.gather(*(closed_within(each, 60) for each in held)))
     assert list(guard.cut.read()) == [(("head",), 5)]
 
 
-async def test_a_head_drop_by_drop_does_not_move_its_end(
-    served: tuple[Door, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("served", [{"head_s": 0.5}], indirect=True)
+async def test_a_head_drop_by_drop_does_not_move_its_end(served: tuple[Door, int]) -> None:
     _, port = served
-    monkeypatch.setattr(door, "HEAD_SECONDS_MAX", 0.5)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET / HTTP/1.1\r\n")
 
@@ -87,13 +88,13 @@ async def test_a_head_drop_by_drop_does_not_move_its_end(
             await asyncio.sleep(0.05)
 
     dripping = asyncio.create_task(drip())
-    assert await closed_within((reader, writer), 5)
+    assert await closed_within((reader, writer), 60)
     dripping.cancel()
 
 
-async def test_who_never_reads_its_answer_is_cut_off(served: tuple[Door, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("served", [{"life_s": 0.5}], indirect=True)
+async def test_who_never_reads_its_answer_is_cut_off(served: tuple[Door, int]) -> None:
     guard, port = served
-    monkeypatch.setattr(door, "LIFE_SECONDS_MAX", 0.5)
     _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(b"GET /?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
     async with asyncio.timeout(60):
@@ -124,7 +125,7 @@ async def test_nobody_sends_without_end(served: tuple[Door, int], head: bytes) -
 
     with pytest.raises(ConnectionError):
         await send()
-    assert await closed_within((reader, writer), 5)
+    assert await closed_within((reader, writer), 60)
 
 
 async def test_a_connection_is_one_question(served: tuple[Door, int]) -> None:
@@ -166,11 +167,10 @@ async def test_few_descriptors_mean_few_connections(served: tuple[Door, int], mo
         writer.transport.abort()
 
 
-async def test_service_health_ports_are_guarded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "HEAD_SECONDS_MAX", 0.2)
-    health, port = ServiceHealth("IPv4", lambda: True), free_port()
+async def test_service_health_ports_are_guarded_too() -> None:
+    health, port = ServiceHealth("IPv4", lambda: True, guard=Door(head_s=0.2)), free_port()
     await health.update({ServiceKey("ns", "svc"): HealthCheck(port, 1)}, ("127.0.0.1",))
-    assert await closed_within(await asyncio.open_connection("127.0.0.1", port), 5)
+    assert await closed_within(await asyncio.open_connection("127.0.0.1", port), 60)
     assert await asked(port) == 200
     await health.close()
 
@@ -189,15 +189,15 @@ async def test_services_cannot_take_all_descriptors_for_their_ports(monkeypatch:
     await health.close()
 
 
-def test_pages_of_a_plane_are_guarded_on_its_loop_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "HEAD_SECONDS_MAX", 0.2)
+def test_pages_of_a_plane_are_guarded_on_its_loop_too() -> None:
+    pages = {"/healthz": lambda: Page(b"{}", content_type="application/json")}
 
     async def main() -> list[Any]:
         async with (
             asyncio.timeout(20),
-            serve_pages({"/healthz": lambda: Page(b"{}", content_type="application/json")}, "::1", 0) as port,
+            serve_pages(pages, "::1", 0, Door(head_s=0.2)) as port,
         ):
-            silent = await closed_within(await asyncio.open_connection("::1", port), 5)
+            silent = await closed_within(await asyncio.open_connection("::1", port), 60)
             async with aiohttp.ClientSession() as session:
                 found = []
                 for method, path in (("GET", "/healthz"), ("HEAD", "/healthz"), ("POST", "/healthz"), ("GET", "/x")):

@@ -25,7 +25,7 @@ from sliceplane.proxy import tracker
 from sliceplane.shell.node import node_proxy
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.kernel.nft_runner import NftError
-from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.node.node_proxy import NodeProxy, Timing
 from sliceplane.shell.transport.base import ListPage, WatchMessage
 
 
@@ -119,10 +119,9 @@ async def test_nothing_is_written_before_both_lists() -> None:
         assert proxy.health().synced
 
 
-async def test_a_missing_node_does_not_hold_the_rules_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_proxy, "NODE_GRACE_S", 0.02)
+async def test_a_missing_node_does_not_hold_the_rules_for_ever() -> None:
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), timing=Timing(node_grace_s=0.02))
     async with running(proxy):
         proxy.on_synced(Services.key)
         proxy.on_synced(EndpointSlices.key)
@@ -282,10 +281,9 @@ async def test_cleanup_takes_both_tables() -> None:
     ]
 
 
-async def test_a_table_that_somebody_deleted_comes_back_without_any_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.01)
+async def test_a_table_that_somebody_deleted_comes_back_without_any_change() -> None:
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner))
+    proxy = NodeProxy("node-1", Nftables(runner), timing=Timing(look_period_s=0.01))
     async with running(proxy):
         proxy.on_change(added())
         synced(proxy)
@@ -300,10 +298,9 @@ async def test_a_table_that_somebody_deleted_comes_back_without_any_change(monke
         assert runner.texts[2] == runner.texts[1] or runner.texts[2] == runner.texts[0]
 
 
-async def test_a_refused_transaction_of_one_family_makes_the_other_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 60.0)
+async def test_a_refused_transaction_of_one_family_makes_the_other_look() -> None:
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner))
+    proxy = NodeProxy("node-1", Nftables(runner), timing=Timing(look_period_s=60.0))
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
@@ -314,11 +311,12 @@ async def test_a_refused_transaction_of_one_family_makes_the_other_look(monkeypa
             await asyncio.sleep(0.001)
 
 
-async def test_the_whole_table_is_written_anew_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.01)
+async def test_the_whole_table_is_written_anew_now_and_then() -> None:
     now = 0.0
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), clock=lambda: now)
+    proxy = NodeProxy(
+        "node-1", Nftables(runner), families=("IPv4",), clock=lambda: now, timing=Timing(look_period_s=0.01)
+    )
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
@@ -349,19 +347,19 @@ async def test_a_clock_that_is_set_back_delays_nothing() -> None:
     assert "172.30.0.3" in runner.texts[-1]
 
 
-async def test_a_table_that_others_may_have_changed_is_written_anew_before_its_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(node_proxy, "LOOK_PERIOD_S", 0.01)
+async def test_a_table_that_others_may_have_changed_is_written_anew_before_its_time() -> None:
+    now = 0.0
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+    proxy = NodeProxy(
+        "node-1", Nftables(runner), families=("IPv4",), clock=lambda: now, timing=Timing(look_period_s=0.01)
+    )
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
         runner.disturbances = 1
         await asyncio.sleep(0.05)
         assert len(runner.texts) == 1, "not at once: whoever changes rules all the time would make us do so too"
-        monkeypatch.setattr(node_proxy, "SUSPECT_PERIOD_S", 0.02)
+        now = node_proxy.SUSPECT_PERIOD_S + 1
         while len(runner.texts) < 2:
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.1)
@@ -405,14 +403,13 @@ def _asking(*external: str) -> bytes:
     )
 
 
-async def test_nodes_are_read_when_an_external_ip_is_asked_for_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_proxy, "NODE_GRACE_S", 0.05)
+async def test_nodes_are_read_when_an_external_ip_is_asked_for_and_not_before() -> None:
     for services, reads in (((), False), ((_asking("203.0.113.1", "192.0.2.9", "192.0.2.77"),), True)):
         api, runner = _Api(), Runner()
         api.services = services
         status = {"addresses": [{"type": "InternalIP", "address": "192.0.2.9"}]}
         api.nodes = (codec.encode({"metadata": {"name": "n2", "uid": "n", "resourceVersion": "5"}, "status": status}),)
-        proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+        proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), timing=Timing(node_grace_s=0.05))
         task = asyncio.create_task(proxy.follow(api, Rng(1)))  # type: ignore[arg-type]  # it writes nothing
         async with asyncio.timeout(60):
             await settled(proxy)

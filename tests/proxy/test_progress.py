@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from tests.proxy.test_node_proxy_shell import Runner, added, synced
 
 from sliceplane.api.core import Node
@@ -19,11 +18,9 @@ from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy import progress as progress_module
 from sliceplane.proxy.progress import ANNOTATION_REVISION, CHANGED_PERIOD_S, IDLE_PERIOD_S, Progress
-from sliceplane.shell.node import report as proxy_report
 from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.node.node_proxy import NodeProxy, Timing
 from sliceplane.shell.node.report import report_progress
 
 
@@ -131,17 +128,13 @@ class Server:
         return str(self.leases["sliceplane-proxy-node-1"]["metadata"]["annotations"][ANNOTATION_REVISION])
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy_report, "CHANGED_PERIOD_S", 0.01)
-    monkeypatch.setattr(progress_module, "CHANGED_PERIOD_S", 0.01)
-    monkeypatch.setattr(progress_module, "IDLE_PERIOD_S", 0.03)
+QUICK = Timing(lease_changed_period_s=0.01, lease_idle_period_s=0.03)
 
 
 @asynccontextmanager
 async def reporting(server: Server, runner: Runner) -> AsyncIterator[NodeProxy]:
     loop = asyncio.get_running_loop()
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), clock=loop.time)
+    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), clock=loop.time, timing=QUICK)
     report = report_progress(server, proxy, Rng(1), loop.time)  # type: ignore[arg-type]  # as much of a client as it needs
     tasks = [asyncio.create_task(proxy.run()), asyncio.create_task(report)]
     try:
@@ -158,7 +151,6 @@ async def until_revision(server: Server, wanted: str) -> None:
         await asyncio.sleep(0.002)
 
 
-@pytest.mark.usefixtures("quick")
 async def test_rules_that_the_kernel_holds_are_told() -> None:
     server, runner = Server(), Runner()
     async with reporting(server, runner) as proxy:
@@ -180,7 +172,6 @@ async def test_rules_that_the_kernel_holds_are_told() -> None:
         await until_revision(server, "11")
 
 
-@pytest.mark.usefixtures("quick")
 async def test_a_server_that_refuses_is_asked_again_and_the_rules_are_written() -> None:
     server, runner = Server(), Runner()
     server.refuse = True

@@ -33,7 +33,16 @@ LEASE_DURATION_S: Final = 90
 class Progress:
     """Owned by one node proxy.  Times are seconds since the epoch."""
 
-    def __init__(self, node: str, families: tuple[Family, ...]) -> None:
+    def __init__(
+        self,
+        node: str,
+        families: tuple[Family, ...],
+        *,
+        changed_period_s: float = CHANGED_PERIOD_S,
+        idle_period_s: float = IDLE_PERIOD_S,
+    ) -> None:
+        self.changed_period_s: Final = changed_period_s
+        self._idle_period_s = idle_period_s
         self.name: Final = f"{LEASE_PREFIX}{node}"
         self._node = node
         #: the Node, with which the Lease goes
@@ -78,7 +87,7 @@ class Progress:
         """When the Lease is to be written, if nothing changes before."""
         if self._told_at is None:
             return 0.0
-        return self._told_at + (CHANGED_PERIOD_S if self.revision != self._told else IDLE_PERIOD_S)
+        return self._told_at + (self.changed_period_s if self.revision != self._told else self._idle_period_s)
 
     def on_failure(self) -> None:
         """The last report did not arrive: it is due again as if something had changed."""

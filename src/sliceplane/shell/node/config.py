@@ -71,7 +71,12 @@ def _meaning(config: ConfigFile) -> ProxySettings:
 
 
 async def changed(
-    config: ConfigFile, look: asyncio.Event, *, modes: tuple[str, ...] = MODES, release: Release = NEWEST
+    config: ConfigFile,
+    look: asyncio.Event,
+    *,
+    modes: tuple[str, ...] = MODES,
+    release: Release = NEWEST,
+    look_period_s: float = LOOK_PERIOD_S,
 ) -> None:
     """Returns when the file means something else than *config*, and can be used.  *look* is set for an
     answer now (SIGHUP): then a file that is no good is complained of again."""
@@ -79,7 +84,7 @@ async def changed(
     complained = ""
     while True:
         try:
-            async with asyncio.timeout(LOOK_PERIOD_S):
+            async with asyncio.timeout(look_period_s):
                 await look.wait()
         except TimeoutError:
             pass

@@ -46,10 +46,12 @@ class Consequences:
         on_port_failed: Callable[[ServiceKey, str], None],
         listen: Listen,
         clock: Callable[[], float],
+        flows_retry_s: float = FLOWS_RETRY_S,
     ) -> None:
         self._plane = plane
         self._metrics = metrics
         self._flows = flows
+        self._flows_retry_s = flows_retry_s
         self._clock = clock
         self._health = ServiceHealth(plane.family, healthy, on_port_failed, listen)
         self._changed = asyncio.Event()
@@ -89,7 +91,7 @@ class Consequences:
                     complained = str(error)
                     _log.error("stale UDP flows not forgotten", family=plane.family, error=complained)
                 aftermath.put_back_udp(services, gone)
-                await asyncio.sleep(FLOWS_RETRY_S)
+                await asyncio.sleep(self._flows_retry_s)
                 self._changed.set()
                 continue
             complained = ""

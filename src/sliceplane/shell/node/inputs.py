@@ -58,11 +58,13 @@ class Inputs:
         on_changes: Callable[[str, Changes], None],
         on_synced: Callable[[str], None],
         on_dropped: Callable[[str], None],
-        api_timeout_s: float | None = None,
+        api_timeout_s: float = PROBE_TIMEOUT_S,
+        probe_valid_s: float = PROBE_VALID_S,
     ) -> None:
         """*api_timeout_s*: how long the server may take to answer when it is asked whether it does; 0: it is not
-        asked.  ``None`` is ``PROBE_TIMEOUT_S``."""
-        self._api_timeout_s = PROBE_TIMEOUT_S if api_timeout_s is None else api_timeout_s
+        asked."""
+        self._api_timeout_s = api_timeout_s
+        self._probe_valid_s = probe_valid_s
         self._client = client
         self._clock = clock
         self._rng = rng
@@ -146,9 +148,9 @@ class Inputs:
 
     async def unanswered(self) -> str:
         """Why the server cannot be believed to have told us everything; "" if it answers."""
-        if not self._api_timeout_s or (self._heard_s() <= PROBE_VALID_S and not self._lost()):
+        if not self._api_timeout_s or (self._heard_s() <= self._probe_valid_s and not self._lost()):
             return ""
-        if self._probe is None or (self._probe.done() and self._clock() - self._probed_at > PROBE_VALID_S):
+        if self._probe is None or (self._probe.done() and self._clock() - self._probed_at > self._probe_valid_s):
             self._probed_at = self._clock()
             self._probe = asyncio.create_task(self._ask(), name="node-proxy-probe")
         return await asyncio.shield(self._probe) or self._lost()

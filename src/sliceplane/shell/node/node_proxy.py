@@ -39,13 +39,13 @@ from sliceplane.proxy.damage import Damage
 from sliceplane.proxy.endpoints import differences
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.plane import AnyNodePlane, NodePlaneConfig
-from sliceplane.proxy.progress import Progress
+from sliceplane.proxy.progress import CHANGED_PERIOD_S, IDLE_PERIOD_S, Progress
 from sliceplane.proxy.schedule import Freshness
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
 from sliceplane.proxy.surroundings import PRIMARY, RulesConfig
 from sliceplane.shell.node.claims import ALL_NODES, ProxyClaims
-from sliceplane.shell.node.consequences import Consequences, FlowForgetter
-from sliceplane.shell.node.inputs import COMMON, Changes, Inputs
+from sliceplane.shell.node.consequences import FLOWS_RETRY_S, Consequences, FlowForgetter
+from sliceplane.shell.node.inputs import COMMON, PROBE_TIMEOUT_S, PROBE_VALID_S, Changes, Inputs
 from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError
 from sliceplane.shell.node.kernel.netns import Listen, listening_in
 from sliceplane.shell.node.metrics import ProxyMetrics
@@ -66,6 +66,23 @@ LOOK_PERIOD_S = 30.0
 WHOLE_TABLE_PERIOD_S = 3600.0
 #: the same while another program changes rules, ours perhaps
 SUSPECT_PERIOD_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What a proxy waits for, each as long as the constant that says why; *probe_timeout_s* 0: the server is not asked
+    whether it answers."""
+
+    node_grace_s: float = NODE_GRACE_S
+    health_timeout_s: float = HEALTH_TIMEOUT_S
+    look_period_s: float = LOOK_PERIOD_S
+    suspect_period_s: float = SUSPECT_PERIOD_S
+    probe_timeout_s: float = PROBE_TIMEOUT_S
+    probe_valid_s: float = PROBE_VALID_S
+    flows_retry_s: float = FLOWS_RETRY_S
+    lease_changed_period_s: float = CHANGED_PERIOD_S
+    lease_idle_period_s: float = IDLE_PERIOD_S
+
 
 #: set by the autoscaler on a Node that it is about to delete
 TAINT_TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"
@@ -130,20 +147,18 @@ class NodeProxy:
         *,
         families: tuple[Family, ...] = FAMILIES,
         min_period_s: float = 0.0,
-        sync_period_s: float | None = None,
         rules: RulesConfig | None = None,
         gates: Gates | None = None,
         flows: FlowForgetter | None = None,
         host_addresses: Callable[[], Awaitable[tuple[str, ...] | None]] = _no_addresses,
         listen: Listen = listening_in(""),  # noqa: B008  # a function without state
-        api_timeout_s: float | None = None,
+        timing: Timing = Timing(),  # it is frozen
         own_ports: tuple[int, ...] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """*flows* forgets stale UDP flows (``None``: they are left).  *host_addresses*: what the host's interfaces
         have, asked only where flags name node ports by networks.  *listen* opens the sockets of health check node
-        ports. *sync_period_s*: ``None`` is ``LOOK_PERIOD_S``; *api_timeout_s*: see ``Inputs``. *own_ports*: of our
-        pages; no Service gets them as node ports."""
+        ports.  *own_ports*: of our pages; no Service gets them as node ports."""
         self._gates = gates or Gates()
         self._rules = rules or RulesConfig()
         config = NodePlaneConfig(node_name, min_period_s, self._rules, since=clock(), own_ports=own_ports)
@@ -151,13 +166,16 @@ class NodeProxy:
         self.metrics = ProxyMetrics(backend.mode, backend.ways)
         self._endpoints_key = self.watches[1].resource.key
         #: for ``proxy_report``
-        self.progress = Progress(node_name, families)
+        self.progress = Progress(
+            node_name,
+            families,
+            changed_period_s=timing.lease_changed_period_s,
+            idle_period_s=timing.lease_idle_period_s,
+        )
         self._backend = backend
         self.mode: str = backend.mode
         self._host_addresses = host_addresses
-        self._sync_period_s = sync_period_s
-        self._health_timeout_s = HEALTH_TIMEOUT_S if sync_period_s is None else 2 * sync_period_s
-        self._api_timeout_s = api_timeout_s
+        self._timing = timing
         self._clock = clock
         self._planes: tuple[AnyNodePlane, ...] = tuple(backend.plane(family, config) for family in families)
         self._wake = {plane.family: asyncio.Event() for plane in self._planes}
@@ -181,6 +199,7 @@ class NodeProxy:
                 on_port_failed=self._on_port_failed,
                 listen=listen,
                 clock=clock,
+                flows_retry_s=timing.flows_retry_s,
             )
             for plane in self._planes
         }
@@ -272,7 +291,8 @@ class NodeProxy:
             on_changes=self._on_changes,
             on_synced=self.on_synced,
             on_dropped=self._on_dropped,
-            api_timeout_s=self._api_timeout_s,
+            api_timeout_s=self._timing.probe_timeout_s,
+            probe_valid_s=self._timing.probe_valid_s,
         )
         self._claims.follow(self._inputs, client)
         self._events = EventRecorder(client, clock=self._clock, instance=self._node_name)
@@ -311,11 +331,11 @@ class NodeProxy:
             waiting = freshness.staleness_s(now)
             if freshness.failures:
                 reasons.append(f"{family} rules are not written: {self._refusals[family]}")
-            elif waiting > self._health_timeout_s:
+            elif waiting > self._timing.health_timeout_s:
                 reasons.append(f"a change has been waiting for its {family} rules for {waiting:.0f} s")
         age = self._inputs.staleness_s() if self._inputs is not None else None
         leaving = self._is_node_leaving()
-        told = (tuple(reasons), leaving, self._health_timeout_s, self._damage.warnings(now))
+        told = (tuple(reasons), leaving, self._timing.health_timeout_s, self._damage.warnings(now))
         return ProxyHealth(not reasons, self._gate.is_set(), families, age, *told)
 
     async def unanswered(self) -> str:
@@ -359,12 +379,12 @@ class NodeProxy:
     async def _open_gate(self) -> None:
         await self._gate.wait()
         try:
-            async with asyncio.timeout(NODE_GRACE_S):
+            async with asyncio.timeout(self._timing.node_grace_s):
                 await self._node.wait()
         except TimeoutError:
             if Nodes.key in self._missing:
                 _log.warning("node unknown so far, zone hints are ignored until it is")
-        await self._claims.known(NODE_GRACE_S)
+        await self._claims.known(self._timing.node_grace_s)
         if self._inputs is not None:
             await self._inputs.complete()
         await self._look_at_addresses()
@@ -385,7 +405,7 @@ class NodeProxy:
     async def _look_around(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(self._sync_period_s or LOOK_PERIOD_S):
+                async with asyncio.timeout(self._timing.look_period_s):
                     await self._doubt.wait()
             except TimeoutError:
                 pass
@@ -404,7 +424,7 @@ class NodeProxy:
         except KernelError:
             return  # the next write says what is wrong
         now = self._clock()
-        period_s = SUSPECT_PERIOD_S if plane.family in self._suspects else WHOLE_TABLE_PERIOD_S
+        period_s = self._timing.suspect_period_s if plane.family in self._suspects else WHOLE_TABLE_PERIOD_S
         if not present:
             if not self._damage.on_gone(plane.family, now):
                 return  # being written, or refused: the back-off counts

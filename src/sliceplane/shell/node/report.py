@@ -13,7 +13,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Leases
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.progress import CHANGED_PERIOD_S, LEASE_NAMESPACE
+from sliceplane.proxy.progress import LEASE_NAMESPACE
 from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client, Unreachable, no_answer
@@ -24,8 +24,9 @@ _log = get_logger("node-proxy")
 async def report_progress(client: Client, proxy: NodeProxy, rng: Rng, clock: Callable[[], float]) -> None:
     """Until cancelled; begins when the first rules are written.  The Lease stays, and runs out by itself."""
     await proxy.wait_ready()
+    period_s = proxy.progress.changed_period_s
     # thousands of proxies that were started by one command do not come at once
-    await asyncio.sleep(rng.below(1000) / 1000 * CHANGED_PERIOD_S)
+    await asyncio.sleep(rng.below(1000) / 1000 * period_s)
     complained = ""
     while True:
         for family, freshness in proxy.health().families:
@@ -37,7 +38,7 @@ async def report_progress(client: Client, proxy: NodeProxy, rng: Rng, clock: Cal
             if problem and problem != complained:
                 _log.warning("how far this node is cannot be told", problem=problem)
             complained = problem
-        await asyncio.sleep(CHANGED_PERIOD_S)
+        await asyncio.sleep(period_s)
 
 
 async def _write(client: Client, proxy: NodeProxy, now: float) -> str:

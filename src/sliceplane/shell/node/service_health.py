@@ -26,7 +26,7 @@ from sliceplane.proxy.aftermath import HealthCheck
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.shell.node.kernel.netns import Listen, listening_in
 from sliceplane.shell.process import descriptors
-from sliceplane.shell.process.door import Port
+from sliceplane.shell.process.door import Door, Port, door
 from sliceplane.shell.process.log import get_logger
 
 if TYPE_CHECKING:
@@ -52,9 +52,11 @@ class ServiceHealth:
         healthy: Callable[[], bool],
         on_failed: Callable[[ServiceKey, str], None] | None = None,
         listen: Listen = listening_in(""),  # noqa: B008  # a function without state
+        guard: Door = door,
     ) -> None:
         """*on_failed* is told, once, of a Service whose port cannot be had, and why.  *listen* opens sockets."""
         self._listen = listen
+        self._guard = guard
         self._family: Family = family
         self._healthy = healthy
         self._on_failed = on_failed
@@ -83,7 +85,7 @@ class ServiceHealth:
         async def answer(_: web.BaseRequest) -> web.Response:
             return self._answer(key)
 
-        served = Port(answer)
+        served = Port(answer, self._guard)
         try:
             if (len(self._servers) + 1) * len(hosts) > descriptors.limit() // _SHARE_OF_DESCRIPTORS:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -12,12 +12,13 @@ from sliceplane.kit.rng import Rng
 from sliceplane.proxy.configuration.settings import ProxySettings
 from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.shell.node.healthz import health_pages, metrics_pages
+from sliceplane.shell.node.inputs import PROBE_TIMEOUT_S
 from sliceplane.shell.node.kernel.backend import AnyBackend
 from sliceplane.shell.node.kernel.conntrack import Conntrack
 from sliceplane.shell.node.kernel.modes import backend_of, present
 from sliceplane.shell.node.kernel.netns import listening_in
 from sliceplane.shell.node.kernel.sysctls import adjust_oom_score, tune_conntrack
-from sliceplane.shell.node.node_proxy import NodeProxy, available_families
+from sliceplane.shell.node.node_proxy import NodeProxy, Timing, available_families
 from sliceplane.shell.node.report import report_progress
 from sliceplane.shell.process.interfaces import addresses_of
 from sliceplane.shell.process.pages import serve_pages
@@ -54,7 +55,7 @@ async def running_proxy(
     gates: Gates,
     clock: Callable[[], float],
     rng: Rng,
-    api_timeout_s: float | None = None,
+    api_timeout_s: float = PROBE_TIMEOUT_S,
     reports_progress: bool = True,
 ) -> AsyncIterator[tuple[NodeProxy, asyncio.Task[None]]]:
     """A proxy that follows the server of *client*, and the task in which it does; its pages are served where they are
@@ -69,13 +70,17 @@ async def running_proxy(
         backend,
         families=available_families(),
         min_period_s=settings.min_sync_period_s,
-        sync_period_s=settings.sync_period_s,
         rules=rules_of(settings),
         gates=gates,
         flows=Conntrack(netns=netns),
         host_addresses=partial(addresses_of, netns),
         listen=listening_in(netns),
-        api_timeout_s=api_timeout_s,
+        # unhealthy after two periods, as kube-proxy is
+        timing=Timing(
+            look_period_s=settings.sync_period_s,
+            health_timeout_s=2 * settings.sync_period_s,
+            probe_timeout_s=api_timeout_s,
+        ),
         own_ports=tuple(
             listen[1] for listen in (settings.healthz, settings.metrics) if listen is not None and listen[1]
         ),

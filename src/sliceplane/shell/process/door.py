@@ -40,7 +40,9 @@ _SHUTDOWN_SECONDS = 1.0
 class Door:
     """The connections of all ports of this process.  Owned by the event loop's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, head_s: float = HEAD_SECONDS_MAX, life_s: float = LIFE_SECONDS_MAX) -> None:
+        self.head_s = head_s
+        self.life_s = life_s
         #: in the order in which they came
         self._silent: dict[_Guarded, None] = {}
         self._asked: dict[_Guarded, None] = {}
@@ -95,8 +97,8 @@ class _Guarded(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         loop = asyncio.get_running_loop()
         self._timers = [
-            loop.call_later(HEAD_SECONDS_MAX, self.cut, "head"),
-            loop.call_later(LIFE_SECONDS_MAX, self.cut, "life"),
+            loop.call_later(self._door.head_s, self.cut, "head"),
+            loop.call_later(self._door.life_s, self.cut, "life"),
         ]
         self._inner.connection_made(transport)
         self._door.enter(self)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from sliceplane.shell.process.door import Port
+from sliceplane.shell.process.door import Door, Port, door
 
 
 class PageError(Exception):
@@ -30,7 +30,9 @@ PageMaker = Callable[[], Page | Awaitable[Page]]
 
 
 @asynccontextmanager
-async def serve_pages(pages: Mapping[str, PageMaker], address: str, port: int) -> AsyncIterator[int]:
+async def serve_pages(
+    pages: Mapping[str, PageMaker], address: str, port: int, guard: Door = door
+) -> AsyncIterator[int]:
     """Serves *pages* by path while the context lasts; yields the port (0 picks a free one).  Raises ``PageError``."""
     from aiohttp import web  # here: half of all starts do not want the pages
 
@@ -48,7 +50,7 @@ async def serve_pages(pages: Mapping[str, PageMaker], address: str, port: int) -
             headers={"Content-Type": page.content_type, "X-Content-Type-Options": "nosniff"},
         )
 
-    served = Port(answer)
+    served = Port(answer, guard)
     try:
         try:
             listening = await served.listen_at(address, port)

@@ -20,6 +20,7 @@ from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
 from sliceplane.kit.metrics import Distribution
 from sliceplane.kit.times import format_micro_time
+from sliceplane.nft.table import nft_plane
 from sliceplane.proxy.aftermath import HealthCheck
 from sliceplane.proxy.conntrack import Expected, Flow, parse_flow, stale_flows
 from sliceplane.proxy.model import Endpoint, ServiceKey, ServicePort, ServicePortName
@@ -64,7 +65,7 @@ class TestTriggerTimes:
 
     def test_none_without_annotation_with_junk_or_from_before_the_start(self) -> None:
         machine = Machine()
-        machine.plane = type(machine.plane)("IPv4", NodePlaneConfig(node_name=NODE, since=98.0))
+        machine.plane = nft_plane("IPv4", NodePlaneConfig(node_name=NODE, since=98.0))
         machine.plane.on_synced(0.0)
         machine.put(service(), stamped(None, ["10.0.0.1"]), stamped(97.0, ["10.0.0.2"], 2))
         junk = codec.decode_document(codec.encode(stamped(99.0, ["10.0.0.3"], 3)))

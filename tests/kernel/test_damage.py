@@ -21,7 +21,7 @@ from sliceplane.nft.table import NftPlane
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.kernel.nft_runner import NftRunner
 from sliceplane.shell.node.kernel.nft_socket import generation
-from sliceplane.shell.node.node_proxy import Timing
+from sliceplane.shell.node.timing import Timing
 
 pytestmark = pytest.mark.kernel
 

@@ -28,7 +28,7 @@ from sliceplane.api.scheme import EndpointSlices, Namespaces, Services
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.shell.node.kernel.iptables_backend import Flavour, Iptables
-from sliceplane.shell.node.node_proxy import Timing
+from sliceplane.shell.node.timing import Timing
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import load
 

@@ -25,7 +25,7 @@ from tests.kernel.netns import Host, Net
 from tests.nft.machine import DYING, GONE, node
 
 from sliceplane.kit.ip import FAMILIES, Family
-from sliceplane.shell.node.node_proxy import Timing
+from sliceplane.shell.node.timing import Timing
 
 pytestmark = pytest.mark.kernel
 

@@ -11,7 +11,8 @@ from sliceplane.nft.objects import TableRef
 from sliceplane.proxy.damage import RECENT_S
 from sliceplane.shell.node.healthz import health_document
 from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.node_proxy import NodeProxy, Timing
+from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.node.timing import Timing
 
 
 def put_back(proxy: NodeProxy) -> dict[tuple[str, ...], float]:

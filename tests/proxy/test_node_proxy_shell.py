@@ -22,10 +22,11 @@ from sliceplane.nft.layout import CLUSTER_IPS_CHECK
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.proxy import tracker
-from sliceplane.shell.node import node_proxy
+from sliceplane.shell.node import node_proxy, timing
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.kernel.nft_runner import NftError
-from sliceplane.shell.node.node_proxy import NodeProxy, Timing
+from sliceplane.shell.node.node_proxy import NodeProxy
+from sliceplane.shell.node.timing import Timing
 from sliceplane.shell.transport.base import ListPage, WatchMessage
 
 
@@ -224,7 +225,7 @@ async def test_health_turns_red_when_a_write_does_not_end() -> None:
         while not runner.texts:
             await asyncio.sleep(0.001)
         assert proxy.health().healthy
-        now += node_proxy.HEALTH_TIMEOUT_S + 1
+        now += timing.HEALTH_TIMEOUT_S + 1
         assert proxy.health().reasons == ("a change has been waiting for its IPv4 rules for 61 s",)
 
 
@@ -320,7 +321,7 @@ async def test_the_whole_table_is_written_anew_now_and_then() -> None:
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
-        now = node_proxy.WHOLE_TABLE_PERIOD_S - 1
+        now = timing.WHOLE_TABLE_PERIOD_S - 1
         await asyncio.sleep(0.03)
         assert len(runner.texts) == 1
         now += 2
@@ -359,7 +360,7 @@ async def test_a_table_that_others_may_have_changed_is_written_anew_before_its_t
         runner.disturbances = 1
         await asyncio.sleep(0.05)
         assert len(runner.texts) == 1, "not at once: whoever changes rules all the time would make us do so too"
-        now = node_proxy.SUSPECT_PERIOD_S + 1
+        now = timing.SUSPECT_PERIOD_S + 1
         while len(runner.texts) < 2:
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.1)

@@ -20,8 +20,9 @@ from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.progress import ANNOTATION_REVISION, CHANGED_PERIOD_S, IDLE_PERIOD_S, Progress
 from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.node_proxy import NodeProxy, Timing
+from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.node.report import report_progress
+from sliceplane.shell.node.timing import Timing
 
 
 def slice_of(revision: int) -> EndpointSlice:

@@ -39,50 +39,21 @@ from sliceplane.proxy.damage import Damage
 from sliceplane.proxy.endpoints import differences
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.plane import AnyNodePlane, NodePlaneConfig
-from sliceplane.proxy.progress import CHANGED_PERIOD_S, IDLE_PERIOD_S, Progress
+from sliceplane.proxy.progress import Progress
 from sliceplane.proxy.schedule import Freshness
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
 from sliceplane.proxy.surroundings import PRIMARY, RulesConfig
 from sliceplane.shell.node.claims import ALL_NODES, ProxyClaims
-from sliceplane.shell.node.consequences import FLOWS_RETRY_S, Consequences, FlowForgetter
-from sliceplane.shell.node.inputs import COMMON, PROBE_TIMEOUT_S, PROBE_VALID_S, Changes, Inputs
+from sliceplane.shell.node.consequences import Consequences, FlowForgetter
+from sliceplane.shell.node.inputs import COMMON, Changes, Inputs
 from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError
 from sliceplane.shell.node.kernel.netns import Listen, listening_in
 from sliceplane.shell.node.metrics import ProxyMetrics
 from sliceplane.shell.node.service_health import FAILED
+from sliceplane.shell.node.timing import WHOLE_TABLE_PERIOD_S, Timing
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.events import EventRecorder
-
-#: how long the first write waits for the Node once Services and EndpointSlices are there
-NODE_GRACE_S = 1.0
-#: a change that the kernel does not have after so long makes us unhealthy (as upstream: twice syncPeriod)
-HEALTH_TIMEOUT_S = 60.0
-
-#: how often it is looked whether our tables are there, and which addresses the host has
-LOOK_PERIOD_S = 30.0
-#: after so long a table is written anew, whatever it is thought to hold (as upstream:
-#: ``pkg/proxy/nftables/proxier.go``)
-WHOLE_TABLE_PERIOD_S = 3600.0
-#: the same while another program changes rules, ours perhaps
-SUSPECT_PERIOD_S = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """What a proxy waits for, each as long as the constant that says why; *probe_timeout_s* 0: the server is not asked
-    whether it answers."""
-
-    node_grace_s: float = NODE_GRACE_S
-    health_timeout_s: float = HEALTH_TIMEOUT_S
-    look_period_s: float = LOOK_PERIOD_S
-    suspect_period_s: float = SUSPECT_PERIOD_S
-    probe_timeout_s: float = PROBE_TIMEOUT_S
-    probe_valid_s: float = PROBE_VALID_S
-    flows_retry_s: float = FLOWS_RETRY_S
-    lease_changed_period_s: float = CHANGED_PERIOD_S
-    lease_idle_period_s: float = IDLE_PERIOD_S
-
 
 #: set by the autoscaler on a Node that it is about to delete
 TAINT_TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"

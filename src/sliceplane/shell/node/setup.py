@@ -18,8 +18,9 @@ from sliceplane.shell.node.kernel.conntrack import Conntrack
 from sliceplane.shell.node.kernel.modes import backend_of, present
 from sliceplane.shell.node.kernel.netns import listening_in
 from sliceplane.shell.node.kernel.sysctls import adjust_oom_score, tune_conntrack
-from sliceplane.shell.node.node_proxy import NodeProxy, Timing, available_families
+from sliceplane.shell.node.node_proxy import NodeProxy, available_families
 from sliceplane.shell.node.report import report_progress
+from sliceplane.shell.node.timing import Timing
 from sliceplane.shell.process.interfaces import addresses_of
 from sliceplane.shell.process.pages import serve_pages
 from sliceplane.shell.transport.base import Client

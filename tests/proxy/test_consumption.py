@@ -25,10 +25,9 @@ from sliceplane.kit.rng import Rng
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.proxy.endpoints import slices_of
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
-from sliceplane.shell.node.inputs import PROBE_VALID_S
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.timing import Timing
+from sliceplane.shell.node.timing import PROBE_VALID_S, Timing
 from sliceplane.shell.server.inprocess import InProcessClient
 from sliceplane.shell.server.plane import Plane, PlaneConfig
 from sliceplane.shell.transport.base import Unreachable

@@ -19,10 +19,8 @@ from sliceplane.shell.node.kernel.conntrack import ConntrackError
 from sliceplane.shell.node.kernel.netns import Listen
 from sliceplane.shell.node.metrics import ProxyMetrics
 from sliceplane.shell.node.service_health import ServiceHealth
+from sliceplane.shell.node.timing import FLOWS_RETRY_S
 from sliceplane.shell.process.log import get_logger
-
-#: after a pass over UDP flows that failed, until the next one
-FLOWS_RETRY_S = 5.0
 
 _log = get_logger("node-proxy")
 

@@ -26,11 +26,9 @@ from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.controllers.base import Selection
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
+from sliceplane.shell.node.timing import PROBE_TIMEOUT_S, PROBE_VALID_S
 from sliceplane.shell.transport.base import Client, Unreachable
 from sliceplane.shell.transport.reflect import Informer
-
-PROBE_TIMEOUT_S = 0.6
-PROBE_VALID_S = 0.3
 
 #: of the selection that every node reads
 COMMON = ""

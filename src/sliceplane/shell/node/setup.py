@@ -12,7 +12,6 @@ from sliceplane.kit.rng import Rng
 from sliceplane.proxy.configuration.settings import ProxySettings
 from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.shell.node.healthz import health_pages, metrics_pages
-from sliceplane.shell.node.inputs import PROBE_TIMEOUT_S
 from sliceplane.shell.node.kernel.backend import AnyBackend
 from sliceplane.shell.node.kernel.conntrack import Conntrack
 from sliceplane.shell.node.kernel.modes import backend_of, present
@@ -20,7 +19,7 @@ from sliceplane.shell.node.kernel.netns import listening_in
 from sliceplane.shell.node.kernel.sysctls import adjust_oom_score, tune_conntrack
 from sliceplane.shell.node.node_proxy import NodeProxy, available_families
 from sliceplane.shell.node.report import report_progress
-from sliceplane.shell.node.timing import Timing
+from sliceplane.shell.node.timing import PROBE_TIMEOUT_S, Timing
 from sliceplane.shell.process.interfaces import addresses_of
 from sliceplane.shell.process.pages import serve_pages
 from sliceplane.shell.transport.base import Client

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sliceplane.proxy.progress import CHANGED_PERIOD_S, IDLE_PERIOD_S
-from sliceplane.shell.node.consequences import FLOWS_RETRY_S
-from sliceplane.shell.node.inputs import PROBE_TIMEOUT_S, PROBE_VALID_S
 
 #: how long the first write waits for the Node once Services and EndpointSlices are there
 NODE_GRACE_S = 1.0
@@ -20,6 +18,13 @@ LOOK_PERIOD_S = 30.0
 WHOLE_TABLE_PERIOD_S = 3600.0
 #: the same while another program changes rules, ours perhaps
 SUSPECT_PERIOD_S = 300.0
+
+#: how long the API server may take to answer when it is asked whether it does
+PROBE_TIMEOUT_S = 0.6
+#: how long its answer, or whatever a watch brings, counts
+PROBE_VALID_S = 0.3
+#: after a pass over UDP flows that failed, until the next one
+FLOWS_RETRY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)

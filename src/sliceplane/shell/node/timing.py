@@ -1,4 +1,8 @@
-"""What a node proxy waits for, and for how long: production has the constants, a test whatever it gives."""
+"""What a node proxy waits for, and for how long: production has the constants, a test whatever it gives.
+
+An operator chooses two of them: the period of looks (``syncPeriod``; unhealthy is who is twice as late) and how long
+the API server may take to answer (``--healthz-api-timeout``).
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from sliceplane.store.mvcc import Compacted, Store
 from sliceplane.store.types import EventType, Key, Record, StoreEvent
 
 RESOURCES = ("pods", "nodes")
-#: names whose byte order is not the order of namespaces (reference B4)
+#: names whose byte order is not the order of namespaces
 KEYS = [Key("pods", namespace, name) for namespace in ("zz", "zz-b", "zz0", "a") for name in ("c1", "c-1", "c.1")]
 KEYS += [Key("nodes", "", name) for name in ("n1", "n2")]
 UIDS = ("u1", "u2")

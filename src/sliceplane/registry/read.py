@@ -1,4 +1,7 @@
-"""GET: one object, a list, or the plan of a watch (reference B4, B5).  Readers see durable records only."""
+"""GET: one object, a list, or the plan of a watch (Kubernetes API Concepts, Resource versions).
+
+Readers see durable records only.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Build = Callable[[int], Record]
 
 
 class Compacted(Exception):
-    """The history that was asked for is gone.  Readers answer with a 410 (reference B4, B5)."""
+    """The history that was asked for is gone.  Readers answer with a 410 (Kubernetes API Concepts, 410 Gone)."""
 
     def __init__(self, revision: int, oldest: int) -> None:
         super().__init__(f"revision {revision} was asked for; the oldest that is kept is {oldest}")

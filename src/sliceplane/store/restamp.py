@@ -1,7 +1,7 @@
 """An old body with a new resourceVersion.
 
 When a change makes an object leave a watcher's selector, the watcher gets DELETED with the object as it
-was before and the resourceVersion of the change (reference B5).  A write that was worked out elsewhere gets its
+was before and the resourceVersion of the change.  A write that was worked out elsewhere gets its
 revision here too, when it is staged (``registry.rehearsal``).
 """
 

@@ -1,7 +1,7 @@
 """How long history is kept: at least so many seconds, unless it grows over a bound.
 
 Lists at a past revision and watches that resume live off history, and kube clients expect about five minutes of
-it (reference B4).  Time bounds it in normal operation; the number of events and their bytes bound it in a storm.
+it.  Time bounds it in normal operation; the number of events and their bytes bound it in a storm.
 
 Commits come without a time: those between two ticks are a *sample*, which gets the time of the tick that ends it, so
 that nothing is dropped too early.  A storm makes more samples (each at most a hundredth of a bound), never

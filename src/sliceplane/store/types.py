@@ -1,6 +1,6 @@
 """What the store keeps and what it tells: keys, records, events.  All frozen.
 
-Order of keys is the byte order of ``namespace/name`` (reference B4), so ``zz-b/o`` comes before ``zz/a``.
+Order of keys is the byte order of ``namespace/name``, as etcd has it, so ``zz-b/o`` comes before ``zz/a``.
 """
 
 from __future__ import annotations

@@ -81,7 +81,10 @@ class Delivery(NamedTuple):
 
 
 def classify(event: StoreEvent, matches: Callable[[Record], bool] | None) -> Delivery | None:
-    """What a watcher with this predicate sees of *event*; ``None``: nothing (reference B5, selector transitions)."""
+    """What a watcher with this predicate sees of *event*; ``None``: nothing.
+
+    As upstream: to leave a selection is a DELETED (``apiserver/pkg/storage/cacher/cache_watcher.go``).
+    """
     if matches is None:
         return Delivery(event.type, event.record)
     previous = event.previous
@@ -207,5 +210,5 @@ class Watcher:
 
 
 def too_old(revision: int, oldest: int) -> StatusError:
-    """The 410 of a watch (reference B5)."""
+    """The 410 of a watch."""
     return expired(f"too old resource version: {revision} ({oldest})")

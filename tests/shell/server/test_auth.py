@@ -1,4 +1,4 @@
-"""Who asks and may they, as pure functions (reference B17)."""
+"""Who asks and may they, as pure functions."""
 
 from __future__ import annotations
 

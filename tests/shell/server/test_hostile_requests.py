@@ -78,7 +78,7 @@ def test_resource_versions_in_bodies(server: Server) -> None:
     for version in (DIGITS, "abc"):
         body = {"metadata": {"name": "versions", "resourceVersion": version}}
         reply = server.request("PUT", f"{CONFIG_MAPS}/versions", body)
-        # The reference (B6) has 500 without a reason here.
+        # As upstream: 500 without a reason here.
         assert reply.code == 500
         assert "strconv.ParseUint: parsing" in reply.json["message"]
         assert "reason" not in reply.json
@@ -97,6 +97,6 @@ def test_patch_directives_of_any_type(server: Server, directive: Any) -> None:
         reply = server.request(
             "PATCH", f"{SLICES}/directives", patch, Content_Type="application/strategic-merge-patch+json"
         )
-        # Kubernetes has no better code for these (reference B7).
+        # Kubernetes has no better code for these.
         assert reply.code == 500
         assert reply.json["message"].startswith("unknown patch type: ")

@@ -1,4 +1,4 @@
-"""Access over HTTP: refusals, roles that take effect, and the real kubectl asking what it may do (reference B17)."""
+"""Access over HTTP: refusals, roles that take effect, and the real kubectl asking what it may do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms of answers: YAML, protobuf, indentation, gzip, Table, PartialObjectMetadata (reference B3)."""
+"""Forms of answers: YAML, protobuf, indentation, gzip, Table, PartialObjectMetadata."""
 
 from __future__ import annotations
 

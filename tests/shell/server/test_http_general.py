@@ -1,4 +1,4 @@
-"""What every reply has, who gets in, and the paths that are not resources (reference B1, B3, B11, B17)."""
+"""What every reply has, who gets in, and the paths that are not resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resources over HTTP: verbs, forms, bodies and complaints (reference B3, B4, B6, B7, B9, B10, B11)."""
+"""Resources over HTTP: verbs, forms, bodies and complaints."""
 
 from __future__ import annotations
 

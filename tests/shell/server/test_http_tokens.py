@@ -1,4 +1,4 @@
-"""Service account tokens, reviews and anonymous requests over HTTP, with real keys (reference B17)."""
+"""Service account tokens, reviews and anonymous requests over HTTP, with real keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watch streams over HTTP (reference B5), their limits, and how they end."""
+"""Watch streams over HTTP, their limits, and how they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accept headers to representations (reference B3)."""
+"""Accept headers to representations."""
 
 from __future__ import annotations
 

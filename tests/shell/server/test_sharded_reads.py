@@ -1,4 +1,4 @@
-"""``shardSelector`` on lists and watches, with the gate and without it (reference B5; KEP-5866)."""
+"""``shardSelector`` on lists and watches, with the gate and without it (KEP-5866)."""
 
 from __future__ import annotations
 

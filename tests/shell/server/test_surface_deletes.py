@@ -1,4 +1,4 @@
-"""Deletes: options in body and query, codes, replies, preconditions, collections (reference B9)."""
+"""Deletes: options in body and query, codes, replies, preconditions, collections."""
 
 from __future__ import annotations
 

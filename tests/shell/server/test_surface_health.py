@@ -1,4 +1,4 @@
-"""Health: names, forms, exclusions, and what a stop looks like (reference B1)."""
+"""Health: names, forms, exclusions, and what a stop looks like."""
 
 from __future__ import annotations
 

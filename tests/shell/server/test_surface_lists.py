@@ -1,4 +1,4 @@
-"""Lists: versions and matches, pages, limits, and every complaint (reference B4)."""
+"""Lists: versions and matches, pages, limits, and every complaint."""
 
 from __future__ import annotations
 

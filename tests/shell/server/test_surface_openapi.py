@@ -1,4 +1,4 @@
-"""OpenAPI over HTTP: index, documents in JSON and protobuf, hashes, conditional requests (reference B2)."""
+"""OpenAPI over HTTP: index, documents in JSON and protobuf, hashes, conditional requests."""
 
 from __future__ import annotations
 

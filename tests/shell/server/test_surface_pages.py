@@ -1,4 +1,4 @@
-"""Discovery, unknown pages, methods and the headers of every reply (reference B1)."""
+"""Discovery, unknown pages, methods and the headers of every reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches: where they start, bookmarks, transitions, forms, ends and every complaint (reference B5)."""
+"""Watches: where they start, bookmarks, transitions, forms, ends and every complaint."""
 
 from __future__ import annotations
 

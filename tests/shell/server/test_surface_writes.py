@@ -1,4 +1,4 @@
-"""Writes: preconditions, identity, names, patches, strictness, dryRun, complaints (reference B3, B6, B7, B10)."""
+"""Writes: preconditions, identity, names, patches, strictness, dryRun, complaints."""
 # ruff: noqa: E501  # messages are whole: they are searched for
 
 from __future__ import annotations

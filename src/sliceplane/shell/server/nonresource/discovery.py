@@ -1,4 +1,4 @@
-"""What the server offers: ``/api``, ``/apis`` and below, in the legacy and the aggregated form (reference B1).
+"""What the server offers: ``/api``, ``/apis`` and below, in the legacy and the aggregated form (KEP-3352).
 
 All of it follows from the resources that are served, which never change while the process lives, so what is asked
 for often is built at most once.

@@ -1,4 +1,4 @@
-"""Named health checks behind ``/healthz``, ``/livez`` and ``/readyz`` (reference B1).
+"""Named health checks behind ``/healthz``, ``/livez`` and ``/readyz`` (kubernetes.io, API health endpoints).
 
 A check is a function that returns "" when all is well, else why not; it must not block.  The reason goes to
 the single check's page only; lists say "reason withheld", as upstream does, because anybody may read them.

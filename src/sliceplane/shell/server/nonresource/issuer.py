@@ -1,4 +1,4 @@
-"""What those who verify our service account tokens themselves need: OpenID discovery and the keys (reference B17).
+"""What programs that verify our service account tokens themselves need: OpenID discovery and the keys (KEP-1393).
 
 Readable by service accounts, and by whomever the role ``system:service-account-issuer-discovery`` is bound to.
 """

@@ -1,4 +1,4 @@
-"""The OpenAPI documents over HTTP: negotiation, hashes, redirects and conditional requests (reference B2).
+"""The OpenAPI documents over HTTP: negotiation, hashes, redirects and conditional requests (KEP-2896).
 
 Making the documents takes a while the first time, so it is done in a thread; they never change afterwards.
 """

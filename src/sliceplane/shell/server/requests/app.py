@@ -372,7 +372,7 @@ def _page_not_found() -> Response:
 
 
 def _timeout_response() -> Response:
-    """The 504 of reference B4: no kind and no version, as text."""
+    """As upstream (``staging/src/k8s.io/apiserver/pkg/server/filters/timeout.go``): no kind and no version, as text."""
     body = {
         "metadata": {},
         "status": "Failure",

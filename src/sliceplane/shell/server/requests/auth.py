@@ -1,4 +1,4 @@
-"""Who asks, and may they: the two questions that come before every other (reference B17).
+"""Who asks, and may they: the two questions that come before every other.
 
 Authentication: a client certificate of our authority (CN = user, O = groups), else a bearer token (of the static token
 file, or of a service account), else nobody in particular (``system:anonymous``).  A bad token, and a certificate that

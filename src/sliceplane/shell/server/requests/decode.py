@@ -1,4 +1,4 @@
-"""Request bodies to documents: JSON, YAML or protobuf, whatever the Content-Type says (reference B3).
+"""Request bodies to documents: JSON, YAML or protobuf, whatever the Content-Type says.
 
 Reading JSON and YAML strictly is ``documents.strict``'s business and kinds are checked by the registry; here is what
 HTTP adds: media types, DeleteOptions in the body or in the query, and the objects of subresources.
@@ -52,7 +52,7 @@ def decode_object(media: str, raw: bytes, resource: Resource, subresource: str =
 
 
 def decode_delete_options(request: Request, raw: bytes, resource: Resource) -> DeleteOptions:
-    """From the body if there is one, else from the query (reference B9)."""
+    """From the body if there is one, else from the query."""
     if not raw:
         return delete_options_of_query(request.query)
     return decode_delete_options_body(media_type(request), raw, resource)

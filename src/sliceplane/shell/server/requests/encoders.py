@@ -1,4 +1,4 @@
-"""Watch events as bytes, one encoder for each resource and representation (reference B3, B5).
+"""Watch events as bytes, one encoder for each resource and representation.
 
 What comes out are HTTP/1.1 chunks, ready to be written: one event, one chunk.
 

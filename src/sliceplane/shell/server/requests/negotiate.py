@@ -1,4 +1,6 @@
-"""Content negotiation: what a client accepts and what we answer in (reference B3).
+"""Content negotiation: what a client accepts and what we answer in.
+
+Upstream: ``staging/src/k8s.io/apiserver/pkg/endpoints/handlers/negotiation/negotiate.go``.
 
 ``negotiate`` is a pure function of the Accept header and of what an endpoint can do; clients send the same
 few headers over and over, so its results are cached.

@@ -1,7 +1,7 @@
 """Query parameters to the registry's option types, with upstream's complaints.
 
 Which combinations of list and watch parameters make sense is the registry's business; here each value is
-parsed by itself (reference B4, B7, B9, B10).
+parsed by itself (``staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/types.go``, ``ListOptions`` and the others).
 """
 
 from __future__ import annotations

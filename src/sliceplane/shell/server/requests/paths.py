@@ -1,8 +1,8 @@
 """URLs to what they address.
 
 ``parse`` understands every path under ``/api`` and ``/apis`` by its shape alone, known resource or not:
-authorisation is asked before anything else and has to name what was wanted (reference B17).  ``resolve``
-then finds the resource and the verb, or the 404 or 405 of reference B1.
+authorisation is asked before anything else and has to name what was wanted.  ``resolve``
+then finds the resource and the verb, or the 404 or 405 that upstream's router gives.
 """
 
 from __future__ import annotations
@@ -131,7 +131,10 @@ def _no_containers(subresource: str) -> StatusError:
 
 
 def _check_segment(name: str) -> None:
-    """What can be no part of a path can be no name.  Raises the 400 ``StatusError`` (reference B13)."""
+    """What can be no part of a path can be no name.  Raises the 400 ``StatusError``.
+
+    Upstream: ``staging/src/k8s.io/apimachinery/pkg/api/validation/path/name.go``.
+    """
     if name in (".", ".."):
         raise _name_invalid(name, f"may not be '{name}'")
     if "%" in name:

@@ -1,4 +1,4 @@
-"""Stored bytes to answers in whatever form was negotiated (reference B3).
+"""Stored bytes to answers in whatever form was negotiated.
 
 The common case, JSON as it is, never decodes: list items and watch events are slices of stored bodies.  Every
 other form (Table, PartialObjectMetadata, YAML, protobuf, indentation) starts from the document.

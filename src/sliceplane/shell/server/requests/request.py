@@ -85,7 +85,8 @@ class Query:
         return tuple(self._values.get(name, ()))
 
     def flag(self, name: str) -> bool:
-        """A boolean: absent, "false" and "0" are false, anything else (also "") is true (reference B4)."""
+        """A boolean: absent, "false" and "0" are false, anything else (also "") is true
+        (``staging/src/k8s.io/apimachinery/pkg/runtime/conversion.go``)."""
         return name in self._values and self.first(name).lower() not in ("false", "0")
 
 
@@ -154,7 +155,7 @@ class Request:
 
     @property
     def pretty(self) -> bool:
-        """Whether query or user agent ask for indented JSON; the query wins (reference B3)."""
+        """Whether query or user agent ask for indented JSON; the query wins."""
         if "pretty" in self.query:
             return self.query.first("pretty") in _TRUTHS
         return self.header(b"user-agent").startswith(_PRETTY_AGENTS)

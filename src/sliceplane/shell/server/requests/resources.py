@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: how long a read waits for a version that the server does not have yet (reference B4)
+#: how long a read waits for a version that the server does not have yet, as upstream's watch cache does
 FUTURE_VERSION_SECONDS_MAX = 3.0
 
 

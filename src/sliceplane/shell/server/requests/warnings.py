@@ -1,4 +1,4 @@
-"""``Warning`` headers (RFC 7234 section 5.5 as Kubernetes uses it; reference B10)."""
+"""``Warning`` headers (RFC 7234 section 5.5 as Kubernetes uses it; KEP-1693)."""
 
 from __future__ import annotations
 

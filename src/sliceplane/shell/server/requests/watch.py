@@ -1,4 +1,4 @@
-"""Watch streams: from a hub's watcher to one HTTP response (reference B5).
+"""Watch streams: from a hub's watcher to one HTTP response.
 
 A stream holds nobody up: when its client does not read, the connection says that writing is paused and the stream stops
 taking; its queue at the hub grows to its bound, the hub closes the watch, and if the client has still taken nothing
@@ -242,7 +242,7 @@ class WatchHandler:
                 self._hub.unsubscribe(watcher)
 
     async def _future_error(self, request: Request, target: Target, plan: WatchPlan) -> StatusError | None:
-        """A state at a version from the future is waited for a little; then it is an ERROR event (reference B4).  A
+        """A state at a version from the future is waited for a little; then it is an ERROR event.  A
         state of no named version is the newest that there is anywhere.
 
         Events after a version that is newer than storage will never follow: it is of a history that is lost, and the

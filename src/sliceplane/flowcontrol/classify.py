@@ -45,14 +45,14 @@ class Classifier:
         return flow
 
     def _of_user(self, name: str, groups: tuple[str, ...]) -> tuple[tuple[Flow, bool], ...]:
-        found = []
+        flows = []
         for schema, level in self._schemas:
             if any(speaks_of(subject, name, groups) for subject in schema.subjects):
                 always = (schema.resource_rules, schema.path_rules) == _EVERYTHING
-                found.append((Flow(schema, level, name if schema.distinguisher == "ByUser" else ""), always))
+                flows.append((Flow(schema, level, name if schema.distinguisher == "ByUser" else ""), always))
                 if always:
                     break
-        return tuple(found)
+        return tuple(flows)
 
 
 def speaks_of(subject: Subject, name: str, groups: tuple[str, ...]) -> bool:

@@ -27,9 +27,9 @@ def spec_of_level(level: Level) -> Document:
 def spec_of_schema(schema: Schema) -> Document:
     rule: Document = {"subjects": [_subject(subject) for subject in schema.subjects]}
     if schema.resource_rules:
-        rule["resourceRules"] = [_resource_rule(each) for each in schema.resource_rules]
+        rule["resourceRules"] = [_resource_rule(resources) for resources in schema.resource_rules]
     if schema.path_rules:
-        rule["nonResourceRules"] = [_path_rule(each) for each in schema.path_rules]
+        rule["nonResourceRules"] = [_path_rule(paths) for paths in schema.path_rules]
     spec: Document = {
         "priorityLevelConfiguration": {"name": schema.level},
         "matchingPrecedence": schema.precedence,

@@ -82,10 +82,10 @@ class Attendance:
         supports: tuple[Support, ...] = ()
         until: float | None = None
         if claim.token:
-            found = bearer.authenticate(self._core, claim.token, (), now)
-            if found is None:
+            authenticated = bearer.authenticate(self._core, claim.token, (), now)
+            if authenticated is None:
                 raise unauthorized()
-            user, supports, until = found.user, found.supports, found.until
+            user, supports, until = authenticated.user, authenticated.supports, authenticated.until
         if claim.acting is not None:
             supports += _rights(user)
             user = impersonate(policy, user, claim.acting)

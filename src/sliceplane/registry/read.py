@@ -125,9 +125,11 @@ def _continue(core: Core, target: Target, selection: RecordSelection, limit: int
 def _page(core: Core, target: Target, selection: RecordSelection, *, revision: int, after: str, limit: int) -> Steps:
     """At most *limit* (0: all) matching records after *after*, as they were at *revision*.  Raises Compacted."""
     resource, namespace = target.resource, target.namespace
-    found = yield from _scan(core, target, selection, revision=revision, after=after, wanted=limit + 1 if limit else 0)
-    more = bool(limit) and len(found) > limit
-    records = tuple(found[:limit] if limit else found)
+    records_found = yield from _scan(
+        core, target, selection, revision=revision, after=after, wanted=limit + 1 if limit else 0
+    )
+    more = bool(limit) and len(records_found) > limit
+    records = tuple(records_found[:limit] if limit else records_found)
     remaining = None
     if more and selection.matches is None:
         remaining = core.store.count_after(

@@ -172,8 +172,8 @@ class Registry:
 
     def authenticate(self, token: str, now: float) -> User | None:
         """Who shows this bearer token; ``None``: it is worth nothing here."""
-        found = bearer.authenticate(self._core, token, (), now)
-        return found.user if found else None
+        authenticated = bearer.authenticate(self._core, token, (), now)
+        return authenticated.user if authenticated else None
 
     def impersonate(self, user: User, asked: impersonation.Impersonation) -> User:
         """Whom *user* acts as.  Raises the 403 ``StatusError``."""

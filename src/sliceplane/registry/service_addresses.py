@@ -59,10 +59,10 @@ def tend(core: Core, ctx: Context, *, quiet: bool = False) -> None:
 
 def _is_fine(core: Core, name: str) -> bool:
     """The usual case, told from memory."""
-    told = core.addresses.told(name)
-    if told is None or not told.whole or told.service is None:
+    entry = core.addresses.told(name)
+    if entry is None or not entry.whole or entry.service is None:
         return False
-    return core.services.holder(name) == told.service and core.addresses.covers(name)
+    return core.services.holder(name) == entry.service and core.addresses.covers(name)
 
 
 def _settle(core: Core, ctx: Context, name: str, quiet: bool) -> bool:
@@ -221,7 +221,7 @@ def _ensure_default(core: Core, ctx: Context) -> None:
 def _set_ready(document: Document, now: float, status: str, reason: str, message: str) -> bool:
     """Set the condition Ready; ``False`` if it was like that."""
     conditions: list[Document] = document.get("status", {}).get("conditions", [])
-    before = next((each for each in conditions if each.get("type") == READY), None)
+    before = next((condition for condition in conditions if condition.get("type") == READY), None)
     condition = {
         "type": READY,
         "status": status,
@@ -233,6 +233,6 @@ def _set_ready(document: Document, now: float, status: str, reason: str, message
         condition["lastTransitionTime"] = before.get("lastTransitionTime", condition["lastTransitionTime"])
         if before == condition:
             return False
-    others = [each for each in conditions if each.get("type") != READY]
+    others = [condition for condition in conditions if condition.get("type") != READY]
     document["status"] = {**document.get("status", {}), "conditions": [*others, condition]}
     return True

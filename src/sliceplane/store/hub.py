@@ -225,9 +225,9 @@ class Hub:
     def _present(self, interest: Interest, revision: int) -> Iterator[Record | None]:
         """The records in scope at *revision*, with a ``None`` after each page."""
         if interest.name:
-            one = self._store.get_at(Key(interest.resource, interest.namespace, interest.name), revision)
-            if one is not None or interest.namespace:
-                yield one
+            record = self._store.get_at(Key(interest.resource, interest.namespace, interest.name), revision)
+            if record is not None or interest.namespace:
+                yield record
                 return
         after = ""
         while True:

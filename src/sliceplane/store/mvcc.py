@@ -65,7 +65,7 @@ class Store:
 
     def replace(self, history: Iterable[StoreEvent], revision: int, compacted: int) -> None:
         """Forget everything, what is staged too, and be what a back end remembers.  Arguments as of ``restore``."""
-        given = self._staging.last_given
+        last_given = self._staging.last_given
         self.revision = self.compacted = compacted
         self._shelves.clear()
         self._owned.clear()
@@ -78,7 +78,7 @@ class Store:
                 self._publish(event)
         assert self.revision <= revision, f"history reaches {self.revision}, the back end says {revision}"
         self.revision = revision
-        self._staging = Staging(max(revision, given))
+        self._staging = Staging(max(revision, last_given))
 
     # Reading what is durable
 
@@ -101,12 +101,12 @@ class Store:
         greater path follow.  Raises ``Compacted``.
         """
         at = self.revision if revision is None else revision
-        found = self.scan(resource, namespace=namespace, revision=at, after=after, limit=limit + 1 if limit else 0)
-        if not limit or len(found) <= limit:
-            return Page(found, at)
-        found = found[:limit]
-        remaining = self._shelves[resource].count(namespace, found[-1].key.path, at)
-        return Page(found, at, more=True, remaining=remaining)
+        records = self.scan(resource, namespace=namespace, revision=at, after=after, limit=limit + 1 if limit else 0)
+        if not limit or len(records) <= limit:
+            return Page(records, at)
+        records = records[:limit]
+        remaining = self._shelves[resource].count(namespace, records[-1].key.path, at)
+        return Page(records, at, more=True, remaining=remaining)
 
     def scan(self, resource: str, *, namespace: str, revision: int, after: str, limit: int) -> tuple[Record, ...]:
         """The records of a page without counting the rest.  Raises ``Compacted``."""
@@ -139,8 +139,8 @@ class Store:
 
     def owned_by(self, uid: str) -> tuple[Record, ...]:
         """Durable records that name *uid* among their owners, by key."""
-        found = (self.get(key) for key in sorted(self._owned.get(uid, ())))
-        return tuple(record for record in found if record is not None)
+        records = (self.get(key) for key in sorted(self._owned.get(uid, ())))
+        return tuple(record for record in records if record is not None)
 
     # Writing
 

@@ -110,14 +110,14 @@ class Shelf:
         low, inclusive, high = _bounds(namespace, after)
         live = self.live
         first = 0 if low is None else live.bisect_left(low) if inclusive else live.bisect_right(low)
-        found = (len(live) if high is None else live.bisect_left(high)) - first
+        count = (len(live) if high is None else live.bisect_left(high)) - first
         for event in self.log[bisect_right(self.log, revision, key=_by_revision) :]:
             if event.type is EventType.MODIFIED:
                 continue
             path = event.record.key.path
             if (low is None or path > low or (inclusive and path == low)) and (high is None or path < high):
-                found += 1 if event.type is EventType.DELETED else -1
-        return found
+                count += 1 if event.type is EventType.DELETED else -1
+        return count
 
     def check(self, compacted: int, newest: int) -> None:
         """Assert every invariant; O(state)."""

@@ -47,14 +47,14 @@ class AuditFile:
         """Raises ``OSError``; waits for the reader of a FIFO."""
         fd = os.open(self._config.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            found = os.fstat(fd)
-            self._regular = stat.S_ISREG(found.st_mode)
+            status = os.fstat(fd)
+            self._regular = stat.S_ISREG(status.st_mode)
             if self._regular:
                 os.fchmod(fd, 0o600)
         except OSError:
             os.close(fd)
             raise
-        self._fd, self._size = fd, found.st_size
+        self._fd, self._size = fd, status.st_size
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -186,8 +186,8 @@ def _ours(connection: asyncio.Protocol) -> HttpConnection:
 
 
 def _arriving(connection: asyncio.Protocol) -> bool:
-    found = _ours(connection)
-    return found.arriving and not found.transport.is_closing()
+    ours = _ours(connection)
+    return ours.arriving and not ours.transport.is_closing()
 
 
 def _unsent(connection: asyncio.Protocol) -> bool:

@@ -94,7 +94,7 @@ def certificate_of(sock: Any) -> Certificate | None:
     # Python 3.13 has a public method for this, which gives bytes that nothing in the standard library reads.  A
     # resumed session has no chain.
     chain = sock._sslobj.get_verified_chain() or ()
-    return Certificate.of((own, *(each.get_info() for each in chain[1:])))
+    return Certificate.of((own, *(certificate.get_info() for certificate in chain[1:])))
 
 
 def _text(path: Path) -> str:

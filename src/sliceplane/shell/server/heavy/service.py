@@ -86,12 +86,12 @@ class Heavy:
         target = write.target
         keys, collections = frozenset[Key](), frozenset[Collection]()
         for _ in range(ATTEMPTS_MAX):
-            found = registry.extract(write.context, target, keys, collections)
-            job = Rehearse(write=write, found=found, errors_in=errors_in)
+            extracted = registry.extract(write.context, target, keys, collections)
+            job = Rehearse(write=write, found=extracted, errors_in=errors_in)
             done = await _finished(labelled(cast(Rehearsed, await self.run(job))))
 
             def step() -> Outcome:
-                return registry.perform(found, done, target, dry_run=write.dry_run)  # noqa: B023  # called in this turn
+                return registry.perform(extracted, done, target, dry_run=write.dry_run)  # noqa: B023  # called in this turn
 
             try:
                 return await writer.write(step, lambda outcome: outcome.revision)

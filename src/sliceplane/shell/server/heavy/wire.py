@@ -19,9 +19,9 @@ LENGTH: Final = struct.Struct(">Q")
 
 
 def _named(key: str) -> Resource:
-    found = by_key(key)
-    assert found is not None, f"no resource is called {key}"
-    return found
+    resource = by_key(key)
+    assert resource is not None, f"no resource is called {key}"
+    return resource
 
 
 def _resource(resource: Resource) -> Any:

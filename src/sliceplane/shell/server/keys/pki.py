@@ -186,10 +186,10 @@ def ensure_tokens(path: Path) -> None:
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
-        found = json.loads((folder / "manifest.json").read_bytes())
+        manifest = json.loads((folder / "manifest.json").read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return manifest if isinstance(manifest, dict) else {}
 
 
 def _are_those_of(folder: Path, manifest: dict[str, Any], stem: str) -> bool:

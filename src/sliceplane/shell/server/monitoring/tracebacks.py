@@ -16,9 +16,9 @@ def without_frames(error: _Error) -> _Error:
     waiting: list[BaseException] = [error]
     seen: set[int] = set()
     while waiting:
-        found = waiting.pop()
-        if id(found) not in seen:
-            seen.add(id(found))
-            found.__traceback__ = None
-            waiting.extend(each for each in (found.__cause__, found.__context__) if each is not None)
+        current = waiting.pop()
+        if id(current) not in seen:
+            seen.add(id(current))
+            current.__traceback__ = None
+            waiting.extend(related for related in (current.__cause__, current.__context__) if related is not None)
     return error

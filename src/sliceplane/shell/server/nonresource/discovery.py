@@ -90,15 +90,15 @@ class Discovery:
 
     def paths(self) -> list[str]:
         """Every path of discovery, for ``GET /``."""
-        found = ["/api", "/api/v1", "/apis"]
+        paths = ["/api", "/api/v1", "/apis"]
         for group, versions in self._groups.items():
-            found.append(f"/apis/{group}")
-            found.extend(f"/apis/{group}/{version}" for version in versions)
-        return found
+            paths.append(f"/apis/{group}")
+            paths.extend(f"/apis/{group}/{version}" for version in versions)
+        return paths
 
     def _members(self, group: str, version: str) -> list[Resource]:
-        found = [resource for resource in self.served if (resource.group, resource.version) == (group, version)]
-        return sorted(found, key=lambda resource: resource.plural)
+        members = [resource for resource in self.served if (resource.group, resource.version) == (group, version)]
+        return sorted(members, key=lambda resource: resource.plural)
 
     def _group_body(self, group: str) -> dict[str, Any]:
         versions = [{"groupVersion": f"{group}/{version}", "version": version} for version in self._groups[group]]

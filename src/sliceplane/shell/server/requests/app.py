@@ -100,8 +100,8 @@ class _Exchange:
     __slots__ = ("audit", "audit_id", "error", "key", "secret", "started", "streaming")
 
     def __init__(self, request: Request, started: float) -> None:
-        given = request.header(b"audit-id")
-        self.audit_id = given if given and given.isascii() and len(given) <= 64 else _new_audit_id()
+        sent = request.header(b"audit-id")
+        self.audit_id = sent if sent and sent.isascii() and len(sent) <= 64 else _new_audit_id()
         self.started = started
         self.key = RequestKey("other")
         self.streaming = False
@@ -309,7 +309,7 @@ class ApiServer:
             if page is not None:
                 return page
         if request.path == "/":
-            found = [
+            paths = [
                 *(services.issuer.paths if services.issuer else ()),
                 *services.discovery.paths(),
                 "/healthz",
@@ -320,7 +320,7 @@ class ApiServer:
                 "/readyz",
                 snapshot.PATH,
             ]
-            return Response(200, encode({"paths": sorted([*found, "/version"])}) + b"\n")
+            return Response(200, encode({"paths": sorted([*paths, "/version"])}) + b"\n")
         return _page_not_found()
 
 

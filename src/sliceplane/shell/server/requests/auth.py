@@ -102,8 +102,8 @@ class Certificate:
         user = user_of_certificate(certificates[0] if certificates else None)
         if user is None:
             return None
-        begins = max(ssl.cert_time_to_seconds(each["notBefore"]) for each in certificates)
-        ends = min(ssl.cert_time_to_seconds(each["notAfter"]) for each in certificates)
+        begins = max(ssl.cert_time_to_seconds(certificate["notBefore"]) for certificate in certificates)
+        ends = min(ssl.cert_time_to_seconds(certificate["notAfter"]) for certificate in certificates)
         return cls(user, begins, ends)
 
     def counts(self, now: float) -> bool:

@@ -29,10 +29,10 @@ _DELETE_OPTIONS_VERSIONS = ("v1", "meta.k8s.io/v1")
 
 def patch_type(request: Request) -> PatchType:
     """Raises the 415 ``StatusError``."""
-    found = _PATCH_TYPES.get(media_type(request))
-    if found is None:
+    kind = _PATCH_TYPES.get(media_type(request))
+    if kind is None:
         raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
-    return found
+    return kind
 
 
 def decode_object(media: str, raw: bytes, resource: Resource, subresource: str = "") -> Body:

@@ -190,9 +190,9 @@ class Lists:
             if self._heavy.is_heavy_write(0, len(record.body)):
                 await self._delete_some(context, target, together, options)
                 together = []
-                one = replace(target, namespace=record.key.namespace, name=record.key.name)
+                single = replace(target, namespace=record.key.namespace, name=record.key.name)
                 async with self._heavy.turn(context.user):
-                    write = Write(verb="delete", context=context, target=one, deletion=options)
+                    write = Write(verb="delete", context=context, target=single, deletion=options)
                     await self._heavy.delete(write, self._registry, self._writer)
                 continue
             together.append(record)

@@ -272,7 +272,7 @@ def error_representation(accept: str, *, pretty: bool) -> Representation:
     from sliceplane.shell.server.requests.negotiate import negotiate
 
     try:
-        found = negotiate(accept, pretty=pretty)
+        negotiated = negotiate(accept, pretty=pretty)
     except StatusError:
         return PLAIN_JSON
-    return Representation(media=found.media, pretty=found.pretty)
+    return Representation(media=negotiated.media, pretty=negotiated.pretty)

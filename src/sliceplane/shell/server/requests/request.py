@@ -150,8 +150,8 @@ class Request:
         """Every header whose lower-case name begins with *prefix*, in the order in which they came."""
         if not any(name.startswith(prefix) for name in self.headers):
             return ()
-        found = ((name, value) for name, value in self._scope["headers"] if name.startswith(prefix))
-        return tuple((name.decode("latin-1"), value.decode(errors="replace")) for name, value in found)
+        headers = ((name, value) for name, value in self._scope["headers"] if name.startswith(prefix))
+        return tuple((name.decode("latin-1"), value.decode(errors="replace")) for name, value in headers)
 
     @property
     def pretty(self) -> bool:

@@ -123,8 +123,8 @@ class ResourceHandlers:
         else:
             await self._begin_read(request, target, options.resource_version)
         context = self.context(request)
-        found = await self._lists.find(context, target, options)
-        body = await self._lists.render(context, target, found, representation, included)
+        listed = await self._lists.find(context, target, options)
+        body = await self._lists.render(context, target, listed, representation, included)
         return _response(200, body, target, representation, self.age_told())
 
     async def _create(self, request: Request, target: Target, representation: Representation) -> Response:
@@ -210,9 +210,9 @@ class ResourceHandlers:
         context = self.context(request)
 
         await self._committer.current()
-        found = await self._lists.find(context, target, selection)
-        await self._lists.delete(context, target, found, options)
-        body = await self._lists.render(context, target, found, Representation(representation.media), "Metadata")
+        listed = await self._lists.find(context, target, selection)
+        await self._lists.delete(context, target, listed, options)
+        body = await self._lists.render(context, target, listed, Representation(representation.media), "Metadata")
         return _response(200, body, target, representation, ())
 
     async def _written(
@@ -302,6 +302,6 @@ def _response(
     code: int, body: bytes, target: Target, representation: Representation, warnings: tuple[str, ...]
 ) -> Response:
     spoken = target.spoken
-    told = (*deprecation(spoken.group, spoken.version, spoken.plural), *warnings)
-    headers = (NO_CACHE, *warning_headers(told)) if told else (NO_CACHE,)
+    texts = (*deprecation(spoken.group, spoken.version, spoken.plural), *warnings)
+    headers = (NO_CACHE, *warning_headers(texts)) if texts else (NO_CACHE,)
     return Response(code, body, representation.content_type, headers)

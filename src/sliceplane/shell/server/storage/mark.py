@@ -104,8 +104,8 @@ class Mark:
 
 
 def _encoded(history: int, revision: int, file: str) -> bytes:
-    told = f"{_NAME} 1 {history:016x} {revision:016x} {file}"
-    return f"{told} {crc32(told.encode()):08x}\n".encode()
+    content = f"{_NAME} 1 {history:016x} {revision:016x} {file}"
+    return f"{content} {crc32(content.encode()):08x}\n".encode()
 
 
 def _decoded(content: bytes, file: str) -> Marked:

@@ -428,7 +428,7 @@ class ReplicatedCommitter:
     def _published(self, events: Sequence[StoreEvent]) -> None:
         if events:
             self._backend.note(events[-1].revision, self.replica.position)
-            self._retention.on_commit(events[-1].revision, len(events), sum(len(each.record.body) for each in events))
+            self._retention.on_commit(events[-1].revision, len(events), sum(len(event.record.body) for event in events))
 
     def _watch_feed(self, now: float) -> None:
         if self.replica.head <= self.replica.position:
@@ -450,24 +450,24 @@ class ReplicatedCommitter:
         self._report(f"{why}; loading the state anew")
         while True:
             try:
-                found = await asyncio.to_thread(self._backend.snapshot, history=False, known=self.replica.known)
+                snapshot = await asyncio.to_thread(self._backend.snapshot, history=False, known=self.replica.known)
                 break
             except StorageError as error:
                 self._fail(str(error))
                 await asyncio.sleep(1.0)
         self._reloading = False
         self.reloads.value += 1
-        if found.told:
-            self._report(found.told)
+        if snapshot.told:
+            self._report(snapshot.told)
         self._report_mended("the state was loaded anew")
-        loaded = Loaded(tuple(found.loaded.history), found.loaded.revision, found.loaded.compacted)
-        if Known(found.position, found.name, loaded.revision) != self.replica.known:
+        loaded = Loaded(tuple(snapshot.loaded.history), snapshot.loaded.revision, snapshot.loaded.compacted)
+        if Known(snapshot.position, snapshot.name, loaded.revision) != self.replica.known:
             self._retention.on_replaced()
             # Nobody may be told that history is dropped up to a revision that is still to come.
             self._compaction_target = min(self._compaction_target, loaded.revision)
-            self.replica.on_reloaded(loaded, found.position, found.name, found.turns, self._loop.time())
+            self.replica.on_reloaded(loaded, snapshot.position, snapshot.name, snapshot.turns, self._loop.time())
         if self._feed is not None:
-            self._feed.resume(found.read_at)
+            self._feed.resume(snapshot.read_at)
         self._act_soon()
 
     # Compaction

@@ -75,11 +75,11 @@ class SqliteBackend:
         """Open *path*, or make it.  Raises ``StorageError``."""
         connection: sqlite3.Connection | None = None
         try:
-            found = sqlite_file.prepare(path)
+            prepared = sqlite_file.prepare(path)
             connection = sqlite_file.connect(path)
-            if found.beyond:
-                _go_beyond(connection, found.beyond)
-            return cls(path, connection, found.why)
+            if prepared.beyond:
+                _go_beyond(connection, prepared.beyond)
+            return cls(path, connection, prepared.why)
         except (OSError, sqlite3.Error) as error:
             if connection is not None:
                 connection.close()
@@ -112,8 +112,8 @@ class SqliteBackend:
             yield from chain(counted(), self._compacted)
             sqlite_file.check_rows(self._tally, newest, count, total)
         except (sqlite3.Error, ValueError) as error:
-            told = " ".join(str(error).split())
-            why = reason_of(error) if isinstance(error, sqlite3.Error) else f"it is damaged ({told})"
+            problem = " ".join(str(error).split())
+            why = reason_of(error) if isinstance(error, sqlite3.Error) else f"it is damaged ({problem})"
             advice = "" if "restore it" in why else "; restore it from a copy or move it away"
             raise StorageError(f"cannot read {self._path}: {why}{advice}") from error
 
@@ -267,7 +267,7 @@ def _drop(connection: sqlite3.Connection, before: tally.Tally, compacted: int, r
 def _go_beyond(connection: sqlite3.Connection, known: int) -> None:
     """Have the history go on where no client can have been, and forget what was before.  Raises ``sqlite3.Error``."""
     connection.execute("BEGIN IMMEDIATE")
-    told = sqlite_file.read_tally(connection)
-    sqlite_file.check_rows(told, sqlite_file.newest(connection), *connection.execute(tally.COUNT).fetchone())
-    _drop(connection, told, sqlite_file.meta(connection, "compacted"), known + REVISIONS_BEYOND)
+    stored = sqlite_file.read_tally(connection)
+    sqlite_file.check_rows(stored, sqlite_file.newest(connection), *connection.execute(tally.COUNT).fetchone())
+    _drop(connection, stored, sqlite_file.meta(connection, "compacted"), known + REVISIONS_BEYOND)
     connection.execute("COMMIT")

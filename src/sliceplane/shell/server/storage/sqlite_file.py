@@ -57,10 +57,10 @@ class Found:
 def identity(path: Path) -> tuple[int, int] | None:
     """Of the file at *path*; ``None`` if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def log_of(path: Path) -> Path:
@@ -136,10 +136,10 @@ def _compared(path: Path, connection: sqlite3.Connection) -> Found:
         _check_reaches(path, revision, marked.revision if marked is not None else 0)
         return Found()
     history = meta(connection, "history")
-    told = read_tally(connection)
+    stored = read_tally(connection)
     if _size(log_of(path)):
         # It may be put together of two moments, and the log is copied into it when it is opened for writing.
-        check_rows(told, revision, *connection.execute(tally.COUNT).fetchone())
+        check_rows(stored, revision, *connection.execute(tally.COUNT).fetchone())
     if marked is not None and marked.history != history:
         raise _refused(path, f"{Mark.path_of(path).name} is of another database")
     proved = tally.proved(log_of(path), history) if _size(log_of(path)) else 0

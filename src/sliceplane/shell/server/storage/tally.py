@@ -55,14 +55,14 @@ class Tally:
         return replace(self, rows=self.rows - rows, total=self.total - total)
 
     def encode(self, history: int) -> str:
-        told = f"slpl-tally {self.revision:016x} {self.rows:016x} {self.total:016x} {self.acknowledged:016x}"
-        return f"{told} {_digest(told.encode(), history)}"
+        content = f"slpl-tally {self.revision:016x} {self.rows:016x} {self.total:016x} {self.acknowledged:016x}"
+        return f"{content} {_digest(content.encode(), history)}"
 
 
 def decode(text: str, history: int) -> Tally:
     """Raises ``ValueError`` if it is not a tally of this *history*."""
-    found = _PATTERN.fullmatch(text.encode())
-    tally = _proof(found, history) if found is not None else None
+    match = _PATTERN.fullmatch(text.encode())
+    tally = _proof(match, history) if match is not None else None
     if tally is None:
         raise ValueError("its tally is wrong")
     return tally
@@ -74,16 +74,16 @@ def proved(log: Path, history: int) -> int:
         if not file.seek(0, 2):
             return 0
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            tallies = (_proof(found, history) for found in _PATTERN.finditer(content))
+            tallies = (_proof(match, history) for match in _PATTERN.finditer(content))
             return max((tally.acknowledged for tally in tallies if tally is not None), default=0)
 
 
-def _proof(found: re.Match[bytes], history: int) -> Tally | None:
-    told = found[0][: -len(found[5]) - 1]
-    if _digest(told, history).encode() != found[5]:
+def _proof(match: re.Match[bytes], history: int) -> Tally | None:
+    content = match[0][: -len(match[5]) - 1]
+    if _digest(content, history).encode() != match[5]:
         return None
-    return Tally(*(int(found[number], 16) for number in range(1, 5)))
+    return Tally(*(int(match[number], 16) for number in range(1, 5)))
 
 
-def _digest(told: bytes, history: int) -> str:
-    return hashlib.blake2b(told, digest_size=16, key=history.to_bytes(8, "big")).hexdigest()
+def _digest(content: bytes, history: int) -> str:
+    return hashlib.blake2b(content, digest_size=16, key=history.to_bytes(8, "big")).hexdigest()

@@ -23,7 +23,7 @@ from sliceplane.shell.transport.kubeconfig import load
 #: no step on the server's loop may be longer; a bystander also waits for the machine, which is small and busy
 STEP_SECONDS_MAX = 0.050
 BYSTANDER_SECONDS_MAX = 1.0
-_LOOK_SECONDS = 0.02
+_LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ async def bystander(plane: PlaneProcess, path: str = "/api/v1/namespaces/default
                 seen.failed += 1
             seen.answers += 1
             seen.longest_s = max(seen.longest_s, time.monotonic() - began)
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_LOOK_S)
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=admin_context(plane))) as session:
         asking = asyncio.create_task(ask(session))

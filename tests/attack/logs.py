@@ -18,7 +18,7 @@ from benchmarks.tools.process import PlaneProcess, child_environment
 from tests.attack.harness import Attack, Figure, admin_context, alive, anonymous_context, bystander
 
 FLOOD_SECONDS = 6.0
-START_SECONDS_MAX = 10.0
+START_S_MAX = 10.0
 STOP_SECONDS_MAX = 12.0
 _MEGABYTE = 1024 * 1024
 
@@ -89,7 +89,7 @@ async def stopped_terminal(folder: Path) -> Sequence[Figure]:
     )
     try:
         plane = _Running(process, kubeconfig)
-        started = await plane.answers(START_SECONDS_MAX)
+        started = await plane.answers(START_S_MAX)
         if started is None:
             return (Figure("starts that hang", 1, "starts", 0),)
         async with bystander(plane) as seen:  # type: ignore[arg-type]  # all that it uses is there
@@ -99,7 +99,7 @@ async def stopped_terminal(folder: Path) -> Sequence[Figure]:
         with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(process.wait, STOP_SECONDS_MAX)
         return (
-            Figure("the server answers after", round(started - began, 2), "s", START_SECONDS_MAX),
+            Figure("the server answers after", round(started - began, 2), "s", START_S_MAX),
             *seen.figures(),
             Figure("requests that were answered", sent, "requests", 1, at_least=True),
             Figure("the server ends after", round(time.monotonic() - stopping, 2), "s", STOP_SECONDS_MAX),
@@ -144,7 +144,7 @@ async def fifo_without_reader(folder: Path) -> Sequence[Figure]:
     path = folder / "audit.fifo"
     os.mkfifo(path)
     began = time.monotonic()
-    rescue = asyncio.get_running_loop().call_later(START_SECONDS_MAX, _open_for_reading, path)
+    rescue = asyncio.get_running_loop().call_later(START_S_MAX, _open_for_reading, path)
     plane = await asyncio.to_thread(PlaneProcess, folder, "--audit-log-path", str(path), command="apiserver")
     rescue.cancel()
     with plane:
@@ -158,7 +158,7 @@ async def fifo_without_reader(folder: Path) -> Sequence[Figure]:
         stopping = time.monotonic()
         await asyncio.to_thread(plane.stop)
         return (
-            Figure("the server answers after", round(started, 2), "s", START_SECONDS_MAX),
+            Figure("the server answers after", round(started, 2), "s", START_S_MAX),
             *seen.figures(),
             Figure("bytes for who reads at last", read, "bytes", 1, at_least=True),
             Figure("the server ends after", round(time.monotonic() - stopping, 2), "s", STOP_SECONDS_MAX),

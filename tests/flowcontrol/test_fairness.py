@@ -9,7 +9,7 @@ from tests.effort import effort
 
 from sliceplane.flowcontrol.control import FlowControl
 from sliceplane.flowcontrol.defaults import LEVELS
-from sliceplane.flowcontrol.seats import AHEAD_SECONDS_MAX, Ticket
+from sliceplane.flowcontrol.seats import AHEAD_S_MAX, Ticket
 from sliceplane.flowcontrol.types import Asked, Flow
 
 EVERYBODY = "system:authenticated"
@@ -145,7 +145,7 @@ def test_who_asks_for_little_passes_who_asks_for_much() -> None:
         passed += len(seats.leave(ticket, now))
         if quiet.state == "seated":
             break
-    assert passed <= AHEAD_SECONDS_MAX / 0.05 + 1
+    assert passed <= AHEAD_S_MAX / 0.05 + 1
 
 
 @given(
@@ -173,7 +173,7 @@ def test_nobody_is_passed_for_ever(hogs: list[tuple[int, float]], backlog: int) 
         fill(flows, account(flows, number), 1, now)
         came = seats.leave(sitting.pop(0), now)
         sitting += came
-        passed_late += sum(ticket is not victim for ticket in came) if now > AHEAD_SECONDS_MAX else 0
+        passed_late += sum(ticket is not victim for ticket in came) if now > AHEAD_S_MAX else 0
         flows.check()
         if victim.state == "seated":
             return

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.effort import machine
 
-from sliceplane.flowcontrol.seats import AHEAD_SECONDS_MAX, COST_SECONDS_MIN, Seats, Tally, Ticket
+from sliceplane.flowcontrol.seats import AHEAD_S_MAX, COST_S_MIN, Seats, Tally, Ticket
 from sliceplane.flowcontrol.types import Flow, Level, Schema, Subject
 
 LEVELS = (
@@ -83,7 +83,7 @@ class SeatsAgainstModel(RuleBasedStateMachine):
             flow = min(heads, key=lambda flow: self.entered[flow])
             request = self.having("line", flow=flow)[0]
             request.place, request.since = "seat", self.now
-            self.tags[flow] = min(self.tags[flow] + COST_SECONDS_MIN, self.now + AHEAD_SECONDS_MAX)
+            self.tags[flow] = min(self.tags[flow] + COST_S_MIN, self.now + AHEAD_S_MAX)
             if self.having("line", flow=flow):
                 self.model_enter(flow)
             seated.append(request.ticket)
@@ -123,8 +123,8 @@ class SeatsAgainstModel(RuleBasedStateMachine):
         expected = []
         if was_seated:
             if self.having("line") and flow in self.tags:
-                used = self.tags[flow] + max(self.now - gone.since - COST_SECONDS_MIN, 0.0)
-                self.tags[flow] = min(used, self.now + AHEAD_SECONDS_MAX)
+                used = self.tags[flow] + max(self.now - gone.since - COST_S_MIN, 0.0)
+                self.tags[flow] = min(used, self.now + AHEAD_S_MAX)
             expected = self.model_dispatch()
         elif was_first and self.having("line", flow=flow):
             self.model_enter(flow)

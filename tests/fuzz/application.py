@@ -153,12 +153,12 @@ class Application:
         self.faults.append(sentence)
 
     async def __aenter__(self) -> Application:
-        self._saved = (app_module._log, resources_module.FUTURE_VERSION_SECONDS_MAX)
+        self._saved = (app_module._log, resources_module.FUTURE_VERSION_S_MAX)
         log = Mock()
         log.error.side_effect = lambda message, **known: self.faults.append(f"{message}: {known.get('exc_info')!r}")
         app_module._log = log
         # What never comes need not be waited for.
-        resources_module.FUTURE_VERSION_SECONDS_MAX = 0.0
+        resources_module.FUTURE_VERSION_S_MAX = 0.0
         self.committer.start()
         await self.committer.durable(self.registry.bootstrap(NOW))
         return self
@@ -168,7 +168,7 @@ class Application:
         self._ticker.close()
         await self.committer.close()
         assert self._saved is not None, "entered"
-        app_module._log, resources_module.FUTURE_VERSION_SECONDS_MAX = self._saved
+        app_module._log, resources_module.FUTURE_VERSION_S_MAX = self._saved
 
     async def ask(self, ask: Ask) -> Answer:
         """The answer.  A watch that stays open is kept in ``watches``, and its head is the answer."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.ports import free_port
 
-START_SECONDS_MAX = 60.0
+START_S_MAX = 60.0
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Member:
             self.process.send_signal(signal.SIGCONT)
 
     def wait_ready(self) -> None:
-        deadline = time.monotonic() + START_SECONDS_MAX
+        deadline = time.monotonic() + START_S_MAX
         while time.monotonic() < deadline:
             assert self.process is not None, f"{self.name} was not started"
             assert self.process.poll() is None, self.account()

@@ -27,8 +27,8 @@ from sliceplane.kit.metrics import Histogram
 #: upstream's buckets of apiserver_flowcontrol_request_wait_duration_seconds
 WAIT_BUCKETS: Final = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0)
 #: a seat costs its flow at least this much, and a flow is held back by no more than that
-COST_SECONDS_MIN: Final = 0.003
-AHEAD_SECONDS_MAX: Final = 1.0
+COST_S_MIN: Final = 0.003
+AHEAD_S_MAX: Final = 1.0
 #: the heap of lines is rebuilt when it has so many times more entries than there are lines
 _HEAP_SLACK: Final = 4
 _HEAP_MIN: Final = 64
@@ -148,7 +148,7 @@ class Seats:
             return ()
         line = room.lines.get((flow.schema.name, flow.distinguisher))
         if line is not None:
-            line.tag = min(line.tag + max(now - ticket.since - COST_SECONDS_MIN, 0.0), now + AHEAD_SECONDS_MAX)
+            line.tag = min(line.tag + max(now - ticket.since - COST_S_MIN, 0.0), now + AHEAD_S_MAX)
         return self._dispatch(now)
 
     def _seat(self, room: _Room, ticket: Ticket, now: float) -> None:
@@ -246,7 +246,7 @@ class Seats:
             if line.number == number:
                 break
         ticket = line.waiting.popleft()
-        line.tag = min(max(line.tag, tag) + COST_SECONDS_MIN, now + AHEAD_SECONDS_MAX)
+        line.tag = min(max(line.tag, tag) + COST_S_MIN, now + AHEAD_S_MAX)
         line.number = 0
         if line.waiting:
             self._enter(room, line)

@@ -246,7 +246,7 @@ def test_a_fifo_without_a_reader_does_not_keep_the_server_from_starting(tmp_path
 def test_a_fifo_that_no_one_ever_opens_does_not_keep_the_server_from_ending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_module, "CLOSE_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(audit_module, "CLOSE_S_MAX", 0.2)
     path = tmp_path / "audit.fifo"
     os.mkfifo(path)
     log = AuditLog(AuditConfig(path=path), time.time)

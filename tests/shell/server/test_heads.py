@@ -230,7 +230,7 @@ def test_nothing_of_a_closed_connection_waits_for_the_collector(
 
 def test_a_client_that_takes_no_answers_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small answers too: a pipeline of them waited for ever, and held its connection."""
-    monkeypatch.setattr(connection_module, "STALLED_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(connection_module, "STALLED_S_MAX", 0.3)
     with socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.settimeout(60)

@@ -20,7 +20,7 @@ from sliceplane.shell.server.heavy.jobs import Job
 from sliceplane.shell.server.heavy.pool import Inline, Pool, WorkerDied
 from sliceplane.shell.server.heavy.service import ATTEMPTS_MAX, Heavy
 from sliceplane.shell.server.heavy.turns import Turns
-from sliceplane.shell.server.monitoring.steps import HELD_SECONDS, LoopSteps
+from sliceplane.shell.server.monitoring.steps import HELD_S, LoopSteps
 from sliceplane.shell.server.requests.limits import TooMany
 from sliceplane.shell.server.requests.pace import Pace
 
@@ -142,7 +142,7 @@ async def test_a_job_that_takes_its_worker_along_is_an_error_of_that_job_alone(j
 
 
 async def test_workers_without_work_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(pool_module, "IDLE_S", 0.05)
     pool = Pool()
     try:
         await pool.run(Sleep(0))
@@ -251,11 +251,11 @@ async def test_who_held_the_loop_is_told_once(monkeypatch: pytest.MonkeyPatch) -
         await asyncio.sleep(0)
         now[0] += seconds
 
-    for seconds in (HELD_SECONDS / 2, HELD_SECONDS * 2, HELD_SECONDS * 3, HELD_SECONDS * 4):
+    for seconds in (HELD_S / 2, HELD_S * 2, HELD_S * 3, HELD_S * 4):
         await steps.timed(request(seconds), lambda: {"audit_id": "x"})
     assert [each["times"] for each in told] == [1]
-    now[0] += steps_module.TELL_SECONDS
-    await steps.timed(request(HELD_SECONDS * 2), lambda: {"audit_id": "y"})
+    now[0] += steps_module.TELL_S
+    await steps.timed(request(HELD_S * 2), lambda: {"audit_id": "y"})
     assert told[1] == {"audit_id": "y", "milliseconds": 100, "longest": 200, "times": 3}
 
 

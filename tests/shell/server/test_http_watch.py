@@ -161,7 +161,7 @@ def test_too_old_a_version_is_an_error_event(server: Server) -> None:
 
 
 def test_state_at_a_version_from_the_future(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sliceplane.shell.server.requests.resources.FUTURE_VERSION_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("sliceplane.shell.server.requests.resources.FUTURE_VERSION_S_MAX", 0.2)
     query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&resourceVersion=999999"
     with watching(server, f"{NAMESPACES}?watch=true&{query}") as stream:
         event = stream.next()
@@ -271,7 +271,7 @@ def test_a_client_that_leaves_is_forgotten(server: Server) -> None:
 def test_a_client_that_leaves_before_the_stream_begins_is_forgotten(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sliceplane.shell.server.requests.resources.FUTURE_VERSION_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("sliceplane.shell.server.requests.resources.FUTURE_VERSION_S_MAX", 0.5)
     query = "watch=1&sendInitialEvents=1&resourceVersionMatch=NotOlderThan&resourceVersion=99999"
     with (
         socket.create_connection((server.host, server.port), timeout=60) as raw,
@@ -340,7 +340,7 @@ def overflowing(server: Server, monkeypatch: pytest.MonkeyPatch, name: str) -> I
 
 
 def test_a_client_that_does_not_read_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_module, "STALLED_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(watch_module, "STALLED_S_MAX", 0.2)
     with overflowing(server, monkeypatch, "stalled") as tls:
         deadline = time.monotonic() + 60
         while server.plane.listener.connections > 1:

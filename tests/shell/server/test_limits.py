@@ -54,7 +54,7 @@ async def test_who_stands_in_line_gets_the_next_seat() -> None:
 
 async def test_who_stood_in_line_for_too_long_is_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     in_flight, _ = await full()
-    monkeypatch.setattr(limits_module, "LINE_SECONDS_MAX", 0.01)
+    monkeypatch.setattr(limits_module, "LINE_S_MAX", 0.01)
     with pytest.raises(TooMany):
         await place(in_flight, "quiet").sit()
     assert in_flight.flows.tally("service-accounts").refused["time-out"] == 1

@@ -21,7 +21,7 @@ from sliceplane.shell.transport.service import PlaneService, ServiceContext
 
 
 def test_a_connection_that_never_asks_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "REQUEST_HEAD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(connection_module, "REQUEST_HEAD_S_MAX", 0.2)
     for sent in (b"", b"GET /version HTTP/1.1\r\nHost: "):
         with (
             socket.create_connection((server.host, server.port), timeout=25) as raw,
@@ -186,21 +186,21 @@ def test_trailers_without_end_are_cut(server: Server) -> None:
 
 
 def test_a_later_head_must_come_in_time_too(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "REQUEST_HEAD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(connection_module, "REQUEST_HEAD_S_MAX", 0.2)
     said = _talk(server, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /livez HTTP/1.1\r\nHost: ")
     assert said.count(b"HTTP/1.1 200 OK") == 1
 
 
 def test_empty_lines_do_not_keep_a_connection_alive(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "KEEP_ALIVE_SECONDS", 0.2)
+    monkeypatch.setattr(connection_module, "KEEP_ALIVE_S", 0.2)
     assert b" 200 OK" in _talk(server, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n\r\n")
 
 
 def test_a_body_that_was_answered_unread_must_end(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "UNREAD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(connection_module, "UNREAD_S_MAX", 0.2)
     head = b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
     assert b" 405 " in _talk(server, head, b"some")
-    monkeypatch.setattr(connection_module, "UNREAD_SECONDS_MAX", 60)
+    monkeypatch.setattr(connection_module, "UNREAD_S_MAX", 60)
     monkeypatch.setattr(connection_module, "UNREAD_BYTES_MAX", 100_000)
     head = b"POST /livez HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     _talk(server, head, *[b"2710\r\n" + b"y" * 10_000 + b"\r\n"] * 100)

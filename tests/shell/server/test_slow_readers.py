@@ -73,7 +73,7 @@ def test_responses_that_nobody_takes_are_bounded_together(server: Server) -> Non
 
 
 def test_a_client_that_takes_nothing_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "STALLED_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(connection, "STALLED_S_MAX", 0.2)
     with asking(server) as client:
         wait_for(lambda: unsent(server) > 0, "the list waits")
         wait_for(lambda: unsent(server) == 0, "the client was given up")

@@ -92,7 +92,7 @@ def test_a_version_from_the_future(
     server: Server, monkeypatch: pytest.MonkeyPatch, path: str, retry: str | None, waits: bool
 ) -> None:
     """Events have no cache upstream: nobody waits, and nobody is told to come back."""
-    monkeypatch.setattr("sliceplane.shell.server.requests.resources.FUTURE_VERSION_SECONDS_MAX", 0.3)
+    monkeypatch.setattr("sliceplane.shell.server.requests.resources.FUTURE_VERSION_S_MAX", 0.3)
     current = server.plane.store.revision
     before = time.monotonic()
     reply = server.get(f"{path}?resourceVersion=99999999")

@@ -181,7 +181,7 @@ def test_an_answer_survives_what_its_client_still_sends(contexts: Contexts) -> N
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_peer_that_stays_is_left(contexts: Contexts, monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
-    monkeypatch.setattr(tls_transport, "FAREWELL_SECONDS_MAX" if reads else "FLUSH_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(tls_transport, "FAREWELL_S_MAX" if reads else "FLUSH_S_MAX", 0.05)
 
     async def test(found: Meeting) -> None:
         peer, protocol = await found.connect(receive_buffer=4096)
@@ -195,7 +195,7 @@ def test_a_peer_that_stays_is_left(contexts: Contexts, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("sent", [b"", b"\0" * 300, b"\x16\x03\x01"])
 def test_a_handshake_that_does_not_come(contexts: Contexts, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(tls_transport, "HANDSHAKE_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(tls_transport, "HANDSHAKE_S_MAX", 0.05)
 
     async def test(found: Meeting) -> None:
         peer = await found.dial()
@@ -295,7 +295,7 @@ def test_after_close_handshakes_go_on_and_nobody_new_comes(contexts: Contexts) -
 def test_without_descriptors_accepting_rests(
     contexts: Contexts, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tls_acceptor, "_REST_SECONDS", 0.05)
+    monkeypatch.setattr(tls_acceptor, "_REST_S", 0.05)
 
     class Exhausted(socket.socket):
         refused = 0

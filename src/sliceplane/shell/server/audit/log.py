@@ -38,9 +38,9 @@ __all__ = ["AuditConfig", "AuditEntry", "AuditLog"]
 
 #: what waits for the disk at most
 QUEUE_BYTES_MAX = 16 * 1024 * 1024
-CLOSE_SECONDS_MAX = 5.0
+CLOSE_S_MAX = 5.0
 #: how long a start waits for the file: one that cannot be opened ends it, one that hangs does not
-OPEN_SECONDS_MAX = 1.0
+OPEN_S_MAX = 1.0
 LINE_BYTES_MAX = 32 * 1024
 STRANGER_LINE_BYTES_MAX = 4 * 1024
 #: requests of no known user that are told of: so many at once, and so many a second on the long run
@@ -84,14 +84,14 @@ class AuditLog:
         self._refused: list[OSError] = []
         self._writer = LineWriter("audit", self._append, bytes_max=QUEUE_BYTES_MAX, at_start=self._open)
         self._writer.start()
-        if not self._opened.wait(OPEN_SECONDS_MAX):
+        if not self._opened.wait(OPEN_S_MAX):
             _log.warning(
                 "the audit log is not open yet (is it a pipe without a reader?): events wait, as many as there is room "
                 "for",
                 path=str(config.path),
             )
         for error in self._refused:
-            self._writer.close(CLOSE_SECONDS_MAX)
+            self._writer.close(CLOSE_S_MAX)
             why = (error.strerror or str(error)).lower()
             raise StartError(f"cannot open the audit log {config.path}: {why}") from error
 
@@ -123,7 +123,7 @@ class AuditLog:
 
     def close(self) -> None:
         """Write what waits, for a few seconds at most."""
-        if self._writer.close(CLOSE_SECONDS_MAX):
+        if self._writer.close(CLOSE_S_MAX):
             self._file.close()
         untold = self.take_left_out()
         if untold:

@@ -33,9 +33,9 @@ App = Callable[
 
 BACKLOG = 4096
 #: at a stop: how long responses may take to leave, and then peers to say farewell
-FLUSH_SECONDS_MAX = 2.0
-FAREWELL_SECONDS_MAX = 0.25
-_LOOK_SECONDS = 0.01
+FLUSH_S_MAX = 2.0
+FAREWELL_S_MAX = 0.25
+_LOOK_S = 0.01
 _CLOSE = (b"connection", b"close")
 
 
@@ -156,7 +156,7 @@ class Listener:
             if tasks:
                 await asyncio.wait(tasks, timeout=left)
             else:
-                await asyncio.sleep(min(left, _LOOK_SECONDS))
+                await asyncio.sleep(min(left, _LOOK_S))
         late = set(self.state.tasks)
         for task in late:
             task.cancel()
@@ -166,10 +166,10 @@ class Listener:
     async def _flush(self) -> None:
         """Let what was written go out, give the peers a moment for their TLS farewell, then cut them."""
         loop = asyncio.get_running_loop()
-        flushed_by = loop.time() + FLUSH_SECONDS_MAX
+        flushed_by = loop.time() + FLUSH_S_MAX
         while loop.time() < flushed_by and any(map(_unsent, self.state.connections)):
             await asyncio.sleep(0.01)
-        farewell_by = loop.time() + FAREWELL_SECONDS_MAX
+        farewell_by = loop.time() + FAREWELL_S_MAX
         while loop.time() < farewell_by and self.state.connections:
             await asyncio.sleep(0.01)
         for connection in list(self.state.connections):

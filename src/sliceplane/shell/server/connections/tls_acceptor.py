@@ -26,9 +26,9 @@ from sliceplane.shell.server.connections.tls_transport import GREETING_HEAD_BYTE
 #: kept for everything that is no connection of a client; of a small limit it is a quarter
 RESERVED_DESCRIPTORS: Final = 128
 _ACCEPTS_PER_TURN: Final = 64
-_REST_SECONDS: Final = 1.0
+_REST_S: Final = 1.0
 #: between two lines about connections that were refused
-TELL_SECONDS: Final = 60.0
+TELL_S: Final = 60.0
 #: of every connection: they inherit them from the socket that listens.  A peer that vanished is noticed after 4 minutes
 #: even if nothing is ever sent to it (Kubernetes' servers ask every 3 minutes)
 _OPTIONS: Final = (
@@ -110,7 +110,7 @@ class TlsAcceptor:
         self.failures += 1
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._sock.fileno())
-        self._rest = loop.call_later(_REST_SECONDS, self._resume)
+        self._rest = loop.call_later(_REST_S, self._resume)
         for _ in range(_ACCEPTS_PER_TURN):
             if not self._newcomers.drop_oldest():
                 break
@@ -153,7 +153,7 @@ class TlsAcceptor:
             f"ss -tnp state established '( sport = :{self._sock.getsockname()[1]} )'",
         )
         self._untold = 0
-        self._tell_at = now + TELL_SECONDS
+        self._tell_at = now + TELL_S
 
 
 def _open_descriptors() -> int | str:

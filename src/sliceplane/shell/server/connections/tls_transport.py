@@ -41,10 +41,10 @@ from sliceplane.shell.server.connections.newcomers import (
 )
 
 #: from the connection to the end of the handshake
-HANDSHAKE_SECONDS_MAX: Final = 10.0
-FAREWELL_SECONDS_MAX: Final = 2.0
+HANDSHAKE_S_MAX: Final = 10.0
+FAREWELL_S_MAX: Final = 2.0
 #: from ``close`` until all has left
-FLUSH_SECONDS_MAX: Final = 10.0
+FLUSH_S_MAX: Final = 10.0
 #: the head of the first record and of the message in it (RFC 8446 4 and 5.1): what a greeting is judged by
 GREETING_HEAD_BYTES: Final = 9
 #: OpenSSL makes room for as much as a ClientHello claims to be, up to 128 KiB; real ones are below 4 KiB
@@ -135,7 +135,7 @@ class TlsTransport(asyncio.Transport):
         self._read_waits_for_write = False
         self._paused = False
         self._reading = False
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(HANDSHAKE_SECONDS_MAX, self.abort)
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(HANDSHAKE_S_MAX, self.abort)
 
     # asyncio.Transport
 
@@ -208,7 +208,7 @@ class TlsTransport(asyncio.Transport):
         """Send what was written, say farewell, close.  Idempotent."""
         if self._state is _State.OPEN:
             self._state = _State.FLUSHING
-            self._timer = self._loop.call_later(FLUSH_SECONDS_MAX, self.abort)
+            self._timer = self._loop.call_later(FLUSH_S_MAX, self.abort)
             self._stop_reading()
             if not self._waits_for_write:
                 self._flush()
@@ -424,7 +424,7 @@ class TlsTransport(asyncio.Transport):
         """Nothing more is sent, nor read but to be thrown away."""
         self._state = _State.FAREWELL
         self._cancel_timer()
-        self._timer = self._loop.call_later(FAREWELL_SECONDS_MAX, self.abort)
+        self._timer = self._loop.call_later(FAREWELL_S_MAX, self.abort)
         with contextlib.suppress(OSError):
             # From here on the socket is a plain one.
             self._sock.shutdown(socket.SHUT_WR)

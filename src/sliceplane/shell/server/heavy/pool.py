@@ -17,7 +17,7 @@ from sliceplane.shell.server.heavy.jobs import Job
 #: of one job; a request has 34 s for all it does
 SECONDS_MAX = 30.0
 #: a worker without work ends
-IDLE_SECONDS = 60.0
+IDLE_S = 60.0
 _MODULE = "sliceplane.shell.server.heavy.worker"
 #: answers come in portions of this size, so that none keeps the loop
 _PORTION_BYTES = 256 * 1024
@@ -122,7 +122,7 @@ class _Worker:
         self._timer: asyncio.TimerHandle | None = None
 
     def idle(self, retire: Any) -> None:
-        self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, retire)
+        self._timer = asyncio.get_running_loop().call_later(IDLE_S, retire)
 
     def busy(self) -> None:
         if self._timer is not None:

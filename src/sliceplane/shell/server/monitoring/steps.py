@@ -6,11 +6,11 @@ processor to others is no fault of the request: what the thread's processor cloc
 most that it can have been.  (That clock is a system call, too much for each step.)
 
 Whatever else keeps the loop (commits, streams, chores, a call that blocks, the machine) shows as the *lag* of the
-heartbeat, which asks to be called after ``BEAT_SECONDS`` and looks how late it is.  That is a metric; the log has only
+heartbeat, which asks to be called after ``BEAT_S`` and looks how late it is.  That is a metric; the log has only
 what our own thread worked at.
 
-A step that was longer than ``HELD_SECONDS`` is told in the log with the request's audit id, verb, user and path; once
-in ``TELL_SECONDS`` at most, with how many there were.
+A step that was longer than ``HELD_S`` is told in the log with the request's audit id, verb, user and path; once
+in ``TELL_S`` at most, with how many there were.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import Any, Final
 from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.process.log import get_logger
 
-HELD_SECONDS: Final = 0.050
-TELL_SECONDS: Final = 10.0
-BEAT_SECONDS: Final = 0.1
+HELD_S: Final = 0.050
+TELL_S: Final = 10.0
+BEAT_S: Final = 0.1
 _BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 _log = get_logger("loop")
@@ -75,9 +75,9 @@ class LoopSteps:
                 return
             finally:
                 took = clock() - began
-                if took > HELD_SECONDS:
+                if took > HELD_S:
                     took = self._own_share(took)
-                    if took > HELD_SECONDS:
+                    if took > HELD_S:
                         self.on_held(took, who)
                 observe(took)
             sent = thrown = None
@@ -98,7 +98,7 @@ class LoopSteps:
         self._held += 1
         self._longest = max(self._longest, seconds)
         now = self._clock()
-        if now - self._told_at < TELL_SECONDS:
+        if now - self._told_at < TELL_S:
             return
         _log.warning(
             "the event loop was held",
@@ -113,14 +113,14 @@ class LoopSteps:
         """Runs as long as the server."""
         while True:
             self._beat_at = self._processor_clock()
-            due = self._clock() + BEAT_SECONDS
-            await asyncio.sleep(BEAT_SECONDS)
+            due = self._clock() + BEAT_S
+            await asyncio.sleep(BEAT_S)
             late = max(0.0, self._clock() - due)
             self._lag.observe(late)
             own = self._own_share(late)
-            if own > HELD_SECONDS and not self._held_since(due):
+            if own > HELD_S and not self._held_since(due):
                 self.on_held(own, lambda: {"by": "what is no request's step"})
 
     def _held_since(self, due: float) -> bool:
         """Whether a request's step is what made the last heartbeat late."""
-        return self._held > 0 or self._told_at >= due - BEAT_SECONDS
+        return self._held > 0 or self._told_at >= due - BEAT_S

@@ -16,7 +16,7 @@ from sliceplane.shell.server.requests.negotiate import JSON, parse_accept
 from sliceplane.shell.server.requests.request import Request
 from sliceplane.shell.server.requests.response import NO_CACHE, Header, Response
 
-_IMMUTABLE_SECONDS = 365 * 86_400
+_IMMUTABLE_S = 365 * 86_400
 _IMMUTABLE = (b"cache-control", b"public, immutable")
 _VARY = (b"vary", b"Accept")
 _VARY_BOTH = (b"vary", b"Accept-Encoding, Accept")
@@ -83,7 +83,7 @@ async def _document(request: Request, name: str, served: tuple[Resource, ...], n
     etag = f'"{digest}"'.encode()
     headers: tuple[Header, ...] = ((b"etag", etag), _VARY)
     if asked:
-        expires = formatdate(now + _IMMUTABLE_SECONDS, usegmt=True).encode()
+        expires = formatdate(now + _IMMUTABLE_S, usegmt=True).encode()
         headers = (*headers, _IMMUTABLE, (b"expires", expires))
     else:
         headers = (*headers, NO_CACHE)

@@ -53,8 +53,8 @@ from sliceplane.shell.server.requests.warnings import deprecation, warning_heade
 from sliceplane.shell.server.requests.watch import WatchHandler
 from sliceplane.store.mvcc import Store
 
-READ_SECONDS_MAX = 60.0
-WRITE_SECONDS_MAX = 34.0
+READ_S_MAX = 60.0
+WRITE_S_MAX = 34.0
 
 _READ_VERBS = ("get", "list")
 _HEALTH_ROOTS = ("healthz", "livez", "readyz")
@@ -220,7 +220,7 @@ class ApiServer:
                 await place.sit()
                 return await self._answer_other(request)
             route = resolve(path, verb, services.discovery.served)
-            limit_s = READ_SECONDS_MAX if reading else WRITE_SECONDS_MAX
+            limit_s = READ_S_MAX if reading else WRITE_S_MAX
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
                 return await services.resources.respond(request, route)
         finally:

@@ -6,7 +6,7 @@ import asyncio
 
 from sliceplane.store.mvcc import Store
 
-_LOOK_SECONDS = 0.05
+_LOOK_S = 0.05
 
 
 class Horizon:
@@ -26,7 +26,7 @@ class Horizon:
         woken: asyncio.Future[None] = loop.create_future()
         self._waiting[woken] = version
         if self._timer is None:
-            self._timer = loop.call_later(_LOOK_SECONDS, self._look)
+            self._timer = loop.call_later(_LOOK_S, self._look)
         try:
             async with asyncio.timeout(seconds):
                 await woken
@@ -41,4 +41,4 @@ class Horizon:
             if version <= self._store.revision and not woken.done():
                 woken.set_result(None)
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(_LOOK_SECONDS, self._look) if self._waiting else None
+        self._timer = loop.call_later(_LOOK_S, self._look) if self._waiting else None

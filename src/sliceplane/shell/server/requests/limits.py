@@ -25,9 +25,9 @@ from sliceplane.kit.metrics import Metrics
 from sliceplane.registry.types import User
 from sliceplane.shell.server.requests.response import Response, text_response
 
-RETRY_AFTER_SECONDS = 1
+RETRY_AFTER_S = 1
 #: who found no seat in this time is told to come back (upstream: a quarter of the time for a request)
-LINE_SECONDS_MAX = 15.0
+LINE_S_MAX = 15.0
 #: what a request with a body counts for at least, however little of it has come
 BODY_BYTES_LEAST = 16 * 1024
 
@@ -55,7 +55,7 @@ class TooMany(Exception):
 
 
 def too_many_requests() -> Response:
-    retry = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
+    retry = (b"retry-after", str(RETRY_AFTER_S).encode())
     return text_response(429, "Too many requests, please try again later.", (retry,))
 
 
@@ -117,12 +117,12 @@ class InFlight:
             shares.give(user.name, amount)
 
     async def stand_in_line(self, kind: Kind, ticket: Ticket) -> None:
-        """Return when *ticket* has a seat.  Raises ``TooMany`` after ``LINE_SECONDS_MAX``; who does not wait any more
+        """Return when *ticket* has a seat.  Raises ``TooMany`` after ``LINE_S_MAX``; who does not wait any more
         is in no line."""
         seats = self.flows.seats[kind]
         woken = self._sleeping[ticket] = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(LINE_SECONDS_MAX):
+            async with asyncio.timeout(LINE_S_MAX):
                 await woken
         except TimeoutError:
             if ticket.state == "waiting":

@@ -12,7 +12,7 @@ from collections import deque
 from typing import Final
 
 #: a slice ends at the first good place after this
-SLICE_SECONDS: Final = 0.005
+SLICE_S: Final = 0.005
 
 
 class Pace:
@@ -54,10 +54,10 @@ class Slice:
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
-        self._ends = time.perf_counter() + SLICE_SECONDS
+        self._ends = time.perf_counter() + SLICE_S
 
     async def over(self) -> None:
         """Ask at every good place: if the time is over, the next slice begins when this returns."""
         if time.perf_counter() >= self._ends:
             await self._pace.turn()
-            self._ends = time.perf_counter() + SLICE_SECONDS
+            self._ends = time.perf_counter() + SLICE_S

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: how long a read waits for a version that the server does not have yet, as upstream's watch cache does
-FUTURE_VERSION_SECONDS_MAX = 3.0
+FUTURE_VERSION_S_MAX = 3.0
 
 
 class Durability(Protocol):
@@ -57,7 +57,7 @@ class Durability(Protocol):
 
 
 #: memory older than this is told to those who take any version
-STALE_SECONDS_TOLD = 10.0
+STALE_S_TOLD = 10.0
 #: what is answered there is no row of anything
 _POSTED = frozenset(row.name for row in SUBRESOURCES.values() if row.is_posted)
 
@@ -225,7 +225,7 @@ class ResourceHandlers:
     def age_told(self) -> tuple[str, ...]:
         """A warning for who takes any version, if memory is old since storage is away."""
         age_s = self._committer.staleness_s
-        if age_s <= STALE_SECONDS_TOLD:
+        if age_s <= STALE_S_TOLD:
             return ()
         return (f"storage is away; this was last known to be current {age_s:.0f} s ago",)
 
@@ -274,7 +274,7 @@ class ResourceHandlers:
         if wanted <= self._store.revision:
             return
         with request.place.awaiting_future():
-            if not await self._horizon.reached(wanted, FUTURE_VERSION_SECONDS_MAX):
+            if not await self._horizon.reached(wanted, FUTURE_VERSION_S_MAX):
                 raise too_large_resource_version(wanted, self._store.revision)
 
 

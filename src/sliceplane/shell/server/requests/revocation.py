@@ -17,7 +17,7 @@ from sliceplane.shell.process.log import get_logger
 from sliceplane.store.watcher import Watcher
 
 #: how often it looks
-PERIOD_SECONDS = 0.25
+PERIOD_S = 0.25
 #: how many watches one turn of the loop asks about
 ASKED_PER_TURN = 100
 
@@ -42,7 +42,7 @@ class Revocation:
         number = self._registry.attendance.begin(claim, self._clock())
         if number:
             self._watchers[number] = watcher
-            self._arm(PERIOD_SECONDS)
+            self._arm(PERIOD_S)
         return number
 
     def end(self, number: int) -> None:
@@ -63,7 +63,7 @@ class Revocation:
         self._timer = None
         for number, error in self._registry.attendance.review(self._clock(), ASKED_PER_TURN):
             self._revoke(self._watchers.pop(number), error)
-        self._arm(0 if self._registry.attendance.doubted else PERIOD_SECONDS)
+        self._arm(0 if self._registry.attendance.doubted else PERIOD_S)
 
     def _revoke(self, watcher: Watcher, error: StatusError) -> None:
         self._revoked.value += 1

@@ -2,7 +2,7 @@
 
 A stream holds nobody up: when its client does not read, the connection says that writing is paused and the stream stops
 taking; its queue at the hub grows to its bound, the hub closes the watch, and if the client has still taken nothing
-``STALLED_SECONDS_MAX`` later, the connection is cut.
+``STALLED_S_MAX`` later, the connection is cut.
 
 Frames come from the encoders as ready HTTP chunks, so that one frame is the same bytes for every stream, down to the
 socket; only the head and the last chunk of a response go through ASGI.
@@ -36,9 +36,9 @@ from sliceplane.store.hub import Hub
 from sliceplane.store.watcher import Interest, Watcher
 
 #: how long a client that reads nothing keeps its connection after its watch was closed
-STALLED_SECONDS_MAX = 5.0
+STALLED_S_MAX = 5.0
 #: streams without timeoutSeconds end after this times a random 1..2
-DEFAULT_SECONDS_MIN = 1800.0
+DEFAULT_S_MIN = 1800.0
 #: what one write carries at most, unless one event is larger: joining small ones saves records and calls, and is a copy
 SEND_BYTES = 32 * 1024
 #: after so much of a stream that has fallen behind, others have their turn
@@ -184,7 +184,7 @@ class Stream:
     def _expect_end(self) -> None:
         """The watch is over: a client that does not take what is left is cut off."""
         if self._cut is None:
-            self._cut = self._loop.call_later(STALLED_SECONDS_MAX, self._connection.abort)
+            self._cut = self._loop.call_later(STALLED_S_MAX, self._connection.abort)
 
     def _finish(self, *, connected: bool) -> None:
         if not self._done.done():
@@ -260,7 +260,7 @@ class WatchHandler:
 
     def _subscribe(self, plan: WatchPlan, encoder: AnyEncoder, request: Request) -> Watcher:
         asked_s = plan.timeout_s or 0
-        seconds = asked_s if asked_s > 0 else DEFAULT_SECONDS_MIN * random.uniform(1, 2)
+        seconds = asked_s if asked_s > 0 else DEFAULT_S_MIN * random.uniform(1, 2)
         seconds = min(seconds, request.credentials_end_in(self._resources.clock()))
         now = asyncio.get_running_loop().time()
         interest = Interest(

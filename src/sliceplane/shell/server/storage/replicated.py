@@ -5,11 +5,11 @@
                        '------- feed -----'  what everybody's batches did, in order
 
 - A batch without an answer is sent again until something is known: the condition on the head lets it in once at most.
-- Meanwhile nothing is acknowledged.  Who has waited for storage longer than ``OUTAGE_SECONDS`` is not let in at all: a
+- Meanwhile nothing is acknowledged.  Who has waited for storage longer than ``OUTAGE_S`` is not let in at all: a
   write is refused with 503 before it runs, so it certainly did not happen.
-- A linearizable read waits ``READ_SECONDS_MAX`` for a majority and then fails with 504.  Reads that take any version,
+- A linearizable read waits ``READ_S_MAX`` for a majority and then fails with 504.  Reads that take any version,
   and watches, go on from memory; ``staleness_s`` says how old that is.
-- A feed that is behind what the head says, for longer than ``STUCK_SECONDS``, is begun anew at another member.
+- A feed that is behind what the head says, for longer than ``STUCK_S``, is begun anew at another member.
 - Where the feed has a gap (etcd dropped what this server had not seen), all is loaded anew; watches end with 410.
 - The same where etcd was restored from a backup: its cluster has another number, or its head another name than the one
   that was seen here.  Each linearizable read looks, and a server without any does once a second.
@@ -39,14 +39,14 @@ from sliceplane.store.types import Key, StoreEvent
 T = TypeVar("T")
 
 #: storage that did not answer for so long takes no new writes
-OUTAGE_SECONDS: Final = 3.0
-READ_SECONDS_MAX: Final = 5.0
-STUCK_SECONDS: Final = 1.5
+OUTAGE_S: Final = 3.0
+READ_S_MAX: Final = 5.0
+STUCK_S: Final = 1.5
 #: an idle server asks for the head this often, to know how old its memory is
-HEARTBEAT_SECONDS: Final = 1.0
+HEARTBEAT_S: Final = 1.0
 #: memory that is older is told to readers, and its server is not ready
-STALE_SECONDS_MAX: Final = 10.0
-_RETRY_SECONDS: Final = (0.02, 0.05, 0.1, 0.2, 0.4)
+STALE_S_MAX: Final = 10.0
+_RETRY_S: Final = (0.02, 0.05, 0.1, 0.2, 0.4)
 _COMPACT_CHUNK_REVISIONS: Final = 2048
 
 
@@ -153,7 +153,7 @@ class ReplicatedCommitter:
         """Why this server had better not be asked; "" if nothing speaks against it."""
         if self._reloading:
             return "the state is being loaded anew"
-        if self.staleness_s > STALE_SECONDS_MAX:
+        if self.staleness_s > STALE_S_MAX:
             return f"memory was last known to be current {self.staleness_s:.0f} s ago"
         return ""
 
@@ -195,7 +195,7 @@ class ReplicatedCommitter:
             raise shutting_down()
         if self._reloading and self._call_failing is not None:
             raise storage_unavailable(self._call_failing)  # nothing runs before all is loaded, and that does not work
-        if self._silent_since is not None and self._loop.time() - self._silent_since > OUTAGE_SECONDS:
+        if self._silent_since is not None and self._loop.time() - self._silent_since > OUTAGE_S:
             raise storage_unavailable(self.failing or "etcd does not answer")
         future: asyncio.Future[T] = self._loop.create_future()
 
@@ -223,7 +223,7 @@ class ReplicatedCommitter:
         self.replica.reads.want(lambda: None if future.done() else future.set_result(None))
         self._act_soon()
         try:
-            async with asyncio.timeout(READ_SECONDS_MAX):
+            async with asyncio.timeout(READ_S_MAX):
                 await future
         except TimeoutError:
             raise read_timeout(self.failing or "etcd did not answer in time") from None
@@ -319,7 +319,7 @@ class ReplicatedCommitter:
             # Also a refusal after silence: it says nothing about the attempts before.
             self._no_answer(answer)
             if self.replica.waits_for(batch.number):
-                delay = _RETRY_SECONDS[min(attempt, len(_RETRY_SECONDS) - 1)]
+                delay = _RETRY_S[min(attempt, len(_RETRY_S) - 1)]
                 self._loop.call_later(delay, self._send_again, batch, began, attempt + 1)
         self._act_soon()
 
@@ -339,7 +339,7 @@ class ReplicatedCommitter:
                 self._head_seen(number, seen, asked_at)
             else:
                 self._no_answer(seen)
-                self._loop.call_later(_RETRY_SECONDS[2], self._ask_again, number)
+                self._loop.call_later(_RETRY_S[2], self._ask_again, number)
 
         self._backend.ask_head(self._threaded(answered))
 
@@ -409,7 +409,7 @@ class ReplicatedCommitter:
     async def _heart(self) -> None:
         """Ask for the head now and then, and see to it that the feed follows."""
         while True:
-            await asyncio.sleep(HEARTBEAT_SECONDS)
+            await asyncio.sleep(HEARTBEAT_S)
             if not self.replica.reads.wanted and not self._reloading:
                 self.replica.reads.want(lambda: None)
             self._act_soon()
@@ -435,7 +435,7 @@ class ReplicatedCommitter:
             self._behind_since = None
         elif self._behind_since is None:
             self._behind_since = now
-        elif now > self._behind_since + STUCK_SECONDS:
+        elif now > self._behind_since + STUCK_S:
             self._behind_since = None
             if self._feed is not None:
                 self._feed.restart()

@@ -14,7 +14,7 @@ from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.keys.pki import Pki
 from sliceplane.shell.server.keys.token_keys import TokenConfig
 from sliceplane.shell.server.storage.committing import StorageError, report_mended, report_trouble
-from sliceplane.shell.server.storage.etcd.backend import START_SECONDS_MAX, EtcdBackend, Snapshot
+from sliceplane.shell.server.storage.etcd.backend import START_S_MAX, EtcdBackend, Snapshot
 from sliceplane.shell.server.storage.etcd.client import EtcdConfig
 from sliceplane.shell.server.storage.replicated import ReplicatedCommitter
 from sliceplane.store.hub import Hub
@@ -40,7 +40,7 @@ class SharedStorage:
         """Everything is read.  Raises ``StorageError``."""
         backend = await asyncio.to_thread(EtcdBackend, config)
         try:
-            snapshot = await asyncio.to_thread(backend.snapshot, patience_s=START_SECONDS_MAX)
+            snapshot = await asyncio.to_thread(backend.snapshot, patience_s=START_S_MAX)
             if snapshot.told:
                 report_trouble(snapshot.told)
             return cls(config, backend, snapshot)

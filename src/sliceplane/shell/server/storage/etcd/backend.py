@@ -49,9 +49,9 @@ from sliceplane.store.batches import Batch, FeedItem, Group, HeadName, Known
 from sliceplane.store.types import EventType, Key, StoreEvent
 
 #: a start waits so long for an etcd that answers
-START_SECONDS_MAX: Final = 15.0
+START_S_MAX: Final = 15.0
 _PAGE_KEYS: Final = 500
-_LOAD_SECONDS_MAX: Final = 30.0
+_LOAD_S_MAX: Final = 30.0
 #: what compaction looks its position up in; older ones are compacted to the oldest that is known
 _POSITIONS_MAX: Final = 200_000
 
@@ -118,10 +118,10 @@ class EtcdBackend:
 
     def load(self) -> Loaded:
         """Raises ``StorageError``."""
-        return self.snapshot(patience_s=START_SECONDS_MAX).loaded
+        return self.snapshot(patience_s=START_S_MAX).loaded
 
     def snapshot(
-        self, *, history: bool = True, patience_s: float = _LOAD_SECONDS_MAX, known: Known | None = None
+        self, *, history: bool = True, patience_s: float = _LOAD_S_MAX, known: Known | None = None
     ) -> Snapshot:
         """Everything; without *history* the state alone.  Blocks; raises ``StorageError``.
 
@@ -254,7 +254,7 @@ class EtcdBackend:
         rows: list[StoredRow] = []
         while True:
             request = wire.RangeRequest(key=start, range_end=end, limit=_PAGE_KEYS, revision=position)
-            answer = self.client.ask("range", request, timeout_s=_LOAD_SECONDS_MAX)
+            answer = self.client.ask("range", request, timeout_s=_LOAD_S_MAX)
             rows.extend(decode_row(kv.value) for kv in answer.kvs)
             if not answer.more:
                 return sorted(rows, key=lambda row: row.record.revision)
@@ -282,7 +282,7 @@ class EtcdBackend:
 
         feed = Feed(self.client, self.layout.prefix, on_events=on_events, on_gap=on_gap)
         feed.start(after)
-        finished = ended.wait(_LOAD_SECONDS_MAX)
+        finished = ended.wait(_LOAD_S_MAX)
         feed.close()
         if problem:
             raise problem[0]
@@ -421,7 +421,7 @@ class EtcdBackend:
             return False
         self._compaction_mod, self._compacted = answer.header.revision, revision
         with contextlib.suppress(Compacted):  # it was further already
-            self.client.ask("compact", wire.CompactionRequest(revision=point.position), timeout_s=_LOAD_SECONDS_MAX)
+            self.client.ask("compact", wire.CompactionRequest(revision=point.position), timeout_s=_LOAD_S_MAX)
         return True
 
     def _point(self, revision: int) -> Compaction | None:

@@ -29,7 +29,7 @@ SECONDS_BUCKETS: Final = (
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
 )  # fmt: skip
 #: one attempt; a disk that needs longer is as good as broken, and what is asked may be asked again
-CALL_SECONDS_MAX: Final = 2.0
+CALL_S_MAX: Final = 2.0
 _METADATA: Final = (("hasleader", "true"),)
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -109,7 +109,7 @@ class EtcdClient:
         """The member that the next call goes to."""
         return self.servers[self._current]
 
-    def call(self, method: str, request: Any, done: Done, *, timeout_s: float = CALL_SECONDS_MAX) -> None:
+    def call(self, method: str, request: Any, done: Done, *, timeout_s: float = CALL_S_MAX) -> None:
         """*done* gets the answer, or the error that came instead."""
         member, started = self._current, time.perf_counter()
         future = self._calls[member][method].future(request, timeout=timeout_s, metadata=_METADATA)
@@ -126,7 +126,7 @@ class EtcdClient:
 
         future.add_done_callback(ended)
 
-    def ask(self, method: str, request: Any, *, timeout_s: float = CALL_SECONDS_MAX) -> Any:
+    def ask(self, method: str, request: Any, *, timeout_s: float = CALL_S_MAX) -> Any:
         """The answer.  Blocks; raises ``EtcdError``."""
         answered = threading.Event()
         box: list[tuple[Any, EtcdError | None]] = []

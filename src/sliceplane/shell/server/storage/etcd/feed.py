@@ -22,7 +22,7 @@ from sliceplane.shell.server.storage.etcd import wire
 from sliceplane.shell.server.storage.etcd.client import EtcdClient, error_of
 from sliceplane.shell.server.storage.etcd.errors import NoAnswer
 
-_RETRY_SECONDS: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
+_RETRY_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 class Feed:
@@ -84,13 +84,13 @@ class Feed:
         while not self._closed:
             before = self._next
             self._stream()
-            failures = 0 if self._next > before else min(failures + 1, len(_RETRY_SECONDS))
+            failures = 0 if self._next > before else min(failures + 1, len(_RETRY_S))
             self._wake.clear()
             while self._resting and not self._closed:
                 self._wake.wait(1.0)
                 self._wake.clear()
             if failures and not self._closed:
-                self._wake.wait(_RETRY_SECONDS[failures - 1])
+                self._wake.wait(_RETRY_S[failures - 1])
 
     def _stream(self) -> None:
         """One stream, until it ends."""

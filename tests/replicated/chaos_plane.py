@@ -18,8 +18,7 @@ from tests.replicated.members import Member
 from tests.replicated.proxies import Link
 
 from sliceplane.shell.server.storage.etcd import wire
-from sliceplane.shell.server.storage.etcd.client import EtcdClient, EtcdConfig
-from sliceplane.shell.server.storage.etcd.errors import NoAnswer
+from sliceplane.shell.server.storage.etcd.client import EtcdClient, EtcdConfig, NoAnswer
 
 PREFIX = "/chaos"
 #: short, so that a server which was away has missed something for good

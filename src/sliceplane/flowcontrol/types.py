@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 #: stands for every verb, group, resource, namespace, path or name
@@ -90,3 +92,11 @@ class Flow(NamedTuple):
     schema: Schema
     level: Level
     distinguisher: str
+
+
+@lru_cache(maxsize=64)
+def uid_of(kind: Literal["flowschema", "prioritylevel"], name: str) -> str:
+    """Answers name the schema and the level in headers, and the objects carry the same uid, on every server that shares
+    a storage and without asking it: so it is made of the name, in the form of a version 4 UUID."""
+    digits = hashlib.sha256(f"{kind}/{name}".encode()).hexdigest()
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:32]}"

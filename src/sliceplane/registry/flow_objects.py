@@ -12,7 +12,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import FlowSchemas, PriorityLevelConfigurations, Resource
 from sliceplane.flowcontrol.defaults import LEVELS, SCHEMAS
 from sliceplane.flowcontrol.documents import spec_of_level, spec_of_schema, status_of_schema
-from sliceplane.flowcontrol.identity import uid_of
+from sliceplane.flowcontrol.types import uid_of
 from sliceplane.kit.times import format_time
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.documents import document_of

@@ -24,6 +24,8 @@ from sliceplane.store.mvcc import Store
 from sliceplane.store.types import EventType, Key, Record, StoreEvent
 
 FORMAT = "sliceplane-snapshot"
+#: where a server hands it out
+PATH = "/sliceplane/snapshot"
 VERSION = 1
 #: bytes that are handed on at a time, about
 CHUNK_BYTES = 256 * 1024

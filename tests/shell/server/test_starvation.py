@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.shell.server.serving import Reply, Server, run_plane
 
-from sliceplane.flowcontrol.identity import uid_of
+from sliceplane.flowcontrol.types import uid_of
 from sliceplane.shell.server.plane import PlaneConfig
 from sliceplane.shell.server.requests.limits import Limits
 

@@ -42,11 +42,11 @@ from sliceplane.shell.server.monitoring.metrics import ServerMetrics
 from sliceplane.shell.server.monitoring.steps import LoopSteps
 from sliceplane.shell.server.nonresource.discovery import Discovery
 from sliceplane.shell.server.nonresource.health import HealthChecks
-from sliceplane.shell.server.nonresource.issuer import IssuerPages
+from sliceplane.shell.server.nonresource.pages import IssuerPages
 from sliceplane.shell.server.requests.app import ApiServer, Services
 from sliceplane.shell.server.requests.resources import ResourceHandlers
 from sliceplane.shell.server.requests.revocation import Revocation
-from sliceplane.shell.server.requests.ticker import HubTicker
+from sliceplane.shell.server.requests.timers import HubTicker
 from sliceplane.shell.server.requests.watch import WatchHandler
 from sliceplane.shell.server.storage.committing import AnyCommitter, StorageError, health_of, store_metrics
 from sliceplane.shell.server.storage.own import OwnStorage

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.datadir import DataDir
 from sliceplane.store.backend import REVISIONS_BEYOND
-from sliceplane.store.snapshot import REVISION_MAX, BadSnapshot, Reader, restored
+from sliceplane.store.snapshot import PATH, REVISION_MAX, BadSnapshot, Reader, restored
 
 if TYPE_CHECKING:
     from sliceplane.shell.transport.http import HttpClient
@@ -47,8 +47,6 @@ class Summary:
 
 async def save(client: HttpClient, path: Path) -> Summary:
     """Raises ``SnapshotError``, and what the client raises: ``StatusError``, ``Unreachable``."""
-    from sliceplane.shell.server.nonresource.snapshot import PATH
-
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         _remove_what_the_dead_left(path)

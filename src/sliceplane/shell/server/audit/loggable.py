@@ -9,11 +9,13 @@ sentences only for codes that speak of names and rights.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 from sliceplane.api.errors import StatusError
 from sliceplane.registry.authorization.types import Attributes
 from sliceplane.shell.server.requests.request import Request
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 #: as upstream's audit log (apiserver/pkg/audit/request.go)
 AGENT_CHARACTERS_MAX = 1024
@@ -88,3 +90,20 @@ def shortened(event: Any, characters: int, items: int) -> Any:
             return [shortened(value, characters, items) for value in event[:items]]
         case _:
             return event
+
+
+def without_frames(error: _Error) -> _Error:
+    """*error*, and what it was raised from, without tracebacks, so that it can be kept for a while.
+
+    An error knows the frames that it went through, and they know the request, its headers and body, and often the error
+    itself: a cycle of everything that a request was, which only the cyclic collector would free.
+    """
+    waiting: list[BaseException] = [error]
+    seen: set[int] = set()
+    while waiting:
+        current = waiting.pop()
+        if id(current) not in seen:
+            seen.add(id(current))
+            current.__traceback__ = None
+            waiting.extend(related for related in (current.__cause__, current.__context__) if related is not None)
+    return error

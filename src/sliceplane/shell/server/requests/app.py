@@ -11,7 +11,6 @@ for a version of the client's choice, and while its answer is taken (``limits``)
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import Callable, MutableMapping
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sliceplane.api.codec import encode
-from sliceplane.api.errors import StatusError, internal, method_not_allowed
+from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.gates import NEWEST, Release
 from sliceplane.api.selectors.fields import selected_name
 from sliceplane.flowcontrol.types import Asked, Flow
@@ -29,16 +28,13 @@ from sliceplane.registry.authorization.refusal import require_allowed
 from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.types import User
 from sliceplane.shell.process.log import get_logger
-from sliceplane.shell.process.version import version_document
 from sliceplane.shell.server.audit.log import AuditEntry, AuditLog
-from sliceplane.shell.server.audit.loggable import agent_of, error_of, has_secret_body, uri_of
+from sliceplane.shell.server.audit.loggable import agent_of, error_of, has_secret_body, uri_of, without_frames
 from sliceplane.shell.server.monitoring.metrics import RequestKey, ServerMetrics
 from sliceplane.shell.server.monitoring.steps import LoopSteps
-from sliceplane.shell.server.monitoring.tracebacks import without_frames
-from sliceplane.shell.server.nonresource import openapi, snapshot
 from sliceplane.shell.server.nonresource.discovery import Discovery
 from sliceplane.shell.server.nonresource.health import HealthChecks
-from sliceplane.shell.server.nonresource.issuer import IssuerPages
+from sliceplane.shell.server.nonresource.pages import IssuerPages, Pages, send_snapshot
 from sliceplane.shell.server.requests.auth import ANONYMOUS, authenticate, bearer_token
 from sliceplane.shell.server.requests.labels import page_key, resource_key
 from sliceplane.shell.server.requests.limits import InFlight, Limits, TooMany, too_many_requests
@@ -47,19 +43,17 @@ from sliceplane.shell.server.requests.paths import ResourcePath, parse, resolve,
 from sliceplane.shell.server.requests.render import error_representation, render_status
 from sliceplane.shell.server.requests.request import Receive, Request, Send
 from sliceplane.shell.server.requests.resources import ResourceHandlers
-from sliceplane.shell.server.requests.response import NO_CACHE, NOSNIFF, Response, text_response
+from sliceplane.shell.server.requests.response import NO_CACHE, NOSNIFF, Response
 from sliceplane.shell.server.requests.sending import send_response
 from sliceplane.shell.server.requests.warnings import deprecation, warning_headers
 from sliceplane.shell.server.requests.watch import WatchHandler
 from sliceplane.store.mvcc import Store
+from sliceplane.store.snapshot import PATH as SNAPSHOT_PATH
 
 READ_S_MAX = 60.0
 WRITE_S_MAX = 34.0
 
 _READ_VERBS = ("get", "list")
-_HEALTH_ROOTS = ("healthz", "livez", "readyz")
-#: first segments of every page that is no resource
-_ROOTS = (*_HEALTH_ROOTS, "", "api", "apis", "metrics", "openapi", "sliceplane", "version")
 
 #: of a path, this much is in a line about the loop
 _PATH_SHOWN = 256
@@ -131,7 +125,14 @@ class ApiServer:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._started = services.clock()
+        self._pages = Pages(
+            discovery=services.discovery,
+            health=services.health,
+            metrics=services.metrics.render,
+            issuer=services.issuer,
+            emulated=services.emulated,
+            clock=services.clock,
+        )
         self.in_flight = InFlight(services.limits)
         self._steps = services.steps or LoopSteps(services.metrics)
 
@@ -212,13 +213,13 @@ class ApiServer:
         reading = path is None or verb in (*_READ_VERBS, "watch")
         request.place = place = self.in_flight.place(flow, user, "read" if reading else "write")
         try:
-            if verb == "watch" or (request.path == snapshot.PATH and request.method == "GET"):
+            if verb == "watch" or (request.path == SNAPSHOT_PATH and request.method == "GET"):
                 with self.in_flight.hold(self.in_flight.watches, flow, user):
                     await self._stream(request, path, exchange, send)
                 return None
             if path is None:
                 await place.sit()
-                return await self._answer_other(request)
+                return await self._pages.respond(request)
             route = resolve(path, verb, services.discovery.served)
             limit_s = READ_S_MAX if reading else WRITE_S_MAX
             async with asyncio.timeout(request_timeout_s(request.query, limit_s)):
@@ -272,7 +273,7 @@ class ApiServer:
             return exchange.audit_id
 
         if path is None:
-            await snapshot.send_snapshot(send, services.store, now=services.clock(), audit_id=on_head())
+            await send_snapshot(send, services.store, now=services.clock(), audit_id=on_head())
             return
         route = resolve(path, "watch", services.discovery.served)
         traffic = services.metrics.traffic(key.group, key.version, key.resource)
@@ -281,47 +282,6 @@ class ApiServer:
             await services.watches.respond(request, route, send, on_head, traffic)
         finally:
             services.metrics.on_stream(key, -1)
-
-    async def _answer_other(self, request: Request) -> Response:
-        root, _, rest = request.path[1:].partition("/")
-        if request.method not in ("GET", "HEAD"):
-            if root in _ROOTS:
-                raise method_not_allowed(("GET", "HEAD"))
-            return _page_not_found()
-        services = self._services
-        if root in _HEALTH_ROOTS:
-            return services.health.respond(request.path, request.query)
-        if root == "version" and not rest:
-            document = version_document(services.emulated)
-            return Response(200, json.dumps(document, indent=2).encode(), headers=(NO_CACHE,))
-        if request.path == "/metrics":
-            return Response(200, *services.metrics.render(request.header(b"accept")))
-        if root in ("api", "apis"):
-            return services.discovery.respond(request) or _page_not_found()
-        if root == "openapi":
-            now = services.clock()
-            return (
-                await openapi.respond(request, services.discovery.served, now=now, started=self._started)
-                or _page_not_found()
-            )
-        if services.issuer is not None:
-            page = services.issuer.respond(request.path)
-            if page is not None:
-                return page
-        if request.path == "/":
-            paths = [
-                *(services.issuer.paths if services.issuer else ()),
-                *services.discovery.paths(),
-                "/healthz",
-                "/livez",
-                "/metrics",
-                "/openapi/v2",
-                "/openapi/v3",
-                "/readyz",
-                snapshot.PATH,
-            ]
-            return Response(200, encode({"paths": sorted([*paths, "/version"])}) + b"\n")
-        return _page_not_found()
 
 
 def _who(request: Request, exchange: _Exchange) -> dict[str, object]:
@@ -365,10 +325,6 @@ def _attributes(request: Request, verb: str, path: ResourcePath) -> Attributes:
         namespace=namespace,
         name=name,
     )
-
-
-def _page_not_found() -> Response:
-    return text_response(404, "404 page not found\n")
 
 
 def _timeout_response() -> Response:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from sliceplane.api.scheme import Resource, by_path
-from sliceplane.flowcontrol.identity import uid_of
+from sliceplane.flowcontrol.types import uid_of
 from sliceplane.shell.server.monitoring.metrics import RequestKey
 from sliceplane.shell.server.requests.paths import ResourcePath
 from sliceplane.shell.server.requests.response import Header

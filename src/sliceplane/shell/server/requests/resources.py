@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from sliceplane.api.errors import StatusError, too_large_body, too_large_resource_version
 from sliceplane.api.scheme import REVIEWS
@@ -21,7 +21,6 @@ from sliceplane.registry.types import Context, Outcome, Target, WriteOptions
 from sliceplane.shell.server.heavy.jobs import Render, Write
 from sliceplane.shell.server.heavy.service import Heavy
 from sliceplane.shell.server.requests.decode import decode_delete_options, decode_object, media_type, patch_type
-from sliceplane.shell.server.requests.horizon import Horizon
 from sliceplane.shell.server.requests.lists import Lists
 from sliceplane.shell.server.requests.negotiate import Representation, negotiate
 from sliceplane.shell.server.requests.params import list_options, write_options
@@ -29,31 +28,16 @@ from sliceplane.shell.server.requests.paths import Route
 from sliceplane.shell.server.requests.render import error_representation, is_quick, render_object
 from sliceplane.shell.server.requests.request import Request
 from sliceplane.shell.server.requests.response import NO_CACHE, Response
+from sliceplane.shell.server.requests.timers import Horizon
 from sliceplane.shell.server.requests.warnings import deprecation, warning_headers
+from sliceplane.shell.server.storage.committing import Durability
 from sliceplane.store.mvcc import Store
 
 if TYPE_CHECKING:
     from sliceplane.documents.table import IncludeObject
 
-T = TypeVar("T")
-
 #: how long a read waits for a version that the server does not have yet, as upstream's watch cache does
 FUTURE_VERSION_S_MAX = 3.0
-
-
-class Durability(Protocol):
-    """The committer, as far as requests need it."""
-
-    async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
-        """Runs *step*, possibly several times, and returns what it returned last when that is durable and published.
-        Raises what *step* raises, and a 500 ``StatusError`` if it never will be durable."""
-
-    async def current(self) -> None:
-        """Returns when memory is as new as storage was at the call.  Raises the 504 ``StatusError``."""
-
-    @property
-    def staleness_s(self) -> float:
-        """How long ago memory was last known to be as new as storage; 0 if nobody else writes to that."""
 
 
 #: memory older than this is told to those who take any version
@@ -128,38 +112,38 @@ class ResourceHandlers:
         return _response(200, body, target, representation, self.age_told())
 
     async def _create(self, request: Request, target: Target, representation: Representation) -> Response:
+        return await self._put_whole(request, target, representation, "create", "CreateOptions")
+
+    async def _update(self, request: Request, target: Target, representation: Representation) -> Response:
+        return await self._put_whole(request, target, representation, "update", "UpdateOptions")
+
+    async def _put_whole(
+        self,
+        request: Request,
+        target: Target,
+        representation: Representation,
+        verb: Literal["create", "update"],
+        kind: str,
+    ) -> Response:
+        """The body is a whole object; *kind* is that of the options."""
         raw = await request.body()
         context = self.context(request)
+        media = media_type(request)
         if self._is_heavy(target, raw):
-            options = _options_or_error(request, "CreateOptions")
-            write = Write(
-                verb="create", context=context, target=target, media=media_type(request), raw=raw, options=options
-            )
+            options_or_error = _options_or_error(request, kind)
+            write = Write(verb=verb, context=context, target=target, media=media, raw=raw, options=options_or_error)
             return await self._worked_out(request, representation, write)
-        body = decode_object(media_type(request), raw, target.spoken, target.subresource)
-        options = write_options(request, "CreateOptions")
+        body = decode_object(media, raw, target.spoken, target.subresource)
+        options = write_options(request, kind)
+        perform = self._registry.create if verb == "create" else self._registry.update
 
         def step() -> Outcome:
-            outcome = self._registry.create(context, target, body, options)
-            request.created = outcome.body
+            outcome = perform(context, target, body, options)
+            if verb == "create":
+                request.created = outcome.body
             return outcome
 
         return await self._written(request, target, representation, step)
-
-    async def _update(self, request: Request, target: Target, representation: Representation) -> Response:
-        raw = await request.body()
-        context = self.context(request)
-        if self._is_heavy(target, raw):
-            options = _options_or_error(request, "UpdateOptions")
-            write = Write(
-                verb="update", context=context, target=target, media=media_type(request), raw=raw, options=options
-            )
-            return await self._worked_out(request, representation, write)
-        body = decode_object(media_type(request), raw, target.spoken, target.subresource)
-        options = write_options(request, "UpdateOptions")
-        return await self._written(
-            request, target, representation, lambda: self._registry.update(context, target, body, options)
-        )
 
     async def _patch(self, request: Request, target: Target, representation: Representation) -> Response:
         kind = patch_type(request)

@@ -30,7 +30,7 @@ from sliceplane.shell.server.requests.request import Connection, Request, Send
 from sliceplane.shell.server.requests.resources import ResourceHandlers, included_objects
 from sliceplane.shell.server.requests.response import NO_CACHE, common_headers
 from sliceplane.shell.server.requests.revocation import Revocation
-from sliceplane.shell.server.requests.ticker import HubTicker
+from sliceplane.shell.server.requests.timers import HubTicker
 from sliceplane.shell.server.requests.warnings import deprecation, warning_headers
 from sliceplane.store.hub import Hub
 from sliceplane.store.watcher import Interest, Watcher

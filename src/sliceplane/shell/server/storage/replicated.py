@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 from sliceplane.api.errors import StatusError, internal, read_timeout, shutting_down, storage_unavailable
 from sliceplane.shell.server.storage.committing import CommitMetrics, StorageError
 from sliceplane.shell.server.storage.etcd.backend import Answer, Behind, EtcdBackend, Snapshot, Taken
-from sliceplane.shell.server.storage.etcd.errors import EtcdError, NoAnswer, Refused
+from sliceplane.shell.server.storage.etcd.client import EtcdError, NoAnswer, Refused
 from sliceplane.shell.server.storage.etcd.feed import Feed
 from sliceplane.shell.server.storage.etcd.layout import HeadSeen
 from sliceplane.store.backend import Loaded

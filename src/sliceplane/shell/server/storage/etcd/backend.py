@@ -21,8 +21,7 @@ from typing import Any, Final
 
 from sliceplane.shell.server.storage.committing import StorageError
 from sliceplane.shell.server.storage.etcd import wire
-from sliceplane.shell.server.storage.etcd.client import EtcdClient, EtcdConfig
-from sliceplane.shell.server.storage.etcd.errors import Compacted, EtcdError, NoAnswer, Refused
+from sliceplane.shell.server.storage.etcd.client import Compacted, EtcdClient, EtcdConfig, EtcdError, NoAnswer, Refused
 from sliceplane.shell.server.storage.etcd.feed import Feed
 from sliceplane.shell.server.storage.etcd.layout import (
     FORMAT,

@@ -22,7 +22,6 @@ import grpc
 
 from sliceplane.kit.metrics import Family, Metrics
 from sliceplane.shell.server.storage.etcd import wire
-from sliceplane.shell.server.storage.etcd.errors import Compacted, EtcdError, NoAnswer, Refused
 
 #: upstream's buckets of etcd_request_duration_seconds
 SECONDS_BUCKETS: Final = (
@@ -63,6 +62,29 @@ _LASTING: Final = frozenset(
     {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED}
 )
 
+
+class EtcdError(Exception):
+    """The text is one sentence for a person."""
+
+
+class NoAnswer(EtcdError):
+    """Nothing is known: a write may have happened, and may still happen."""
+
+
+class Refused(EtcdError):
+    """etcd looked at the request and did nothing.  *lasting*: it will not take others either (it is full, or we have no
+    rights)."""
+
+    def __init__(self, why: str, *, lasting: bool = False) -> None:
+        super().__init__(why)
+        self.lasting = lasting
+
+
+class Compacted(Refused):
+    """The revision that was asked for is gone."""
+
+
+#: gets the answer, or the error that came instead
 Done = Callable[[Any, EtcdError | None], None]
 
 

@@ -19,8 +19,7 @@ from typing import Any, Final
 import grpc
 
 from sliceplane.shell.server.storage.etcd import wire
-from sliceplane.shell.server.storage.etcd.client import EtcdClient, error_of
-from sliceplane.shell.server.storage.etcd.errors import NoAnswer
+from sliceplane.shell.server.storage.etcd.client import EtcdClient, NoAnswer, error_of
 
 _RETRY_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8)
 

@@ -241,7 +241,7 @@ def test_a_client_that_takes_no_answers_is_cut_off(server: Server, monkeypatch: 
             before = server.plane.listener.connections
             began = time.monotonic()
             with pytest.raises((ConnectionError, ssl.SSLError, TimeoutError)):  # noqa: PT012  # it sends until it cannot
-                while time.monotonic() - began < 10:
+                while time.monotonic() - began < 40:
                     tls.sendall(head(last=False).replace(b"/livez", b"/readyz?verbose"))
             while server.plane.listener.connections >= before:
                 assert time.monotonic() - began < 15, "the connection is still there"

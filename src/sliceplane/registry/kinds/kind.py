@@ -12,15 +12,15 @@ In what order the verbs ask:
 - update: ``prepare_update``, ``validate_update``, ``admission.narrow``, ``admission.admit``, ``warnings``,
   ``admission.allocate``, ``quota``, ``admission.claim``; through ``status`` its own rules in place of all of them;
 - delete: ``deletion``;
-- reading as a Table: ``columns``.
+- reading as a Table: ``columns``; at the start of a server: ``granted``.
 
 A function changes the *new* document in place where its name says that it prepares, completes or allocates, and never
-the *old* one.
+the *old* one, which is ``None`` for a new object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -31,65 +31,25 @@ from sliceplane.api.scheme import Resource
 from sliceplane.documents import fields
 from sliceplane.documents.fields import FieldSet
 from sliceplane.documents.table.columns import Printer
+from sliceplane.registry.types import Target
 
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core
-    from sliceplane.registry.types import Target
+
+Validate = Callable[[Document], list[FieldError]]
+ValidateUpdate = Callable[[Document, Document], list[FieldError]]
 
 
-class Defaults(Protocol):
-    """Fills in what a client left out.  Idempotent, drops nothing, looks at nothing but the document: it runs on every
-    decoded body, patched or new."""
-
-    def __call__(self, document: Document, /) -> None: ...
-
-
-class PrepareCreate(Protocol):
-    """Before validation: what the server sets itself in a new object, and what a client may not say yet."""
-
-    def __call__(self, core: Core, target: Target, new: Document, /) -> None: ...
-
-
-class PrepareUpdate(Protocol):
-    """Before validation of an update that is not through ``status``: what the request may not change is undone."""
-
-    def __call__(self, core: Core, target: Target, new: Document, old: Document, /) -> None: ...
-
-
-class Validate(Protocol):
-    """Complaints about a new object in a fixed order, its metadata left out.  Looks at no other objects (that is
-    admission), and at no types (decoding has seen to those)."""
-
-    def __call__(self, document: Document, /) -> list[FieldError]: ...
-
-
-class ValidateUpdate(Protocol):
-    """Complaints about *new* as the successor of *old*; what was good once is not held against an update where upstream
-    does so too ("ratcheting")."""
-
-    def __call__(self, new: Document, old: Document, /) -> list[FieldError]: ...
-
-
-class Warn(Protocol):
-    """Texts for ``Warning`` headers; *old* is ``None`` for a new object."""
-
-    def __call__(self, new: Document, old: Document | None, /) -> tuple[str, ...]: ...
-
-
-# Status
-
-
-class FirstStatus(Protocol):
-    """The status of a new object, whatever the client sent; ``None``: as the client sent it."""
-
-    def __call__(self, document: Document, /) -> Document | None: ...
+class Allocate(Protocol):
+    def __call__(self, core: Core, new: Document, old: Document | None, /, *, dry_run: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The member ``status``, and the endpoint of that name."""
 
-    first: FirstStatus
+    #: that of a new object, whatever the client sent; ``None``: as the client sent it
+    first: Callable[[Document], Document | None]
     validate: ValidateUpdate
     #: what the endpoint does not write, for ``metadata.managedFields``
     not_written: FieldSet
@@ -97,88 +57,30 @@ class Status:
     kept: tuple[str, ...]
 
 
-# Admission
-
-
-class Narrow(Protocol):
-    """The *errors* of validation, with values refused whose feature gate is off."""
-
-    def __call__(
-        self, gates: Gates, errors: list[FieldError], new: Document, old: Document | None, /
-    ) -> list[FieldError]: ...
-
-
-class Admit(Protocol):
-    """What depends on more than the object itself.  Raises ``StatusError``."""
-
-    def __call__(self, core: Core, new: Document, old: Document | None, /) -> None: ...
-
-
-class Allocate(Protocol):
-    """Fill in what is given out of ranges.  Holds nothing yet.  Raises ``StatusError``."""
-
-    def __call__(self, core: Core, new: Document, old: Document | None, /, *, dry_run: bool) -> None: ...
-
-
-class StageWith(Protocol):
-    """Stage what must be there together with the object, just before it."""
-
-    def __call__(self, core: Core, document: Document, now: float, /) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
     """What a valid object must pass besides; of the object itself, not of a subresource."""
 
-    narrow: Narrow
-    admit: Admit
+    #: the errors of validation, with values refused whose feature gate is off
+    narrow: Callable[[Gates, list[FieldError], Document, Document | None], list[FieldError]]
+    #: what depends on more than the object itself.  Raises ``StatusError``.
+    admit: Callable[[Core, Document, Document | None], None]
+    #: fills in what is given out of ranges, and holds nothing yet.  Raises ``StatusError``.
     allocate: Allocate
-    claim: StageWith
-
-
-# Deletion
-
-
-class AdmitDelete(Protocol):
-    """Raises the 403 ``StatusError`` for an object that the cluster cannot be without."""
-
-    def __call__(self, name: str, /) -> None: ...
-
-
-class Linger(Protocol):
-    """Whether the object stays for now, for a reason of its kind, whatever its finalizers; its document is changed to
-    say so."""
-
-    def __call__(self, document: Document, now: float, /) -> bool: ...
-
-
-class Grace(Protocol):
-    """The seconds between the announcement and the end, by what was *asked*; ``None``: the kind knows no grace."""
-
-    def __call__(self, document: Document, asked: int | None, /) -> int | None: ...
-
-
-class IsHeld(Protocol):
-    """Whether more than finalizers holds an object that is being deleted."""
-
-    def __call__(self, document: Document, /) -> bool: ...
+    #: stages what must be there together with the object, just before it; the last argument is the time
+    claim: Callable[[Core, Document, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    admit: AdmitDelete
-    linger: Linger
-    grace: Grace
-    is_held: IsHeld
-
-
-# Quota
-
-
-class Usage(Protocol):
-    """What one object costs under the names of ``Quota.names``; *projection* is that of its ``Resource``."""
-
-    def __call__(self, projection: Object, /) -> Mapping[str, int]: ...
+    #: by the name.  Raises the 403 ``StatusError`` for an object that the cluster cannot be without.
+    admit: Callable[[str], None]
+    #: whether the object stays for now, for a reason of its kind; its document is changed to say so (time: seconds)
+    linger: Callable[[Document, float], bool]
+    #: seconds between the announcement and the end, by what was asked for; ``None``: the kind knows no grace
+    grace: Callable[[Document, int | None], int | None]
+    #: whether more than finalizers holds an object that is being deleted
+    is_held: Callable[[Document], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,12 +91,10 @@ class Quota:
     counted: bool
     #: further names, most of them older
     names: tuple[str, ...]
-    usage: Usage
+    #: what one object costs under ``names``, by the projection of its ``Resource``
+    usage: Callable[[Object], Mapping[str, int]]
     #: whether an update can cost more than the object did
     rises: bool
-
-
-# Access
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,15 +114,22 @@ class Granted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """All that is a kind's own.  See the top of this module for when each member is asked."""
+    """All that is a kind's own."""
 
     resource: Resource
-    defaults: Defaults
-    prepare_create: PrepareCreate
-    prepare_update: PrepareUpdate
+    #: fills in what a client left out.  Idempotent, drops nothing, looks at nothing but the document.
+    defaults: Callable[[Document], None]
+    #: what the server sets itself in a new object, and what a client may not say yet
+    prepare_create: Callable[[Core, Target, Document], None]
+    #: what a request may not change is undone; not asked through ``status``
+    prepare_update: Callable[[Core, Target, Document, Document], None]
+    #: complaints in a fixed order, those about metadata left out.  Looks at no other objects (that is admission), and
+    #: at no types (decoding has seen to those).
     validate: Validate
+    #: what was good once is not held against an update where upstream does so too ("ratcheting")
     validate_update: ValidateUpdate
-    warnings: Warn
+    #: texts for ``Warning`` headers
+    warnings: Callable[[Document, Document | None], tuple[str, ...]]
     status: Status
     admission: Admission
     deletion: Deletion
@@ -234,23 +141,15 @@ class Kind:
 # Nothing of its own
 
 
-def no_defaults(_document: Document) -> None:
-    pass
+def _nothing(*_: object, **__: object) -> None:
+    """Changes nothing, refuses nothing, says nothing."""
 
 
-def created_as_sent(_core: Core, _target: Target, _new: Document) -> None:
-    pass
+def _no(*_: object) -> bool:
+    return False
 
 
-def updated_as_sent(_core: Core, _target: Target, _new: Document, _old: Document) -> None:
-    pass
-
-
-def no_rules(_document: Document) -> list[FieldError]:
-    return []
-
-
-def no_update_rules(_new: Document, _old: Document) -> list[FieldError]:
+def no_rules(*_: object) -> list[FieldError]:
     return []
 
 
@@ -259,60 +158,37 @@ def as_new(validate: Validate) -> ValidateUpdate:
     return lambda new, _old: validate(new)
 
 
-def no_warnings(_new: Document, _old: Document | None) -> tuple[str, ...]:
+def no_warnings(*_: object) -> tuple[str, ...]:
     return ()
-
-
-def status_as_sent(_document: Document) -> Document | None:
-    return None
 
 
 def empty_status(_document: Document) -> Document:
     return {}
 
 
+def not_narrowed(_gates: Gates, errors: list[FieldError], _new: Document, _old: Document | None) -> list[FieldError]:
+    return errors
+
+
+no_defaults: Final = _nothing
+created_as_sent: Final = _nothing
+updated_as_sent: Final = _nothing
+no_update_rules: Final = no_rules
+status_as_sent: Final = _nothing
+admitted: Final = _nothing
+nothing_allocated: Final = _nothing
+nothing_claimed: Final = _nothing
+any_name: Final = _nothing
+goes_at_once: Final = _no
+no_grace: Final = _nothing
+held_by_finalizers: Final = _no
+
 SPEC: Final = fields.of_paths([("f:spec",)])
 #: the kind has no status
 NO_STATUS: Final = Status(first=status_as_sent, validate=no_update_rules, not_written=SPEC, kept=())
 #: nothing in it at first, no rules
 EMPTY_STATUS: Final = Status(first=empty_status, validate=no_update_rules, not_written=SPEC, kept=())
-
-
-def not_narrowed(_gates: Gates, errors: list[FieldError], _new: Document, _old: Document | None) -> list[FieldError]:
-    return errors
-
-
-def admitted(_core: Core, _new: Document, _old: Document | None) -> None:
-    pass
-
-
-def nothing_allocated(_core: Core, _new: Document, _old: Document | None, *, dry_run: bool) -> None:
-    pass
-
-
-def nothing_claimed(_core: Core, _document: Document, _now: float) -> None:
-    pass
-
-
 ADMITTED: Final = Admission(narrow=not_narrowed, admit=admitted, allocate=nothing_allocated, claim=nothing_claimed)
-
-
-def any_name(_name: str) -> None:
-    pass
-
-
-def goes_at_once(_document: Document, _now: float) -> bool:
-    return False
-
-
-def no_grace(_document: Document, _asked: int | None) -> int | None:
-    return None
-
-
-def held_by_finalizers(_document: Document) -> bool:
-    return False
-
-
 AT_ONCE: Final = Deletion(admit=any_name, linger=goes_at_once, grace=no_grace, is_held=held_by_finalizers)
 
 

@@ -65,10 +65,8 @@ CITING = [
 ]
 #: folders and files whose citations are still to be corrected
 EXCUSED = (
-    "src/sliceplane/api",
     "src/sliceplane/balancing",
     "src/sliceplane/controllers",
-    "src/sliceplane/documents/table",
     "src/sliceplane/endpoints",
     "src/sliceplane/fakes",
     "src/sliceplane/informer",
@@ -76,7 +74,6 @@ EXCUSED = (
     "src/sliceplane/ipvs",
     "src/sliceplane/nft",
     "src/sliceplane/proxy",
-    "src/sliceplane/registry",
     "src/sliceplane/shell",
     "src/sliceplane/slices",
     "src/sliceplane/store",

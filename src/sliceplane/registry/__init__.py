@@ -3,7 +3,7 @@
 Request in, outcome or ``StatusError`` out, synchronously and deterministically: time and randomness
 are arguments.  The HTTP server, the in-process client and the simulator all call this one package.
 
-``registry.Registry`` is the entrance; one module tells the story of each verb, and all of them write through
+``registry.registry.Registry`` is the entrance; one module tells the story of each verb, and all of them write through
 ``core.Core``.  A write goes: ``decoding`` (types, defaults), ``metadata`` and
 ``managed_fields``, then what the kind says (``kinds``: what it prepares, validates and admits), then one staged record
 made by ``documents``.

@@ -1,4 +1,4 @@
-"""Durations for people: two units at most, coarser as they grow (reference B3)."""
+"""Durations for people: two units at most, coarser as they grow."""
 
 from __future__ import annotations
 

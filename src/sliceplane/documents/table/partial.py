@@ -1,4 +1,4 @@
-"""Metadata only: PartialObjectMetadata and its list (``as=PartialObjectMetadata`` in Accept, reference B3)."""
+"""Metadata only: PartialObjectMetadata and its list (``as=PartialObjectMetadata`` in Accept)."""
 
 from __future__ import annotations
 

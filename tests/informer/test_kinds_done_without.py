@@ -1,4 +1,4 @@
-"""Kinds that a cluster may lack (``api.dispensable``): how often they are looked for, and what is said meanwhile."""
+"""Kinds that a cluster may lack (``Resource.dispensable``): how often they are looked for, what is said meanwhile."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.registry.conftest import Api
 from sliceplane.api.errors import StatusError, quote
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
 from sliceplane.registry.authorization import escalation
-from sliceplane.registry.authorization.refusal import refusal
+from sliceplane.registry.authorization.index import refusal
 from sliceplane.registry.authorization.types import AUTHENTICATED, Attributes
 from sliceplane.registry.types import Body, Context, User, WriteOptions
 

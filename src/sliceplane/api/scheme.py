@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from sliceplane.api import apps, core, discovery
+from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_ip_name, check_path_segment
 
@@ -48,6 +49,8 @@ class Resource:
     #: "content": +1 when anything outside metadata, or a label, changes; "spec": +1 when spec changes
     generation: GenerationRule = "none"
     unconditional_update: bool = True
+    #: a cluster may lack it, or keep it from a reader, and readers go on without it (``is_done_without``)
+    dispensable: bool = False
     create_on_update: bool = False
     delete_reply: DeleteReply = "status"
     #: as upstream: served straight from storage, which a client can tell by limits and errors
@@ -291,6 +294,8 @@ ServiceCIDRs = Resource(
     projection=core.ServiceCIDR,
     namespaced=False,
     subresources=("status",),
+    # Stable since Kubernetes 1.33 (KEP-1880), and not part of upstream's role for node proxies.
+    dispensable=True,
 )
 Leases = Resource(
     group="coordination.k8s.io",
@@ -366,7 +371,7 @@ ClusterRoleBindings = Resource(
     check_name=check_path_segment,
     create_on_update=True,
 )
-#: how requests are served; written by the server alone (``registry.flow_objects``)
+#: how requests are served; written by the server alone (``registry.bootstrap``)
 FlowSchemas = Resource(
     group="flowcontrol.apiserver.k8s.io",
     version="v1",
@@ -479,3 +484,13 @@ def by_storage_key(storage_key: str) -> Resource:
 def stored_form(resource: Resource) -> Resource:
     """The resource in whose form objects of *resource* are stored: itself, unless it is a view of another."""
     return _BY_KEY[resource.storage] if resource.is_view else resource
+
+
+#: answers to a list or a watch that mean "you cannot have that here": not allowed, not served
+NOT_TO_BE_HAD: Final = (403, 404)
+
+
+def is_done_without(resource: Resource, error: StatusError) -> bool:
+    """Whether readers of *resource* (informers, ``trace``, ``proxy render``, the look before ``--once``) go on without
+    it after *error*.  What its objects would have said is not known then, which each reader has an answer for."""
+    return resource.dispensable and error.code in NOT_TO_BE_HAD

@@ -26,7 +26,7 @@ What the machine promises, and how:
   a server that is behind it is silent, too.
 - **An accepted watch is news.**  A server that opens a watch at our version would send at once what came after it; so
   a stream that stays quiet for ``SETTLED_S`` says that the cache was current when it was opened.
-- **What can be done without is.**  Where a cluster lacks a kind of ``api.dispensable``, or keeps it from us, the cache
+- **What can be done without is.**  Where a cluster lacks a dispensable kind, or keeps it from us, the cache
   counts as filled with nothing (or with what it had) and as current, and is looked for again every ``ABSENT_PERIOD_S``.
 - **No tight loop.**  Each failure backs off, and a watch without news that ends within ``SHORT_WATCH_S`` is a failure.
 
@@ -47,9 +47,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
-from sliceplane.api.dispensable import is_done_without
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object, is_older
+from sliceplane.api.scheme import is_done_without
 from sliceplane.informer.answers import bookmark_version, is_bad_version, is_expired, is_overload, status_of
 from sliceplane.informer.cache import Cache, Undecodable, Unreadable
 from sliceplane.informer.changes import Change

@@ -17,7 +17,7 @@ from sliceplane.api.scheme import Resource
 from sliceplane.documents import fields, strict
 from sliceplane.documents.schema import Struct, drop_nulls, lookup
 from sliceplane.registry import managed_fields, metadata, versions
-from sliceplane.registry.authorization.refusal import require
+from sliceplane.registry.authorization.index import require
 from sliceplane.registry.authorization.types import creation_of
 from sliceplane.registry.core import Core, key_of, missing
 from sliceplane.registry.create import create_document

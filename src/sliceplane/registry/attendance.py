@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sliceplane.api.errors import StatusError, unauthorized
 from sliceplane.registry.authentication import bearer
 from sliceplane.registry.authentication.impersonation import Impersonation, impersonate
-from sliceplane.registry.authorization.refusal import require
+from sliceplane.registry.authorization.index import require
 from sliceplane.registry.authorization.standing import Support, identities
 from sliceplane.registry.authorization.types import MASTERS, Attributes
 from sliceplane.registry.core import Core

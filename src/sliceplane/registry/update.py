@@ -13,7 +13,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.registry import answers, managed_fields, metadata, versions
 from sliceplane.registry.authorization.escalation import check_write
-from sliceplane.registry.authorization.refusal import require
+from sliceplane.registry.authorization.index import require
 from sliceplane.registry.authorization.types import creation_of
 from sliceplane.registry.checks import check
 from sliceplane.registry.core import Core, key_of, missing

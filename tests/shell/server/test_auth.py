@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from sliceplane.api.errors import StatusError
-from sliceplane.registry.authorization.index import PolicyIndex
+from sliceplane.registry.authorization.index import PolicyIndex, require_allowed
 from sliceplane.registry.authorization.policy import objects
-from sliceplane.registry.authorization.refusal import require_allowed
 from sliceplane.registry.authorization.types import AUTHENTICATED, Attributes
 from sliceplane.registry.types import User
 from sliceplane.shell.process.start_error import StartError

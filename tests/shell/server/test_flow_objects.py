@@ -86,11 +86,11 @@ def test_a_start_brings_them_up_to_date(tmp_path: Path, monkeypatch: pytest.Monk
     from dataclasses import replace
 
     from sliceplane.flowcontrol.defaults import LEVELS
-    from sliceplane.registry import flow_objects
+    from sliceplane.registry import bootstrap
 
     config = PlaneConfig(data_dir=str(tmp_path / "data"), secure_port=0)
     others = (*(replace(each, shares=each.shares + 1) for each in LEVELS), replace(LEVELS[0], name="of-old"))
-    monkeypatch.setattr(flow_objects, "LEVELS", others)
+    monkeypatch.setattr(bootstrap, "LEVELS", others)
     plane, end = run_plane(config)
     assert Server(plane).get(f"{GROUP}/prioritylevelconfigurations/of-old").code == 200
     end()

@@ -7,8 +7,7 @@ Which columns a kind has is in its module
 
 - ``columns``: columns, printers, and reading documents that may lack anything.
 - ``ages``: durations for people.
-- ``tables``: documents in, a Table document out.
-- ``partial``: metadata only.
+- ``tables``: documents in, a Table document out, or metadata alone.
 
 A printer never fails: a missing or odd member prints as nothing, since a row that cannot be shown must not
 take the whole list with it.  Times are seconds since the epoch.
@@ -16,8 +15,15 @@ take the whole list with it.  Times are seconds since the epoch.
 
 from __future__ import annotations
 
-from sliceplane.documents.table.partial import partial_list, partial_object
-from sliceplane.documents.table.tables import IncludeObject, build, build_watch_row, columns_of, parse_include_object
+from sliceplane.documents.table.tables import (
+    IncludeObject,
+    build,
+    build_watch_row,
+    columns_of,
+    parse_include_object,
+    partial_list,
+    partial_object,
+)
 
 __all__ = [
     "IncludeObject",

@@ -11,7 +11,6 @@ from sliceplane.api.errors import bad_request, show
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.documents.table.columns import Column, Printer, text
-from sliceplane.documents.table.partial import partial_object
 
 #: what ``row.object`` holds: nothing, PartialObjectMetadata, or the object
 IncludeObject = Literal["None", "Metadata", "Object"]
@@ -121,3 +120,21 @@ class _View:
             return partial_object(document, self.version)
         # items of lists may lack kind and apiVersion; a row's object never does
         return {"kind": self.resource.kind, "apiVersion": self.resource.api_version, **document}
+
+
+def partial_object(document: Document, version: str = "v1") -> Document:
+    """*document*'s metadata (shared, not copied); *version* is that of meta.k8s.io: v1 or v1beta1."""
+    return {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": f"meta.k8s.io/{version}",
+        "metadata": document.get("metadata") or {},
+    }
+
+
+def partial_list(documents: Iterable[Document], list_meta: Document, version: str = "v1") -> Document:
+    return {
+        "kind": "PartialObjectMetadataList",
+        "apiVersion": f"meta.k8s.io/{version}",
+        "metadata": list_meta,
+        "items": [partial_object(document, version) for document in documents],
+    }

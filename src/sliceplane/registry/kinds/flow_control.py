@@ -1,4 +1,4 @@
-"""FlowSchema and PriorityLevelConfiguration: clients read them, ``registry.flow_objects`` writes them."""
+"""FlowSchema and PriorityLevelConfiguration: clients read them, ``registry.bootstrap`` writes them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from sliceplane.api.dispensable import NOT_TO_BE_HAD
+from sliceplane.api.scheme import NOT_TO_BE_HAD
 from sliceplane.kit.times import format_time
 from sliceplane.shell.hosting.host import HostStatus
 from sliceplane.shell.hosting.informers import InformerStatus

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from sliceplane.api.dispensable import is_done_without
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import is_done_without
 from sliceplane.informer.reflector import Counters
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.process.log import get_logger

@@ -10,11 +10,10 @@ from typing import Any, Final, Literal
 from sliceplane.api import codec
 from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.api.dispensable import is_done_without
 from sliceplane.api.errors import StatusError
 from sliceplane.api.gates import Gates
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services
+from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services, is_done_without
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.configuration.fields import Mode
 from sliceplane.proxy.plane import NodePlaneConfig

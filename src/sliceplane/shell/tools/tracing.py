@@ -14,11 +14,19 @@ from typing import Final, TypeVar
 from sliceplane.api import codec
 from sliceplane.api.core import Endpoints, Node, Pod, Service, ServiceCIDR
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
-from sliceplane.api.dispensable import is_done_without
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, ServiceCIDRs, Services
+from sliceplane.api.scheme import (
+    EndpointSlices,
+    EndpointsObjects,
+    Nodes,
+    Pods,
+    Resource,
+    ServiceCIDRs,
+    Services,
+    is_done_without,
+)
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.endpoints import slices_of
 from sliceplane.proxy.model import ServiceKey

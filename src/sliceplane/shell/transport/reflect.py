@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from sliceplane.api.dispensable import NOT_TO_BE_HAD
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import NOT_TO_BE_HAD
 from sliceplane.informer.cache import Cache, IndexFunction
 from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S, Action, Phase, Reflector, StartList, StartWatch

@@ -24,7 +24,7 @@ from sliceplane.api.selectors.fields import selected_name
 from sliceplane.flowcontrol.types import Asked, Flow
 from sliceplane.registry.attendance import Claim
 from sliceplane.registry.authentication import impersonation
-from sliceplane.registry.authorization.refusal import require_allowed
+from sliceplane.registry.authorization.index import require_allowed
 from sliceplane.registry.authorization.types import Attributes, Decision
 from sliceplane.registry.types import User
 from sliceplane.shell.process.log import get_logger

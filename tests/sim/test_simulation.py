@@ -16,9 +16,8 @@ from sliceplane.informer.cache import Cache
 from sliceplane.sim.agenda import Agenda
 from sliceplane.sim.faults import KINDS, LEVELS, Faults, parse_faults
 from sliceplane.sim.invariants import INVARIANTS
-from sliceplane.sim.report import replay, report
-from sliceplane.sim.roster import ROSTER, Setup, draw_setup, everybody, parse_controllers
-from sliceplane.sim.shrink import shrink
+from sliceplane.sim.report import replay, report, shrink
+from sliceplane.sim.roster import ROSTER, Setup, all_controllers, draw_setup, parse_controllers
 from sliceplane.sim.simulation import Options, Simulation, Verdict
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +33,7 @@ for seed in range(1, 6):
 def run(
     seed: int, steps: int = 50, faults: str = "normal", controllers: str = "all", workload: str = "full"
 ) -> Verdict:
-    chosen = everybody(workload) if controllers == "all" else parse_controllers(controllers)
+    chosen = all_controllers(workload) if controllers == "all" else parse_controllers(controllers)
     options = Options(seed=seed, steps=steps, faults=parse_faults(faults), controllers=chosen, workload=workload)
     return Simulation(options).run()
 
@@ -102,7 +101,7 @@ def test_seeds_that_failed_once(seed: int) -> None:
 def test_recorded_seeds_mean_what_they_did() -> None:
     """``classic`` is no matter of taste: a seed written down somewhere must make the same run."""
     first = run(1, 25, "none", workload="classic")
-    assert first.options.controllers == everybody("classic")
+    assert first.options.controllers == all_controllers("classic")
     assert first.setup == Setup()
     assert first.terms == 0
 

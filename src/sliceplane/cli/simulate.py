@@ -108,10 +108,10 @@ def command(
     if trace is not None and (seeds is not None or until_failure):
         raise click.UsageError("--trace is about one run: give --seed alone")
     from sliceplane.sim.report import report, summary
-    from sliceplane.sim.roster import everybody
+    from sliceplane.sim.roster import all_controllers
     from sliceplane.sim.simulation import Options
 
-    chosen = everybody(workload) if controllers == everybody("full") else controllers
+    chosen = all_controllers(workload) if controllers == all_controllers("full") else controllers
 
     def options(of: int) -> Options:
         return Options(seed=of, steps=steps, duration_s=duration, faults=faults, controllers=chosen, workload=workload)
@@ -177,7 +177,7 @@ def _traced(options: Options, path: str | None) -> Verdict:
 
 
 def _shrunk(verdict: Verdict) -> Verdict:
-    from sliceplane.sim.shrink import shrink
+    from sliceplane.sim.report import shrink
 
     click.echo(f"seed {verdict.options.seed} fails after {verdict.steps} steps; looking for fewer", err=True)
     return shrink(verdict)

@@ -1,15 +1,24 @@
-"""What is going to happen, in the order of virtual time; what was asked for first comes first among equals."""
+"""What is going to happen, in the order of virtual time, and what happened.
+
+Of deeds for one moment the one that was asked for first comes first.  The trace has one line an event: virtual time,
+actor, verb, object, result, revision.  Two runs are the same exactly if the digests of their traces are.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import heapq
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 Deed = Callable[[], None]
+#: lines kept for ``Trace.about`` when there is no sink
+KEPT_LINES_MAX: Final = 20_000
 
 
 class Agenda:
-    """Virtual time, and the deeds that wait for it.  Owned by one simulation; everybody in it may add deeds."""
+    """Virtual time, and the deeds that wait for it.  Owned by one simulation; all its parts may add deeds."""
 
     def __init__(self, now: float) -> None:
         #: seconds since the epoch, as controllers see it
@@ -40,8 +49,8 @@ class Agenda:
 
 
 class Alarm:
-    """Calls *ring* at the earliest of the moments that it was set to; *ring* sets it again, or whatever changes the
-    next moment does.  Each ring goes through *receive*, by which somebody who stands still hears of it later."""
+    """Calls *ring* at the earliest of the moments that it was set to; *ring* sets it again, or a change of the
+    next moment does.  Each ring goes through *receive*, by which a process that stands still hears of it later."""
 
     def __init__(self, agenda: Agenda, ring: Deed, receive: Callable[[Deed], None] = lambda deed: deed()) -> None:
         self._agenda = agenda
@@ -59,3 +68,33 @@ class Alarm:
         if self._due == due:  # else an earlier one was set meanwhile
             self._due = None
             self._ring()
+
+
+class Trace:
+    """Owned by one simulation; *sink* gets every line, with its newline."""
+
+    def __init__(self, began: float, sink: Callable[[str], object] | None = None) -> None:
+        self._began = began
+        self._sink = sink
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._kept: deque[str] = deque(maxlen=KEPT_LINES_MAX)
+        self.lines = 0
+
+    def note(self, now: float, actor: str, verb: str, what: str, result: str = "", *, revision: int = 0) -> None:
+        at = f"{now - self._began:12.6f}"
+        line = f"{at} {actor} {verb} {what} {result or '-'} {revision or '-'}"
+        self.lines += 1
+        self._hash.update(line.encode())
+        self._hash.update(b"\n")
+        self._kept.append(line)
+        if self._sink is not None:
+            self._sink(line + "\n")
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def about(self, subject: str, most: int = 20) -> tuple[str, ...]:
+        """The newest *most* lines in which *subject* is named; the newest of all if it never is."""
+        lines = [line for line in self._kept if subject in line] if subject else []
+        return tuple((lines or list(self._kept))[-most:])

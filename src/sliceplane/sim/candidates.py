@@ -1,61 +1,56 @@
 """Several instances of one controller, of which only the leader works: ``controllers.election`` over the network.
 
 What the production host does (``shell.hosting.election``), on virtual time: a term begins with a new process that knows
-nothing, and its end kills that process; an instance whose requests get no answer notices by the clock.  Whoever leads
-must be alone: the moment at which a term begins is checked against everybody else's.
+nothing, and its end kills that process; an instance whose requests get no answer notices by the clock.  A leader
+must be alone: the moment at which a term begins is checked against all other instances.
 
 To the simulation all instances together are one part, as a process is.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.scheme import Resource
 from sliceplane.controllers.election import Election, ElectionConfig
 from sliceplane.kit.rng import Rng
-from sliceplane.sim.agenda import Agenda, Alarm, Deed
+from sliceplane.sim.actor import Actor
+from sliceplane.sim.agenda import Alarm
 from sliceplane.sim.network import Network
 from sliceplane.sim.process import PAST_DEADLINE_S, Process
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken
-from sliceplane.sim.trace import Trace
 
 #: between the end of an instance and the start of the one that takes its place
-RESTART_S = 5.0
+RESTART_S: Final = 5.0
 
 Spawn = Callable[[str], Process]
 
 
-class Candidate:
+class SimulatedCandidate(Actor):
     """One instance.  Owned by ``Candidates``; *claim* is asked when a term begins, and raises if another leads."""
 
     def __init__(
         self,
         actor: str,
         lease: str,
-        *,
-        agenda: Agenda,
         network: Network,
-        trace: Trace,
         rng: Rng,
+        *,
         spawn: Spawn,
-        claim: Callable[[Candidate], None],
+        claim: Callable[[SimulatedCandidate], None],
     ) -> None:
-        self.actor = actor
-        self.alive = True
+        super().__init__(actor, network)
         self.process: Process | None = None
         self._config = ElectionConfig(identity=actor, name=lease)
         self._core = Election(self._config, rng)
-        self._agenda, self._network, self._trace = agenda, network, trace
-        self._spawn, self._claim = spawn, claim
-        #: counts requests; answers to older ones are nobody's
+        self._spawn = spawn
+        self._claim = claim
+        #: counts requests; answers to older ones are dropped
         self._request = 0
-        self._alarm = Alarm(agenda, self._turn, self._receive)
-        self._stands_until = 0.0
-        self._put_off: deque[Deed] = deque()
+        self._alarm = Alarm(self._agenda, self._turn, self._receive)
 
     def leading(self) -> bool:
         """By its own clock; one that stands still cannot act."""
@@ -75,28 +70,19 @@ class Candidate:
         self._turn()
 
     def pause(self, seconds: float) -> None:
-        until = self._stands_until = max(self._stands_until, self._agenda.now + seconds)
-        self._agenda.at(until, self._go_on)
+        super().pause(seconds)
         if self.process is not None:
             self.process.pause(seconds)
 
     def wake(self) -> None:
-        self._stands_until = self._agenda.now
-        self._go_on()
+        super().wake()
         if self.process is not None:
             self.process.wake()
 
     def _go_on(self) -> None:
         if self._agenda.now >= self._stands_until:
             self._turn()  # the clock is looked at before anything that came
-        while self.alive and self._put_off and self._agenda.now >= self._stands_until:
-            self._put_off.popleft()()
-
-    def _receive(self, deed: Deed) -> None:
-        if self._put_off or self._agenda.now < self._stands_until:
-            self._put_off.append(deed)
-        elif self.alive:
-            deed()
+        super()._go_on()
 
     def _turn(self) -> None:
         """After everything that may change who leads."""
@@ -149,58 +135,49 @@ class Candidate:
 class Candidates:
     """All instances of one controller.  Owned by one simulation, which takes them for one process."""
 
-    def __init__(
-        self,
-        name: str,
-        count: int,
-        *,
-        agenda: Agenda,
-        network: Network,
-        trace: Trace,
-        rng: Rng,
-        spawn: Spawn,
-    ) -> None:
+    def __init__(self, name: str, count: int, network: Network, rng: Rng, *, spawn: Spawn) -> None:
         assert count > 1, f"{count} instances need no election"
         self.actor = name
         self.alive = True
         #: terms that began
         self.terms = 0
-        self._agenda, self._network, self._trace, self._rng, self._spawn = agenda, network, trace, rng, spawn
+        self._network = network
+        self._rng = rng
+        self._spawn = spawn
         self._born = 0
         self._candidates = [self._make() for _ in range(count)]
 
-    def _make(self) -> Candidate:
+    def _make(self) -> SimulatedCandidate:
         self._born += 1
-        return Candidate(
+        return SimulatedCandidate(
             f"{self.actor}@{self._born}",
             self.actor,
-            agenda=self._agenda,
-            network=self._network,
-            trace=self._trace,
-            rng=self._rng.fork(),
+            self._network,
+            self._rng.fork(),
             spawn=self._spawn,
             claim=self._begin_term,
         )
 
-    def _begin_term(self, candidate: Candidate) -> None:
+    def _begin_term(self, candidate: SimulatedCandidate) -> None:
         self.terms += 1
         for other in self._candidates:
             if other is not candidate and other.leading():
                 raise Broken("one-leader", other.actor, f"{candidate.actor} comes to lead, and {other.actor} leads")
 
     @property
-    def leader(self) -> Candidate:
-        """Who works; the first if nobody does."""
-        return next((each for each in self._candidates if each.process is not None), self._candidates[0])
+    def leader(self) -> SimulatedCandidate:
+        """The one that works; the first if none does."""
+        working = (candidate for candidate in self._candidates if candidate.process is not None)
+        return next(working, self._candidates[0])
 
     def start(self) -> None:
-        for each in self._candidates:
-            each.start()
+        for candidate in self._candidates:
+            candidate.start()
 
     def kill(self) -> None:
         self.alive = False
-        for each in self._candidates:
-            each.kill()
+        for candidate in self._candidates:
+            candidate.kill()
 
     def crash(self) -> None:
         """The leader dies without a word; another instance starts a little later."""
@@ -214,17 +191,17 @@ class Candidates:
         leader.resign()
         self._replace(leader)
 
-    def _replace(self, old: Candidate) -> None:
+    def _replace(self, old: SimulatedCandidate) -> None:
         fresh = self._make()
         self._candidates[self._candidates.index(old)] = fresh
-        self._agenda.after(RESTART_S, lambda: fresh.start() if self.alive else None)
+        self._network.agenda.after(RESTART_S, lambda: fresh.start() if self.alive else None)
 
     def pause(self, seconds: float) -> None:
         self.leader.pause(seconds)
 
     def wake(self) -> None:
-        for each in self._candidates:
-            each.wake()
+        for candidate in self._candidates:
+            candidate.wake()
 
     def silence(self, resource: Resource) -> None:
         process = self.leader.process
@@ -237,9 +214,9 @@ class Candidates:
             process.cut_watches()
 
     def check(self) -> None:
-        for each in self._candidates:
-            each.check()
-        acting = [each.actor for each in self._candidates if each.process is not None and each.leading()]
+        for candidate in self._candidates:
+            candidate.check()
+        acting = [other.actor for other in self._candidates if other.process is not None and other.leading()]
         if len(acting) != 1:
             raise Broken("one-leader", self.actor, f"of {self.actor} {acting or 'nobody'} leads")
 

@@ -38,9 +38,9 @@ def _holds(server: Server, owner: Document, namespace: str) -> bool:
     resource = by_kind(owner["apiVersion"], owner["kind"])
     if resource is None or (resource.namespaced and not namespace):
         return True
-    found = server.find(resource, namespace if resource.namespaced else "", owner["name"])
+    present = server.find(resource, namespace if resource.namespaced else "", owner["name"])
     return (
-        found is not None
-        and found["metadata"]["uid"] == owner["uid"]
-        and not found["metadata"].get("deletionTimestamp")
+        present is not None
+        and present["metadata"]["uid"] == owner["uid"]
+        and not present["metadata"].get("deletionTimestamp")
     )

@@ -1,4 +1,4 @@
-"""What people and machines do besides, in the ``full`` workload: zones, hints, subsets, owners, quotas, reports.
+"""What people and machines do besides in the ``full`` workload: zones, hints, subsets, owners, quotas, reports.
 
 Nodes here have CPUs and conditions, Services ask for hints in every way there is, objects get owners at random, a quota
 lets no further slice in for a while, and node proxies say which slices they hold.
@@ -23,7 +23,8 @@ from sliceplane.sim.roster import ZONES
 from sliceplane.sim.workload import BARE_NODES, POLICIES, Action, Workload
 from sliceplane.slices.subsets import ANNOTATION_SUBSETTING
 
-MODE, OLDER_MODE = "service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"
+MODE: Final = "service.kubernetes.io/topology-mode"
+OLDER_MODE: Final = "service.kubernetes.io/topology-aware-hints"
 DISTRIBUTIONS: Final = (
     None,
     "PreferClose",
@@ -35,11 +36,12 @@ DISTRIBUTIONS: Final = (
 APPROACHES: Final = (None, "Original", "PreferZone", "RequireZone", "Whatever")
 CPUS: Final = ("1", "2", "500m", "4", "0")
 QUOTA_SLICES: Final = "count/endpointslices.discovery.k8s.io"
-SLICES_MANY, SLICES_FEW_MAX = 200, 6
+SLICES_MANY: Final = 200
+SLICES_FEW_MAX: Final = 6
 THINGS_MAX: Final = 8
-_OPENED_MAX_S = 60.0
+_OPENED_MAX_S: Final = 60.0
 _LABEL_ROLE = "node-role.kubernetes.io/control-plane"
-_UID_OF_NOBODY = "00000000-0000-4000-8000-00000000000{}"
+_UID_OF_NO_OBJECT = "00000000-0000-4000-8000-00000000000{}"
 
 
 def begin(workload: Workload) -> None:
@@ -48,7 +50,7 @@ def begin(workload: Workload) -> None:
         workload.write("patch", Nodes, "", _node_status("2", ready=True), f"bare-{which}", subresource="status")
 
 
-# -- Nodes and hints ------------------------------------------------------------------------------------
+# Nodes and hints
 
 
 def _node_status(cpu: str, *, ready: bool) -> Document:
@@ -119,12 +121,12 @@ def proxy_reports(workload: Workload) -> None:
         workload.write("patch", Leases, LEASE_NAMESPACE, {"metadata": metadata, "spec": spec}, name)
 
 
-# -- owners ---------------------------------------------------------------------------------------------
+# Owners
 
 
 def _things(workload: Workload, namespace: str) -> list[Document]:
-    found = workload.server.documents(ConfigMaps, namespace)
-    return [each for each in found if each["metadata"]["name"].startswith("thing-")]
+    objects = workload.server.documents(ConfigMaps, namespace)
+    return [thing for thing in objects if thing["metadata"]["name"].startswith("thing-")]
 
 
 def _owners(workload: Workload, namespace: str) -> list[Document]:
@@ -133,23 +135,27 @@ def _owners(workload: Workload, namespace: str) -> list[Document]:
     here = "" if rng.below(8) == 0 else namespace
     there = _things(workload, here) + workload.server.documents(Services, here)
     there += workload.server.documents(Pods, here)
-    found: dict[str, Document] = {}
+    owners: dict[str, Document] = {}
     for _ in range(1 + rng.below(2)):
         if there and rng.below(5):
             chosen = there[rng.below(len(there))]
-            name, uid = chosen["metadata"]["name"], chosen["metadata"]["uid"]
             kind = chosen["kind"]
+            name = chosen["metadata"]["name"]
+            uid = chosen["metadata"]["uid"]
         else:
-            kind, name, uid = "ConfigMap", f"thing-{rng.below(4)}", _UID_OF_NOBODY.format(rng.below(4))
+            kind = "ConfigMap"
+            name = f"thing-{rng.below(4)}"
+            uid = _UID_OF_NO_OBJECT.format(rng.below(4))
         owner = {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}
         if rng.below(3) == 0:
             owner["blockOwnerDeletion"] = True
-        found[uid] = owner
-    return list(found.values())
+        owners[uid] = owner
+    return list(owners.values())
 
 
 def thing_comes(workload: Workload) -> None:
-    rng, namespace = workload.rng, workload.somewhere()
+    rng = workload.rng
+    namespace = workload.somewhere()
     head: Document = {"name": f"thing-{rng.below(THINGS_MAX)}"}
     if rng.below(2):
         head["ownerReferences"] = _owners(workload, namespace)
@@ -157,19 +163,19 @@ def thing_comes(workload: Workload) -> None:
 
 
 def thing_goes(workload: Workload) -> None:
-    there = _things(workload, "")
-    if there:
-        rng = workload.rng
-        workload.delete(ConfigMaps, there[rng.below(len(there))], propagationPolicy=POLICIES[rng.below(3)])
+    thing = workload.choose(_things(workload, ""))
+    if thing is not None:
+        workload.delete(ConfigMaps, thing, propagationPolicy=POLICIES[workload.rng.below(3)])
 
 
 def owners_change(workload: Workload) -> None:
     """Of a thing, a bare Pod, a Service or another's slice; they may own each other."""
-    rng, server = workload.rng, workload.server
-    candidates = [(ConfigMaps, each) for each in _things(workload, "")]
-    candidates += [(Pods, e) for e in server.documents(Pods) if e["metadata"]["name"].startswith("bare-")][:6]
+    rng = workload.rng
+    server = workload.server
+    candidates = [(ConfigMaps, thing) for thing in _things(workload, "")]
+    candidates += [(Pods, pod) for pod in workload.bare_pods()][:6]
     slices = server.documents(EndpointSlices)
-    candidates += [(EndpointSlices, e) for e in slices if e["metadata"]["name"].startswith("theirs-")]
+    candidates += [(EndpointSlices, item) for item in slices if item["metadata"]["name"].startswith("theirs-")]
     service = workload.users_service()
     if service is not None:
         candidates.append((Services, service))
@@ -177,15 +183,15 @@ def owners_change(workload: Workload) -> None:
         return
     resource, chosen = candidates[rng.below(len(candidates))]
     mine = chosen["metadata"]["uid"]
-    owners = [e for e in _owners(workload, chosen["metadata"]["namespace"]) if e["uid"] != mine]
+    owners = [owner for owner in _owners(workload, chosen["metadata"]["namespace"]) if owner["uid"] != mine]
     workload.patch(resource, chosen, {"metadata": {"ownerReferences": owners if rng.below(4) else None}})
 
 
 def authority_is_spoiled(workload: Workload) -> None:
-    found = [e for e in workload.server.documents(ConfigMaps) if e["metadata"]["name"] == "kube-root-ca.crt"]
-    if not found:
+    objects = workload.server.documents(ConfigMaps)
+    chosen = workload.choose([item for item in objects if item["metadata"]["name"] == "kube-root-ca.crt"])
+    if chosen is None:
         return
-    chosen = found[workload.rng.below(len(found))]
     which = workload.rng.below(3)
     if which == 0:
         workload.delete(ConfigMaps, chosen)
@@ -193,7 +199,7 @@ def authority_is_spoiled(workload: Workload) -> None:
         workload.patch(ConfigMaps, chosen, {"data": {"ca.crt": "another"} if which == 1 else None})
 
 
-# -- quotas ---------------------------------------------------------------------------------------------
+# Quotas
 
 
 def quota_binds(workload: Workload) -> None:
@@ -206,14 +212,14 @@ def quota_binds(workload: Workload) -> None:
 def quota_opens(workload: Workload) -> None:
     """After a long time without success a controller waits for a change, so people make one."""
     if _limit_slices(workload, SLICES_MANY):
-        for each in workload.server.documents(Services, "shop"):
+        for service in workload.server.documents(Services, "shop"):
             note = {"metadata": {"annotations": {"opened": f"{workload.agenda.now:.3f}"}}}
-            workload.patch(Services, each, note)
+            workload.patch(Services, service, note)
 
 
 def _limit_slices(workload: Workload, most: int) -> bool:
-    found = workload.server.find(ResourceQuotas, "shop", "limits")
-    return workload.patch(ResourceQuotas, found, {"spec": {"hard": {QUOTA_SLICES: str(most)}}})
+    quota = workload.server.find(ResourceQuotas, "shop", "limits")
+    return workload.patch(ResourceQuotas, quota, {"spec": {"hard": {QUOTA_SLICES: str(most)}}})
 
 
 FULL_ACTIONS: Final[tuple[Action, ...]] = (

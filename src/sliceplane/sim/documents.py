@@ -88,8 +88,7 @@ def image_change(image: str) -> Document:
 
 def bare_pod(name: str, app: str, node_name: str, rng: Rng) -> Document:
     labels = {"app": app, **({"tier": "front"} if rng.below(2) else {})}
-    numbers = 8080 + rng.below(2), 9000
-    ports = [{"name": each, "containerPort": port} for each, port in zip(("web", "admin"), numbers, strict=True)]
+    ports = [{"name": "web", "containerPort": 8080 + rng.below(2)}, {"name": "admin", "containerPort": 9000}]
     spec: Document = {"nodeName": node_name, "containers": [{"name": "main", "image": "bare", "ports": ports}]}
     if rng.below(4) == 0:
         spec |= {"hostname": name, "subdomain": app}
@@ -99,7 +98,7 @@ def bare_pod(name: str, app: str, node_name: str, rng: Rng) -> Document:
 def pod_status(addresses: list[str], *, ready: bool, phase: str = "Running") -> Document:
     status = {"phase": phase, "conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
     if addresses:
-        status |= {"podIP": addresses[0], "podIPs": [{"ip": each} for each in addresses]}
+        status |= {"podIP": addresses[0], "podIPs": [{"ip": address} for address in addresses]}
     return {"status": status}
 
 

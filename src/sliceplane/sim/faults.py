@@ -1,4 +1,4 @@
-"""What may go wrong, how often, and by whose word.
+"""What may go wrong, and how often.
 
 A plan gives each kind of fault a *weight*: the probability that it strikes at one opportunity (a request, a message
 of a watch, a step of the workload).  Each kind draws from a generator of its own, so that leaving one kind out leaves
@@ -29,8 +29,8 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
     "watch-burst": Kind(weight=0.01, per="message", what="a stream stalls for up to 20 s, then all comes at once"),
     "watch-cut": Kind(weight=0.01, per="message", what="a stream breaks; what was under way in it is lost"),
-    "watch-silence": Kind(weight=0.0005, per="message", what="a stream is half open: nothing comes, no end is told"),
-    "compaction": Kind(weight=0.03, per="step", what="the server forgets its history: 410 for whoever resumes"),
+    "watch-silence": Kind(weight=0.0005, per="message", what="a stream is half open: nothing comes, not even its end"),
+    "compaction": Kind(weight=0.03, per="step", what="the server forgets its history: 410 for a client that resumes"),
     "request-lost": Kind(weight=0.02, per="request", what="a request never arrives; the sender times out"),
     "response-lost": Kind(weight=0.02, per="request", what="a write is applied, and its sender sees a timeout"),
     "request-twice": Kind(weight=0.02, per="request", what="a write is applied twice; the second answer counts"),
@@ -55,11 +55,11 @@ def parse_faults(text: str) -> dict[str, float]:
     """
     weights: dict[str, float] = dict.fromkeys(KINDS, 0.0)
     for index, part in enumerate(text.split(",")):
-        name, given, weight = part.strip().partition("=")
-        if not given:
+        name, equals, weight = part.strip().partition("=")
+        if not equals:
             if name not in LEVELS or index:
                 raise ValueError(f"{part.strip()!r} is neither a level ({', '.join(LEVELS)}) nor NAME=WEIGHT")
-            weights = {each: min(kind.weight * LEVELS[name], 0.9) for each, kind in KINDS.items()}
+            weights = {fault: min(kind.weight * LEVELS[name], 0.9) for fault, kind in KINDS.items()}
             continue
         if name not in KINDS:
             raise ValueError(f"{name!r} is no fault; there are {', '.join(KINDS)}")
@@ -96,5 +96,5 @@ class Faults:
         return self._rngs[name].uniform(low, high)
 
     def choose(self, name: str, count: int) -> int:
-        """Whom *name* strikes, among *count*."""
+        """Which of *count* candidates *name* strikes."""
         return self._rngs[name].below(count)

@@ -7,6 +7,7 @@ what the production host tells: ``Unreachable``, the outcome unknown.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from sliceplane.api.codec import decode
 from sliceplane.api.errors import StatusError, internal, unreachable
@@ -14,29 +15,29 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Leases
 from sliceplane.controllers.base import Write
 from sliceplane.kit.rng import Rng
-from sliceplane.sim.agenda import Agenda
+from sliceplane.sim.agenda import Agenda, Trace
 from sliceplane.sim.collection import check_deletion
 from sliceplane.sim.faults import Faults
 from sliceplane.sim.server import Server, described
-from sliceplane.sim.trace import Trace
 
 #: as the production host's
-WRITE_TIMEOUT_S = 40.0
+WRITE_TIMEOUT_S: Final = 40.0
 #: one way, in seconds
-LATENCY_MIN_S, LATENCY_MAX_S = 0.0005, 0.02
-RETRY_AFTER_MAX_S = 10
+LATENCY_MIN_S: Final = 0.0005
+LATENCY_MAX_S: Final = 0.02
+RETRY_AFTER_MAX_S: Final = 10
 
 Answer = Callable[[bytes | StatusError], None]
 
 
 class Network:
-    """Owned by one simulation."""
+    """Owned by one simulation, whose processes reach everything else by it."""
 
     def __init__(self, agenda: Agenda, server: Server, faults: Faults, trace: Trace, rng: Rng) -> None:
-        self._agenda = agenda
-        self._server = server
-        self._faults = faults
-        self._trace = trace
+        self.agenda = agenda
+        self.server = server
+        self.faults = faults
+        self.trace = trace
         self._rng = rng
         #: writes of controllers that reached the server
         self.writes = 0
@@ -46,64 +47,62 @@ class Network:
 
     def send(self, actor: str, write: Write, answer: Answer) -> None:
         """*answer* is called exactly once."""
-        faults, agenda = self._faults, self._agenda
+        faults = self.faults
+        agenda = self.agenda
         if faults.strikes("request-lost"):
-            self._trace.note(agenda.now, actor, write.verb, named(write), "request-lost")
+            self.trace.note(agenda.now, actor, write.verb, named(write), "request-lost")
             agenda.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
         elif faults.strikes("request-late"):
             late = WRITE_TIMEOUT_S + faults.draw("request-late", 0.0, 60.0)
-            self._trace.note(agenda.now, actor, write.verb, named(write), "request-late")
-            agenda.after(late, lambda: self._perform_late(actor, write))
+            self.trace.note(agenda.now, actor, write.verb, named(write), "request-late")
+            agenda.after(late, lambda: void(self._perform(actor, write)))  # its sender waits no more
             agenda.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
         else:
             agenda.after(self.latency(), lambda: self._arrive(actor, write, answer))
 
     def _arrive(self, actor: str, write: Write, answer: Answer) -> None:
-        faults, agenda = self._faults, self._agenda
+        faults = self.faults
+        agenda = self.agenda
         refusal = self.refusal()
         if refusal is not None:
-            self._trace.note(agenda.now, actor, write.verb, named(write), described(refusal))
+            self.trace.note(agenda.now, actor, write.verb, named(write), described(refusal))
             agenda.after(self.latency(), lambda: answer(refusal))
             return
         result = self._perform(actor, write)
         if faults.strikes("request-twice"):
             result = self._perform(f"{actor}(again)", write)
         if faults.strikes("response-lost"):
-            self._trace.note(agenda.now, actor, write.verb, named(write), "response-lost")
+            self.trace.note(agenda.now, actor, write.verb, named(write), "response-lost")
             agenda.after(WRITE_TIMEOUT_S, lambda: answer(unreachable("timeout")))
             return
         agenda.after(self.latency(), lambda: answer(result))
 
     def refusal(self) -> StatusError | None:
         """A server in trouble, for any request."""
-        if self._faults.strikes("server-error"):
+        if self.faults.strikes("server-error"):
             return internal("etcdserver: request timed out")
-        if self._faults.strikes("throttled"):
-            seconds = 1 + self._faults.choose("throttled", RETRY_AFTER_MAX_S)
+        if self.faults.strikes("throttled"):
+            seconds = 1 + self.faults.choose("throttled", RETRY_AFTER_MAX_S)
             details = {"retryAfterSeconds": seconds}
             message = "Too many requests, please try again later."
             return StatusError(429, "TooManyRequests", message, details, retry_after_s=seconds)
         return None
 
-    def _perform_late(self, actor: str, write: Write) -> None:
-        """Nobody waits for the answer any more."""
-        self._perform(actor, write)
-
     def _perform(self, actor: str, write: Write) -> bytes | StatusError:
         renewal = write.resource is Leases  # there is no end of them
         self.writes += write.verb != "get" and not renewal
-        check_deletion(self._server, actor, write)
+        check_deletion(self.server, actor, write)
         try:
-            answer = self._server.perform(write)
+            answer = self.server.perform(write)
         except StatusError as error:
-            self._trace.note(self._agenda.now, actor, write.verb, named(write), described(error))
+            self.trace.note(self.agenda.now, actor, write.verb, named(write), described(error))
             return error
         name = write.name
         if write.verb == "create" and not write.subresource:
             name = decode(answer, Object).metadata.name
         if not renewal:
-            self._trace.note(
-                self._agenda.now, actor, write.verb, named(write, name), "ok", revision=self._server.store.revision
+            self.trace.note(
+                self.agenda.now, actor, write.verb, named(write, name), "ok", revision=self.server.store.revision
             )
         return answer
 
@@ -112,3 +111,7 @@ def named(write: Write, name: str = "") -> str:
     """``resource/namespace/name[/subresource]``, for the trace."""
     parts = (write.resource.plural, write.namespace, name or write.name, write.subresource)
     return "/".join(part for part in parts if part)
+
+
+def void(_: object) -> None:
+    """For deeds, which answer nothing."""

@@ -7,8 +7,8 @@ takes all that it knew with it; its requests that are under way are not called b
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
@@ -16,16 +16,15 @@ from sliceplane.api.scheme import Leases, Resource
 from sliceplane.controllers.base import Controller, Done, Job
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
-from sliceplane.sim.agenda import Agenda, Alarm, Deed
-from sliceplane.sim.faults import Faults
+from sliceplane.sim.actor import Actor
+from sliceplane.sim.agenda import Alarm, Deed
 from sliceplane.sim.network import Network
 from sliceplane.sim.server import Server
-from sliceplane.sim.streams import Informer
-from sliceplane.sim.trace import Trace
+from sliceplane.sim.streams import SimulatedInformer
 
-MAX_IN_FLIGHT = 5
+MAX_IN_FLIGHT: Final = 5
 #: as the production host's
-PAST_DEADLINE_S = 0.01
+PAST_DEADLINE_S: Final = 0.01
 
 
 class ControllerFault(Exception):
@@ -36,45 +35,25 @@ class ControllerFault(Exception):
         self.actor = actor
 
 
-class Process:
+class Process(Actor):
     """Owned by one simulation."""
 
-    def __init__(
-        self,
-        actor: str,
-        make: Callable[[], Controller],
-        *,
-        agenda: Agenda,
-        server: Server,
-        network: Network,
-        faults: Faults,
-        trace: Trace,
-        rng: Rng,
-    ) -> None:
-        self.actor = actor
+    def __init__(self, actor: str, make: Callable[[], Controller], network: Network, rng: Rng) -> None:
+        super().__init__(actor, network)
         self.controller = make()
-        self.alive = True
-        self._agenda = agenda
-        self._network = network
-        self._trace = trace
         self._jobs: set[str] = set()
         self._turn_asked = False
-        self._alarm = Alarm(agenda, self._ask_turn, self._receive)
-        self._stands_until = 0.0
-        self._put_off: deque[Deed] = deque()
+        self._alarm = Alarm(self._agenda, self._ask_turn, self._receive)
         self._informers = [
-            Informer(
-                watched,
-                agenda=agenda,
-                server=server,
-                network=network,
-                faults=faults,
-                rng=rng.fork(),
+            SimulatedInformer(
+                selection,
+                network,
+                rng.fork(),
                 receive=self._receive,
                 deliver=self._on_changes,
                 on_synced=self._on_synced,
             )
-            for watched in self.controller.info.watches
+            for selection in self.controller.info.watches
         ]
         self._unsynced = len(self._informers)
 
@@ -89,20 +68,10 @@ class Process:
         for informer in self._informers:
             informer.stop()
 
-    def pause(self, seconds: float) -> None:
-        """Stand still: nothing that comes is looked at before the end."""
-        until = self._stands_until = max(self._stands_until, self._agenda.now + seconds)
-        self._agenda.at(until, self._go_on)
-
-    def wake(self) -> None:
-        """Stand still no longer than now."""
-        self._stands_until = self._agenda.now
-        self._go_on()
-
     def silence(self, resource: Resource) -> None:
         """The watch of *resource* is half open from now on: nothing comes, no end is told."""
         for informer in self._informers:
-            if informer.watched.resource is resource:
+            if informer.selection.resource is resource:
                 informer.silence()
 
     def cut_watches(self) -> None:
@@ -117,30 +86,17 @@ class Process:
     def stale(self, server: Server) -> str:
         """What the caches show otherwise than the server; "" if nothing."""
         for informer in self._informers:
-            if informer.watched.resource is Leases:
+            if informer.selection.resource is Leases:
                 continue  # there is always a renewal under way
-            listed = server.page(informer.watched, 0, "").records
-            truth = {(each.key.path, str(each.revision)) for each in listed}
-            held = {(each.metadata.key, each.metadata.resource_version) for each in informer.reflector.cache}
+            records = server.page(informer.selection, 0, "").records
+            truth = {(record.key.path, str(record.revision)) for record in records}
+            held = {(cached.metadata.key, cached.metadata.resource_version) for cached in informer.reflector.cache}
             if held != truth:
                 wrong = sorted(truth ^ held)[:4]
-                return f"{informer.watched.resource.plural} differ in {wrong} when {informer.reflector.phase.value}"
+                return f"{informer.selection.resource.plural} differ in {wrong} when {informer.reflector.phase.value}"
         return ""
 
-    # -- in ---------------------------------------------------------------------------------------------
-
-    def _receive(self, deed: Deed) -> None:
-        if not self.alive:
-            return
-        if self._put_off or self._agenda.now < self._stands_until:
-            self._put_off.append(deed)
-        else:
-            deed()
-
-    def _go_on(self) -> None:
-        """Look at what came while the process stood still, in its order."""
-        while self.alive and self._put_off and self._agenda.now >= self._stands_until:
-            self._put_off.popleft()()
+    # In
 
     def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
         for change in changes:
@@ -160,7 +116,7 @@ class Process:
         except Exception as error:
             raise ControllerFault(self.actor) from error
 
-    # -- work -------------------------------------------------------------------------------------------
+    # Work
 
     def _ask_turn(self) -> None:
         """Once all that happens at this moment has happened."""

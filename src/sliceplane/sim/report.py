@@ -1,11 +1,23 @@
-"""A verdict in words, for people."""
+"""What is made of a verdict: words for people, and the shortest history that still fails.
+
+The history of the first k steps does not depend on how many follow, so a failing run is cut to the step at which it
+failed, and then to the least k whose own quiet point already shows a violation: by halving first, then one by one, as
+fewer steps do not always fail when more do.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
 from sliceplane.sim.faults import KINDS, LEVELS
 from sliceplane.sim.invariants import ALWAYS, INVARIANTS
-from sliceplane.sim.roster import WORKLOADS, everybody
-from sliceplane.sim.simulation import STEPS_DEFAULT, Options, Verdict
+from sliceplane.sim.roster import WORKLOADS, all_controllers
+from sliceplane.sim.simulation import STEPS_DEFAULT, Options, Simulation, Verdict
+
+#: runs that one shrinking may cost
+RUNS_MAX: Final = 40
 
 
 def replay(options: Options) -> str:
@@ -15,26 +27,26 @@ def replay(options: Options) -> str:
         parts.append(f"--steps {options.steps}")
     if options.duration_s is not None:
         parts.append(f"--duration {options.duration_s:g}s")
-    weights = told_faults(options)
+    weights = faults_text(options)
     if weights != "normal":
         parts.append(f"--faults {weights}")
     if options.workload != WORKLOADS[0]:
         parts.append(f"--workload {options.workload}")
-    if options.controllers != everybody(options.workload):
+    if options.controllers != all_controllers(options.workload):
         parts.append(f"--controllers {','.join(options.controllers)}")
     return " ".join(parts)
 
 
-def told_faults(options: Options) -> str:
+def faults_text(options: Options) -> str:
     """The level that *options* has, or its weights."""
-    given = dict(options.faults)
+    weights = dict(options.faults)
     for level, factor in LEVELS.items():
-        if given == {name: min(kind.weight * factor, 0.9) for name, kind in KINDS.items()}:
+        if weights == {name: min(kind.weight * factor, 0.9) for name, kind in KINDS.items()}:
             return level
-    return ",".join(f"{name}={weight:g}" for name, weight in given.items() if weight) or "none"
+    return ",".join(f"{name}={weight:g}" for name, weight in weights.items() if weight) or "none"
 
 
-def told_setup(verdict: Verdict) -> str:
+def setup_text(verdict: Verdict) -> str:
     """The flags that the seed drew."""
     setup = verdict.setup
     parts = [f"subsetting {setup.subsetting.value or 'off'}"]
@@ -46,7 +58,8 @@ def told_setup(verdict: Verdict) -> str:
 
 def summary(verdict: Verdict) -> str:
     """One line; for many seeds."""
-    options, violation = verdict.options, verdict.violation
+    options = verdict.options
+    violation = verdict.violation
     outcome = "ok" if violation is None else f"FAILED {violation.invariant}"
     counts = f"{verdict.steps} steps, {verdict.virtual_s:.0f} virtual s, {verdict.commits} commits"
     return f"seed {options.seed}: {outcome} ({counts}, {sum(verdict.faults.values())} faults) {verdict.digest}"
@@ -54,10 +67,11 @@ def summary(verdict: Verdict) -> str:
 
 def report(verdict: Verdict) -> str:
     """Everything about one run."""
-    options, violation = verdict.options, verdict.violation
+    options = verdict.options
+    violation = verdict.violation
     lines = [
         f"seed {options.seed}: {verdict.steps} steps of {', '.join(options.controllers)}",
-        f"  workload {options.workload}; {told_setup(verdict)}",
+        f"  workload {options.workload}; {setup_text(verdict)}",
         f"  {verdict.virtual_s:.1f} virtual seconds, {verdict.deeds} deeds, {verdict.commits} commits",
         f"  {verdict.writes} writes of controllers reached the server",
         f"  slowest rest {verdict.slowest_rest_s:.1f} s after faults and changes ended",
@@ -76,3 +90,31 @@ def report(verdict: Verdict) -> str:
         lines += ["the newest lines about it:", *(f"  {line}" for line in violation.lines)]
         lines.append(f"replay: {replay(options)}")
     return "\n".join(lines)
+
+
+def shrink(verdict: Verdict, run: Callable[[Options], Verdict] | None = None) -> Verdict:
+    """A failing verdict of the same seed with the fewest steps found.  *verdict* must be failing."""
+    assert verdict.violation is not None, f"seed {verdict.options.seed} does not fail"
+    run = run or (lambda options: Simulation(options).run())
+    best = verdict
+    low = runs = 0
+    high = verdict.steps
+
+    def fails(steps: int) -> bool:
+        nonlocal best, runs
+        runs += 1
+        shorter = run(replace(verdict.options, steps=steps, duration_s=None))
+        if shorter.violation is not None and shorter.steps <= best.steps:
+            best = shorter
+            return True
+        return False
+
+    while low < high and runs < RUNS_MAX:
+        middle = (low + high) // 2
+        if fails(middle):
+            high = best.steps
+        else:
+            low = middle + 1
+    while best.steps > 0 and runs < RUNS_MAX and fails(best.steps - 1):
+        pass
+    return best

@@ -46,7 +46,7 @@ class Setup:
 
 
 def draw_setup(workload: str, seed: int) -> Setup:
-    """What a seed runs with; ``classic`` knows no flags.  Draws from nobody else's generator."""
+    """What a seed runs with; ``classic`` knows no flags.  Draws from a generator of its own."""
     assert workload in WORKLOADS, f"workload {workload!r}"
     if workload == "classic":
         return Setup()
@@ -99,8 +99,8 @@ ROSTER: Final[Mapping[str, Entry]] = {
 CLASSIC: Final = tuple(ROSTER)[:8]
 
 
-def everybody(workload: str) -> tuple[str, ...]:
-    """Whom ``all`` means."""
+def all_controllers(workload: str) -> tuple[str, ...]:
+    """Those that ``all`` means."""
     return CLASSIC if workload == "classic" else tuple(ROSTER)
 
 

@@ -5,7 +5,7 @@
     step step step ... quiet point | step step step ... quiet point | ...
 
 A step is one action of the workload, perhaps some faults, and a little time.  At a quiet point faults stop, processes
-that stand still go on, and time passes until nobody has written for ``QUIET_S``; if that takes longer than
+that stand still go on, and time passes until no commit came for ``QUIET_S``; if that takes longer than
 ``CONVERGE_MAX_S`` something runs in a circle.  Then every invariant is checked.
 
 Everything that draws has a generator of its own, forked from the seed in a fixed order; the history of the first k
@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from sliceplane.api.scheme import Leases
 from sliceplane.kit.rng import Rng
 from sliceplane.sim import deeds
-from sliceplane.sim.agenda import Agenda
+from sliceplane.sim.agenda import Agenda, Trace
 from sliceplane.sim.candidates import Candidates
 from sliceplane.sim.faults import KINDS, LEVELS, Faults
 from sliceplane.sim.invariants import INVARIANTS, World
@@ -29,21 +30,23 @@ from sliceplane.sim.process import ControllerFault, Process
 from sliceplane.sim.roster import ROSTER, WORKLOADS, Setup, draw_setup
 from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken, Steady
-from sliceplane.sim.trace import Trace
 from sliceplane.sim.view import View, service_of
 from sliceplane.sim.workload import Workload
 from sliceplane.store.types import StoreEvent
 
-START = 1_800_000_000.0
-STEPS_DEFAULT = 100
+START: Final = 1_800_000_000.0
+STEPS_DEFAULT: Final = 100
 #: steps between quiet points
-ROUND_STEPS = 25
+ROUND_STEPS: Final = 25
 #: longer than any back-off, time limit or bookmark period that could still bring a write
-QUIET_S = 400.0
-CONVERGE_MAX_S = 1500.0
-_LOOK_S = 10.0
-_GAP_MAX_S, _LONG_GAP_MAX_S = 2.0, 45.0
-_PAUSE_MAX_S, _OVERLAP_MAX_S, _SKEW_MAX_S = 30.0, 30.0, 900.0
+QUIET_S: Final = 400.0
+CONVERGE_MAX_S: Final = 1500.0
+_LOOK_S: Final = 10.0
+_GAP_MAX_S: Final = 2.0
+_LONG_GAP_MAX_S: Final = 45.0
+_PAUSE_MAX_S: Final = 30.0
+_OVERLAP_MAX_S: Final = 30.0
+_SKEW_MAX_S: Final = 900.0
 
 
 def normal_faults() -> dict[str, float]:
@@ -124,18 +127,18 @@ class Simulation:
         self._leaving: list[Process] = []
         self._lives = 0
         self._last_commit = START
-        self._commits_of_last_round = self._writes_of_last_round = self._faults_of_last_round = 0
+        self._steps_of_last_round = self._writes_of_last_round = self._faults_of_last_round = 0
         self._commits = 0
         self._slowest = 0.0
         self._checked: dict[str, int] = dict.fromkeys(INVARIANTS, 0)
 
     def _watch_writes(self, event: StoreEvent) -> None:
         if event.record.key.resource == Leases.storage_key:
-            return  # whoever leads renews for ever
+            return  # a leader renews for ever
         self._last_commit = self.agenda.now
         self._commits += 1
 
-    # -- processes --------------------------------------------------------------------------------------
+    # Processes
 
     def start(self, name: str) -> None:
         """A new instance, which takes the place of the one that has this name; all of them, if they elect a leader."""
@@ -144,10 +147,8 @@ class Simulation:
             part = Candidates(
                 name,
                 self.setup.instances,
-                agenda=self.agenda,
-                network=self.network,
-                trace=self.trace,
-                rng=self._rng.fork(),
+                self.network,
+                self._rng.fork(),
                 spawn=lambda actor: self._process(name, actor),
             )
         else:
@@ -157,16 +158,7 @@ class Simulation:
 
     def _process(self, name: str, actor: str) -> Process:
         self._lives += 1
-        return Process(
-            f"{actor}#{self._lives}",
-            lambda: ROSTER[name].make(self.setup),
-            agenda=self.agenda,
-            server=self.server,
-            network=self.network,
-            faults=self.faults,
-            trace=self.trace,
-            rng=self._rng.fork(),
-        )
+        return Process(f"{actor}#{self._lives}", lambda: ROSTER[name].make(self.setup), self.network, self._rng.fork())
 
     def crash(self, name: str) -> None:
         part = self.processes[name]
@@ -191,7 +183,7 @@ class Simulation:
             old.kill()
             self._leaving.remove(old)
 
-    # -- steps ------------------------------------------------------------------------------------------
+    # Steps
 
     def begin(self) -> None:
         for name in self.options.controllers:
@@ -208,11 +200,12 @@ class Simulation:
 
     def _strike(self) -> None:
         """The faults whose opportunity is a step."""
-        faults, names = self.faults, self.options.controllers
+        faults = self.faults
+        names = self.options.controllers
         servers = [name for name in names if not ROSTER[name].agent]
         agents = [name for name in names if ROSTER[name].agent]
         if faults.strikes("compaction"):
-            self._told("compaction")
+            self._note_fault("compaction")
             self.server.forget_history()
             for name in names:
                 self.processes[name].cut_watches()
@@ -224,27 +217,27 @@ class Simulation:
         for kind, group in (("pause", servers), ("slow-node", agents)):
             if group and faults.strikes(kind):
                 process = self.processes[group[faults.choose(kind, len(group))]]
-                self._told(kind, process.actor)
+                self._note_fault(kind, process.actor)
                 process.pause(faults.draw(kind, 1.0, _PAUSE_MAX_S))
         if faults.strikes("clock-skew"):
             self.server.ahead_s = faults.draw("clock-skew", -_SKEW_MAX_S, _SKEW_MAX_S)
-            self._told("clock-skew", f"{self.server.ahead_s:.3f}")
+            self._note_fault("clock-skew", f"{self.server.ahead_s:.3f}")
         if faults.strikes("foreign-edit"):
             self.foreign_edit(faults.choose("foreign-edit", 1 << 16))
 
     def foreign_edit(self, which: int) -> None:
         for slices in View(self.server).slices.values():
-            for each in slices:
-                self.steady.disturb(service_of(each))
+            for endpoint_slice in slices:
+                self.steady.disturb(service_of(endpoint_slice))
         self.workload.foreign_edit(which)
 
-    def _told(self, kind: str, what: str = "-") -> None:
+    def _note_fault(self, kind: str, what: str = "-") -> None:
         self.trace.note(self.agenda.now, "fault", kind, what)
 
-    # -- quiet points -----------------------------------------------------------------------------------
+    # Quiet points
 
     def settle(self) -> float:
-        """Stop the faults and let time pass until nobody writes.  Gives how long writes went on, in seconds.
+        """Stop the faults and let time pass until no process writes.  Gives how long writes went on, in seconds.
 
         Raises ``Broken`` if they do not end.
         """
@@ -266,19 +259,21 @@ class Simulation:
     def check(self) -> None:
         """Every invariant, at a quiet point.  Raises ``Broken``."""
         view = View(self.server)
-        writes, struck = self.network.writes, sum(self.faults.struck.values())
+        writes = self.network.writes
+        struck = sum(self.faults.struck.values())
         world = World(
             view,
             self.setup,
             self.options.controllers,
             tuple(self.processes.values()),
-            self.workload.steps - self._commits_of_last_round + struck - self._faults_of_last_round,
+            self.workload.steps - self._steps_of_last_round + struck - self._faults_of_last_round,
             writes - self._writes_of_last_round,
         )
         for name, (_, holds) in INVARIANTS.items():
             holds(world)
             self._checked[name] += 1
-        self._commits_of_last_round, self._writes_of_last_round = self.workload.steps, writes
+        self._steps_of_last_round = self.workload.steps
+        self._writes_of_last_round = writes
         self._faults_of_last_round = struck
         self.steady.begin(view)
         self.faults.active = True
@@ -288,7 +283,7 @@ class Simulation:
         self.check()
         self.trace.note(self.agenda.now, "sim", "quiet", f"{rest:.6f}", "ok", revision=self.server.store.revision)
 
-    # -- the whole --------------------------------------------------------------------------------------
+    # The whole
 
     def run(self) -> Verdict:
         violation = None
@@ -315,7 +310,7 @@ class Simulation:
             slowest_rest_s=self._slowest,
             digest=self.trace.digest,
             lines=self.trace.lines,
-            terms=sum(each.terms for each in self.processes.values() if isinstance(each, Candidates)),
+            terms=sum(part.terms for part in self.processes.values() if isinstance(part, Candidates)),
         )
 
     def _violation(self, invariant: str, message: str, subject: str, cause: BaseException | None) -> Violation:

@@ -1,8 +1,8 @@
 """No dip: a Pod that stays ready stays published, whatever happens around it.
 
 At a quiet point everything is in order, so the endpoints that are ready then are *steady*.  One stops being steady when
-something of its own changes (the Pod, its Node, its Service, or another writer lays hands on the Service's slices) and
-is never again before the next quiet point: whoever sees old state may act on it in good faith.  As long as it is
+something of its own changes (the Pod, its Node, its Service, or another writer edits the Service's slices) and is never
+again before the next quiet point: a controller that sees old state may act on it in good faith.  As long as it is
 steady every commit of a slice must leave it published, with its ports, in its address type.
 """
 
@@ -69,9 +69,9 @@ class Steady:
         for address_type in oracle.address_types(service):
             for ports, endpoints in oracle.desired(service, address_type, pods, view.nodes).items():
                 wanted.update(
-                    Published(each.target_ref.name, each.target_ref.uid, address_type, ports)
-                    for each in endpoints
-                    if each.conditions.ready and each.target_ref is not None
+                    Published(endpoint.target_ref.name, endpoint.target_ref.uid, address_type, ports)
+                    for endpoint in endpoints
+                    if endpoint.conditions.ready and endpoint.target_ref is not None
                 )
         return wanted
 
@@ -82,9 +82,9 @@ class Steady:
             if service_of(observed) == service:
                 ports = oracle.port_set(observed.ports or ())
                 shown.update(
-                    Published(each.target_ref.name, each.target_ref.uid, observed.address_type, ports)
-                    for each in observed.endpoints or ()
-                    if each.conditions.ready and each.target_ref is not None
+                    Published(endpoint.target_ref.name, endpoint.target_ref.uid, observed.address_type, ports)
+                    for endpoint in observed.endpoints or ()
+                    if endpoint.conditions.ready and endpoint.target_ref is not None
                 )
         return shown
 
@@ -105,12 +105,13 @@ class Steady:
         if changed.resource == Services.storage_key and _spec(event.previous) != _spec(event.record):
             self._steady.pop(changed.path, None)
         if changed.resource == Nodes.storage_key and event.type is not EventType.MODIFIED:
-            # Gone and back again, or the other way round: with publishNotReadyAddresses no endpoint shows it (40136).
-            there = {each.metadata.uid for pods in view.pods.values() for each in pods}
-            there -= {e.metadata.uid for pods in view.pods.values() for e in pods if e.spec.node_name == changed.name}
+            # Gone and back, or the other way round: with publishNotReadyAddresses no endpoint shows it (seed 40136).
+            elsewhere = {
+                pod.metadata.uid for pods in view.pods.values() for pod in pods if pod.spec.node_name != changed.name
+            }
             for name, steady in self._steady.items():
-                self._steady[name] = {each for each in steady if each.uid in there}
-        by_key = {each.metadata.key: each for each in view.lasting_services()}
+                self._steady[name] = {published for published in steady if published.uid in elsewhere}
+        by_key = {service.metadata.key: service for service in view.lasting_services()}
         for name in sorted(self._steady):
             if changed.namespace and changed.namespace != name.partition("/")[0]:
                 continue
@@ -123,11 +124,11 @@ class Steady:
 
     def _on_slice(self, event: StoreEvent) -> None:
         records = [event.record] if event.previous is None else [event.previous, event.record]
-        for name in sorted({service_of(decode(each.body, EndpointSlice)) for each in records}):
+        for name in sorted({service_of(decode(record.body, EndpointSlice)) for record in records}):
             steady = self._steady.get(name)
             if steady is None:
                 continue
-            lost = sorted((each.pod, each.address_type) for each in steady - self._shown(name))
+            lost = sorted((published.pod, published.address_type) for published in steady - self._shown(name))
             if lost:
                 pod, address_type = lost[0]
                 what = f"{event.type.value} of slice {event.record.key.path} at revision {event.revision}"

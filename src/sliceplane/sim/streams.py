@@ -1,63 +1,60 @@
 """An informer on virtual time: performs what the production reflector asks for, over a network that fails.
 
 The messages of one watch stay in order, as on a connection; each stream has a lag of its own, so that the order across
-watches is anybody's guess.  A stream that breaks loses what was under way in it; a silent one keeps quiet until the
+watches is open.  A stream that breaks loses what was under way in it; a silent one keeps quiet until the
 reflector's own time limit finds it out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.meta import Object
-from sliceplane.controllers.base import Selection
+from sliceplane.api.requests import Selection
 from sliceplane.informer.cache import Cache
 from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import Phase, Reflector, StartList, StartWatch, StopWatch
 from sliceplane.kit.rng import Rng
-from sliceplane.sim.agenda import Agenda, Alarm, Deed
-from sliceplane.sim.faults import Faults
+from sliceplane.sim.agenda import Alarm, Deed
 from sliceplane.sim.network import Network
-from sliceplane.sim.server import Server
 from sliceplane.store.watcher import Item, Watcher
 
 #: as the production informer's
-LIST_TIMEOUT_S = 60.0
-LAG_MAX_S, BURST_MAX_S = 5.0, 20.0
+LIST_TIMEOUT_S: Final = 60.0
+LAG_MAX_S: Final = 5.0
+BURST_MAX_S: Final = 20.0
 
 Deliver = Callable[[tuple[Change[Object], ...]], None]
 
 
-class Informer:
+class SimulatedInformer:
     """Owned by one process.  *receive* runs a deed of this process, later if it stands still."""
 
     def __init__(
         self,
-        watched: Selection,
-        *,
-        agenda: Agenda,
-        server: Server,
+        selection: Selection,
         network: Network,
-        faults: Faults,
         rng: Rng,
+        *,
         receive: Callable[[Deed], None],
         deliver: Deliver,
         on_synced: Deed,
     ) -> None:
-        self.reflector: Reflector[Object] = Reflector(Cache(watched.resource), rng)
-        self.watched = watched
-        self._agenda = agenda
-        self._server = server
+        self.reflector: Reflector[Object] = Reflector(Cache(selection.resource), rng)
+        self.selection = selection
         self._network = network
-        self._faults = faults
+        self._agenda = network.agenda
+        self._server = network.server
+        self._faults = network.faults
         self._receive = receive
         self._deliver = deliver
         self._on_synced = on_synced
-        self._told = False
-        self._alarm = Alarm(agenda, self._on_deadline, receive)
-        #: counts requests; answers to older ones are nobody's
+        self._synced = False
+        self._alarm = Alarm(self._agenda, self._on_deadline, receive)
+        #: counts requests; answers to older ones are dropped
         self._request = 0
         self._stream: _Stream | None = None
 
@@ -70,7 +67,7 @@ class Informer:
         self._request += 1
         self._close()
 
-    # -- what the reflector wants -----------------------------------------------------------------------
+    # What the reflector wants
 
     def _go(self) -> None:
         """After each call of the reflector."""
@@ -86,8 +83,8 @@ class Informer:
         changes = self.reflector.take_changes()
         if changes:
             self._deliver(changes)
-        if self.reflector.synced and not self._told:
-            self._told = True
+        if self.reflector.synced and not self._synced:
+            self._synced = True
             self._on_synced()
         self._alarm.set(self.reflector.next_deadline())
 
@@ -106,7 +103,7 @@ class Informer:
 
         self._receive(run)
 
-    # -- lists ------------------------------------------------------------------------------------------
+    # Lists
 
     def _list(self, action: StartList) -> None:
         self._request += 1
@@ -120,17 +117,18 @@ class Informer:
         error = self._network.refusal()
         if error is None:
             try:
-                found = self._server.page(self.watched, action.limit, action.continue_token)
+                page = self._server.page(self.selection, action.limit, action.continue_token)
             except StatusError as refused:
                 error = refused
             else:
-                items = tuple(record.body for record in found.records)
-                version, token = str(found.resource_version), found.continue_token
+                items = tuple(record.body for record in page.records)
+                version = str(page.resource_version)
+                token = page.continue_token
 
-                def page() -> None:
+                def deliver() -> None:
                     self.reflector.on_page(items, version, token, self._agenda.now)
 
-                self._agenda.after(self._network.latency(), lambda: self._answered(request, page))
+                self._agenda.after(self._network.latency(), lambda: self._answered(request, deliver))
                 return
         failure = error
         self._agenda.after(self._network.latency(), lambda: self._list_failed(request, failure))
@@ -138,7 +136,7 @@ class Informer:
     def _list_failed(self, request: int, error: StatusError) -> None:
         self._answered(request, lambda: self.reflector.on_list_failed(error, self._agenda.now))
 
-    # -- watches ----------------------------------------------------------------------------------------
+    # Watches
 
     def _watch(self, action: StartWatch) -> None:
         self._request += 1
@@ -152,7 +150,7 @@ class Informer:
         error = self._network.refusal()
         if error is None:
             try:
-                watcher = self._server.watch(self.watched, action.resource_version, action.timeout_s)
+                watcher = self._server.watch(self.selection, action.resource_version, action.timeout_s)
             except StatusError as refused:
                 error = refused
             else:
@@ -191,7 +189,7 @@ class Informer:
 class _Stream:
     """One watch: from the hub's queue to the reflector, in order."""
 
-    def __init__(self, owner: Informer, request: int, watcher: Watcher, lag_s: float) -> None:
+    def __init__(self, owner: SimulatedInformer, request: int, watcher: Watcher, lag_s: float) -> None:
         self.watcher = watcher
         self._owner = owner
         self._request = request
@@ -202,8 +200,9 @@ class _Stream:
         watcher.notify = self.pump
 
     def pump(self) -> None:
-        """Send what there is."""
-        owner, watcher = self._owner, self.watcher
+        """Send what the hub holds for this watch."""
+        owner = self._owner
+        watcher = self.watcher
         if owner._stream is not self:
             return
         while watcher.pending:
@@ -215,7 +214,9 @@ class _Stream:
 
     def _send(self, item: Item) -> bool:
         """False: the stream broke at this message."""
-        owner, faults, agenda = self._owner, self._owner._faults, self._owner._agenda
+        owner = self._owner
+        faults = owner._faults
+        agenda = owner._agenda
         if faults.strikes("watch-cut"):
             agenda.after(0.0, lambda: owner.cut() if owner._stream is self else None)
             self.silent = True
@@ -226,8 +227,7 @@ class _Stream:
         late = faults.draw("watch-burst", 0.0, BURST_MAX_S) if faults.strikes("watch-burst") else 0.0
         lag = self._lag_s if faults.active else 0.0
         self._last = max(self._last, agenda.now + owner._network.latency() + lag + late)
-        kind, data = item.type, item.data
-        agenda.at(self._last, lambda: self._message(kind, data))
+        agenda.at(self._last, lambda: self._message(item.type, item.data))
         return True
 
     def _message(self, kind: str, data: bytes) -> None:
@@ -242,7 +242,8 @@ class _Stream:
         owner._answered(request, read)
 
     def _end(self) -> None:
-        owner, error = self._owner, self.watcher.error
+        owner = self._owner
+        error = self.watcher.error
         if self.silent:
             return
         after_all = max(self._last, owner._agenda.now)

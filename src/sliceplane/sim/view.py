@@ -31,15 +31,15 @@ class View:
         self.server = server
         self.services: Sequence[Service] = self._all(Services, Service)
         self.quotas: Sequence[ResourceQuota] = self._all(ResourceQuotas, ResourceQuota)
-        self.nodes: Mapping[str, Node] = {each.metadata.name: each for each in self._all(Nodes, Node)}
+        self.nodes: Mapping[str, Node] = {node.metadata.name: node for node in self._all(Nodes, Node)}
         self.pods: Mapping[str, Sequence[Pod]] = _by_namespace(self._all(Pods, Pod))
         self.slices: Mapping[str, Sequence[EndpointSlice]] = _by_namespace(self._all(EndpointSlices, EndpointSlice))
         self.endpoints: Mapping[str, Endpoints] = {
-            each.metadata.key: each for each in self._all(EndpointsObjects, Endpoints)
+            item.metadata.key: item for item in self._all(EndpointsObjects, Endpoints)
         }
         spaces = self._all(Namespaces, Namespace)
         #: namespaces that are not on their way out
-        self.namespaces = tuple(each.metadata.name for each in spaces if each.metadata.deletion_timestamp is None)
+        self.namespaces = tuple(space.metadata.name for space in spaces if space.metadata.deletion_timestamp is None)
 
     def _all(self, resource: Resource, kind: type[T]) -> list[T]:
         return [decode(record.body, kind) for record in self.server.records(resource)]
@@ -47,16 +47,16 @@ class View:
     def lasting_services(self) -> list[Service]:
         """Those that are not about to go, themselves or with their namespace."""
         return [
-            each
-            for each in self.services
-            if each.metadata.deletion_timestamp is None and each.metadata.namespace in self.namespaces
+            service
+            for service in self.services
+            if service.metadata.deletion_timestamp is None and service.metadata.namespace in self.namespaces
         ]
 
 
-def _by_namespace(found: Sequence[T]) -> dict[str, list[T]]:
+def _by_namespace(objects: Sequence[T]) -> dict[str, list[T]]:
     spaces: dict[str, list[T]] = {}
-    for each in found:
-        spaces.setdefault(each.metadata.namespace, []).append(each)
+    for item in objects:
+        spaces.setdefault(item.metadata.namespace, []).append(item)
     return spaces
 
 

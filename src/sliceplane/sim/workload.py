@@ -32,11 +32,10 @@ from sliceplane.controllers.base import Write
 from sliceplane.controllers.emulation.nodes import ANNOTATION_READY, make_nodes, node_document
 from sliceplane.kit.rng import Rng
 from sliceplane.sim import documents
-from sliceplane.sim.agenda import Agenda
-from sliceplane.sim.network import named
+from sliceplane.sim.agenda import Agenda, Trace
+from sliceplane.sim.network import named, void
 from sliceplane.sim.roster import EMULATED_NODES, ZONES
 from sliceplane.sim.server import Server, described
-from sliceplane.sim.trace import Trace
 from sliceplane.store.types import EventType, StoreEvent
 
 NAMESPACES: Final = ("default", "shop", "lab")
@@ -45,7 +44,8 @@ APPS: Final = ("web", "db")
 BARE_NODES: Final = 3
 BARE_PODS_MAX: Final = 24
 REPLICAS_MAX: Final = 7
-_FINISH_MIN_S, _FINISH_MAX_S = 0.5, 15.0
+_FINISH_MIN_S: Final = 0.5
+_FINISH_MAX_S: Final = 15.0
 
 
 #: weight, action, whether it needs the controllers of Deployments
@@ -65,7 +65,7 @@ class Workload:
     #: what else is done, besides the deeds here
     more: tuple[Action, ...] = ()
     made: int = 0
-    #: addresses of Pods that have failed, to be given out again
+    #: addresses of Pods that have failed, to be used again
     freed: list[str] = field(default_factory=list)
     steps: int = 0
 
@@ -84,7 +84,7 @@ class Workload:
 
     def step(self) -> None:
         self.steps += 1
-        actions = [each for each in (*_ACTIONS, *self.more) if self.deployments or not each[2]]
+        actions = [action for action in (*_ACTIONS, *self.more) if self.deployments or not action[2]]
         at = self.rng.below(sum(weight for weight, _, _ in actions))
         for weight, action, _ in actions:
             at -= weight
@@ -92,7 +92,7 @@ class Workload:
                 action(self)
                 return
 
-    # -- writing ----------------------------------------------------------------------------------------
+    # Writing
 
     def write(
         self, verb: Verb, resource: Resource, namespace: str, body: Document, name: str = "", *, subresource: str = ""
@@ -117,29 +117,31 @@ class Workload:
         return True
 
     def pick(self, resource: Resource, namespace: str = "") -> Document | None:
-        found = self.server.documents(resource, namespace)
-        return found[self.rng.below(len(found))] if found else None
+        return self.choose(self.server.documents(resource, namespace))
 
-    def patch(self, resource: Resource, found: Document | None, change: Document, subresource: str = "") -> bool:
-        if found is None:
+    def choose(self, documents: list[Document]) -> Document | None:
+        return documents[self.rng.below(len(documents))] if documents else None
+
+    def patch(self, resource: Resource, target: Document | None, change: Document, subresource: str = "") -> bool:
+        """Nothing where there is no *target*."""
+        if target is None:
             return False
-        meta = found["metadata"]
+        meta = target["metadata"]
         return self.write("patch", resource, meta.get("namespace", ""), change, meta["name"], subresource=subresource)
 
-    def delete(self, resource: Resource, found: Document | None, **options: object) -> bool:
-        if found is None:
+    def delete(self, resource: Resource, target: Document | None, **options: object) -> bool:
+        if target is None:
             return False
-        meta = found["metadata"]
+        meta = target["metadata"]
         return self.write("delete", resource, meta.get("namespace", ""), options, meta["name"])
 
     def somewhere(self) -> str:
         return NAMESPACES[self.rng.below(len(NAMESPACES))]
 
-    # -- Pods -------------------------------------------------------------------------------------------
+    # Pods
 
-    def _bare(self) -> Document | None:
-        found = [each for each in self.server.documents(Pods) if each["metadata"]["name"].startswith("bare-")]
-        return found[self.rng.below(len(found))] if found else None
+    def bare_pods(self) -> list[Document]:
+        return [pod for pod in self.server.documents(Pods) if pod["metadata"]["name"].startswith("bare-")]
 
     def _new_pod(self, namespace: str) -> None:
         self.made += 1
@@ -157,20 +159,20 @@ class Workload:
         return [four, f"fd99::{self.made:x}"] if self.rng.below(2) else [four]
 
     def pod_comes(self) -> None:
-        if sum(each["metadata"]["name"].startswith("bare-") for each in self.server.documents(Pods)) < BARE_PODS_MAX:
+        if len(self.bare_pods()) < BARE_PODS_MAX:
             self._new_pod(self.somewhere())
 
     def pod_turns(self) -> None:
         """Ready or not."""
-        pod = self._bare()
+        pod = self.choose(self.bare_pods())
         if pod is not None:
-            addresses = [each["ip"] for each in pod["status"].get("podIPs", ())]
+            addresses = [address["ip"] for address in pod["status"].get("podIPs", ())]
             self.patch(Pods, pod, documents.pod_status(addresses, ready=self.rng.below(2) == 0), "status")
 
     def pod_fails(self) -> None:
-        pod = self._bare()
+        pod = self.choose(self.bare_pods())
         if pod is not None and pod["status"].get("phase") == "Running":
-            addresses = [each["ip"] for each in pod["status"].get("podIPs", ())]
+            addresses = [address["ip"] for address in pod["status"].get("podIPs", ())]
             if self.patch(Pods, pod, documents.pod_status(addresses, ready=False, phase="Failed"), "status"):
                 self.freed.extend(addresses[:1])
 
@@ -179,12 +181,12 @@ class Workload:
 
     def pod_relabelled(self) -> None:
         labels = {"app": APPS[self.rng.below(2)], "tier": "front" if self.rng.below(2) else None}
-        self.patch(Pods, self._bare(), {"metadata": {"labels": labels}})
+        self.patch(Pods, self.choose(self.bare_pods()), {"metadata": {"labels": labels}})
 
-    def pod_told_readiness(self) -> None:
+    def pod_gets_readiness(self) -> None:
         """Of an emulated Pod."""
-        said = ("true", "false", None)[self.rng.below(3)]
-        self.patch(Pods, self.pick(Pods), {"metadata": {"annotations": {ANNOTATION_READY: said}}})
+        readiness = ("true", "false", None)[self.rng.below(3)]
+        self.patch(Pods, self.pick(Pods), {"metadata": {"annotations": {ANNOTATION_READY: readiness}}})
 
     def _finish_terminating(self, event: StoreEvent) -> None:
         """The node agent of bare Pods: one that was deleted ends after a while."""
@@ -198,7 +200,7 @@ class Workload:
             delay = self.rng.uniform(_FINISH_MIN_S, _FINISH_MAX_S)
             self.agenda.after(delay, lambda: void(self.write("delete", Pods, key.namespace, options, key.name)))
 
-    # -- Services, Deployments, namespaces, nodes, others -----------------------------------------------
+    # Services, Deployments, namespaces, nodes, others
 
     def service_comes(self) -> None:
         app = APPS[self.rng.below(2)]
@@ -212,8 +214,8 @@ class Workload:
         self.delete(Services, self.users_service(), propagationPolicy=POLICIES[self.rng.below(3)])
 
     def users_service(self) -> Document | None:
-        found = [each for each in self.server.documents(Services) if each["metadata"]["name"] != "kubernetes"]
-        return found[self.rng.below(len(found))] if found else None
+        services = self.server.documents(Services)
+        return self.choose([service for service in services if service["metadata"]["name"] != "kubernetes"])
 
     def deployment_comes(self) -> None:
         app = APPS[self.rng.below(2)]
@@ -237,11 +239,11 @@ class Workload:
 
     def namespace_comes_or_goes(self) -> None:
         name = NAMESPACES[1 + self.rng.below(len(NAMESPACES) - 1)]
-        found = self.server.find(Namespaces, "", name)
-        if found is None:
+        namespace = self.server.find(Namespaces, "", name)
+        if namespace is None:
             self._open_namespace(name)
         elif self.rng.below(2):
-            self.delete(Namespaces, found)
+            self.delete(Namespaces, namespace)
 
     def node_moves(self) -> None:
         """To another zone, or its zone label goes for a while."""
@@ -254,34 +256,36 @@ class Workload:
             body = documents.node(f"bare-{which}", (*ZONES, None)[self.rng.below(len(ZONES) + 1)])
         else:
             body = node_document(make_nodes(EMULATED_NODES, ZONES)[which - BARE_NODES])
-        found = self.server.find(Nodes, "", body["metadata"]["name"])
-        if found is None:
+        node = self.server.find(Nodes, "", body["metadata"]["name"])
+        if node is None:
             self.write("create", Nodes, "", {key: body[key] for key in body if key not in ("apiVersion", "kind")})
         else:
-            self.delete(Nodes, found)
+            self.delete(Nodes, node)
 
     def foreign_slice(self) -> None:
-        found = [each for each in self.server.documents(EndpointSlices) if each["metadata"]["name"].startswith("their")]
-        if found and self.rng.below(2):
-            self.delete(EndpointSlices, found[self.rng.below(len(found))])
+        slices = self.server.documents(EndpointSlices)
+        theirs = [document for document in slices if document["metadata"]["name"].startswith("their")]
+        if theirs and self.rng.below(2):
+            self.delete(EndpointSlices, self.choose(theirs))
             return
-        service, which = self.users_service(), 1 + self.rng.below(3)
+        service = self.users_service()
+        which = 1 + self.rng.below(3)
         if service is not None:
             meta = service["metadata"]
             self.write("create", EndpointSlices, meta["namespace"], documents.foreign_slice(meta["name"], which))
 
-    # -- as a fault -------------------------------------------------------------------------------------
+    # As a fault
 
     def foreign_edit(self, which: int) -> None:
         """Another writer lays hands on a slice of ours."""
-        found = [
-            each
-            for each in self.server.documents(EndpointSlices)
-            if each["metadata"].get("labels", {}).get(LABEL_MANAGED_BY) not in (None, documents.FOREIGN_MANAGER)
+        ours = [
+            document
+            for document in self.server.documents(EndpointSlices)
+            if document["metadata"].get("labels", {}).get(LABEL_MANAGED_BY) not in (None, documents.FOREIGN_MANAGER)
         ]
-        if not found:
+        if not ours:
             return
-        chosen = found[which % len(found)]
+        chosen = ours[which % len(ours)]
         edits: tuple[Document, ...] = (
             {"endpoints": chosen["endpoints"][1:]},
             {"endpoints": [{"addresses": ["198.51.100.99"]}] if chosen["addressType"] == "IPv4" else []},
@@ -298,17 +302,13 @@ class Workload:
             self.patch(EndpointSlices, chosen, edits[choice])
 
 
-def void(_: object) -> None:
-    return None
-
-
 _ACTIONS: Final[tuple[Action, ...]] = (
     (12, Workload.pod_comes, False),
     (20, Workload.pod_turns, False),
     (3, Workload.pod_fails, False),
     (10, Workload.pod_goes, False),
     (5, Workload.pod_relabelled, False),
-    (6, Workload.pod_told_readiness, True),
+    (6, Workload.pod_gets_readiness, True),
     (5, Workload.service_comes, False),
     (12, Workload.service_changes, False),
     (3, Workload.service_goes, False),

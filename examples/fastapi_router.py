@@ -43,11 +43,10 @@ class Relayed(StreamingResponse):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    service = os.environ["SERVICE"]
-    namespace = os.environ.get("NAMESPACE", "default")
+    place = (os.environ["SERVICE"], os.environ.get("NAMESPACE", "default"))
     async with (
         connect() as client,
-        EndpointView(client, service, namespace, port=os.environ.get("PORT")) as view,
+        EndpointView(client, *place, port=os.environ.get("PORT")) as view,
         # What passes through stays as it is: compressed, or not; a redirect; without headers or cookies of ours.
         aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=2),
@@ -75,10 +74,8 @@ async def health() -> dict[str, float | int]:
 
 @app.api_route("/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 async def route(path: str, request: Request) -> Relayed:
-    view = app.state.view
     picker = app.state.picker
     key = request.headers.get("x-conversation") or os.urandom(8)
-    body = await request.body()
     passed = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw
         if name not in HOP_BY_HOP]  # fmt: skip
     tried: list[Endpoint] = []
@@ -88,7 +85,7 @@ async def route(path: str, request: Request) -> Relayed:
                 endpoint = stack.enter_context(picker.lease(key, exclude=tried))
                 asking = app.state.session.request(
                     request.method, f"http://{endpoint.authority}/{path}", headers=passed,
-                    params=request.query_params.multi_items(), data=body, allow_redirects=False,
+                    params=request.query_params.multi_items(), data=await request.body(), allow_redirects=False,
                 )  # fmt: skip
                 return Relayed(await stack.enter_async_context(asking), stack.pop_all())
             except NoEndpoint as error:
@@ -98,5 +95,5 @@ async def route(path: str, request: Request) -> Relayed:
                 tried.append(endpoint)
                 # Another one, if the Pod has seen nothing of the request, or may see it twice.
                 again = isinstance(error, aiohttp.ClientConnectorError) or request.method == "GET"
-                if not again or len(tried) >= min(ATTEMPTS, len(view.usable)):
+                if not again or len(tried) >= min(ATTEMPTS, len(app.state.view.usable)):
                     raise HTTPException(502, f"{endpoint.pod}: {error}") from error

@@ -37,10 +37,9 @@ from sliceplane.api.scheme import (
     Services,
 )
 from sliceplane.balancing.model import Endpoint, ViewChange
-from sliceplane.client.connecting import connect, custom_resource
+from sliceplane.client.connecting import RawObject, connect, custom_resource
 from sliceplane.client.informer import Informer
 from sliceplane.client.picking import NoEndpoint, Picker
-from sliceplane.client.raw import RawObject
 from sliceplane.client.sync import SyncEndpointView
 from sliceplane.client.view import EndpointView, NotReady
 from sliceplane.informer.changes import Change

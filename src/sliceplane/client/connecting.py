@@ -1,4 +1,4 @@
-"""How a program comes to a client, and to resources that are not in the table of the scheme."""
+"""How a program comes to a client, to resources that are not in the table of the scheme, and to objects as they are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from sliceplane.api import codec
+from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Resource
 from sliceplane.shell.transport import kubeconfig
 from sliceplane.shell.transport.http import HttpClient
@@ -33,3 +35,22 @@ def custom_resource(api_version: str, plural: str, kind: str, *, namespaced: boo
     return Resource(
         group=group, version=version, kind=kind, plural=plural, singular=kind.lower(), namespaced=namespaced
     )
+
+
+class RawObject(Object, frozen=True, kw_only=True):
+    """Any object as the server sent it: metadata decoded, the rest as bytes.
+
+    ``body`` is its JSON; an item of a list lacks kind and apiVersion there, but not here.
+    """
+
+    body: bytes = b""
+
+    def document(self) -> Document:
+        """All of it as dictionaries, decoded anew at each call; yours to change."""
+        return {"apiVersion": self.api_version, "kind": self.kind, **codec.decode_document(self.body)}
+
+
+def load_raw(body: bytes) -> RawObject:
+    """Raises ``msgspec.DecodeError``."""
+    head = codec.decode(body, Object)
+    return RawObject(api_version=head.api_version, kind=head.kind, metadata=head.metadata, body=body)

@@ -1,24 +1,24 @@
 """The public face of the informer: ``shell.transport.reflect`` with a task of its own, and readers that may be slow.
 
-How it keeps what it promises is told in ``sliceplane.informer.reflector`` (the state machine) and
+How it keeps what it promises stands in ``sliceplane.informer.reflector`` (the state machine) and
 ``sliceplane.informer.cache`` (what a change is); nothing is decided here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource
-from sliceplane.client.logs import StandardLog
-from sliceplane.client.raw import RawObject, load_raw
+from sliceplane.client.connecting import RawObject, load_raw
 from sliceplane.informer.cache import IndexFunction
 from sliceplane.informer.changes import Change, Coalesced
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S, Counters
@@ -27,6 +27,8 @@ from sliceplane.shell.transport import reflect
 from sliceplane.shell.transport.base import Client
 
 T = TypeVar("T", bound=Object)
+
+_logger = logging.getLogger("sliceplane.client")
 
 
 def new_rng(seed: int | None = None) -> Rng:
@@ -141,8 +143,8 @@ class Informer(Generic[T]):
     @property
     def last_error(self) -> StatusError | None:
         """Why the last list or watch failed; ``None`` once things go well again."""
-        found = self._running.reflector.last_error
-        return None if found is None else found[0]
+        error = self._running.reflector.last_error
+        return None if error is None else error[0]
 
     def trouble(self) -> str:
         """ "; the last error: ..." for messages to people, or ""."""
@@ -225,3 +227,24 @@ class Informer(Generic[T]):
         finally:
             self._wakers.remove(news)
             running.remove_handler(note)
+
+
+class StandardLog:
+    """What informers tell, through the standard library: a library does not print.  Values follow the event as
+    ``name=value``; see ``shell.transport.reflect.Log``."""
+
+    def info(self, event: str, **values: Any) -> None:
+        self._write(logging.INFO, event, values)
+
+    def warning(self, event: str, **values: Any) -> None:
+        self._write(logging.WARNING, event, values)
+
+    def error(self, event: str, **values: Any) -> None:
+        self._write(logging.ERROR, event, values)
+
+    @staticmethod
+    def _write(level: int, event: str, values: dict[str, Any]) -> None:
+        if _logger.isEnabledFor(level):
+            failure = values.pop("exc_info", None)
+            text = " ".join(f"{name}={value}" for name, value in values.items())
+            _logger.log(level, "%s %s", event, text, exc_info=failure)

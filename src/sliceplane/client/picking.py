@@ -77,9 +77,9 @@ class Picker:
             self._view.detach(self._picker)
 
     def _choose(self, key: str | bytes, exclude: Collection[Endpoint]) -> Endpoint:
-        tried = frozenset(each.id for each in exclude)
-        told = key.encode() if isinstance(key, str) else key
-        endpoint = self._view.pick(self._picker, told, tried, self._clock())
+        tried = frozenset(endpoint.id for endpoint in exclude)
+        raw_key = key.encode() if isinstance(key, str) else key
+        endpoint = self._view.pick(self._picker, raw_key, tried, self._clock())
         if endpoint is None:
             count = self._view.usable_count
             raise NoEndpoint(f"all {count} usable endpoints were tried" if tried and count else self._why_none())

@@ -54,7 +54,7 @@ class SyncEndpointView:
         )
         self._ready: Future[tuple[asyncio.AbstractEventLoop, EndpointView]] = Future()
         self._end = asyncio.Event()
-        #: held while a question is handed to the loop: none is after ``_ended``, when nobody would answer it
+        #: held while a question is handed to the loop: none is after ``_ended``, when no answer would come
         self._asking = threading.Lock()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name=f"endpoints of {namespace}/{service}", daemon=True)

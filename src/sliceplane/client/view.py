@@ -23,8 +23,7 @@ from sliceplane.balancing.merge import PortChoice
 from sliceplane.balancing.model import Endpoint, ViewChange
 from sliceplane.balancing.usable import Scope
 from sliceplane.balancing.view import ServiceView
-from sliceplane.client.informer import Informer, new_rng
-from sliceplane.client.logs import StandardLog
+from sliceplane.client.informer import Informer, StandardLog, new_rng
 from sliceplane.client.picking import Picker
 from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S
@@ -115,7 +114,7 @@ class EndpointView:
 
     @property
     def usable(self) -> tuple[Endpoint, ...]:
-        """Those that picks choose from: ready and hinted for us; or terminating, where nobody is ready."""
+        """Those that picks choose from: ready and hinted for us; or terminating, where none is ready."""
         with self._lock:
             return self._view.usable()
 
@@ -168,7 +167,7 @@ class EndpointView:
         Applying each change keeps exactly ``endpoints``.  A loop that is slow gets one difference for all that
         happened meanwhile.  Each ``async for`` is a reader of its own.
         """
-        # Nobody would ever wake it.
+        # Without the informer it would wait for ever.
         assert self._informer.started, "the view was not started: use it in an async with block"
         with self._lock:
             reader = self._view.add_reader()
@@ -204,7 +203,7 @@ class EndpointView:
         return self._picker(pickers.LeastOutstanding(self._rng.fork()))
 
     def consistent_hash(self, *, load_factor: float = ring.LOAD_FACTOR) -> Picker:
-        """The same key to the same endpoint, while others come and go; nobody gets more than *load_factor* times the
+        """The same key to the same endpoint, while others come and go; none gets more than *load_factor* times the
         mean of leases (``math.inf``: no bound)."""
         return self._picker(ring.ConsistentHash(load_factor=load_factor))
 
@@ -220,7 +219,7 @@ class EndpointView:
     def _on_changes(self, changes: tuple[Change[EndpointSlice], ...]) -> None:
         with self._lock:
             changed = self._view.on_changes(changes)
-            zones = {each.zone for each in self._view.endpoints if each.zone} if self._zone else set()
+            zones = {endpoint.zone for endpoint in self._view.endpoints if endpoint.zone} if self._zone else set()
         if zones:
             if self._zone not in zones:
                 StandardLog().warning(
@@ -235,10 +234,10 @@ class EndpointView:
 
     def _is_ready(self, count: int) -> bool:
         """Whether *count* endpoints may be used.  Raises ``NotReady`` if they never will: the view is closed."""
-        found = self.synced and self._view.usable_count >= count
-        if self._closed and not found:
+        ready = self.synced and self._view.usable_count >= count
+        if self._closed and not ready:
             raise NotReady(f"the view is closed: {self._why_none(count)}")
-        return found
+        return ready
 
     def _add_waker(self) -> asyncio.Event:
         waker = asyncio.Event()

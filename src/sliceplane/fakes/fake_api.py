@@ -52,7 +52,7 @@ class _Fault:
 
 @dataclass(slots=True)
 class FakeApi:
-    """Owned by one test.  Objects are documents; callers get bytes, so nobody can change what is stored."""
+    """Owned by one test.  Objects are documents; callers get bytes, so no caller can change what is stored."""
 
     revision: int = 100
     #: watches and tokens from before this revision are 410
@@ -62,7 +62,7 @@ class FakeApi:
     watches: list[FakeWatch] = field(default_factory=list)
     _objects: dict[tuple[str, str], Document] = field(default_factory=dict)
     _history: list[Happened] = field(default_factory=list)
-    #: the state behind each list that was given in pages
+    #: the state behind each list that is read in pages
     _paged: dict[tuple[str, int], tuple[Document, ...]] = field(default_factory=dict)
     _faults: list[_Fault] = field(default_factory=list)
     _uids: int = 0
@@ -202,10 +202,10 @@ class FakeApi:
         )
 
     def _existing(self, resource: Resource, namespace: str, name: str) -> Document:
-        found = self._objects.get((resource.key, _path(namespace, name)))
-        if found is None:
+        document = self._objects.get((resource.key, _path(namespace, name)))
+        if document is None:
             raise not_found(resource.plural, resource.group, name)
-        return found
+        return document
 
     def _commit(self, resource: Resource, kind: str, document: Document) -> Document:
         self.revision += 1

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from sliceplane.api import codec
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 
-BOOKMARK_PERIOD_S = 60.0
+BOOKMARK_PERIOD_S: Final = 60.0
 #: the last bookmark comes this long before the stream's time is over
-BOOKMARK_BEFORE_END_S = 2.0
+BOOKMARK_BEFORE_END_S: Final = 2.0
 
 Message = tuple[str, bytes]
 Predicate = Callable[[Document], bool]
@@ -57,9 +57,9 @@ class FakeWatch:
         self._ends_at = ends_at
         self._silent = False
         self._bookmark_at = self._next_bookmark(now)
-        #: noticed up to here, given up to here
+        #: revisions: read from the source up to here, handed out up to there
         self._noticed = since
-        self._given = since
+        self._handed_out = since
         self._held: deque[tuple[float, Happened]] = deque()
         self._ready: list[Message] = []
         self._last: Message | None = None
@@ -86,7 +86,7 @@ class FakeWatch:
         """Answer with an ERROR event and end."""
         self._ready.append(("ERROR", codec.encode(error.status())))
         self._ends_at = float("-inf")
-        self._noticed = self._given = 1 << 62
+        self._noticed = self._handed_out = 1 << 62
 
     # Reading
 
@@ -100,13 +100,13 @@ class FakeWatch:
         messages, self._ready = self._ready, []
         while self._held and self._held[0][0] <= now:
             _, event = self._held.popleft()
-            self._given = event.revision
+            self._handed_out = event.revision
             message = self._seen(event)
             if message is not None:
                 messages.append(message)
         if now >= self._bookmark_at:
             self._bookmark_at = self._next_bookmark(now)
-            if not self._held and self._given <= self._source.revision:
+            if not self._held and self._handed_out <= self._source.revision:
                 messages.append(("BOOKMARK", self._bookmark()))
         if messages:
             self._last = messages[-1]

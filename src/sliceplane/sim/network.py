@@ -1,7 +1,7 @@
 """Between a controller and the server: requests that get lost, doubled, late or refused.
 
-A request takes a few milliseconds each way.  A sender without an answer gives up after ``WRITE_TIMEOUT_S`` and is told
-what the production host tells: ``Unreachable``, the outcome unknown.
+A request takes a few milliseconds each way.  A sender without an answer gives up after ``WRITE_TIMEOUT_S`` and gets
+what the production host gives: ``Unreachable``, the outcome unknown.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Process(Actor):
             informer.stop()
 
     def silence(self, resource: Resource) -> None:
-        """The watch of *resource* is half open from now on: nothing comes, no end is told."""
+        """The watch of *resource* is half open from now on: nothing comes, not even its end."""
         for informer in self._informers:
             if informer.selection.resource is resource:
                 informer.silence()

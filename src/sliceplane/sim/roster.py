@@ -31,7 +31,7 @@ EMULATED_NODES: Final = 4
 #: small, so that a handful of Pods fill several slices
 MAX_ENDPOINTS: Final = 4
 WORKLOADS: Final = ("full", "classic")
-#: what every namespace must be told
+#: what every namespace must have
 AUTHORITY: Final = "-----BEGIN CERTIFICATE-----\nsimulated\n-----END CERTIFICATE-----\n"
 _SETUP_SALT: Final = 0x5E7
 

@@ -29,7 +29,7 @@ _OPTIONS: Final = WriteOptions(field_validation="Strict")
 
 
 class OpenTokens:
-    """A ``TokenService`` without a key: a token is its claims, to be read by anybody.  There are no strangers here."""
+    """A ``TokenService`` without a key: a token is its claims, which every reader can read."""
 
     issuer = "https://simulated"
     audiences: tuple[str, ...] = (issuer,)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -25,7 +25,7 @@ T = TypeVar("T")
 Call = Callable[[Coroutine[Any, Any, int]], int]
 
 #: how soon a delayed request learns that its fault was ended
-LOOK_SECONDS = 0.02
+LOOK_S: Final = 0.02
 
 _REASONS = {
     401: "Unauthorized",
@@ -79,7 +79,7 @@ class Fault:
         loop = asyncio.get_running_loop()
         ends = loop.time() + self.delay_s
         while not self._over and (left := ends - loop.time()) > 0:
-            await asyncio.sleep(min(left, LOOK_SECONDS))
+            await asyncio.sleep(min(left, LOOK_S))
 
     def end(self) -> None:
         """Idempotent."""

@@ -81,12 +81,12 @@ def _check_zonal(
 ) -> None:
     answers: list[Allocation | str] = []
     for _ in range(2):
-        given = dict(counts)
+        copy = dict(counts)
         try:
-            answers.append(heuristic.allocate(service, given, zones))
+            answers.append(heuristic.allocate(service, copy, zones))
         except HeuristicError as error:
             answers.append(_text_of(error))
-        assert given == counts, f"the question was changed from {counts} to {given}"
+        assert copy == counts, f"the question was changed from {counts} to {copy}"
     first, second = answers
     assert first == second, f"{counts} among {zones} got {first}, then {second}"
     if not isinstance(first, str):
@@ -95,7 +95,7 @@ def _check_zonal(
 
 
 def _text_of(error: HeuristicError) -> str:
-    assert str(error), "an error without a text: nobody would know what is wrong"
+    assert str(error), "an error without a text says nothing of what is wrong"
     return str(error)
 
 

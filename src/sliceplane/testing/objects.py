@@ -80,7 +80,7 @@ class Objects:
         page = await self._client.list(Selection(EndpointSlices, namespace, f"{LABEL_SERVICE_NAME}={service}"))
         view = ServiceView(PortChoice(port), family=None, place=Place(), honour_hints=False)
         slices = (codec.decode(body, EndpointSlice) for body in page.items)
-        view.on_changes(Change(EndpointSlices.key, None, each) for each in slices)
+        view.on_changes(Change(EndpointSlices.key, None, item) for item in slices)
         if view.problem:
             raise ValueError(f"Service {namespace}/{service}: {view.problem}")
         return view.endpoints
@@ -93,7 +93,9 @@ class Objects:
         page = await self._client.list(Selection(EndpointSlices, namespace, selector))
         present = {codec.decode(body, EndpointSlice).metadata.name for body in page.items}
         documents = [_slice(service, name, address, port_name) for name, address in sorted(wanted.items())]
-        await self.apply(tuple(each for each in documents if each["metadata"]["name"] not in present), namespace)
+        await self.apply(
+            tuple(document for document in documents if document["metadata"]["name"] not in present), namespace
+        )
         for name in sorted(present - wanted.keys()):
             await self._client.delete(EndpointSlices, namespace, name)
 
@@ -103,8 +105,8 @@ class Objects:
             annotation = {"metadata": {"annotations": {ANNOTATION_READY: str(ready).lower()}}}
             await self._client.patch(Pods, namespace, name, codec.encode(annotation), patch_type="merge")
         pod = codec.decode(await self._client.get(Pods, namespace, name), Pod)
-        told = readiness(pod, containers=ready)
-        status = codec.encode({"status": ready_status(pod, told, self._plane.clock())})
+        conditions = readiness(pod, containers=ready)
+        status = codec.encode({"status": ready_status(pod, conditions, self._plane.clock())})
         await self._client.patch(Pods, namespace, name, status, patch_type="strategic", subresource="status")
 
     async def forget_history(self) -> None:
@@ -149,15 +151,15 @@ def documents_of(source: Source) -> tuple[Document, ...]:
         loaded = yaml.safe_load_all(source)
     else:
         loaded = (source,) if isinstance(source, Mapping) else source
-    found: list[Document] = []
-    for each in loaded:
-        if each is None:
+    documents: list[Document] = []
+    for document in loaded:
+        if document is None:
             continue  # nothing between two lines of dashes
-        if not isinstance(each, Mapping) or not each.get("kind"):
-            raise ValueError(f"this is no object of Kubernetes, it has no kind: {str(each)[:100]!r}")
-        items = each.get("items")
-        found += documents_of(items) if each["kind"] == "List" and items is not None else (dict(each),)
-    return tuple(found)
+        if not isinstance(document, Mapping) or not document.get("kind"):
+            raise ValueError(f"this is no object of Kubernetes, it has no kind: {str(document)[:100]!r}")
+        items = document.get("items")
+        documents += documents_of(items) if document["kind"] == "List" and items is not None else (dict(document),)
+    return tuple(documents)
 
 
 def _resource_of(document: Document) -> Resource:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from sliceplane.testing.faults import Faults
 from sliceplane.testing.thread import PlaneThread
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-WAIT_SECONDS = 10.0
+WAIT_S: Final = 10.0
 #: between two looks at a condition; the consumer under test is told nothing of them
-LOOK_SECONDS = 0.01
+LOOK_S: Final = 0.01
 #: a Pod that is deleted lives on this long, serving
-TERMINATION_SECONDS = 0.5
+TERMINATION_S: Final = 0.5
 
 
 class Plane:
@@ -51,14 +51,17 @@ class Plane:
         nodes: int = 0,
         zones: Iterable[str] = (),
         ready_delay: float = 0.0,
-        termination: float = TERMINATION_SECONDS,
+        termination: float = TERMINATION_S,
         data_dir: str | Path = "memory:",
         port: int = 0,
     ) -> None:
         self._controllers = controllers
-        self._nodes, self._zones = nodes, tuple(zones)
-        self._ready_delay, self._termination = ready_delay, termination
-        self._data_dir, self._port = str(data_dir), port
+        self._nodes = nodes
+        self._zones = tuple(zones)
+        self._ready_delay = ready_delay
+        self._termination = termination
+        self._data_dir = str(data_dir)
+        self._port = port
         if nodes and not controllers:
             raise ValueError("emulated nodes need the controllers: leave out controllers=False, or nodes")
         if self._zones and not nodes:
@@ -116,7 +119,7 @@ class Plane:
         self._objects = Objects(self._plane, emulates=self._nodes > 0)
         self.faults.attach(self._call, self._objects.forget_history)
         if self._controllers:
-            async with asyncio.timeout(WAIT_SECONDS):
+            async with asyncio.timeout(WAIT_S):
                 await self._objects.settle()
 
     def _call(self, question: Any) -> Any:
@@ -192,7 +195,7 @@ class Plane:
 
     # Waiting
 
-    def wait_for(self, condition: Callable[[], T], timeout: float = WAIT_SECONDS) -> T:
+    def wait_for(self, condition: Callable[[], T], timeout: float = WAIT_S) -> T:
         """What *condition* gives as soon as that is true (not empty, not zero); looked at every 10 ms.
 
         An ``AssertionError`` counts as not yet.  Raises ``TimeoutError`` that tells what there was last.
@@ -210,9 +213,9 @@ class Plane:
                 return cast("T", last)
             if time.monotonic() > ends:
                 raise _in_vain(condition, timeout, last) from why
-            time.sleep(LOOK_SECONDS)
+            time.sleep(LOOK_S)
 
-    async def until(self, condition: Callable[[], T | Awaitable[T]], timeout: float = WAIT_SECONDS) -> T:
+    async def until(self, condition: Callable[[], T | Awaitable[T]], timeout: float = WAIT_S) -> T:
         """``wait_for`` for coroutines; *condition* may be a coroutine function."""
         ends = time.monotonic() + timeout
         while True:
@@ -226,7 +229,7 @@ class Plane:
                 return cast("T", last)
             if time.monotonic() > ends:
                 raise _in_vain(condition, timeout, last) from why
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(LOOK_S)
 
     # What ``_made`` needs
 

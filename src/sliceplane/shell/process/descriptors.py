@@ -1,6 +1,6 @@
 """File descriptors: every connection, pipe and socket is one, and a process has only so many (``RLIMIT_NOFILE``).
 
-Running out of them, or of the kernel's memory for them, must not end a process, and is told with what to do.  What
+Running out of them, or of the kernel's memory for them, must not end a process, and is reported with what to do.  What
 strangers can open (connections to pages, ports that Services ask for) gets a share, so that the rest is there for what
 the process is for.
 """
@@ -18,7 +18,7 @@ from sliceplane.shell.process.log import get_logger
 
 #: too many in this process, or on the whole machine
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE})
-TELL_AGAIN_SECONDS = 60.0
+REPORT_AGAIN_S = 60.0
 
 _DESCRIPTORS = "out of file descriptors; what needs one waits until there are some again"
 _MEMORY = "the kernel has no memory for a socket or process; what needs one waits until there is some again"
@@ -48,10 +48,10 @@ def raise_limit() -> None:
 
 
 class _Teller:
-    """Owns the moments at which each was last told: a process without descriptors fails many times a second."""
+    """Owns the moments at which each was last reported: a process without descriptors fails many times a second."""
 
     def __init__(self) -> None:
-        self._told_at: dict[int, float] = {}
+        self._reported_at: dict[int, float] = {}
 
     def tell(self, error: BaseException, what: str) -> bool:
         """Log that *what* failed, now and then, if it is for lack of descriptors or memory; whether it is."""
@@ -60,8 +60,8 @@ class _Teller:
             return False
         assert isinstance(error, OSError), "it has words"
         now, code = time.monotonic(), error.errno or 0
-        if now - self._told_at.get(code, -TELL_AGAIN_SECONDS) >= TELL_AGAIN_SECONDS:
-            self._told_at[code] = now
+        if now - self._reported_at.get(code, -REPORT_AGAIN_S) >= REPORT_AGAIN_S:
+            self._reported_at[code] = now
             sentence, advice = words
             _log.error(sentence, failed=what, limit=limit(), advice=advice)
         return True

@@ -3,8 +3,8 @@
 They are open to the network and anonymous, and a load balancer or a kubelet must get its answer whatever else comes.
 So a connection is one question and one answer, and everything about it is bounded:
 
-* the question is there within ``HEAD_SECONDS_MAX``, all is over within ``LIFE_SECONDS_MAX``, and neither moves when
-  somebody sends or takes drop by drop;
+* the question is there within ``HEAD_S_MAX``, all is over within ``LIFE_S_MAX``, and neither moves when
+  a peer sends or takes drop by drop;
 * it brings at most ``BYTES_MAX``;
 * all ports of a process together have at most ``CONNECTIONS_MAX`` connections, and an eighth of its descriptors.  One
   more takes the place of the oldest that has asked nothing yet: who asks at once is answered, however many are silent.
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
     Answer = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
-HEAD_SECONDS_MAX = 10.0
-LIFE_SECONDS_MAX = 30.0
+HEAD_S_MAX = 10.0
+LIFE_S_MAX = 30.0
 BYTES_MAX = 64 * 1024
 CONNECTIONS_MAX = 256
 _SHARE_OF_DESCRIPTORS = 8
 #: answers that are being made when a port is closed may take so long
-_SHUTDOWN_SECONDS = 1.0
+_SHUTDOWN_S = 1.0
 
 
 class Door:
@@ -176,6 +176,6 @@ class Port:
         return _Guarded(self._server(), self._guard)
 
     async def close(self) -> None:
-        for each in self._listening:
-            each.close()
-        await self._server.shutdown(_SHUTDOWN_SECONDS)
+        for listening in self._listening:
+            listening.close()
+        await self._server.shutdown(_SHUTDOWN_S)

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 _RTM_GETADDR, _RTM_NEWADDR, _NLMSG_DONE, _NLMSG_ERROR = 22, 20, 3, 2
 _REQUEST_DUMP = 0x301
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
-#: of ``ifaddrmsg.ifa_scope``: addresses with a narrower one are nobody else's to dial
+#: of ``ifaddrmsg.ifa_scope``: addresses with a narrower one cannot be dialled from elsewhere
 _SCOPE_LINK = 253
 _HEADER = struct.Struct("=IHHII")
 _ADDRESS = struct.Struct("=BBBBI")
@@ -37,32 +37,35 @@ def _asked(*, ipv6: bool) -> tuple[str, ...]:
     families = (socket.AF_INET, socket.AF_INET6) if ipv6 else (socket.AF_INET,)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as link:
         link.settimeout(1.0)
-        found = {address for family in families for address in _dump(link, family)}
-    return tuple(sorted(found, key=lambda text: (":" in text, ip_address(text).packed)))
+        addresses = {address for family in families for address in _dump(link, family)}
+    return tuple(sorted(addresses, key=lambda text: (":" in text, ip_address(text).packed)))
 
 
 async def addresses_of(netns: str) -> tuple[str, ...] | None:
-    """``addresses`` of both families in the network namespace *netns*; "" is our own.  ``None`` where nobody says: that
-    is not "none", and rules must not go because there was no descriptor to ask with."""
+    """``addresses`` of both families in the network namespace *netns*; "" is our own.
+
+    ``None`` where they cannot be read: that is not "none", and rules must not go because there was no descriptor to ask
+    with.
+    """
     try:
         if not netns:
             return _asked(ipv6=True)
         process = await asyncio.create_subprocess_exec(
             *("ip", "-n", netns, "-j", "address"), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
         )
-        told, _ = await process.communicate()
+        output, _ = await process.communicate()
         if process.returncode:
             return None
-        interfaces = json.loads(told or b"[]")
+        interfaces = json.loads(output or b"[]")
     except (OSError, ValueError, RuntimeError):
         return None
-    found = {
+    listed = {
         ip_address(entry["local"])
         for interface in interfaces
         for entry in interface.get("addr_info", ())
         if entry.get("local")
     }
-    kept = [address for address in found if not (address.is_loopback or address.is_link_local)]
+    kept = [address for address in listed if not (address.is_loopback or address.is_link_local)]
     return tuple(str(address) for address in sorted(kept, key=lambda address: (address.version, address.packed)))
 
 
@@ -83,8 +86,8 @@ def _dump(link: socket.socket, family: int) -> Iterator[str]:
 
 
 def _address(message: bytes, family: int) -> Iterator[str]:
-    told_family, _, _, scope, _ = _ADDRESS.unpack_from(message)
-    if told_family != family or scope >= _SCOPE_LINK:
+    its_family, _, _, scope, _ = _ADDRESS.unpack_from(message)
+    if its_family != family or scope >= _SCOPE_LINK:
         return
     attributes: dict[int, bytes] = {}
     start = _ADDRESS.size

@@ -1,4 +1,4 @@
-"""Lines for a file that may be slow, full, or read by no one: whoever has something to say never waits.
+"""Lines for a file that may be slow, full, or read by no one: a caller never waits.
 
 ``put`` appends to a queue; a thread takes what waits there, a run of lines at a time, and writes it.  Only that thread
 ever meets the file: a terminal stopped with ^S, a pipe without a reader, a FIFO that is not even open, a hung network
@@ -19,7 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-#: of the lines that are given to the file at a time
+#: of the lines that are handed to the file at a time
 RUN_BYTES_MAX = 256 * 1024
 
 

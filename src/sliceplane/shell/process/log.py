@@ -1,11 +1,11 @@
 """Structured logs on stderr; structlog is loaded by the first line that is written.
 
-Loading structlog takes a quarter of a second, more than the whole rest of a start, so nobody imports it
+Loading structlog takes a quarter of a second, more than the whole rest of a start, so no module imports it
 at module level: ``get_logger`` hands out a proxy that binds on first use.
 
-**A line holds nobody up.**  Lines for a file go through a queue to a thread (``line_writer``), so a pipe without a
+**A line holds no caller up.**  Lines for a file go through a queue to a thread (``line_writer``), so a pipe without a
 reader, a terminal stopped with ^S, a full disk or a slow network file system costs lines, never a moment of the event
-loop.  What is lost is counted, and told of by the next line that is taken.  What a line looks like is the matter of
+loop.  What is lost is counted, and reported by the next line that is taken.  What a line looks like is the matter of
 ``log_lines``.
 """
 
@@ -28,7 +28,7 @@ LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 QUEUE_BYTES_MAX = 1024 * 1024
 #: what is still waiting at the end of the process may take so long
-EXIT_SECONDS_MAX = 1.0
+EXIT_S_MAX = 1.0
 
 _level = LEVELS["info"]
 _json = False
@@ -60,15 +60,15 @@ class _Stderr:
     """Whatever ``sys.stderr`` is at the time of a line: test runners and shells replace it.
 
     A line that cannot be written (the disk is full, the reader of a pipe is gone or asleep) is lost, and never an error
-    of whoever wanted to say something, least of all of what reports that the disk is full.
+    of the caller, least of all of the one that reports that the disk is full.
     """
 
     def __init__(self) -> None:
         self.begin()
         #: lines that no file was asked to take
         self._lost_here = 0
-        #: of those that are lost, the ones that were told of
-        self._told = 0
+        #: of those that are lost, the ones that a line has reported
+        self._lost_reported = 0
         #: the last line that was written has no end
         self._torn = False
 
@@ -106,10 +106,12 @@ class _Stderr:
     def _write_lines(self, lines: list[bytes]) -> int:
         """In the writer's thread; how many were not taken."""
         lost = self.lost
-        if lost > self._told:
-            notice = _plainly("warning", "log", "lines were lost: stderr took no more", {"lines": lost - self._told})
+        if lost > self._lost_reported:
+            notice = _plainly(
+                "warning", "log", "lines were lost: stderr took no more", {"lines": lost - self._lost_reported}
+            )
             if self._write_line(notice.encode()):
-                self._told = lost
+                self._lost_reported = lost
         return sum([not self._write_line(line) for line in lines])
 
     def _write_line(self, line: bytes) -> bool:
@@ -124,7 +126,7 @@ class _Stderr:
                     rest = rest[os.write(fd, rest) :]
                     self._torn = True
                 except BlockingIOError:
-                    # Whoever started us made it so.
+                    # The program that started us made it so.
                     asked = select.poll()
                     asked.register(fd, select.POLLOUT)
                     asked.poll()
@@ -143,8 +145,8 @@ def _descriptor() -> int | None:
 
 def _plainly(level: str, component: str, event: str, values: dict[str, Any]) -> str:
     """A line, with its end, that no library is needed for."""
-    told = {"timestamp": log_lines.now(), "level": level, "component": component, "event": event, **values}
-    return (log_lines.as_json(told) if _json else log_lines.plain_text(told)) + "\n"
+    line = {"timestamp": log_lines.now(), "level": level, "component": component, "event": event, **values}
+    return (log_lines.as_json(line) if _json else log_lines.plain_text(line)) + "\n"
 
 
 _stderr = _Stderr()
@@ -169,7 +171,7 @@ def settle(timeout_s: float) -> bool:
 def _root() -> Any:
     import structlog
 
-    atexit.register(settle, EXIT_SECONDS_MAX)
+    atexit.register(settle, EXIT_S_MAX)
     return structlog.wrap_logger(
         structlog.WriteLogger(_stderr),  # type: ignore[arg-type]  # all that it uses of a file is there
         processors=[
@@ -209,8 +211,8 @@ class Logger:
             write = getattr(_root(), level)
         except (OSError, ImportError) as error:
             # Not a descriptor left to read the library with, which is worth saying above all.
-            told = {name: str(value) for name, value in values.items()}
-            _stderr.write(_plainly(level, self._component, event, {**told, "plain": str(error)}))
+            texts = {name: str(value) for name, value in values.items()}
+            _stderr.write(_plainly(level, self._component, event, {**texts, "plain": str(error)}))
             return
         write(event, component=self._component, **values)
 

@@ -53,7 +53,7 @@ def as_json(values: Mapping[str, Any]) -> str:
 
 def _dumped(values: Mapping[str, Any]) -> str:
     line = json.dumps(values, ensure_ascii=False, default=str)
-    return _JSON_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+    return _JSON_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
 
 
 def _cut(value: Any) -> Any:
@@ -77,16 +77,16 @@ def fit_text(text: str) -> str:
     """*text* with its end, as a terminal may see it."""
     if len(text) > LINE_CHARACTERS_MAX:
         text = f"{text[:LINE_CHARACTERS_MAX]}... ({len(text) - LINE_CHARACTERS_MAX} characters more)\n"
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def painted(line: str) -> str:
     """A line of ``fit_text`` with colours: the level by its weight, the event bold, time and component dim."""
-    found = _HEAD.match(line)
-    if found is None:
+    head = _HEAD.match(line)
+    if head is None:
         return line
-    colour = _COLOURS.get(found["name"], "0")
+    colour = _COLOURS.get(head["name"], "0")
     return (
-        f"\x1b[2m{found['time']}\x1b[0m\x1b[{colour}m{found['level']}\x1b[0m\x1b[2m{found['part']}\x1b[0m"
-        f"\x1b[1m{found['event']}\x1b[0m{line[found.end() :]}"
+        f"\x1b[2m{head['time']}\x1b[0m\x1b[{colour}m{head['level']}\x1b[0m\x1b[2m{head['part']}\x1b[0m"
+        f"\x1b[1m{head['event']}\x1b[0m{line[head.end() :]}"
     )

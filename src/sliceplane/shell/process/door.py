@@ -40,7 +40,7 @@ _SHUTDOWN_S = 1.0
 class Door:
     """The connections of all ports of this process.  Owned by the event loop's thread."""
 
-    def __init__(self, *, head_s: float = HEAD_SECONDS_MAX, life_s: float = LIFE_SECONDS_MAX) -> None:
+    def __init__(self, *, head_s: float = HEAD_S_MAX, life_s: float = LIFE_S_MAX) -> None:
         self.head_s = head_s
         self.life_s = life_s
         #: in the order in which they came

@@ -106,8 +106,8 @@ async def test_tokens_that_always_expire_are_told(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("code", "passes"), [(429, True), (503, True), (403, False)])
-async def test_a_page_that_fails_is_asked_for_again(monkeypatch: pytest.MonkeyPatch, code: int, passes: bool) -> None:
-    monkeypatch.setattr(endpoints_audit, "RETRY_PAUSE_S", 0.0)
+@pytest.mark.looptime
+async def test_a_page_that_fails_is_asked_for_again(code: int, passes: bool) -> None:
     api = FakeApi()
     put_service(api, "web")
     api.fail(StatusError(code, "", "not now"), "list", times=2)

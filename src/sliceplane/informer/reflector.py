@@ -137,7 +137,14 @@ class Reflector(Generic[T]):
     Times are seconds since the epoch.
     """
 
-    def __init__(self, cache: Cache[T], rng: Rng, *, idle_timeout_s: float = IDLE_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        cache: Cache[T],
+        rng: Rng,
+        *,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
+        absent_period_s: float = ABSENT_PERIOD_S,
+    ) -> None:
         self.cache = cache
         self.counters = Counters()
         self.phase = Phase.NEW
@@ -149,6 +156,7 @@ class Reflector(Generic[T]):
         self.last_error: tuple[StatusError, float] | None = None
         self._rng = rng
         self._idle_timeout_s = idle_timeout_s
+        self._absent_period_s = absent_period_s
         self._actions: list[Action] = []
         self._changes: list[Change[T]] = []
         #: where a watch continues; "" means that only a list helps
@@ -464,7 +472,7 @@ class Reflector(Generic[T]):
         self.synced = True
         self.absent = error
         self.last_error = None
-        self._deadline = now + ABSENT_PERIOD_S + self._rng.uniform(0.0, 0.1 * ABSENT_PERIOD_S)
+        self._deadline = now + self._absent_period_s + self._rng.uniform(0.0, 0.1 * self._absent_period_s)
         self.phase = Phase.WAITING
 
     def check(self) -> None:

@@ -16,7 +16,6 @@ from tests.proxy.test_node_proxy_shell import Runner
 from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource, ServiceCIDRs, Services
-from sliceplane.informer import reflector
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.informers import CannotRead, check_readable
@@ -25,6 +24,7 @@ from sliceplane.shell.node.healthz import health_document
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.node.render import objects_from
+from sliceplane.shell.node.timing import Timing
 from sliceplane.shell.server.plane import Plane, PlaneConfig
 from sliceplane.shell.transport.base import Client
 
@@ -68,10 +68,11 @@ async def older(request: pytest.FixtureRequest) -> AsyncIterator[Older]:
 
 @asynccontextmanager
 async def proxying(client: Any) -> AsyncIterator[NodeProxy]:
-    proxy = NodeProxy("node-1", Nftables(Runner()), families=("IPv4",))
+    timing = Timing(absent_kind_period_s=0.02)
+    proxy = NodeProxy("node-1", Nftables(Runner()), families=("IPv4",), timing=timing)
     task = asyncio.create_task(proxy.follow(client, Rng(1)))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await proxy.wait_ready()
             yield proxy
     finally:
@@ -80,9 +81,8 @@ async def proxying(client: Any) -> AsyncIterator[NodeProxy]:
 
 
 async def test_the_node_proxy_of_an_older_cluster_is_healthy_and_says_once_what_it_does_without(
-    older: Older, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    older: Older, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reflector, "ABSENT_PERIOD_S", 0.02)
     async with proxying(older) as proxy:
         while older.refused < 10:
             await asyncio.sleep(0.01)
@@ -98,7 +98,6 @@ async def test_the_node_proxy_of_an_older_cluster_is_healthy_and_says_once_what_
 async def test_service_cidrs_that_come_with_an_upgrade_reach_the_rules(
     older: Older, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reflector, "ABSENT_PERIOD_S", 0.02)
     async with proxying(older) as proxy:
         (plane,) = proxy._planes
         seen: list[Any] = []

@@ -25,6 +25,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.controllers.base import Selection
 from sliceplane.informer.changes import Change
+from sliceplane.informer.reflector import ABSENT_PERIOD_S
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.node.timing import PROBE_TIMEOUT_S, PROBE_VALID_S
 from sliceplane.shell.transport.base import Client, Unreachable
@@ -58,11 +59,13 @@ class Inputs:
         on_dropped: Callable[[str], None],
         api_timeout_s: float = PROBE_TIMEOUT_S,
         probe_valid_s: float = PROBE_VALID_S,
+        absent_period_s: float = ABSENT_PERIOD_S,
     ) -> None:
         """*api_timeout_s*: how long the server may take to answer when it is asked whether it does; 0: it is not
         asked."""
         self._api_timeout_s = api_timeout_s
         self._probe_valid_s = probe_valid_s
+        self._absent_period_s = absent_period_s
         self._client = client
         self._clock = clock
         self._rng = rng
@@ -166,7 +169,9 @@ class Inputs:
         return ""
 
     def _informer(self, watched: Selection) -> Informer[Object]:
-        return Informer(self._client, watched, clock=self._clock, rng=self._rng.fork())
+        return Informer(
+            self._client, watched, clock=self._clock, rng=self._rng.fork(), absent_period_s=self._absent_period_s
+        )
 
     def _start(self, selector: str) -> None:
         assert self._group is not None, "nothing runs yet"

@@ -264,6 +264,7 @@ class NodeProxy:
             on_dropped=self._on_dropped,
             api_timeout_s=self._timing.probe_timeout_s,
             probe_valid_s=self._timing.probe_valid_s,
+            absent_period_s=self._timing.absent_kind_period_s,
         )
         self._claims.follow(self._inputs, client)
         self._events = EventRecorder(client, clock=self._clock, instance=self._node_name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sliceplane.informer.reflector import ABSENT_PERIOD_S
 from sliceplane.proxy.progress import CHANGED_PERIOD_S, IDLE_PERIOD_S
 
 #: how long the first write waits for the Node once Services and EndpointSlices are there
@@ -43,5 +44,6 @@ class Timing:
     probe_timeout_s: float = PROBE_TIMEOUT_S
     probe_valid_s: float = PROBE_VALID_S
     flows_retry_s: float = FLOWS_RETRY_S
+    absent_kind_period_s: float = ABSENT_PERIOD_S
     lease_changed_period_s: float = CHANGED_PERIOD_S
     lease_idle_period_s: float = IDLE_PERIOD_S

@@ -18,7 +18,15 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import NOT_TO_BE_HAD
 from sliceplane.informer.cache import Cache, IndexFunction
 from sliceplane.informer.changes import Change
-from sliceplane.informer.reflector import IDLE_TIMEOUT_S, Action, Phase, Reflector, StartList, StartWatch
+from sliceplane.informer.reflector import (
+    ABSENT_PERIOD_S,
+    IDLE_TIMEOUT_S,
+    Action,
+    Phase,
+    Reflector,
+    StartList,
+    StartWatch,
+)
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Reader, Unreachable, no_answer
@@ -69,6 +77,7 @@ class Informer(Generic[T]):
         kind: type[T] | None = None,
         indexes: Mapping[str, IndexFunction[T]] | None = None,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
+        absent_period_s: float = ABSENT_PERIOD_S,
         decode: Callable[[bytes], T] | None = None,
         log: Log = _log,
     ) -> None:
@@ -76,7 +85,9 @@ class Informer(Generic[T]):
         self._selection = selection
         self._log = log
         self.cache: Cache[T] = Cache(resource, kind, indexes, decode)
-        self.reflector: Reflector[T] = Reflector(self.cache, rng, idle_timeout_s=idle_timeout_s)
+        self.reflector: Reflector[T] = Reflector(
+            self.cache, rng, idle_timeout_s=idle_timeout_s, absent_period_s=absent_period_s
+        )
         self._client = client
         self._clock = clock
         self._handlers: list[Handler[T]] = []

@@ -45,12 +45,14 @@ def test_refused_whole(kernel: FakeKernel, errno: str, commands: tuple[Command, 
 
 
 def test_what_exists_already_may_be_added_again(kernel: FakeKernel) -> None:
+    before = kernel.tables
     run(
         kernel,
         AddTable(),
         *(command for command in static_commands("ip", Surroundings()) if not isinstance(command, AddRule)),
         AddElements(SERVICE_IPS.name, ((KEY, goto("c")),)),
     )
+    assert kernel.tables == before
 
 
 def test_an_unused_chain_and_its_map_go(kernel: FakeKernel) -> None:

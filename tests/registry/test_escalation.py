@@ -152,6 +152,7 @@ def test_a_generated_name_is_not_told_before_there_is_one(eve: Eve) -> None:
 @pytest.mark.parametrize("kind", [Roles, ClusterRoles])
 def test_system_masters_may_write_any_role(api: Api, kind: Resource) -> None:
     api.create(kind, {"metadata": {"name": "all"}, "rules": EVERYTHING[:1]})
+    assert api.get(kind, "all")["rules"] == EVERYTHING[:1]
 
 
 @pytest.mark.parametrize("kind", [Roles, ClusterRoles])

@@ -139,9 +139,10 @@ def test_rules(api: Api, spec: Any, message: str) -> None:
 
 
 def test_unknown_counts_and_amounts_of_compute_are_accepted(api: Api) -> None:
-    api.create(
-        ResourceQuotas, quota(hard={"count/widgets.example.com": "1e3", "requests.cpu": "1500m", "memory": "1Gi"})
-    )
+    hard = {"count/widgets.example.com": "1e3", "requests.cpu": "1500m", "memory": "1Gi"}
+    made = quota(hard=hard)
+    api.create(ResourceQuotas, made)
+    assert api.get(ResourceQuotas, made["metadata"]["name"])["spec"]["hard"].keys() == hard.keys()
 
 
 @pytest.mark.parametrize(

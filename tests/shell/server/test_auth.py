@@ -134,7 +134,9 @@ def test_refusals_name_what_was_wanted(wanted: Attributes, message: str) -> None
 @pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/version", "/version/"])
 def test_public_paths(path: str) -> None:
     wanted = Attributes(verb="get", path=path)
-    require_allowed(ANONYMOUS, wanted, POLICY.decide(ANONYMOUS, wanted))
+    decision = POLICY.decide(ANONYMOUS, wanted)
+    assert decision.allowed
+    require_allowed(ANONYMOUS, wanted, decision)
 
 
 @pytest.mark.parametrize("path", ["/api", "/apis/apps", "/openapi/v3", "/healthzz", "/livez/ping", "/", "/metrics"])
@@ -147,4 +149,6 @@ def test_anonymous_may_nothing_else(path: str) -> None:
 @pytest.mark.parametrize("path", ["/api", "/api/", "/apis/apps/v1", "/openapi/v3/apis/apps/v1", "/livez"])
 def test_authenticated_users_may_discover(path: str) -> None:
     wanted = Attributes(verb="get", path=path)
-    require_allowed(ALICE, wanted, POLICY.decide(ALICE, wanted))
+    decision = POLICY.decide(ALICE, wanted)
+    assert decision.allowed
+    require_allowed(ALICE, wanted, decision)

@@ -266,6 +266,7 @@ def test_a_client_that_leaves_is_forgotten(server: Server) -> None:
     for stream in streams:
         stream.close()
     settle(server, 0)
+    assert len(server.plane.hub) == 0
 
 
 def test_a_client_that_leaves_before_the_stream_begins_is_forgotten(

@@ -8,7 +8,6 @@ import pytest
 
 from sliceplane.flowcontrol.types import Asked
 from sliceplane.registry.types import User
-from sliceplane.shell.server.requests import limits as limits_module
 from sliceplane.shell.server.requests.limits import BODY_BYTES_LEAST, InFlight, Limits, Place, TooMany
 
 ACCOUNTS = ("system:serviceaccounts", "system:authenticated")
@@ -52,9 +51,9 @@ async def test_who_stands_in_line_gets_the_next_seat() -> None:
     assert in_flight.flows.seats["read"].in_use == 0
 
 
-async def test_who_stood_in_line_for_too_long_is_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.looptime
+async def test_who_stood_in_line_for_too_long_is_told_to_come_back() -> None:
     in_flight, _ = await full()
-    monkeypatch.setattr(limits_module, "LINE_S_MAX", 0.01)
     with pytest.raises(TooMany):
         await place(in_flight, "quiet").sit()
     assert in_flight.flows.tally("service-accounts").refused["time-out"] == 1

@@ -87,7 +87,9 @@ def test_new_name_renews_the_server_certificate_and_keeps_the_old_names(tmp_path
 def test_damaged_or_missing_file_is_made_anew(tmp_path: Path, victim: str) -> None:
     made, _ = pki.ensure(tmp_path / "pki", NAMES, NOW)
     (made.folder / victim).write_bytes(b"garbage")
-    pki.ensure(tmp_path / "pki", NAMES, NOW)
+    _, anything = pki.ensure(tmp_path / "pki", NAMES, NOW)
+    assert anything
+    assert (made.folder / victim).read_bytes() != b"garbage"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.server_file, made.server_key_file)
     context.load_cert_chain(made.admin_file, made.admin_key_file)

@@ -93,7 +93,7 @@ def run(path: Path, kills: int, seed: int, kit: Any) -> None:
 def test_five_kills(sqlite_path, kit):
     started = time.monotonic()
     run(sqlite_path, 5, 1, kit)
-    assert time.monotonic() - started < 50, "far from the limit of a test"
+    assert time.monotonic() - started < 150, "far from the limit of a test"
 
 
 @pytest.mark.slow

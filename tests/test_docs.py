@@ -58,10 +58,14 @@ _CODE_NAME = re.compile(r"``(?:sliceplane\.)?(?P<name>[a-z]\w*(?:\.\w+)+)``")
 _SITE = {"index.md", "contributing.md", "changelog.md"}
 #: decisions are kept in the words and with the paths of their day
 CITING = [
-    path
-    for folder in ("src", "tests", "docs", "benchmarks", "tools", "demo", "examples")
-    for path in sorted((ROOT / folder).rglob("*"))
-    if path.suffix in {".py", ".md", ".sh"} and path.name not in {"decisions.md", "test_tidy.py", Path(__file__).name}
+    *(path for path in PAGES if path.parent == ROOT),
+    *(
+        path
+        for folder in ("src", "tests", "docs", "benchmarks", "tools", "demo", "examples")
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.suffix in {".py", ".md", ".sh"}
+        and path.name not in {"decisions.md", "test_tidy.py", Path(__file__).name}
+    ),
 ]
 #: folders and files whose citations are still to be corrected
 EXCUSED = (
@@ -166,7 +170,7 @@ def test_dotted_names_exist(path: Path) -> None:
 def citations_that_lead_nowhere(text: str, folder: Path) -> list[str]:
     """What *text*, which stands in *folder*, cites and a reader who has only the repository cannot open."""
     pages = {path.name for path in (*ROOT.glob("*.md"), *DOCS, *folder.glob("*.md"))} | _SITE
-    files = [match.group() for match in _FILE.finditer(text)]
+    files = [match.group() for match in _FILE.finditer(text) if "NAME" not in match.group()]
     roots = (ROOT, ROOT / "src", SOURCE, ROOT / "tests", folder)
     return [
         *(" ".join(match.group().split()) for match in _PRIVATE.finditer(text)),

@@ -24,7 +24,7 @@ from sliceplane.controllers.traffic_distribution import (
     PERIOD_S,
     PROGRAMMED,
     TrafficDistributionController,
-    Verdict,
+    WantedCondition,
     _changes,
 )
 from sliceplane.proxy.progress import IDLE_PERIOD_S, LEASE_DURATION_S, Progress
@@ -405,7 +405,7 @@ def test_a_conflict_is_tried_again_and_a_service_that_went_is_left() -> None:
 
 def test_a_server_that_counts_generations_of_services_is_told_which_one() -> None:
     service = Service(metadata=ObjectMeta(name="web", generation=3))
-    (change,) = _changes(service, (Verdict(ACCEPTED, "True", "Accepted", "fine"),), 0.0)
+    (change,) = _changes(service, (WantedCondition(ACCEPTED, "True", "Accepted", "fine"),), 0.0)
     assert change["observedGeneration"] == 3
     seen = ServiceCondition(
         type=ACCEPTED,
@@ -416,7 +416,7 @@ def test_a_server_that_counts_generations_of_services_is_told_which_one() -> Non
         last_transition_time="2026-11-21T10:00:00Z",
     )
     told = Service(metadata=service.metadata, status=ServiceStatus(conditions=(seen,)))
-    (again,) = _changes(told, (Verdict(ACCEPTED, "True", "Accepted", "fine"),), 0.0)
+    (again,) = _changes(told, (WantedCondition(ACCEPTED, "True", "Accepted", "fine"),), 0.0)
     assert (again["observedGeneration"], again["lastTransitionTime"]) == (3, "2026-11-21T10:00:00Z")
 
 

@@ -12,7 +12,7 @@ import pytest
 from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
-from sliceplane.endpoints.mirroring.service import Limits
+from sliceplane.endpoints.mirroring.service import MirrorLimits
 from sliceplane.endpoints.mirroring.writes import Notice
 from sliceplane.endpoints.truncate import shares
 
@@ -47,7 +47,7 @@ def address(number: int) -> EndpointAddress:
 
 def mirrored(count: int, *, waiting: int = 0) -> tuple[list[int], tuple[Notice, ...]]:
     """Sizes of the slices that an object of *count* addresses wants, and what people are told."""
-    engine = MirrorEngine(Limits())
+    engine = MirrorEngine(MirrorLimits())
     engine._selecting["shop/web"] = False
     both = [address(number) for number in range(count)]
     subset = EndpointSubset(
@@ -64,7 +64,7 @@ def too_many(skipped: int) -> tuple[Notice, ...]:
         "A max of 1000 addresses can be mirrored to EndpointSlices per Endpoints subset. "
         f"{skipped} addresses were skipped"
     )
-    return (Notice("TooManyAddressesToMirror", message),)
+    return (Notice(True, "TooManyAddressesToMirror", message),)
 
 
 def test_the_1001st_address_is_not_mirrored_and_said_to_be_skipped() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sliceplane.api.codec import encode
 from sliceplane.api.discovery import Endpoint, EndpointConditions, EndpointSlice
 from sliceplane.api.meta import ObjectMeta, OwnerReference
-from sliceplane.endpoints.mirroring.desired import Group, SliceMeta, comparable, content_of, identity_of
+from sliceplane.endpoints.mirroring.desired import MirrorGroup, SliceMeta, comparable, content_of, identity_of
 from sliceplane.endpoints.mirroring.packing import Arrangement, packed
 
 OWNER = OwnerReference(api_version="v1", kind="Endpoints", name="web", uid="u", controller=True)
@@ -26,11 +26,11 @@ def endpoint(number: int, ready: bool) -> Endpoint:
     return Endpoint(addresses=(f"10.0.0.{number}",), conditions=EndpointConditions(ready=ready))
 
 
-def group_of(holding: Holding) -> Group:
+def group_of(holding: Holding) -> MirrorGroup:
     found = [endpoint(number, ready) for number, ready in sorted(holding.items())]
     texts = tuple(encode(each) for each in found)
     content = {identity_of(each): encode(comparable(each)) for each in found}
-    return Group("IPv4", (), content, texts)
+    return MirrorGroup("IPv4", (), content, texts)
 
 
 def slice_of(name: str, holding: Holding, *, fits: bool = True) -> EndpointSlice:
@@ -38,7 +38,7 @@ def slice_of(name: str, holding: Holding, *, fits: bool = True) -> EndpointSlice
     return EndpointSlice(metadata=meta, endpoints=tuple(endpoint(*each) for each in holding.items()))
 
 
-def numbers(group: Group) -> list[int]:
+def numbers(group: MirrorGroup) -> list[int]:
     return [number_of(identity[0]) for identity in group.content]
 
 

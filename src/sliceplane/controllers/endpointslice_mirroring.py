@@ -21,11 +21,12 @@ from sliceplane.controllers.service_syncs import ServiceSyncs, SyncController, e
 from sliceplane.controllers.shared import FirstSync
 from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
-from sliceplane.endpoints.mirroring.service import Limits
-from sliceplane.endpoints.mirroring.writes import MirrorPlan, Notice
+from sliceplane.endpoints.mirroring.service import MirrorLimits
+from sliceplane.endpoints.mirroring.writes import MirrorPlan
 from sliceplane.informer.changes import Change
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
+from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.succession import SelectorChanges
 
 MAX_SYNCS_LIMIT: Final = 50
@@ -85,7 +86,7 @@ class EndpointSliceMirroringController(SyncController):
             ServiceSyncs(at_once=self._config.concurrent_service_endpoint_syncs, backoff=RETRY_BACKOFF),
         )
         hand_over = self._config.selector_changes is SelectorChanges.HAND_OVER
-        limits = Limits(self._config.max_endpoints_per_subset, self._config.max_endpoints_per_slice)
+        limits = MirrorLimits(self._config.max_endpoints_per_subset, self._config.max_endpoints_per_slice)
         self._engine = MirrorEngine(limits, hand_over=hand_over)
         self._metrics = MirroringMetrics(self._engine)
         self._first_sync = first_sync or FirstSync()

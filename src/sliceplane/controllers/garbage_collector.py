@@ -39,7 +39,7 @@ from sliceplane.api.meta import Object, ObjectMeta, OwnerReference
 from sliceplane.api.requests import PatchType
 from sliceplane.api.scheme import RESOURCES, Events, Resource
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Work, Write
-from sliceplane.controllers.ownership import FOREGROUND, ORPHAN, Claim, Item, OwnershipGraph
+from sliceplane.controllers.ownership import FOREGROUND, ORPHAN, OwnedItem, OwnerClaim, OwnershipGraph
 from sliceplane.informer.changes import Change
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
@@ -63,7 +63,7 @@ class _Token(NamedTuple):
     """What a job was for.  ``version``: of the object then.  ``freed``: the dependents that it lets go."""
 
     version: str = ""
-    claim: Claim | None = None
+    claim: OwnerClaim | None = None
     freed: tuple[str, ...] = ()
 
 
@@ -76,8 +76,8 @@ class GarbageCollector:
         self._synced = False
         #: the version of an object on which we acted last: nothing more is due before the cache shows another
         self._acted: dict[str, str] = {}
-        #: owners that the server is to be asked for, or is being asked for, by ``Claim.key``
-        self._open: dict[str, Claim] = {}
+        #: owners that the server is to be asked for, or is being asked for, by ``OwnerClaim.key``
+        self._open: dict[str, OwnerClaim] = {}
         #: those of them that wait for a cache to catch up, ``VERIFY_DELAY_S`` at most
         self._patient: set[str] = set()
         #: owner with the finalizer ``orphan`` -> dependents that were let go, though the cache may not show it
@@ -146,7 +146,7 @@ class GarbageCollector:
 
     # -- owners that the server must be asked for -------------------------------------------------------
 
-    def _ask(self, claim: Claim, now: float) -> None:
+    def _ask(self, claim: OwnerClaim, now: float) -> None:
         """Have *claim* looked up; its claimants are queued again when more is known."""
         key, suspect = claim.key, self._graph.is_suspect(claim)
         if suspect and (key not in self._open or key in self._patient):
@@ -169,7 +169,7 @@ class GarbageCollector:
         read = Write(verb="get", resource=resource, namespace=claim.namespace, name=claim.name)
         return Job(key=key, writes=(read,), token=_Token(claim=claim))
 
-    def _on_answer(self, claim: Claim, done: Done, now: float) -> None:
+    def _on_answer(self, claim: OwnerClaim, done: Done, now: float) -> None:
         answer = _understand(claim, done)
         known = self._graph.find(claim)
         if answer == "gone":
@@ -212,11 +212,11 @@ class GarbageCollector:
             return self._delete_waiting(item)
         return _job(item, _delete(item, _policy(item)))
 
-    def _release(self, item: Item, owners: list[OwnerReference]) -> Job | None:
+    def _release(self, item: OwnedItem, owners: list[OwnerReference]) -> Job | None:
         """Take references to *owners* out: another owner holds the object."""
         return _job(item, _drop_owners(item, owners)) if owners else None
 
-    def _delete_waiting(self, item: Item) -> Job:
+    def _delete_waiting(self, item: OwnedItem) -> Job:
         """The owner waits for *item*, which has dependents itself: they go first, too.
 
         If one of those waits for *item* in turn, that is a circle; it is cut by not blocking any owner.
@@ -226,7 +226,7 @@ class GarbageCollector:
             return _job(item, _delete(item, "Foreground"))
         return _job(item, _unblock(item))
 
-    def _finish_deletion(self, item: Item) -> Job | None:
+    def _finish_deletion(self, item: OwnedItem) -> Job | None:
         """*item* is being deleted: what do its finalizers ask us for?"""
         if item.foreground:
             # Dependents were queued when the deletion was seen, and each one that goes queues its owners.
@@ -242,7 +242,7 @@ class GarbageCollector:
         writes = [_drop_owner_uids(self._graph.items[uid], [item.uid]) for uid in left]
         return Job(key=item.uid, writes=tuple(writes), token=_Token(item.version, freed=tuple(left)))
 
-    def _tell_misplaced(self, item: Item) -> None:
+    def _tell_misplaced(self, item: OwnedItem) -> None:
         known = self._told.get(item.uid, set())
         for owner in self._graph.misplaced(item):
             if owner.uid in known:
@@ -278,11 +278,11 @@ class GarbageCollector:
         assert self._patient <= set(self._open), f"{self._patient - set(self._open)} wait with nothing to ask"
 
 
-def _job(item: Item, write: Write) -> Job:
+def _job(item: OwnedItem, write: Write) -> Job:
     return Job(key=item.uid, writes=(write,), token=_Token(item.version))
 
 
-def _understand(claim: Claim, done: Done) -> Literal["gone", "waits", "there"] | None:
+def _understand(claim: OwnerClaim, done: Done) -> Literal["gone", "waits", "there"] | None:
     """What the answer to a look-up of *claim* says; ``None``: nothing that one may rely on.
 
     A 404 must name the object (one for an unknown path does not).
@@ -300,14 +300,14 @@ def _understand(claim: Claim, done: Done) -> Literal["gone", "waits", "there"] |
     return "waits" if waits else "there"
 
 
-def _policy(item: Item) -> Policy:
+def _policy(item: OwnedItem) -> Policy:
     """A finalizer that was put on before the deletion decides what becomes of the dependents."""
     if ORPHAN in item.finalizers:
         return "Orphan"
     return "Foreground" if FOREGROUND in item.finalizers else "Background"
 
 
-def _delete(item: Item, policy: Policy) -> Write:
+def _delete(item: OwnedItem, policy: Policy) -> Write:
     options = {
         "kind": "DeleteOptions",
         "apiVersion": "v1",
@@ -324,32 +324,32 @@ def _delete(item: Item, policy: Policy) -> Write:
     )
 
 
-def _drop_owners(item: Item, owners: list[OwnerReference]) -> Write:
+def _drop_owners(item: OwnedItem, owners: list[OwnerReference]) -> Write:
     return _drop_owner_uids(item, [owner.uid for owner in owners])
 
 
-def _drop_owner_uids(item: Item, uids: list[str]) -> Write:
+def _drop_owner_uids(item: OwnedItem, uids: list[str]) -> Write:
     """Takes references out one by one, whatever else changes meanwhile: it needs no version, only the right object."""
     out = [{"$patch": "delete", "uid": uid} for uid in dict.fromkeys(uids)]
     return _patch(item, {"uid": item.uid, "ownerReferences": out}, "strategic")
 
 
-def _unblock(item: Item) -> Write:
+def _unblock(item: OwnedItem) -> Write:
     """No owner is to wait for *item* any more."""
     free = [msgspec.structs.replace(owner, block_owner_deletion=None) for owner in item.owners]
     return _patch_version(item, {"ownerReferences": free})
 
 
-def _drop_finalizer(item: Item, finalizer: str) -> Write:
+def _drop_finalizer(item: OwnedItem, finalizer: str) -> Write:
     return _patch_version(item, {"finalizers": [kept for kept in item.finalizers if kept != finalizer] or None})
 
 
-def _patch_version(item: Item, metadata: dict[str, object]) -> Write:
+def _patch_version(item: OwnedItem, metadata: dict[str, object]) -> Write:
     """A merge patch that holds only for the version that we know."""
     return _patch(item, {"uid": item.uid, "resourceVersion": item.version, **metadata}, "merge")
 
 
-def _patch(item: Item, metadata: dict[str, object], patch_type: PatchType) -> Write:
+def _patch(item: OwnedItem, metadata: dict[str, object], patch_type: PatchType) -> Write:
     return Write(
         verb="patch",
         resource=item.resource,

@@ -29,9 +29,9 @@ GONE_REST_S = 30.0
 class KeyedController(ABC):
     """Owns the queue; subclasses own the caches."""
 
-    def __init__(self, info: ControllerInfo) -> None:
+    def __init__(self, info: ControllerInfo, *, backoff: Backoff = RETRY_BACKOFF) -> None:
         self._info = info
-        self._queue: WorkQueue[str] = WorkQueue(backoff=RETRY_BACKOFF)
+        self._queue: WorkQueue[str] = WorkQueue(backoff=backoff)
         self._synced = False
         self._notes: list[EventNote] = []
         #: uids of which a write found nothing -> until when nothing is done for them

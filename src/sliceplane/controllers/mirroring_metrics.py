@@ -8,7 +8,7 @@ from typing import Final
 
 from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
-from sliceplane.endpoints.mirroring.writes import Sizes
+from sliceplane.endpoints.mirroring.writes import MirrorSizes
 from sliceplane.kit.metrics import Histogram, Metrics, exponential_buckets
 
 _PREFIX: Final = "endpoint_slice_mirroring_controller_"
@@ -40,7 +40,7 @@ class MirroringMetrics(Metrics):
     def _per_sync(self, name: str, text: str) -> Histogram:
         return self.histogram(_PREFIX + name, text, _PER_SYNC_BUCKETS)
 
-    def planned(self, sizes: Sizes) -> None:
+    def planned(self, sizes: MirrorSizes) -> None:
         self._added.observe(sizes.added)
         self._updated.observe(sizes.updated)
         self._removed.observe(sizes.removed)

@@ -21,13 +21,12 @@ from sliceplane.api.codec import encode
 from sliceplane.api.core import Namespace, NamespaceSpec
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import RESOURCES, Namespaces, Pods, Resource
-from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Work, Write, deletion
+from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write, deletion
+from sliceplane.controllers.keyed import KeyedController
 from sliceplane.controllers.namespace_content import CONDITIONS, NamespaceContent, conditions, said
 from sliceplane.informer.changes import Change
 from sliceplane.kit.delays import Backoff
-from sliceplane.kit.metrics import Family
 from sliceplane.kit.times import format_time
-from sliceplane.workqueue.queue import WorkQueue, queue_families
 
 FINALIZER: Final = "kubernetes"
 #: how long a terminating namespace must look empty before it is let go
@@ -43,17 +42,23 @@ CACHE_LAG_S: Final = 5.0
 _RETRY: Final = Backoff(base_s=0.5, cap_s=60.0)
 
 
+#: the namespace itself went meanwhile; its event will say so
+_GONE: Final = ("NotFound",)
+
 _Straggler = tuple[str, str, str]
 
 
-class NamespaceController:
-    """A ``controllers.base.Controller``.  Jobs are keyed by the namespace's name."""
+class NamespaceController(KeyedController):
+    """Jobs are keyed by the namespace's name."""
 
     def __init__(self, resources: tuple[Resource, ...] = RESOURCES) -> None:
         others = [
             resource for resource in resources if resource.namespaced and not resource.is_view and resource is not Pods
         ]
         self._resources: Final = {resource.key: resource for resource in (Pods, *others)}
+        watches = (Selection(Namespaces), *(Selection(resource) for resource in self._resources.values()))
+        info = ControllerInfo(name="namespace-controller", aliases=("namespace",), watches=watches)
+        super().__init__(info, backoff=_RETRY)
         self._namespaces: dict[str, Namespace] = {}
         self._contents: dict[str, NamespaceContent] = {}
         #: namespaces that went lately, and when
@@ -66,17 +71,6 @@ class NamespaceController:
         self._told: dict[str, tuple[dict[str, dict[str, str]], float]] = {}
         #: namespaces whose finalizers we emptied: name -> uid
         self._let_go: dict[str, str] = {}
-        self._queue: WorkQueue[str] = WorkQueue(backoff=_RETRY)
-        self._synced = False
-        self._info = ControllerInfo(
-            name="namespace-controller",
-            aliases=("namespace",),
-            watches=(Selection(Namespaces), *(Selection(resource) for resource in self._resources.values())),
-        )
-
-    @property
-    def info(self) -> ControllerInfo:
-        return self._info
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -104,7 +98,7 @@ class NamespaceController:
         for late in [name for name, when in self._gone.items() if when + AFTERMATH_S <= now]:
             del self._gone[late]
             self._condemned.pop(late, None)
-        self._queue.add(name, now)
+        self.enqueue(name, now)
 
     def _on_content(self, change: Change[Object], now: float) -> None:
         meta = change.object.metadata
@@ -115,7 +109,7 @@ class NamespaceController:
             content.put(change.resource, change.new)
         content.changed = now
         if self._is_terminating(meta.namespace):
-            self._queue.add(meta.namespace, now)
+            self.enqueue(meta.namespace, now)
         self._drop_if_empty(meta.namespace)
 
     def _drop_if_empty(self, name: str) -> None:
@@ -124,29 +118,14 @@ class NamespaceController:
         if content is not None and content.empty() and not (name in self._namespaces and self._is_terminating(name)):
             del self._contents[name]
 
-    def on_synced(self, now: float) -> None:
-        self._synced = True
-
     def _is_terminating(self, name: str) -> bool:
         namespace = self._namespaces.get(name)
         return name in self._gone if namespace is None else namespace.metadata.deletion_timestamp is not None
 
     # -- work -------------------------------------------------------------------------------------------
 
-    def take_work(self, now: float, max_jobs: int) -> Work:
-        jobs: list[Job] = []
-        while self._synced and len(jobs) < max_jobs:
-            name = self._queue.get(now)
-            if name is None:
-                break
-            writes = self._writes(name, now) if self._is_terminating(name) else []
-            if writes:
-                namespace = self._namespaces.get(name)
-                uid = "" if namespace is None else namespace.metadata.uid
-                jobs.append(Job(key=name, writes=tuple(writes), token=uid))
-            else:
-                self._queue.done(name, now)
-        return Work(jobs=tuple(jobs))
+    def plan(self, key: str, now: float) -> tuple[Write, ...]:
+        return tuple(self._writes(key, now)) if self._is_terminating(key) else ()
 
     def _writes(self, name: str, now: float) -> list[Write]:
         content = self._contents.get(name) or NamespaceContent()
@@ -165,8 +144,9 @@ class NamespaceController:
             return writes
         quiet = content.changed + QUIET_S
         if now < quiet:
-            self._queue.add_after(name, quiet - now, now)
+            self.enqueue_after(name, quiet - now, now)
             return []
+        self._let_go[name] = namespace.metadata.uid
         return [_finalize(namespace)]
 
     def _aftermath(self, name: str, content: NamespaceContent) -> list[Write]:
@@ -216,34 +196,28 @@ class NamespaceController:
             written[kind]["status"] == condition["status"] for kind, condition in wanted.items() if kind in written
         )
         if only_texts and now < when + STATUS_INTERVAL_S:
-            self._queue.add_after(name, when + STATUS_INTERVAL_S - now, now)
+            self.enqueue_after(name, when + STATUS_INTERVAL_S - now, now)
             return []
         self._told[name] = (wanted, now)
         others = [condition for condition in namespace.status.conditions or () if condition.type not in CONDITIONS]
         body = encode({"status": {"conditions": [*others, *wanted.values()]}})
-        return [Write(verb="patch", resource=Namespaces, name=name, subresource="status", body=body)]
+        return [Write(verb="patch", resource=Namespaces, name=name, subresource="status", body=body, tolerate=_GONE)]
 
-    def on_done(self, done: Done, now: float) -> None:
+    def finished(self, done: Done, now: float) -> None:
         name = done.job.key
         self._follow(done)
-        if done.job.writes[0].verb == "get" and done.error is None:
-            accused = self._accused.pop(name)
-            self._queue.forget(name)
-            if done.results[0]:
-                self._queue.add_after(name, CACHE_LAG_S, now)
-            else:
-                self._condemned[name] = accused
-                self._queue.add(name, now)
-        elif done.error is None:
-            self._queue.forget(name)
-            if done.job.writes[-1].subresource == "finalize":
-                self._let_go[name] = done.job.token
-            self._queue.add(name, now)  # the rest of many deletes
-        elif done.error.reason == "NotFound":
-            self._queue.forget(name)  # the namespace itself is gone; its event will say so
+        last = done.job.writes[-1]
+        if done.error is not None:
+            if last.subresource == "finalize":
+                self._let_go.pop(name, None)
+        elif last.verb != "get":
+            self.enqueue(name, now)  # the rest of many deletes
+        elif done.results[0]:
+            self._accused.pop(name)
+            self.enqueue_after(name, CACHE_LAG_S, now)
         else:
-            self._queue.add_rate_limited(name, now)
-        self._queue.done(name, now)
+            self._condemned[name] = self._accused.pop(name)
+            self.enqueue(name, now)
 
     def _follow(self, done: Done) -> None:
         """What was not done is not asked for; what failed is remembered with what the server said."""
@@ -267,14 +241,8 @@ class NamespaceController:
                 times, _ = content.failed.get(place, (0, ""))
                 content.failed[place] = (times + 1, done.error.message)
 
-    def next_deadline(self) -> float | None:
-        return self._queue.next_deadline() if self._synced else None
-
-    def samples(self, now: float) -> tuple[Family, ...]:
-        return queue_families("namespace", self._queue, now)
-
     def check(self) -> None:
-        self._queue.check()
+        super().check()
         for name, content in self._contents.items():
             content.check(name)
             waits = name in self._namespaces and self._is_terminating(name)
@@ -295,4 +263,5 @@ def _finalize(namespace: Namespace) -> Write:
         name=namespace.metadata.name,
         subresource="finalize",
         body=encode(document),
+        tolerate=_GONE,
     )

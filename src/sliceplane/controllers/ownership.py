@@ -1,8 +1,8 @@
 """Who owns whom: the graph of ownerReferences over every watched object, kept from informer changes.
 
 An edge is a reference's uid.  What a reference says beside the uid (kind, namespace, name) may be wrong, so all that is
-learned about owners is filed under the whole ``Claim``: that no Service ``b/web`` with uid U exists says nothing about
-U itself, whose real name and namespace another reference may well give (kubernetes#65200, #88097).
+learned about owners is filed under the whole ``OwnerClaim``: that no Service ``b/web`` with uid U exists says nothing
+about U itself, whose real name and namespace another reference may well give (kubernetes/kubernetes#65200, #88097).
 
 An owner may be referred to before it is seen, and after it is gone.
 """
@@ -19,7 +19,7 @@ FOREGROUND: Final = "foregroundDeletion"
 ORPHAN: Final = "orphan"
 
 
-class Claim(NamedTuple):
+class OwnerClaim(NamedTuple):
     """An owner as a reference tells it.  ``resource`` is a ``Resource.key``; cluster-wide owners have no namespace."""
 
     resource: str
@@ -32,7 +32,7 @@ class Claim(NamedTuple):
         return f"{self.resource}/{self.namespace}/{self.name}#{self.uid}"
 
 
-class Item:
+class OwnedItem:
     """One object as last seen.  Changed by ``OwnershipGraph`` only, but for ``confirmed``."""
 
     __slots__ = ("confirmed", "deleting", "finalizers", "name", "namespace", "owners", "resource", "uid", "version")
@@ -60,9 +60,9 @@ class Item:
         return self.deleting and FOREGROUND in self.finalizers
 
     @property
-    def claim(self) -> Claim:
+    def claim(self) -> OwnerClaim:
         """What a right reference to it says."""
-        return Claim(self.resource.key, self.namespace, self.name, self.uid)
+        return OwnerClaim(self.resource.key, self.namespace, self.name, self.uid)
 
 
 class Owners(NamedTuple):
@@ -83,13 +83,13 @@ class OwnershipGraph:
         for resource in OPTIONAL_RESOURCES:
             if resource.key in self._resources:
                 self._kinds[resource.api_version, resource.kind] = self._resources[resource.key]
-        self.items: dict[str, Item] = {}
+        self.items: dict[str, OwnedItem] = {}
         #: owner -> dependent -> whether it blocks the owner's deletion
         self._dependents: dict[str, dict[str, bool]] = {}
         #: owner -> how many dependents block it; no zeros
         self._blocking: dict[str, int] = {}
         #: uid -> claims of which the server said that there is no such object.  A uid does not come back.
-        self._gone: dict[str, set[Claim]] = {}
+        self._gone: dict[str, set[OwnerClaim]] = {}
         #: uids that caches showed going.  A cache may be behind, or a list older than it: a hint, no proof.
         self._ended: set[str] = set()
 
@@ -110,7 +110,7 @@ class OwnershipGraph:
         self._ended.discard(uid)
         item = self.items.get(uid)
         if item is None:
-            item = self.items[uid] = Item(resource, new)
+            item = self.items[uid] = OwnedItem(resource, new)
             self._link(item)
             # dependents that were seen first may have been unsure of it
             concerned = item.owners or item.deleting
@@ -140,20 +140,20 @@ class OwnershipGraph:
             self._ended.add(uid)
         return (*owners, *dependents)
 
-    def note_gone(self, claim: Claim) -> tuple[str, ...]:
+    def note_gone(self, claim: OwnerClaim) -> tuple[str, ...]:
         """The server has no such object.  Gives the dependents that claim it."""
         dependents = self.claimants(claim)
         if dependents:
             self._gone.setdefault(claim.uid, set()).add(claim)
         return dependents
 
-    def _link(self, item: Item) -> None:
+    def _link(self, item: OwnedItem) -> None:
         for uid, blocks in self._edges(item).items():
             self._dependents.setdefault(uid, {})[item.uid] = blocks
             if blocks:
                 self._blocking[uid] = self._blocking.get(uid, 0) + 1
 
-    def _unlink(self, item: Item) -> None:
+    def _unlink(self, item: OwnedItem) -> None:
         for uid, blocks in self._edges(item).items():
             dependents = self._dependents[uid]
             del dependents[item.uid]
@@ -166,7 +166,7 @@ class OwnershipGraph:
                 if not self._blocking[uid]:
                     del self._blocking[uid]
 
-    def _edges(self, item: Item) -> dict[str, bool]:
+    def _edges(self, item: OwnedItem) -> dict[str, bool]:
         """Owner uid -> whether the item blocks it.  What will not be collected by its means cannot be waited for."""
         edges: dict[str, bool] = {}
         for owner in item.owners:
@@ -186,7 +186,7 @@ class OwnershipGraph:
         """A dependent wants to go before *uid*."""
         return uid in self._blocking
 
-    def is_in_circle(self, item: Item) -> bool:
+    def is_in_circle(self, item: OwnedItem) -> bool:
         """*item* waits for its dependents, and one of them, by way of others maybe, waits for *item*.
 
         Walks up from owner to owner: those are few.
@@ -206,7 +206,7 @@ class OwnershipGraph:
                     walk.append(above)
         return False
 
-    def claim(self, item: Item, owner: OwnerReference) -> Claim | None:
+    def claim(self, item: OwnedItem, owner: OwnerReference) -> OwnerClaim | None:
         """What *item* says about *owner*; ``None``: not for us to judge.
 
         That is an owner of a kind and version that we do not know, and a namespaced owner of a cluster-wide object.
@@ -214,35 +214,35 @@ class OwnershipGraph:
         resource = self._kinds.get((owner.api_version, owner.kind))
         if resource is None or (resource.namespaced and not item.namespace):
             return None
-        return Claim(resource.key, item.namespace if resource.namespaced else "", owner.name, owner.uid)
+        return OwnerClaim(resource.key, item.namespace if resource.namespaced else "", owner.name, owner.uid)
 
-    def claimants(self, claim: Claim) -> tuple[str, ...]:
+    def claimants(self, claim: OwnerClaim) -> tuple[str, ...]:
         """The dependents that make *claim*, in the order in which they came."""
         return tuple(uid for uid in self._dependents.get(claim.uid, ()) if self._claims(uid, claim))
 
-    def is_claimed(self, claim: Claim) -> bool:
+    def is_claimed(self, claim: OwnerClaim) -> bool:
         return any(self._claims(uid, claim) for uid in self._dependents.get(claim.uid, ()))
 
-    def _claims(self, uid: str, claim: Claim) -> bool:
+    def _claims(self, uid: str, claim: OwnerClaim) -> bool:
         item = self.items[uid]
         return any(owner.uid == claim.uid and self.claim(item, owner) == claim for owner in item.owners)
 
-    def resource(self, claim: Claim) -> Resource:
+    def resource(self, claim: OwnerClaim) -> Resource:
         return self._resources[claim.resource]
 
-    def find(self, claim: Claim) -> Item | None:
+    def find(self, claim: OwnerClaim) -> OwnedItem | None:
         """The object that *claim* tells of, if the caches have it and it is as told."""
         known = self.items.get(claim.uid)
         return known if known is not None and known.claim == claim else None
 
-    def is_suspect(self, claim: Claim) -> bool:
+    def is_suspect(self, claim: OwnerClaim) -> bool:
         """There is more against *claim* than that the caches may be behind."""
         return claim.uid in self._ended or claim.uid in self.items
 
-    def is_gone(self, claim: Claim) -> bool:
+    def is_gone(self, claim: OwnerClaim) -> bool:
         return claim in self._gone.get(claim.uid, ())
 
-    def classify(self, item: Item) -> Owners:
+    def classify(self, item: OwnedItem) -> Owners:
         owners = Owners([], [], [], [])
         for owner in item.owners:
             claim = self.claim(item, owner)
@@ -256,7 +256,7 @@ class OwnershipGraph:
                 known_as.append(owner)
         return owners
 
-    def misplaced(self, item: Item) -> tuple[OwnerReference, ...]:
+    def misplaced(self, item: OwnedItem) -> tuple[OwnerReference, ...]:
         """Owners that cannot be where *item* looks for them (reason OwnerRefInvalidNamespace)."""
         wrong = []
         for owner in item.owners:

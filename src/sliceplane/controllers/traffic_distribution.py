@@ -50,7 +50,7 @@ GRACE_S: Final = 30.0
 PERIOD_S: Final = 60.0
 
 
-class Verdict(NamedTuple):
+class WantedCondition(NamedTuple):
     """What a condition must say."""
 
     type: str
@@ -181,7 +181,7 @@ class TrafficDistributionController(KeyedController):
                 if service.metadata.uid == known.metadata.uid and not _is_outdated(service, known):
                     self._services[done.job.key] = service
 
-    def _verdicts(self, key: str, service: Service, now: float) -> tuple[Verdict, ...]:
+    def _verdicts(self, key: str, service: Service, now: float) -> tuple[WantedCondition, ...]:
         if not service.spec.traffic_distribution:
             return ()
         accepted = self._accepted(service)
@@ -200,23 +200,23 @@ class TrafficDistributionController(KeyedController):
             self._goals.pop(key, None)
         return (accepted, programmed, self._honored(key, service, now, another=another))
 
-    def _accepted(self, service: Service) -> Verdict:
+    def _accepted(self, service: Service) -> WantedCondition:
         value = service.spec.traffic_distribution or ""
         if wants_annotation_hints(service.metadata.annotations or {}):
             text = "the annotation service.kubernetes.io/topology-mode is stronger than trafficDistribution"
-            return Verdict(ACCEPTED, "False", "AnnotationOverrides", text)
+            return WantedCondition(ACCEPTED, "False", "AnnotationOverrides", text)
         if not traffic_distribution(service, self._gates):
             text = f"nothing here gives hints for {value}: its feature gate is off, or it has no meaning"
-            return Verdict(ACCEPTED, "False", "UnsupportedValue", text)
+            return WantedCondition(ACCEPTED, "False", "UnsupportedValue", text)
         if is_domain_qualified(value):
             heuristic = self._find(value)
             if isinstance(heuristic, str):
-                return Verdict(ACCEPTED, "False", "UnsupportedValue", heuristic)
-        return Verdict(ACCEPTED, "True", "Accepted", f"{value} is supported")
+                return WantedCondition(ACCEPTED, "False", "UnsupportedValue", heuristic)
+        return WantedCondition(ACCEPTED, "True", "Accepted", f"{value} is supported")
 
-    def _programmed(self, key: str, service: Service) -> Verdict:
-        def false(reason: str, text: str) -> Verdict:
-            return Verdict(PROGRAMMED, "False", reason, text)
+    def _programmed(self, key: str, service: Service) -> WantedCondition:
+        def false(reason: str, text: str) -> WantedCondition:
+            return WantedCondition(PROGRAMMED, "False", reason, text)
 
         problem = self._problems.get(key)
         if problem:
@@ -225,7 +225,7 @@ class TrafficDistributionController(KeyedController):
         if not endpoints.ready:
             return false("NoReadyEndpoints", "no endpoint is ready")
         if endpoints.hinted == endpoints.ready:
-            return Verdict(PROGRAMMED, "True", "HintsProgrammed", "every ready endpoint has hints")
+            return WantedCondition(PROGRAMMED, "True", "HintsProgrammed", "every ready endpoint has hints")
         if endpoints.zoneless and not is_domain_qualified(service.spec.traffic_distribution or ""):
             return false("EndpointsWithoutZone", "some ready endpoints are on Nodes whose zone is not known")
         if endpoints.hinted:
@@ -245,7 +245,7 @@ class TrafficDistributionController(KeyedController):
             total = _Endpoints(*map(sum, zip(total, counted[name][1], strict=True)))
         return total
 
-    def _honored(self, key: str, service: Service, now: float, *, another: bool) -> Verdict:
+    def _honored(self, key: str, service: Service, now: float, *, another: bool) -> WantedCondition:
         """*another*: the Service asks for something that it did not ask for before."""
         newest = self._newest.get(key, 0)
         goal = self._goals.get(key)
@@ -258,16 +258,20 @@ class TrafficDistributionController(KeyedController):
         self.enqueue_after(key, BEHIND_PERIOD_S if lag.behind or another else PERIOD_S, now)
         if not lag.reporting or not newest:
             text = "no node proxy reports which EndpointSlices it holds"
-            return Verdict(HONORED, "Unknown", "NoReports", f"{text}: {lag.text}" if lag.behind else text)
+            return WantedCondition(HONORED, "Unknown", "NoReports", f"{text}: {lag.text}" if lag.behind else text)
         if not lag.behind and not another:
-            return Verdict(HONORED, "True", "NodesUpToDate", "every node proxy that reports holds the EndpointSlices")
+            return WantedCondition(
+                HONORED, "True", "NodesUpToDate", "every node proxy that reports holds the EndpointSlices"
+            )
         if now - goal.since < GRACE_S:
             known = _ours(service).get(HONORED)  # while nodes catch up, what was so stays so
             if known is not None and known.status != "Unknown" and not another:
-                return Verdict(HONORED, known.status, known.reason, known.message)
-            return Verdict(HONORED, "Unknown", "NodesCatchUp", "not every node proxy holds the EndpointSlices yet")
+                return WantedCondition(HONORED, known.status, known.reason, known.message)
+            return WantedCondition(
+                HONORED, "Unknown", "NodesCatchUp", "not every node proxy holds the EndpointSlices yet"
+            )
         text = f"{lag.behind} of {lag.nodes} nodes do not hold the EndpointSlices of {format_time(goal.since)} yet"
-        return Verdict(HONORED, "False", "NodesBehind", f"{text}: {lag.text}" if lag.behind else text)
+        return WantedCondition(HONORED, "False", "NodesBehind", f"{text}: {lag.text}" if lag.behind else text)
 
     def check(self) -> None:
         super().check()
@@ -297,7 +301,7 @@ def _endpoints_of(seen: EndpointSlice) -> _Endpoints:
     return _Endpoints(len(ready), hinted, sum(not endpoint.zone for endpoint in ready))
 
 
-def _changes(service: Service, wanted: tuple[Verdict, ...], now: float) -> list[Document]:
+def _changes(service: Service, wanted: tuple[WantedCondition, ...], now: float) -> list[Document]:
     """The strategic patch of the list of conditions (merged by type); empty if all are as *wanted*."""
     have = _ours(service)
     generation = service.metadata.generation

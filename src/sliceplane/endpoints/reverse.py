@@ -23,29 +23,29 @@ from sliceplane.kit.ip import Family
 from sliceplane.slices.ports import Ports, canonical_ports
 
 
-class Entry(NamedTuple):
+class AddressEntry(NamedTuple):
     """An address, encoded, as one slice has it."""
 
     ready: bool
     text: bytes
 
 
-class SliceView(NamedTuple):
+class SliceContent(NamedTuple):
     """What counts of a slice.  Equal views need equal Endpoints."""
 
     family: Family
     ports: Ports
-    entries: dict[AddressKey, Entry]
+    entries: dict[AddressKey, AddressEntry]
 
 
-def view_of(observed: EndpointSlice) -> SliceView | None:
+def view_of(observed: EndpointSlice) -> SliceContent | None:
     """``None``: nothing in it that Endpoints could hold."""
     if observed.address_type not in ("IPv4", "IPv6"):
         return None
     ports = tuple(port for port in canonical_ports(observed.ports or ()) if port.port is not None)
     if observed.ports and not ports:
         return None  # all ports by name alone: there is nothing that a reader could dial
-    entries: dict[AddressKey, Entry] = {}
+    entries: dict[AddressKey, AddressEntry] = {}
     for endpoint in observed.endpoints or ():
         ready = _is_ready(endpoint)
         if ready is None or not endpoint.addresses:
@@ -53,8 +53,10 @@ def view_of(observed: EndpointSlice) -> SliceView | None:
         target = endpoint.target_ref
         key = endpoint.addresses[0], target.uid if target is not None else ""
         if key not in entries or (ready and not entries[key].ready):
-            entries[key] = Entry(ready, address_text(key[0], endpoint.hostname or "", endpoint.node_name, target))
-    return SliceView("IPv6" if observed.address_type == "IPv6" else "IPv4", ports, entries)
+            entries[key] = AddressEntry(
+                ready, address_text(key[0], endpoint.hostname or "", endpoint.node_name, target)
+            )
+    return SliceContent("IPv6" if observed.address_type == "IPv6" else "IPv4", ports, entries)
 
 
 def _is_ready(endpoint: Endpoint) -> bool | None:
@@ -75,14 +77,14 @@ class SharedGroup:
 
     def __init__(self) -> None:
         #: who has it: (slice, entry), by the slice's name
-        self._held: dict[AddressKey, tuple[tuple[str, Entry], ...]] = {}
+        self._held: dict[AddressKey, tuple[tuple[str, AddressEntry], ...]] = {}
         self.ready: SortedDict[AddressKey, bytes] = SortedDict()
         self.waiting: SortedDict[AddressKey, bytes] = SortedDict()
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def put(self, key: AddressKey, name: str, entry: Entry | None) -> None:
+    def put(self, key: AddressKey, name: str, entry: AddressEntry | None) -> None:
         """The slice *name* has this *entry* now, or none."""
         others = [entry for entry in self._held.get(key, ()) if entry[0] != name]
         held = others if entry is None else [*others, (name, entry)]
@@ -103,7 +105,7 @@ class SharedGroup:
             assert (self.ready if shown.ready else self.waiting)[key] == shown.text, f"{key} is not shown as {shown}"
 
 
-def _shown(held: Sequence[tuple[str, Entry]]) -> Entry:
+def _shown(held: Sequence[tuple[str, AddressEntry]]) -> AddressEntry:
     return next((entry for _, entry in held if entry.ready), held[0][1])
 
 
@@ -111,7 +113,7 @@ class ReverseSource:
     """What the slices of one Service say.  Owned by the controller."""
 
     def __init__(self) -> None:
-        self._views: dict[str, SliceView] = {}
+        self._views: dict[str, SliceContent] = {}
         self._groups: dict[tuple[Family, Ports], SharedGroup] = {}
 
     def __bool__(self) -> bool:
@@ -122,7 +124,7 @@ class ReverseSource:
     def families(self) -> frozenset[Family]:
         return frozenset(view.family for view in self._views.values())
 
-    def put(self, name: str, view: SliceView | None) -> bool:
+    def put(self, name: str, view: SliceContent | None) -> bool:
         """The slice *name* is so now, or gone.  Whether that can make a difference to Endpoints."""
         before = self._views.pop(name, None)
         if view is not None:
@@ -140,8 +142,8 @@ class ReverseSource:
         self,
         name: str,
         which: tuple[Family, Ports],
-        before: dict[AddressKey, Entry],
-        after: dict[AddressKey, Entry],
+        before: dict[AddressKey, AddressEntry],
+        after: dict[AddressKey, AddressEntry],
     ) -> None:
         if not (before or after):
             return

@@ -23,7 +23,7 @@ from sliceplane.heuristics.shipped import find_shipped
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.members import Effect, Members
 from sliceplane.slices.pod_routes import UNTOUCHED, PodRoutes, Touched, touched
-from sliceplane.slices.service import ServiceState, Sight, Totals
+from sliceplane.slices.service import ServiceState, Sight, SliceTotals
 from sliceplane.slices.shape import HintMode, ServiceShape, shape_of
 from sliceplane.slices.subsets import NodeZones, Subsetting
 from sliceplane.slices.succession import SelectorChanges
@@ -73,9 +73,9 @@ class SliceEngine:
         self._preferring: dict[str, ServiceState] = {}
         #: services whose hints depend on zones: topology-mode Auto, heuristics; in the order in which they were seen
         self._zonal: dict[str, ServiceState] = {}
-        self._totals = Totals()
+        self._totals = SliceTotals()
         #: what each service has in ``_totals``, and the services whose part has to be counted anew
-        self._counted: dict[str, Totals] = {}
+        self._counted: dict[str, SliceTotals] = {}
         self._uncounted: dict[str, None] = {}
         self._distributions: dict[str, int] = {}
 
@@ -249,15 +249,15 @@ class SliceEngine:
     # -- for metrics ------------------------------------------------------------------------------------
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> SliceTotals:
         """Of all services.  Costs O(services with a plan since the last call)."""
         for key in self._uncounted:
-            before = self._counted.pop(key, Totals())
+            before = self._counted.pop(key, SliceTotals())
             service = self._services.get(key)
-            after = Totals() if service is None else service.totals
-            if after != Totals():
+            after = SliceTotals() if service is None else service.totals
+            if after != SliceTotals():
                 self._counted[key] = after
-            self._totals = Totals(*(t + a - b for t, b, a in zip(self._totals, before, after, strict=True)))
+            self._totals = SliceTotals(*(t + a - b for t, b, a in zip(self._totals, before, after, strict=True)))
         self._uncounted.clear()
         return self._totals
 
@@ -306,7 +306,7 @@ class SliceEngine:
         }
         assert self._zonal.keys() == zonal, f"{self._zonal.keys() ^ zonal} are filed wrongly as having hints"
         parts = list(self._counted.values())
-        totals = Totals(*(sum(part[i] for part in parts) for i in range(3)))
+        totals = SliceTotals(*(sum(part[i] for part in parts) for i in range(3)))
         assert self._totals == totals, f"totals {self._totals} should be {totals}"
         fresh = ZoneShares()
         for facts in self._nodes.values():

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 from sliceplane.heuristics.types import EndpointView
 from sliceplane.slices.facts import zone_hint
 from sliceplane.slices.hint_policy import HintPolicy, Notice, zones_shown
-from sliceplane.slices.moves import Candidate, choose
+from sliceplane.slices.moves import Movable, choose
 from sliceplane.slices.packer import Packer
 from sliceplane.slices.topology import DISABLED, ENABLED, NO_ZONE, ZoneShares, holds, transfers
 
@@ -102,11 +102,11 @@ class ZoneHints(HintPolicy):
         if not self.active or holds(self._counts, minimum):
             return ()
         giving, getting = transfers(self._counts, minimum, shares)
-        movable: dict[str, list[Candidate[str]]] = {}
+        movable: dict[str, list[Movable[str]]] = {}
         for pod in sorted(self._own):
             zone = self._given[pod]
             if zone in giving:
-                movable.setdefault(packer.home_name(pod), []).append(Candidate(pod, self._own[pod], zone))
+                movable.setdefault(packer.home_name(pod), []).append(Movable(pod, self._own[pod], zone))
         moves = choose(movable, giving, getting, packer.changed_slices())
         for pod, zone in moves.items():
             self._counts[self._given[pod]] -= 1

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-class Candidate(NamedTuple, Generic[K]):
+class Movable(NamedTuple, Generic[K]):
     """An endpoint that could have other hints than *given*; *own* is what it had best."""
 
     pod: str
@@ -18,11 +18,11 @@ class Candidate(NamedTuple, Generic[K]):
 
 
 def pick(
-    movable: Mapping[str, list[Candidate[K]]],
+    movable: Mapping[str, list[Movable[K]]],
     giving: Mapping[K, int],
     getting: Mapping[K, int],
     free: frozenset[str],
-) -> list[Candidate[K]]:
+) -> list[Movable[K]]:
     """As many of each ``given`` as *giving* says.
 
     *movable* is by slice ("": in none yet); those in *free* are written anyway.  Others are taken by how much they
@@ -30,7 +30,7 @@ def pick(
     slice endpoints that come home go first, then those that are away already.
     """
     give = dict(giving)
-    chosen: list[Candidate[K]] = []
+    chosen: list[Movable[K]] = []
 
     def take(name: str) -> None:
         for candidate in sorted(movable[name], key=lambda c: (getting.get(c.own, 0) == 0, c.own == c.given, c.pod)):
@@ -61,7 +61,7 @@ def pick(
 
 
 def choose(
-    movable: Mapping[str, list[Candidate[str]]],
+    movable: Mapping[str, list[Movable[str]]],
     giving: Mapping[str, int],
     getting: Mapping[str, int],
     free: frozenset[str],
@@ -70,7 +70,7 @@ def choose(
     return _send(pick(movable, giving, getting, free), dict(getting))
 
 
-def _send(chosen: list[Candidate[str]], get: dict[str, int]) -> dict[str, str]:
+def _send(chosen: list[Movable[str]], get: dict[str, int]) -> dict[str, str]:
     """Each to its own zone if that gets any, the rest to where most are missing."""
     sent: dict[str, str] = {}
     for candidate in chosen:

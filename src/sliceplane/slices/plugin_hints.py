@@ -21,7 +21,7 @@ from sliceplane.heuristics.asking import Portions, ask_local, ask_zonal
 from sliceplane.heuristics.types import EndpointView, Heuristic, LocalHeuristic, ServiceView, ZonalHeuristic, ZoneView
 from sliceplane.slices.facts import hint_piece
 from sliceplane.slices.hint_policy import HintPolicy, zones_shown
-from sliceplane.slices.moves import Candidate, K, pick
+from sliceplane.slices.moves import K, Movable, pick
 from sliceplane.slices.packer import Packer
 from sliceplane.slices.topology import ZoneShares
 
@@ -280,12 +280,12 @@ class ZonalHints(_PluginPolicy):
         getting: dict[tuple[str, _Names], int] = {}
         for zone, portion, more in self._differences(portions):
             (getting if more > 0 else giving)[zone, portion] = abs(more)
-        movable: dict[str, list[Candidate[tuple[str, _Names]]]] = {}
+        movable: dict[str, list[Movable[tuple[str, _Names]]]] = {}
         for pod in sorted(self._own):
             zone, portion = self._own[pod], self._given[pod]
             if (zone, portion) in giving:
                 home = (zone, (zone,))
-                movable.setdefault(packer.home_name(pod), []).append(Candidate(pod, home, (zone, portion)))
+                movable.setdefault(packer.home_name(pod), []).append(Movable(pod, home, (zone, portion)))
         moved = pick(movable, giving, getting, packer.changed_slices())
         open_portions: dict[str, list[_Names]] = {}
         for (zone, portion), count in getting.items():

@@ -39,7 +39,7 @@ from sliceplane.slices.writes import FamilyChanges, SlicePlan, SliceWrite, creat
 AT_ONCE: Final = 0.0
 
 
-class Totals(NamedTuple):
+class SliceTotals(NamedTuple):
     """For metrics: endpoints desired, slices that exist once a plan under way was carried out, the fewest possible."""
 
     endpoints: int = 0
@@ -111,10 +111,10 @@ class ServiceState:
         self._told = ""
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> SliceTotals:
         """Costs O(groups of ports)."""
         packers = self._packers.values()
-        return Totals(
+        return SliceTotals(
             sum(packer.endpoints for packer in packers),
             len(self.slices) + (self._made if self._own.in_flight else 0) if packers else 0,
             sum(max(packer.fewest_slices, 1) for packer in packers),

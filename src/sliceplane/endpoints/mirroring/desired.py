@@ -40,7 +40,7 @@ Content = dict[Identity, bytes]
 GroupKey = tuple[str, Ports]
 
 
-class Group(NamedTuple):
+class MirrorGroup(NamedTuple):
     """One slice that must exist.  ``texts`` are its endpoints as they are written, in the order of ``content``."""
 
     address_type: Family
@@ -52,7 +52,7 @@ class Group(NamedTuple):
 class Mirror(NamedTuple):
     """``skipped`` addresses were left out, ``invalid`` ones among them."""
 
-    groups: tuple[Group, ...] = ()
+    groups: tuple[MirrorGroup, ...] = ()
     skipped: int = 0
     invalid: int = 0
 
@@ -70,7 +70,7 @@ def is_mirrorable(endpoints: Endpoints) -> bool:
 
 def mirror_of(endpoints: Endpoints, max_per_subset: int) -> Mirror:
     """Costs O(addresses)."""
-    groups: list[Group] = []
+    groups: list[MirrorGroup] = []
     skipped = invalid = 0
     for subset in canonical(endpoints.subsets or ()):
         by_family: dict[Family, tuple[Content, list[bytes]]] = {"IPv4": ({}, []), "IPv6": ({}, [])}
@@ -88,7 +88,9 @@ def mirror_of(endpoints: Endpoints, max_per_subset: int) -> Mirror:
                 _add(_endpoint(parsed[1], address, ready=ready), content, texts)
         skipped += len(subset.ready) + len(subset.waiting) - (max_per_subset - room)
         groups.extend(
-            Group(kind, subset.ports, content, tuple(texts)) for kind, (content, texts) in by_family.items() if content
+            MirrorGroup(kind, subset.ports, content, tuple(texts))
+            for kind, (content, texts) in by_family.items()
+            if content
         )
     return Mirror(tuple(groups), skipped, invalid)
 

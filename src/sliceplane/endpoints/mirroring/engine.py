@@ -21,13 +21,13 @@ from sliceplane.api.discovery import (
 from sliceplane.api.errors import StatusError
 from sliceplane.api.own_writes import Unseen
 from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX, is_mirrorable
-from sliceplane.endpoints.mirroring.service import Limits, MirrorState
+from sliceplane.endpoints.mirroring.service import MirrorLimits, MirrorState
 from sliceplane.endpoints.mirroring.writes import MirrorPlan
 
 Keys = tuple[str, ...]
 
 
-class Totals(NamedTuple):
+class MirrorTotals(NamedTuple):
     """Of all objects: endpoints that are desired, slices that are desired, slices that exist."""
 
     endpoints: int = 0
@@ -38,16 +38,16 @@ class Totals(NamedTuple):
 class MirrorEngine:
     """Owns all state of the mirroring policy.  One caller at a time; nothing in here waits."""
 
-    def __init__(self, limits: Limits | None = None, *, hand_over: bool = True) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, limits: MirrorLimits | None = None, *, hand_over: bool = True) -> None:
+        self._limits = limits or MirrorLimits()
         assert 1 <= self._limits.per_subset <= ADDRESSES_PER_SUBSET_MAX, f"{self._limits}"
         self._hand_over = hand_over
         self._states: dict[str, MirrorState] = {}
         self._unseen = Unseen()
         #: Services by key: has it a selector
         self._selecting: dict[str, bool] = {}
-        self._totals = Totals()
-        self._counted: dict[str, Totals] = {}
+        self._totals = MirrorTotals()
+        self._counted: dict[str, MirrorTotals] = {}
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class MirrorEngine:
         return None if state is None else state.deadline()
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> MirrorTotals:
         return self._totals
 
     # -- helpers ----------------------------------------------------------------------------------------
@@ -163,11 +163,11 @@ class MirrorEngine:
         return state
 
     def _count(self, state: MirrorState) -> None:
-        after = Totals(*state.counts, state.slices)
-        before = self._counted.pop(state.key, Totals())
-        if after != Totals():
+        after = MirrorTotals(*state.counts, state.slices)
+        before = self._counted.pop(state.key, MirrorTotals())
+        if after != MirrorTotals():
             self._counted[state.key] = after
-        self._totals = Totals(*(t + a - b for t, b, a in zip(self._totals, before, after, strict=True)))
+        self._totals = MirrorTotals(*(t + a - b for t, b, a in zip(self._totals, before, after, strict=True)))
 
     def _drop_if_empty(self, state: MirrorState) -> None:
         if state.empty and self._states.get(state.key) is state:
@@ -183,7 +183,7 @@ class MirrorEngine:
             assert state.selecting is self._selecting.get(key), f"{key}: selector {state.selecting}"
             state.check()
         assert self._counted.keys() <= self._states.keys(), "counted although gone"
-        totals = Totals(*(sum(part[i] for part in self._counted.values()) for i in range(3)))
+        totals = MirrorTotals(*(sum(part[i] for part in self._counted.values()) for i in range(3)))
         assert self._totals == totals, f"totals {self._totals} should be {totals}"
 
 

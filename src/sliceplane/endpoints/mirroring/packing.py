@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sliceplane.api.discovery import EndpointSlice
-from sliceplane.endpoints.mirroring.desired import Content, Group, Identity, SliceMeta, content_of
+from sliceplane.endpoints.mirroring.desired import Content, Identity, MirrorGroup, SliceMeta, content_of
 
 
 class Kept(NamedTuple):
@@ -28,7 +28,7 @@ class Kept(NamedTuple):
 
     known: EndpointSlice
     held: Content
-    group: Group
+    group: MirrorGroup
     changed: bool
     gives: bool = False
 
@@ -37,7 +37,7 @@ class Arrangement(NamedTuple):
     """The slices of one group; ``spare`` ones are not needed any more."""
 
     kept: tuple[Kept, ...] = ()
-    new: tuple[Group, ...] = ()
+    new: tuple[MirrorGroup, ...] = ()
     spare: tuple[EndpointSlice, ...] = ()
 
 
@@ -56,7 +56,7 @@ class _Bin:
         return len(self.inside)
 
 
-def in_one(group: Group, slices: Sequence[EndpointSlice], wanted: SliceMeta) -> Arrangement:
+def in_one(group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMeta) -> Arrangement:
     """The first of *slices* has all of *group*, as upstream."""
     if not slices:
         return Arrangement(new=(group,))
@@ -66,7 +66,7 @@ def in_one(group: Group, slices: Sequence[EndpointSlice], wanted: SliceMeta) -> 
     return Arrangement((Kept(known, held, group, changed),), spare=tuple(slices[1:]))
 
 
-def packed(group: Group, slices: Sequence[EndpointSlice], wanted: SliceMeta, limit: int) -> Arrangement:
+def packed(group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMeta, limit: int) -> Arrangement:
     """*slices* are those of the group's family and ports, in a fixed order; *limit* is in endpoints.
 
     Costs O(endpoints), and a sort of the slices.
@@ -90,7 +90,7 @@ def packed(group: Group, slices: Sequence[EndpointSlice], wanted: SliceMeta, lim
 
 
 def _as_they_are(
-    group: Group, slices: Sequence[EndpointSlice], wanted: SliceMeta, limit: int
+    group: MirrorGroup, slices: Sequence[EndpointSlice], wanted: SliceMeta, limit: int
 ) -> tuple[list[_Bin], list[Identity]]:
     """What is in a slice and wanted stays in the first that has it; the rest has no place yet."""
     unplaced = dict.fromkeys(group.content)
@@ -147,6 +147,6 @@ def _merge(bins: list[_Bin], limit: int) -> list[_Bin]:
     return emptied
 
 
-def _part(group: Group, inside: list[Identity], texts: dict[Identity, bytes]) -> Group:
+def _part(group: MirrorGroup, inside: list[Identity], texts: dict[Identity, bytes]) -> MirrorGroup:
     content = {identity: group.content[identity] for identity in inside}
-    return Group(group.address_type, group.ports, content, tuple(texts[identity] for identity in inside))
+    return MirrorGroup(group.address_type, group.ports, content, tuple(texts[identity] for identity in inside))

@@ -19,9 +19,9 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.own_writes import OwnWrites, PlannedWrite, Shown, Unseen
 from sliceplane.endpoints.mirroring.desired import (
     ADDRESSES_PER_SUBSET_MAX,
-    Group,
     GroupKey,
     Mirror,
+    MirrorGroup,
     SliceMeta,
     group_key,
     mirror_of,
@@ -30,15 +30,15 @@ from sliceplane.endpoints.mirroring.desired import (
 from sliceplane.endpoints.mirroring.packing import in_one, packed
 from sliceplane.endpoints.mirroring.writes import (
     MirrorPlan,
-    Notice,
-    Sizes,
+    MirrorSizes,
     create_slice,
     update_slice,
 )
+from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S
 
 
-class Limits(NamedTuple):
+class MirrorLimits(NamedTuple):
     """Of addresses that are mirrored of one subset, and of endpoints in one slice; ``None``: as many as there are."""
 
     per_subset: int = ADDRESSES_PER_SUBSET_MAX
@@ -119,7 +119,7 @@ class MirrorState:
 
     # -- plan and result --------------------------------------------------------------------------------
 
-    def plan(self, now: float, limits: Limits, *, hand_over: bool) -> MirrorPlan:
+    def plan(self, now: float, limits: MirrorLimits, *, hand_over: bool) -> MirrorPlan:
         """The writes that are due; ``in_flight`` until their end is told, if there are any."""
         assert not self._own.in_flight, f"{self.key} has a plan under way"
         self._own.give_up(now)
@@ -141,7 +141,7 @@ class MirrorState:
         going = [known for _, known in sorted(self._own.objects.items()) if known.address_type not in waits]
         return MirrorPlan(tuple(PlannedWrite.delete(known.metadata) for known in going), counted=False)
 
-    def _mirror(self, endpoints: Endpoints | None, limits: Limits) -> MirrorPlan:
+    def _mirror(self, endpoints: Endpoints | None, limits: MirrorLimits) -> MirrorPlan:
         assert endpoints is not None, f"{self.key}: nothing to mirror"
         mirror = mirror_of(endpoints, limits.per_subset)
         writes, sizes = self._differences(endpoints, mirror, limits.per_slice)
@@ -153,12 +153,12 @@ class MirrorState:
 
     def _differences(
         self, endpoints: Endpoints, mirror: Mirror, per_slice: int | None
-    ) -> tuple[tuple[PlannedWrite, ...], Sizes]:
+    ) -> tuple[tuple[PlannedWrite, ...], MirrorSizes]:
         wanted = slice_meta(endpoints)
         known: dict[GroupKey, list[EndpointSlice]] = {}
         for _, mirrored in sorted(self._own.objects.items()):
             known.setdefault(group_key(mirrored), []).append(mirrored)
-        creates: list[Group] = []
+        creates: list[MirrorGroup] = []
         updates: list[PlannedWrite] = []
         last: list[PlannedWrite] = []
         spare: list[EndpointSlice] = []
@@ -182,13 +182,13 @@ class MirrorState:
         removed += sum(len(known.endpoints or ()) for known in spare)
         self.counts = (mirror.endpoints, slices)
         writes = self._recycle(endpoints, wanted, creates, updates=updates, last=last, spare=spare)
-        return writes, Sizes(added, updated, removed, mirror.skipped)
+        return writes, MirrorSizes(added, updated, removed, mirror.skipped)
 
     def _recycle(
         self,
         endpoints: Endpoints,
         wanted: SliceMeta,
-        creates: list[Group],
+        creates: list[MirrorGroup],
         *,
         updates: list[PlannedWrite],
         last: list[PlannedWrite],
@@ -230,11 +230,11 @@ def _notices(mirror: Mirror, max_per_subset: int) -> tuple[Notice, ...]:
     notices = []
     if mirror.invalid:
         message = f"Skipped {mirror.invalid} invalid IP addresses when mirroring to EndpointSlices"
-        notices.append(Notice("InvalidIPAddress", message))
+        notices.append(Notice(True, "InvalidIPAddress", message))
     if mirror.skipped > mirror.invalid:
         message = (
             f"A max of {max_per_subset} addresses can be mirrored to EndpointSlices per Endpoints subset. "
             f"{mirror.skipped} addresses were skipped"
         )
-        notices.append(Notice("TooManyAddressesToMirror", message))
+        notices.append(Notice(True, "TooManyAddressesToMirror", message))
     return tuple(notices)

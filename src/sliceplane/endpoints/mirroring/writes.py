@@ -10,25 +10,19 @@ import msgspec
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.own_writes import PlannedWrite
-from sliceplane.endpoints.mirroring.desired import Group, SliceMeta
+from sliceplane.endpoints.mirroring.desired import MirrorGroup, SliceMeta
 from sliceplane.slices.content import slice_body
+from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.ports import PortGroup
 
 
-class Sizes(NamedTuple):
+class MirrorSizes(NamedTuple):
     """What a sync means for endpoints, for metrics."""
 
     added: int = 0
     updated: int = 0
     removed: int = 0
     skipped: int = 0
-
-
-class Notice(NamedTuple):
-    """A warning about the Endpoints object, for people."""
-
-    reason: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +34,12 @@ class MirrorPlan:
 
     writes: tuple[PlannedWrite, ...] = ()
     notices: tuple[Notice, ...] = ()
-    sizes: Sizes | None = None
+    sizes: MirrorSizes | None = None
     stale: bool = False
     counted: bool = True
 
 
-def create_slice(namespace: str, name: str, wanted: SliceMeta, group: Group) -> PlannedWrite:
+def create_slice(namespace: str, name: str, wanted: SliceMeta, group: MirrorGroup) -> PlannedWrite:
     meta = ObjectMeta(
         generate_name=f"{name}-",
         namespace=namespace,
@@ -56,7 +50,7 @@ def create_slice(namespace: str, name: str, wanted: SliceMeta, group: Group) -> 
     return PlannedWrite(verb="create", namespace=namespace, body=_body(meta, group))
 
 
-def update_slice(known: EndpointSlice, wanted: SliceMeta, group: Group) -> PlannedWrite:
+def update_slice(known: EndpointSlice, wanted: SliceMeta, group: MirrorGroup) -> PlannedWrite:
     """The slice becomes what *group* asks for under its own name."""
     meta = known.metadata
     new = msgspec.structs.replace(
@@ -65,5 +59,5 @@ def update_slice(known: EndpointSlice, wanted: SliceMeta, group: Group) -> Plann
     return PlannedWrite.update(meta, _body(new, group))
 
 
-def _body(meta: ObjectMeta, group: Group) -> bytes:
+def _body(meta: ObjectMeta, group: MirrorGroup) -> bytes:
     return slice_body(meta, group.address_type, group.texts, PortGroup(group.ports).body)

@@ -161,4 +161,4 @@ class Measured(Protocol):
     """A controller with figures for monitoring.  They begin anew with each life; monitoring knows how to read that."""
 
     def samples(self, now: float) -> tuple[Family, ...]:
-        """Frozen, as they are now.  Costs O(figures), and only when somebody asks."""
+        """Frozen, as they are now.  Costs O(figures), and only when asked."""

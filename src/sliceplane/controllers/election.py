@@ -1,14 +1,14 @@
-"""Who of several instances does the work: leader election over one Lease, sans-IO.
+"""Which of several instances does the work: leader election over one Lease, sans-IO.
 
-The Lease says who leads and when they last renewed.  Clocks of machines differ, so nobody compares the Lease's times
-with its own clock: an instance notes *when it saw the record change* and takes over only after it has looked at one
-unchanged record for the lease's whole duration.  The leader in turn stops leading ``renew_deadline_s`` after the
+The Lease says who leads and when they last renewed.  Clocks of machines differ, so no instance compares the Lease's
+times with its own clock: an instance notes *when it saw the record change* and takes over only after it has looked at
+one unchanged record for the lease's whole duration.  The leader in turn stops leading ``renew_deadline_s`` after the
 *beginning* of its last successful renewal, which is earlier, as long as clocks run equally fast:
 
     leader     renewal begins .... renew_deadline ..... (stops its work)
     others            sees it change ............................ lease_duration .... takes over
 
-Every write carries the resourceVersion that it builds on, so of two who try at once one gets a Conflict.  A renewal
+Every write carries the resourceVersion that it builds on, so of two that try at once one gets a Conflict.  A renewal
 whose answer was lost is not believed, but may have happened; the next look at the Lease tells.
 
 The owner performs ``take_request`` and tells how it ended, then looks at ``leading``.  Names, defaults and the record
@@ -32,7 +32,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.kit.times import format_micro_time
 
 JITTER_FACTOR: Final = 1.2
-#: what a Lease is left with by who releases it, so that the next can take it at once
+#: what a Lease is left with by the instance that releases it, so that the next can take it at once
 RELEASED_DURATION_S: Final = 1
 
 
@@ -85,7 +85,7 @@ class Election:
 
     @property
     def holder(self) -> str:
-        """Who leads, as the Lease was last seen; "" for nobody."""
+        """The leader, as the Lease was last seen; "" for none."""
         return str(_spec(self._lease).get("holderIdentity") or "")
 
     @property
@@ -150,19 +150,20 @@ class Election:
             self._weigh(now)
         else:
             self._until = self._asked_at + self._config.renew_deadline_s
-            self._next, self._due = "update", now + self._config.retry_period_s
+            self._next = "update"
+            self._due = now + self._config.retry_period_s
 
     def on_error(self, error: StatusError, now: float) -> None:
         """The request failed; after "no answer" a write may have happened all the same."""
         asked, self._asked = self._asked, None
         assert asked is not None, "an error for nothing"
         if self._stopping:
-            self._end(released=True)  # who has no time to look again; the record runs out by itself
+            self._end(released=True)  # there is no time to look again; the record runs out by itself
         elif asked.verb == "get" and error.reason == "NotFound":
             self._lease, self._next, self._due = None, "create", now
         elif asked.verb != "get" and error.reason in ("Conflict", "AlreadyExists", "NotFound"):
-            # Somebody else was first, or our own write with a lost answer: the Lease tells which.  No hurry for
-            # who does not lead.
+            # Another instance was first, or our own write with a lost answer: the Lease tells which.  No hurry for
+            # an instance that does not lead.
             self._next = "get"
             self._due = now if self.leading(now) and asked.verb == "update" else self._pause(now)
         else:
@@ -174,7 +175,8 @@ class Election:
             return
         self._stopping = True
         if self.holder == self._config.identity:
-            self._next, self._due = "release", 0.0
+            self._next = "release"
+            self._due = 0.0
         else:
             self._next = "get"
         self._until = None
@@ -185,7 +187,9 @@ class Election:
         if released or self.holder != self._config.identity:
             self._next = "get"
         else:
-            self._next, self._due = "release", 0.0  # a renewal was under way when the end came
+            # a renewal was under way when the end came
+            self._next = "release"
+            self._due = 0.0
 
     def _see(self, lease: Document, now: float) -> None:
         if self._lease is None or _spec(self._lease) != _spec(lease):
@@ -198,13 +202,16 @@ class Election:
         holder = self.holder
         lasts_s = float(spec.get("leaseDurationSeconds") or self._config.lease_duration_s)
         if not holder or holder == self._config.identity or self._seen_at + lasts_s <= now:
-            self._next, self._due = "update", now
+            self._next = "update"
+            self._due = now
         else:
             self._until = None  # it is said plainly that another leads
-            self._next, self._due = "get", self._pause(now)
+            self._next = "get"
+            self._due = self._pause(now)
 
     def _retry(self, now: float) -> None:
-        self._next, self._due = "get", self._pause(now)
+        self._next = "get"
+        self._due = self._pause(now)
 
     def _pause(self, now: float) -> float:
         """The next try; candidates spread theirs, the leader is regular."""

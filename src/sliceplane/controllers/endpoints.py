@@ -150,7 +150,7 @@ class EndpointsController(SyncController):
 
     def _report(self, key: str, write: EndpointsWrite, error: StatusError) -> None:
         if error.reason in ("Conflict", "AlreadyExists") or write.verb == "delete":
-            return  # somebody else was first; the retry will build on what they wrote
+            return  # another writer was first; the retry will build on what it wrote
         if write.verb == "create":
             reason, message = "FailedToCreateEndpoint", f"Failed to create endpoint for service {key}: {error.message}"
         else:
@@ -164,5 +164,5 @@ class EndpointsController(SyncController):
         self._engine.check()
         self._syncs.check()
         assert self._first_sync.over or not self._syncs.began or self._unvisited, (
-            "the first sync is over and nobody was told"
+            "the first sync is over and was not told"
         )

@@ -206,7 +206,7 @@ class EndpointSliceController(SyncController):
 
     def _report(self, key: str, write: SliceWrite, error: StatusError) -> None:
         if error.reason == "Conflict":
-            return  # somebody else was first; the retry will build on what they wrote
+            return  # another writer was first; the retry will build on what it wrote
         which = f"{write.name} EndpointSlice" if write.name else "EndpointSlice"
         self._warn(key, f"failed to {write.verb} {which} for Service {key}: {error.message}")
 

@@ -110,7 +110,8 @@ class EndpointSliceMirroringController(SyncController):
 
     def on_synced(self, now: float) -> None:
         super().on_synced(now)
-        self._looked, self._patience = now, now + FIRST_SYNC_TIMEOUT_S
+        self._looked = now
+        self._patience = now + FIRST_SYNC_TIMEOUT_S
 
     # -- work -------------------------------------------------------------------------------------------
 

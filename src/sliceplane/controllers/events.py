@@ -151,7 +151,7 @@ class EventCorrelator:
         self._keep_bounds()
 
     def _place(self, note: EventNote, now: float) -> tuple[tuple[str, ...], str]:
-        """The key of the note's series (its first five parts: who speaks about what) and the text to write."""
+        """The key of the note's series (its first five parts: component and objects) and the text to write."""
         meta = note.regarding.metadata
         about = (note.component, note.regarding_resource.key, meta.namespace, meta.name, meta.uid)
         related = "" if note.related is None else f"{note.related.metadata.key} {note.related.metadata.uid}"
@@ -287,7 +287,7 @@ class EventCorrelator:
             assert series.written <= series.count, f"{key}: {series.written} written of {series.count}"
             waits = key in self._pending
             assert waits == (series.due is not None), f"{key} is {'' if waits else 'not '}pending, due {series.due}"
-            assert waits or series.written == series.count, f"{key}: nobody writes {series.count}"
+            assert waits or series.written == series.count, f"{key}: {series.count} is not written"
         assert set(self._pending) <= set(self._series), "pending, and not remembered"
 
 

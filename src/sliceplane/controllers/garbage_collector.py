@@ -53,7 +53,7 @@ ORPHANS_MAX: Final = 500
 _RETRY: Final = Backoff(base_s=0.5, cap_s=60.0)
 
 Policy = Literal["Background", "Foreground", "Orphan"]
-#: Events have no owners worth following, and there are many of them; what nobody can delete is not collected
+#: Events have no owners worth following, and there are many of them; what cannot be deleted is not collected
 DEFAULT_RESOURCES: Final = tuple(
     resource for resource in RESOURCES if resource.storage_key != Events.key and "delete" in resource.verbs
 )
@@ -124,7 +124,8 @@ class GarbageCollector:
         return Work(jobs=tuple(jobs), notes=notes)
 
     def on_done(self, done: Done, now: float) -> None:
-        key, token = done.job.key, done.job.token
+        key = done.job.key
+        token = done.job.token
         assert isinstance(token, _Token), f"job {key} has a foreign token {token!r}"
         if token.claim is not None:
             self._on_answer(token.claim, done, now)
@@ -148,7 +149,8 @@ class GarbageCollector:
 
     def _ask(self, claim: OwnerClaim, now: float) -> None:
         """Have *claim* looked up; its claimants are queued again when more is known."""
-        key, suspect = claim.key, self._graph.is_suspect(claim)
+        key = claim.key
+        suspect = self._graph.is_suspect(claim)
         if suspect and (key not in self._open or key in self._patient):
             self._patient.discard(key)
             self._queue.add(key, now)

@@ -93,8 +93,8 @@ class KeyedController(ABC):
     def next_deadline(self) -> float | None:
         return self._queue.next_deadline() if self._synced else None
 
-    # An object that the cache still shows may be gone (its watch is silent, say).  Whoever goes on making dependents
-    # for it races the garbage collector, who takes them away at once: a loop at full speed.
+    # An object that the cache still shows may be gone (its watch is silent, say).  A controller that goes on making
+    # dependents for it races the garbage collector, which takes them away at once: a loop at full speed.
 
     def note_gone(self, uid: str, done: Done, resource: Resource, now: float) -> None:
         """*uid* is what *done* was for; if a patch of *resource* or a question for it found nothing, let its key rest.

@@ -170,7 +170,7 @@ class NamespaceController(KeyedController):
                     break
                 if (key, object_name) not in content.failed:
                     chosen.append((key, object_name))
-        # who failed least often is tried first, so that each has its turn
+        # what failed least often is tried first, so that each has its turn
         again = sorted(content.failed, key=lambda place: content.failed[place][0])
         chosen += again[: DELETES_MAX - len(chosen)]
         for key, object_name in chosen:

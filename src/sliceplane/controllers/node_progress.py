@@ -5,8 +5,8 @@ Clocks of machines differ, so a Lease lives as long as it says from the moment a
 **Stopped or removed?**  A Lease that ran out is of a proxy that stopped, or of a node that is gone.  A proxy lets its
 Node own the Lease, so the garbage collector takes the Lease with the Node: one that ran out, has such an owner and is
 still there, is of a node whose rules stay as the proxy left them.  That node counts, with the revision that it had, for
-``STOPPED_KEPT_S``; who takes proxies away on purpose deletes the Leases, or waits for so long.  Without an owner (a
-proxy on a machine that is no Node) nobody can tell, and it counts no more.
+``STOPPED_KEPT_S``; an operator who takes proxies away deletes the Leases, or waits for so long.  Without an owner (a
+proxy on a machine that is no Node) it cannot be told, and it counts no more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who owns whom: the graph of ownerReferences over every watched object, kept from informer changes.
+"""Which object owns which: the graph of ownerReferences over every watched object, kept from informer changes.
 
 An edge is a reference's uid.  What a reference says beside the uid (kind, namespace, name) may be wrong, so all that is
 learned about owners is filed under the whole ``OwnerClaim``: that no Service ``b/web`` with uid U exists says nothing
@@ -279,5 +279,5 @@ class OwnershipGraph:
         blocking = {owner: sum(claims.values()) for owner, claims in expected.items() if any(claims.values())}
         assert self._blocking == blocking, f"blocking is {self._blocking}, not {blocking}"
         remembered = {*self._gone, *self._ended}
-        assert remembered <= set(expected), f"remembers {remembered - set(expected)} for nobody"
+        assert remembered <= set(expected), f"remembers {remembered - set(expected)} for no dependent"
         assert not self._ended & set(self.items), f"{self._ended & set(self.items)} have ended and are there"

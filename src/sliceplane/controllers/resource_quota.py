@@ -67,7 +67,8 @@ class ResourceQuotaController(KeyedController):
         self._on_counted(change, now)
 
     def _on_quota(self, change: Change[Object], version: int, now: float) -> None:
-        quota, key = change.object, change.object.metadata.key
+        quota = change.object
+        key = quota.metadata.key
         assert isinstance(quota, ResourceQuota), f"{key} came as {type(quota).__name__}"
         if change.new is None:
             self._forget(key, quota.metadata.namespace)

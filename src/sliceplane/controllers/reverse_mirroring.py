@@ -1,10 +1,10 @@
 """The reverse mirror: EndpointSlices in, Endpoints out, for readers that are left when the Endpoints controller is off.
 
-It makes Endpoints for every Service that has a selector, or slices that nobody mirrored; they are labelled as its own
+It makes Endpoints for every Service that has a selector, or slices that are no mirror; they are labelled as its own
 and as not to be mirrored (they would come back as slices).  **It never touches an object without its label.**  Where
-somebody else's Endpoints are, that is how it stays, until they are deleted or handed over:
-``kubectl label --overwrite endpoints NAME endpoints.kubernetes.io/managed-by=reverse-mirror.sliceplane.dev``.  Whoever
-takes the label away has the object back.
+another writer's Endpoints are, that is how it stays, until they are deleted or handed over:
+``kubectl label --overwrite endpoints NAME endpoints.kubernetes.io/managed-by=reverse-mirror.sliceplane.dev``.  A user
+who takes the label away has the object back.
 
 An object goes with its Service, when its Service becomes an ExternalName, and when the last slice of a Service without
 selector goes.  With ``cleanup`` all of them go, and none is made.
@@ -73,7 +73,7 @@ class ReverseMirrorController(KeyedController):
         self._services: dict[str, EndpointsShape] = {}
         self._sources: dict[str, ReverseSource] = {}
         self._objects: dict[str, _Stored] = {}
-        #: keys of Endpoints that are somebody else's
+        #: keys of Endpoints that are another writer's
         self._foreign: set[str] = set()
         #: the oldest trigger time, in nanoseconds, of what is not written yet; and of what is being written
         self._triggers: dict[str, int] = {}
@@ -184,7 +184,7 @@ class ReverseMirrorController(KeyedController):
     def check(self) -> None:
         super().check()
         self._expectations.check()
-        assert not self._foreign & self._objects.keys(), "an object is ours and somebody else's"
+        assert not self._foreign & self._objects.keys(), "an object is ours and another writer's"
         for key, source in self._sources.items():
             assert source, f"{key} has no slices and was not dropped"
             source.check()
@@ -211,7 +211,7 @@ def _write(shape: EndpointsShape, content: EndpointsContent, trigger: int, store
 
 
 def _delete(meta: ObjectMeta) -> Write:
-    """Only this version: with the next one it may be somebody else's."""
+    """Only this version: with the next one it may be another writer's."""
     preconditions = {"uid": meta.uid, "resourceVersion": meta.resource_version}
     options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
     return Write(

@@ -98,7 +98,8 @@ class ServiceClaimsController(KeyedController):
         self._told: dict[str, tuple[str, str]] = {}  # the two texts that were noted last
 
     def on_change(self, change: Change[Object], now: float) -> None:
-        name, marked = change.object.metadata.name, set[ServiceKey]()
+        name = change.object.metadata.name
+        marked: set[ServiceKey] = set()
         match change.new if change.new is not None else change.old:
             case Service() as service:
                 marked = self._on_service(service, gone=change.new is None)

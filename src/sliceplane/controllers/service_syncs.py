@@ -82,7 +82,8 @@ class ServiceSyncs:
         self._at_once = at_once
         self._plans_per_turn = plans_per_turn
         #: when turns were given last, and whether more were due then
-        self._turn, self._more = 0.0, False
+        self._turn = 0.0
+        self._more = False
         self.began = False
 
     def begin(self) -> None:
@@ -100,7 +101,8 @@ class ServiceSyncs:
     def take_jobs(self, turn: Callable[[str, float], Job | None], now: float, max_jobs: int) -> tuple[Job, ...]:
         """*turn* gives the job of a key; or ``None``, once it has called ``end``.  A job's key ends with the job."""
         jobs: list[Job] = []
-        self._turn, plans = now, 0
+        self._turn = now
+        plans = 0
         while len(jobs) < max_jobs and self._queue.in_progress < self._at_once and plans != self._plans_per_turn:
             key = self._queue.get(now)
             if key is None:

@@ -84,7 +84,7 @@ class ShadowController:
         #: resourceVersions of Services and Nodes as last seen; those of Pods and slices the engine has
         self._services: dict[str, str] = {}
         self._nodes: dict[str, str] = {}
-        #: slices that a Service controls and nobody is said to manage: service -> names
+        #: slices that a Service controls and no label gives a manager of: service -> names
         self._unlabelled: dict[str, dict[str, None]] = {}
         #: slices stay for ever when their service loses its selector, or until this time
         self._leaves = config.selector_changes is SelectorChanges.UPSTREAM
@@ -258,7 +258,8 @@ class ShadowController:
         return "" if pod is None else pod.metadata.resource_version
 
     def on_done(self, done: Done, now: float) -> None:
-        key, asked = done.job.key, done.job.token
+        key = done.job.key
+        asked = done.job.token
         assert isinstance(asked, _Asked), f"job {key} has a foreign token {asked!r}"
         if done.error is not None:
             self._ledger.confirmations["failed"] += 1
@@ -321,7 +322,7 @@ def _is_managed(observed: EndpointSlice | None) -> bool:
 
 
 def _unlabelled_of(observed: EndpointSlice | None) -> str:
-    """The service that controls a slice which no label says who manages; "" for any other slice."""
+    """The service that controls a slice that no label gives a manager of; "" for any other slice."""
     if observed is None or observed.metadata.deletion_timestamp is not None:
         return ""
     labels = observed.metadata.labels or {}

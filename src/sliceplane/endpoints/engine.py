@@ -1,7 +1,7 @@
 """All Services at once: routes every change to just the Endpoints objects that it concerns.
 
 ``on_*`` methods take what informers report and return the keys (``namespace/name``) whose object may now have to
-change; whoever owns the engine decides when to ask ``plan`` for each of them.  After a plan with a write, ``finish``
+change; the owner of the engine decides when to ask ``plan`` for each of them.  After a plan with a write, ``finish``
 must be told how it went before the next plan of the same key.
 
 Cost of a Pod's change: its labels, plus one address for each Service that selects it.
@@ -80,7 +80,7 @@ class EndpointsEngine:
         return (state.key,) if changed and (state.shape is not None or state.condemned) else ()
 
     def condemn_strays(self) -> tuple[str, ...]:
-        """At the start, when all Services are known: objects without one, whoever made them."""
+        """At the start, when all Services are known: objects without one, ours or not."""
         strays = [state for state in self._states.values() if state.is_stray]
         for state in strays:
             state.condemned = True

@@ -76,7 +76,7 @@ class SharedGroup:
     __slots__ = ("_held", "ready", "waiting")
 
     def __init__(self) -> None:
-        #: who has it: (slice, entry), by the slice's name
+        #: the slices that have it, by name, with what they say
         self._held: dict[AddressKey, tuple[tuple[str, AddressEntry], ...]] = {}
         self.ready: SortedDict[AddressKey, bytes] = SortedDict()
         self.waiting: SortedDict[AddressKey, bytes] = SortedDict()

@@ -90,7 +90,7 @@ class EndpointsState:
 
     @property
     def is_stray(self) -> bool:
-        """An object without a Service.  Those that say who leads are not meant for one."""
+        """An object without a Service.  Those that name a leader are not meant for one."""
         known = self._known
         return self.shape is None and known is not None and ANNOTATION_LEADER not in (known.annotations or {})
 
@@ -135,7 +135,8 @@ class EndpointsState:
         return EndpointsPlan(write)
 
     def _write(self) -> EndpointsWrite | None:
-        version, known = self._version, self._known
+        version = self._version
+        known = self._known
         if self.shape is None:
             return EndpointsWrite.delete(known) if self.condemned and known is not None else None
         if self.members is not None:

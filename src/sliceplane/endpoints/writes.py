@@ -96,7 +96,7 @@ def update_endpoints(
 
 
 def hand_over(known: ObjectMeta, subsets: tuple[EndpointSubset, ...] | None, digest: bytes) -> EndpointsWrite:
-    """The object as it is, without the labels that say that it is ours and nobody may mirror it."""
+    """The object as it is, without the labels that say that it is ours and not to be mirrored."""
     labels = {k: v for k, v in (known.labels or {}).items() if k not in (LABEL_ENDPOINTS_MANAGED_BY, LABEL_SKIP_MIRROR)}
     meta = msgspec.structs.replace(known, labels=labels or None)
     return EndpointsWrite.update(known, _body(meta, encode(subsets) if subsets else _EMPTY), digest=digest)

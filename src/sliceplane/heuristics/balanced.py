@@ -7,12 +7,12 @@ A zone with traffic ``t = share * n`` needs ``ceil(t / bound)`` endpoints.
 1. Zones that together need more endpoints than there are (few endpoints, coarse numbers) share: the one that lacks
    most is joined with the least loaded one, until the needs fit.  All zones joined is plain even spreading, whose load
    is 1, so this always ends well; topology-aware hints give up at this point.
-2. Who lacks endpoints borrows exactly as many, from those who are then still loaded least.  A borrowed endpoint
-   serves the borrower alone, as with topology-aware hints: it is the spill that is needed, and no more.
+2. A group that lacks endpoints borrows exactly as many, from those that are then still loaded least.  A borrowed
+   endpoint serves the borrower alone, as with topology-aware hints: it is the spill that is needed, and no more.
 3. Everybody else keeps all endpoints to themselves.
 
-Endpoints in a zone without ready nodes, or without a zone, are lent first; those that nobody needs go to the group with
-the highest load, since proxies ignore all hints of a Service if one endpoint has none.
+Endpoints in a zone without ready nodes, or without a zone, are lent first; those that no group needs go to the group
+with the highest load, since proxies ignore all hints of a Service if one endpoint has none.
 
 The overload is 20% unless the Service has the annotation ``sliceplane.dev/max-overload`` ("50%" or "0.5").
 The cost is that of zones, never of endpoints.
@@ -80,7 +80,7 @@ class Balanced:
         if whole > 0:
             groups = _joined([_own_group(zone, zone.share / whole * total, endpoints) for zone in zones], total, bound)
         if len(groups) < 2:
-            # nobody, or everybody shares everything: that is what no hints mean
+            # no group shares, or all share everything: that is what no hints mean
             return {zone: (Portion(count, ()),) for zone, count in endpoints.items()}
         known = {zone.name for zone in zones}
         spare = _Group((), 0.0, {zone: count for zone, count in endpoints.items() if zone not in known})
@@ -124,7 +124,7 @@ def _joined(groups: list[_Group], total: int, bound: float) -> list[_Group]:
 
 
 def _lend(groups: list[_Group], bound: float) -> None:
-    """Move endpoints to whoever lacks some.  Changes *groups*."""
+    """Move endpoints to groups that lack some.  Changes *groups*."""
     wants = [(group, group.needs(bound) - group.count) for group in groups]
     lacking = sum(amount for _, amount in wants if amount > 0)
     loans: list[tuple[str, int]] = []
@@ -139,7 +139,7 @@ def _lend(groups: list[_Group], bound: float) -> None:
             amount -= taken
             if taken < count:
                 loans.append((zone, count - taken))
-    assert not loans, f"{loans} were lent to nobody"
+    assert not loans, f"{loans} were lent and not taken"
 
 
 def _amounts(groups: list[_Group], wanted: int, bound: float) -> list[int]:
@@ -150,7 +150,8 @@ def _amounts(groups: list[_Group], wanted: int, bound: float) -> list[int]:
             amounts[index] = min(group.count, wanted)
             wanted -= amounts[index]
     lenders = [index for index, group in enumerate(groups) if group.traffic > _EPSILON and group.surplus(bound)]
-    low, high = 0.0, bound
+    low = 0.0
+    high = bound
     for _ in range(_HALVINGS if wanted else 0):
         load = (low + high) / 2
         if sum(_lendable(groups[index], load, bound) for index in lenders) < wanted:

@@ -15,7 +15,7 @@ SHIPPED: Final[Mapping[str, Heuristic]] = MappingProxyType({heuristic.name: heur
 
 
 def unknown(name: str) -> str:
-    """The sentence for a name that nobody has."""
+    """The sentence for a name that no heuristic has."""
     return f"no heuristic {name} is installed"
 
 

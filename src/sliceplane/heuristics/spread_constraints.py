@@ -1,8 +1,8 @@
 """``sliceplane.dev/SpreadConstraints``: an endpoint serves the domain over which its Pod was spread.
 
-KEP-4444, "Making Traffic Distribution directly aware of Topology Spread Constraints": whoever spread Pods over zones
-wants zones to serve themselves; whoever spread them over nodes, nodes; over regions, regions.  The KEP has a node
-selector as the hint; the API has zones and nodes, which say the same for the three standard keys:
+KEP-4444, "Making Traffic Distribution directly aware of Topology Spread Constraints": an author who spreads Pods over
+zones wants zones to serve themselves; over nodes, nodes; over regions, regions.  The KEP has a node selector as the
+hint; the API has zones and nodes, which say the same for the three standard keys:
 
     topology.kubernetes.io/zone      the endpoint's zone
     kubernetes.io/hostname           the endpoint's zone and node, as PreferSameNode

@@ -1,6 +1,6 @@
 """The objects of one resource as the server last told them, by key, with optional indexes.
 
-The cache decides what a *change* is, for single events and for whole lists alike, so that handlers who apply
+The cache decides what a *change* is, for single events and for whole lists alike, so that handlers that apply
 the changes one after another always hold exactly what the cache holds:
 
 ====================================  ==================================================================
@@ -115,7 +115,7 @@ class Cache(Generic[T]):
         if not loaded.metadata.name:
             raise Undecodable("the object has no name")
         if not loaded.kind:
-            # Frozen objects are filled in here and nowhere else: nobody else has seen this one yet.
+            # Frozen objects are filled in here and nowhere else: no other code has seen this one yet.
             msgspec.structs.force_setattr(loaded, "kind", self.resource.kind)
             msgspec.structs.force_setattr(loaded, "api_version", self.resource.api_version)
         return loaded

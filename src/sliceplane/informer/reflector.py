@@ -466,7 +466,7 @@ class Reflector(Generic[T]):
         self.phase = Phase.WAITING
 
     def _do_without(self, error: StatusError, now: float) -> None:
-        """What the cache has stays: nobody says that it is wrong."""
+        """What the cache has stays: nothing says that it is wrong."""
         self._pages = []
         self._list_version = self._list_token = self._version = ""
         self.synced = True
@@ -483,10 +483,10 @@ class Reflector(Generic[T]):
             assert self._version, "a watch has a version to start from"
             assert self._deadline is not None, "a watch has an idle time limit"
         if self.phase is Phase.WAITING:
-            assert self._deadline is not None, "whoever waits, waits for something"
+            assert self._deadline is not None, "it waits for nothing"
         if self.phase is Phase.LISTING:
             assert self._deadline is None, "the shell bounds the time of a list"
         if self.absent is not None:
-            assert self.synced, "who does without waits for nothing"
+            assert self.synced, "it does without the kind and is not synced"
             assert self.last_error is None, "to do without is no error"
         assert bool(self._list_token) <= bool(self._list_version), "a token belongs to a list"

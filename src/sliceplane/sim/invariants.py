@@ -214,7 +214,7 @@ def _owners(world: World) -> None:
 
 
 def _deleted_services(world: World) -> None:
-    """Slices that lost their owner to another writer before the Service went are nobody's any more."""
+    """Slices that lost their owner to another writer before the Service went have none any more."""
     if not {"garbage-collector", "endpointslice"} <= set(world.controllers):
         return
     keys = {service.metadata.key for service in world.view.services}

@@ -43,7 +43,8 @@ def merge(slices: Iterable[SliceState], max_endpoints: int, max_writes: int, *, 
 
 def _most_saved(fills: list[int], max_endpoints: int) -> int:
     """How many of the emptiest slices (*fills* ascending) can be emptied into the others."""
-    moved, room = 0, sum(max(max_endpoints - fill, 0) for fill in fills)
+    moved = 0
+    room = sum(max(max_endpoints - fill, 0) for fill in fills)
     for number, fill in enumerate(fills):
         moved += fill
         room -= max(max_endpoints - fill, 0)

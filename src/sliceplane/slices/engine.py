@@ -1,7 +1,7 @@
 """All services at once: routes every change to just the services that it concerns.
 
 ``on_*`` methods take what informers report and return the keys (``namespace/name``) of services whose slices may now
-have to change, for Pods and Nodes those apart that traffic for some endpoint must leave soon; whoever owns the engine
+have to change, for Pods and Nodes those apart that traffic for some endpoint must leave soon; the owner of the engine
 decides when to ask ``plan`` for each of them.  After a plan with writes, ``finish`` must be told how they went before
 the next plan of the same service.
 
@@ -53,7 +53,7 @@ class SliceEngine:
         changes: SelectorChanges = SelectorChanges.HAND_OVER,
     ) -> None:
         """*subsetting* is for services that ask for nothing; ``OFF``: for none.  *claim_unlabelled*: slices that no
-        label says who manages are ours if a Service controls them (KEP-0752 as of 2019, upgrade from 1.16)."""
+        label gives a manager are ours if a Service controls them (KEP-0752 as of 2019, upgrade from 1.16)."""
         assert 1 <= max_endpoints_per_slice <= MAX_ENDPOINTS_LIMIT, f"max endpoints {max_endpoints_per_slice}"
         self._max = max_endpoints_per_slice
         self._gates = gates or Gates()
@@ -153,7 +153,7 @@ class SliceEngine:
             self._preferring[shape.key] = service
 
     def _count_distribution(self, before: ServiceShape | None, after: ServiceShape | None) -> None:
-        """A value that nobody has any more stays, at 0."""
+        """A value that no Service has any more stays, at 0."""
         for shape, step in ((before, -1), (after, 1)):
             if shape is not None and shape.active and shape.distribution:
                 group = shape.distribution_group
@@ -204,7 +204,7 @@ class SliceEngine:
         return plan
 
     def look(self, key: str, now: float) -> Sight | None:
-        """What *key* should have and what it has, for who only compares and never asks for a plan."""
+        """What *key* should have and what it has, for a reader that compares and never asks for a plan."""
         service = self._services.get(key)
         return None if service is None else service.look(now)
 

@@ -69,7 +69,8 @@ class HintPolicy(ABC):
     def take_notices(self, now: float) -> tuple[Notice, ...]:
         """Each state is told when it begins; a problem again when its words change, or the Event could be gone."""
         if self.active and not self._told_active:
-            self._told_active, self._told_problem = True, ""
+            self._told_active = True
+            self._told_problem = ""
             return (Notice(False, self.reason_enabled, self._worded(self.enabled_message)),)
         if self.problem and (self.problem != self._told_problem or now - self._told_at >= REPEAT_S):
             self._told_active, self._told_problem, self._told_at = False, self.problem, now

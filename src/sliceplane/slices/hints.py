@@ -58,7 +58,7 @@ class ZoneHints(HintPolicy):
         if not self.active:
             return b""
         shares = self._zones.shares
-        if zone and shares and zone not in shares:  # nobody asks from there
+        if zone and shares and zone not in shares:  # no client is there
             zone = min(shares, key=lambda zone: self._counts.get(zone, 0) / shares[zone])
         self._given[pod] = zone
         self._counts[zone] = self._counts.get(zone, 0) + 1
@@ -86,7 +86,8 @@ class ZoneHints(HintPolicy):
         if self.active is not bool(self.problem):
             return ()
         self.active = not self.problem
-        self._given, self._counts = {}, {}
+        self._given = {}
+        self._counts = {}
         if self.active:
             shares = self._zones.shares
             for pod, own in self._own.items():

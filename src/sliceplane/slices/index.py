@@ -1,4 +1,4 @@
-"""Who is touched by what: services by a pod's labels, pods by a service's selector, pods by node.
+"""What touches what: services by a pod's labels, pods by a service's selector, pods by node.
 
 No look-up here scans a namespace.  A selector is filed under one of its label pairs, that with the fewest
 services so far, so that ``part-of=shop`` on five thousand services does no harm beside ``app=cart``; and there under

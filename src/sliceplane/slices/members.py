@@ -209,9 +209,11 @@ class Members:
         self, facts: PodFacts, family: Family, addresses: Addresses, node: NodeFacts | None, hostname: bytes
     ) -> bytes:
         """The endpoint's JSON, member by member in the order of ``api.discovery.Endpoint``."""
-        serving, terminating = facts.serving, facts.terminating
+        serving = facts.serving
+        terminating = facts.terminating
         ready = self._publish_not_ready or (serving and not terminating)
-        hint, place = b"", b""
+        hint = b""
+        place = b""
         if node is None:
             place = node_place(facts.node_name) if self._node_names else b""
         else:

@@ -1,4 +1,4 @@
-"""Which endpoints get other hints when some must: as many as somebody counted, out of as few slices as possible."""
+"""Which endpoints get other hints when some must: as many as were counted, out of as few slices as possible."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def pick(
             heapq.heappush(heap, (-now, name))  # others took what it would have given
         else:
             take(name)
-    assert not any(give.values()), f"nobody can give {give}"
+    assert not any(give.values()), f"no endpoint can give {give}"
     return chosen
 
 

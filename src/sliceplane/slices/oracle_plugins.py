@@ -120,7 +120,7 @@ def _shown(endpoint: Endpoint) -> Hints:
 
 
 def _pod_of(endpoint: Endpoint, pods: Mapping[str, Pod]) -> Pod:
-    assert endpoint.target_ref is not None, f"{endpoint} is nobody's"
+    assert endpoint.target_ref is not None, f"{endpoint} has no target"
     return pods[endpoint.target_ref.name]
 
 

@@ -10,7 +10,7 @@ everything else follows from the two::
     touched     slices that are perhaps not as they should be (every other one surely is)
 
 A plan is made from ``touched`` and ``unplaced`` alone and changes neither; only the *result* of a write
-(``attach`` of what was stored) does.  So a write that failed, or that nobody knows the end of, leaves
+(``attach`` of what was stored) does.  So a write that failed, or whose end is not known, leaves
 nothing to undo, and a plan is always what full packing over the server's slices would be.
 """
 
@@ -94,7 +94,7 @@ class Packer:
         return True
 
     def _count(self, group: PortGroup, step: int) -> None:
-        """A group that nobody wants loses its slices, so both ends of its life touch them."""
+        """A group that no endpoint needs loses its slices, so both ends of its life touch them."""
         count = self._wanting.get(group, 0) + step
         if count:
             self._wanting[group] = count
@@ -174,7 +174,8 @@ class Packer:
         """The same endpoints in a new version: nothing changes its home."""
         if known.want is not stored.content:
             known.own_want()  # before its dictionary stops being the server's
-        known.stored, known.server = stored, stored.content
+        known.stored = stored
+        known.server = stored.content
         self._touch(known)
 
     def _hold(self, identity: str, state: SliceState, wanted: Desired | None) -> bool:
@@ -213,7 +214,7 @@ class Packer:
                 del self._holders[identity]
             if identity in state.want:
                 wanted = self._wanted(identity)
-                assert wanted is not None, f"{name} held {identity!r}, which nobody wants"
+                assert wanted is not None, f"{name} held {identity!r}, which is not wanted"
                 self._place(wanted)
 
     def _wanted(self, identity: str) -> Desired | None:
@@ -423,7 +424,8 @@ class Packer:
                 state = rooms[fill, name]
                 size = sum(map(len, state.server.values()))
                 if best is None or size < least:
-                    best, least = state, size
+                    best = state
+                    least = size
         return best
 
     def _keep_placeholder(self, labels: dict[str, str], creates: list[Creation], deletes: list[SliceState]) -> None:

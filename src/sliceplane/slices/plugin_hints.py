@@ -3,9 +3,9 @@
 *Local* heuristics are asked once for each different place that an endpoint can be in, not for each endpoint: a Pod
 that flips, or is replaced by one beside it, costs a look-up.  A change of zones asks once for each place anew.
 
-*Zonal* heuristics are asked when the number of ready endpoints of a zone changed.  Who has which portion is kept:
-an endpoint that comes gets the portion that lacks most, and others move only as the new allocation demands, within
-their zone, out of slices that are written anyway if that is enough, else out of the fewest.  What the slices
+*Zonal* heuristics are asked when the number of ready endpoints of a zone changed.  Which endpoint has which portion is
+kept: an endpoint that comes gets the portion that lacks most, and others move only as the new allocation demands,
+within their zone, out of slices that are written anyway if that is enough, else out of the fewest.  What the slices
 say when a service is seen first is taken over.
 
 A heuristic that fails is a ``problem``: no endpoint of the service then has hints.
@@ -55,14 +55,15 @@ class _PluginPolicy(HintPolicy):
     def inherit(self, earlier: HintPolicy) -> None:
         if isinstance(earlier, _PluginPolicy) and earlier._name == self._name:
             self._told_active = earlier._told_active
-            self._told_problem, self._told_at = earlier._told_problem, earlier._told_at
+            self._told_problem = earlier._told_problem
+            self._told_at = earlier._told_at
 
     def _worded(self, message: str) -> str:
         return super()._worded(f"{self._name}: {message}")
 
 
 class Unsupported(_PluginPolicy):
-    """Nobody has a heuristic of that name."""
+    """There is no heuristic of that name."""
 
     reason_disabled: ClassVar[str] = REASON_UNSUPPORTED
 
@@ -84,7 +85,7 @@ class Unsupported(_PluginPolicy):
         return ()
 
     def check(self) -> None:
-        assert not self.active, "hints by nobody"
+        assert not self.active, "hints without a heuristic"
 
     def _worded(self, message: str) -> str:
         return message  # the same for every address type
@@ -185,7 +186,7 @@ class ZonalHints(_PluginPolicy):
         #: zone of each ready endpoint by pod, and how many each zone has; no zeros
         self._own: dict[str, str] = {}
         self._counts: dict[str, int] = {}
-        #: while active: the zones that each is hinted for, and who has how many; no zeros
+        #: while active: the zones that each is hinted for, and how many have each; no zeros
         self._given: dict[str, _Names] = {}
         self._placed: Portions = {}
         #: the last question and its answer
@@ -258,7 +259,8 @@ class ZonalHints(_PluginPolicy):
         if self.active is not bool(self.problem):
             return ()
         self.active = not self.problem
-        self._given, self._placed = {}, {}
+        self._given = {}
+        self._placed = {}
         if not isinstance(portions, str):
             for pod in sorted(self._own):
                 zone = self._own[pod]

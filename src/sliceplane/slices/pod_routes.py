@@ -120,7 +120,7 @@ class PodRoutes(Generic[S]):
     def check(self) -> None:
         self._pods.check()
         self._selectors.check()
-        assert all(count > 0 for count in self._selecting.values()), f"counted nobody: {self._selecting}"
+        assert all(count > 0 for count in self._selecting.values()), f"counts of nothing: {self._selecting}"
 
 
 def _members(state: Selecting) -> TellsOfPods:

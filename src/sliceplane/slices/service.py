@@ -54,7 +54,7 @@ class Sight(NamedTuple):
 
     ``desired``: by address type, in the order in which the service has them, and by name of the pod; an entry
     without ``identity`` is no endpoint.  Empty for a service whose endpoints are not ours to make.
-    ``slices``: those labelled as ours and not on their way out, by name, of any address type, whoever owns them.
+    ``slices``: those labelled as ours and not on their way out, by name, of any address type, owned or not.
     """
 
     shape: ServiceShape
@@ -84,7 +84,7 @@ class ServiceState:
         self._find = find
         self._max = max_endpoints
         self._changes = changes
-        #: address types of which somebody else has endpoints, noted while the service makes none itself
+        #: address types of which another controller has endpoints, noted while the service makes none itself
         self._covered: set[str] = set()
         self._hold_until: float | None = None
         #: at the last plan that time had not come
@@ -134,7 +134,8 @@ class ServiceState:
         earlier = self.members
         self.shape = shape
         self._covered.clear()
-        self._hold_until, self._held = None, False
+        self._hold_until = None
+        self._held = False
         self._packers, self._order, self._doomed, self.members = {}, [], {}, None
         if shape is None or not shape.active:
             return
@@ -187,7 +188,7 @@ class ServiceState:
         return was_known
 
     def on_successor(self, observed: EndpointSlice) -> bool:
-        """A slice of somebody else names this service.  True: ours of its address type may go."""
+        """A slice of another controller names this service.  True: ours of its address type may go."""
         if self.shape is None or self.shape.active or not self.slices or not observed.endpoints:
             return False
         if observed.metadata.deletion_timestamp is not None or observed.address_type in self._covered:
@@ -251,7 +252,7 @@ class ServiceState:
     def _plan_farewell(self, shape: ServiceShape, now: float) -> SlicePlan:
         """The service has no selector any more, or is a name elsewhere; see ``slices.succession``.
 
-        What the service does not own somebody else made, whatever its labels say.
+        What the service does not own another writer made, whatever its labels say.
         """
         owned = [stored for _, stored in sorted(self.slices.items()) if shape.owns(stored.meta.owner_references)]
         if self._changes is SelectorChanges.UPSTREAM or not owned:
@@ -317,10 +318,12 @@ class ServiceState:
             if held:
                 # What they were to add is added by the next plan, and until then nothing may take it out elsewhere.
                 updates += [self._update(shape, part) for part in held]
-                dependents, deletes = [], []
+                dependents = []
+                deletes = []
                 self._again = True
         if shape.terminating and creates:
-            creates, dependents = [], []
+            creates = []
+            dependents = []
         writes += [*updates, *creates] if self._creates_last else [*creates, *updates]
         writes += [*dependents, *deletes]
         return FamilyChanges(plan.added, plan.removed, len(creates) + len(updates) + len(dependents) + len(deletes))

@@ -107,7 +107,7 @@ class ServiceShape:
 
     @property
     def distribution_group(self) -> str:
-        """For metrics: whoever may write Services must not be able to make labels."""
+        """For metrics: a user who writes Services must not be able to make labels of them."""
         return IMPLEMENTATION_SPECIFIC if self.hints is HintMode.PLUGIN else self.distribution
 
     @property

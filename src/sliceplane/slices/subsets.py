@@ -69,7 +69,8 @@ class NodeZones:
 
     def replace(self, old: NodeFacts | None, new: NodeFacts | None) -> bool:
         """A node came, changed or went.  False: the zones are the same."""
-        before, after = "" if old is None else old.zone, "" if new is None else new.zone
+        before = "" if old is None else old.zone
+        after = "" if new is None else new.zone
         if before == after:
             return False
         if after:

@@ -35,7 +35,7 @@ class ZoneShares:
     """Allocatable CPU of each zone.  Owned by ``SliceEngine``; a node that changes costs O(1).
 
     Nodes that are not ready, or of the control plane, do not count.  One other node without a zone or without CPU
-    spoils it all for ``Auto``: nobody knows then what traffic comes from where.  Heuristics get what is known.
+    spoils it all for ``Auto``: then it is not known what traffic comes from where.  Heuristics get what is known.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,8 @@ def allocate(total: int, shares: Shares) -> Allocation:
         return Allocation({}, NO_NODE_INFORMATION)
     if len(shares) > total:
         return Allocation({}, f"Insufficient number of endpoints {_size(total, shares)}")
-    part, whole = _ENOUGH[0] * total, _ENOUGH[1] * sum(shares.values())
+    part = _ENOUGH[0] * total
+    whole = _ENOUGH[1] * sum(shares.values())
     minimum = {zone: -(-part * cpu // whole) for zone, cpu in shares.items()}
     if sum(minimum.values()) > total:
         reason = "Unable to allocate minimum required endpoints to each zone without exceeding overload threshold"

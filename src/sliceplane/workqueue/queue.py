@@ -130,7 +130,7 @@ class WorkQueue(Generic[K]):
 
     def done(self, key: K, now: float | None = None) -> None:
         """*now*, if given, counts how long it took."""
-        assert key in self._processing, f"{key!r} is done but nobody got it"
+        assert key in self._processing, f"{key!r} is done but was not handed out"
         began = self._processing.pop(key)
         if now is not None:
             self.worked.observe(max(now - began, 0.0))

@@ -131,7 +131,7 @@ def identity_of(endpoint: Endpoint) -> Identity:
 
 
 def comparable(endpoint: Endpoint) -> Endpoint:
-    """Hints are somebody else's, and the target's version changes without a meaning."""
+    """Hints are another writer's, and the target's version changes without a meaning."""
     target = endpoint.target_ref
     if target is not None and target.resource_version:
         target = msgspec.structs.replace(target, resource_version="")

@@ -4,7 +4,7 @@ Each family and set of ports has one slice, or several if slices are limited (``
 anything of it differs.  A slice that would be deleted while another of its address type is made becomes that one.
 
 When the Service gets a selector its slices are the EndpointSlice controller's business.  Ours then stay until that
-controller's are there, type by type, or until it is clear that nobody makes any: traffic always has somewhere to go.
+controller's are there, type by type, or until it is clear that none are made: traffic always has somewhere to go.
 """
 
 from __future__ import annotations

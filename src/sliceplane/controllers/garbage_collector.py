@@ -38,12 +38,11 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object, ObjectMeta, OwnerReference
 from sliceplane.api.requests import PatchType
 from sliceplane.api.scheme import RESOURCES, Events, Resource
-from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Work, Write
+from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Write
+from sliceplane.controllers.keyed import QueueController
 from sliceplane.controllers.ownership import FOREGROUND, ORPHAN, OwnedItem, OwnerClaim, OwnershipGraph
 from sliceplane.informer.changes import Change
 from sliceplane.kit.delays import Backoff
-from sliceplane.kit.metrics import Family
-from sliceplane.workqueue.queue import WorkQueue, queue_families
 
 NAME: Final = "garbage-collector-controller"
 #: how long a cache may lag before an owner that it does not have is asked for
@@ -67,13 +66,20 @@ class _Token(NamedTuple):
     freed: tuple[str, ...] = ()
 
 
-class GarbageCollector:
-    """A ``controllers.base.Controller``.  Queue and jobs are keyed by an object's uid, or by a claim's key."""
+class GarbageCollector(QueueController):
+    """Queue and jobs are keyed by an object's uid, or by a claim's key."""
 
     def __init__(self, resources: tuple[Resource, ...] = DEFAULT_RESOURCES) -> None:
+        super().__init__(
+            ControllerInfo(
+                name=NAME,
+                aliases=("garbagecollector",),
+                watches=tuple(Selection(resource) for resource in resources),
+                queue="garbage_collector_attempt_to_delete",
+            ),
+            backoff=_RETRY,
+        )
         self._graph = OwnershipGraph(resources)
-        self._queue: WorkQueue[str] = WorkQueue(backoff=_RETRY)
-        self._synced = False
         #: the version of an object on which we acted last: nothing more is due before the cache shows another
         self._acted: dict[str, str] = {}
         #: owners that the server is to be asked for, or is being asked for, by ``OwnerClaim.key``
@@ -84,20 +90,10 @@ class GarbageCollector:
         self._freed: dict[str, set[str]] = {}
         #: object -> owners in wrong namespaces that were told about
         self._told: dict[str, set[str]] = {}
-        self._notes: list[EventNote] = []
-        self._info = ControllerInfo(
-            name=NAME,
-            aliases=("garbagecollector",),
-            watches=tuple(Selection(resource) for resource in resources),
-        )
-
-    @property
-    def info(self) -> ControllerInfo:
-        return self._info
 
     def on_change(self, change: Change[Object], now: float) -> None:
         for uid in self._graph.on_change(change):
-            self._queue.add(uid, now)
+            self.enqueue(uid, now)
         for version in (change.old, change.new):
             uid = "" if version is None else version.metadata.uid
             if uid and uid not in self._graph.items:
@@ -105,23 +101,8 @@ class GarbageCollector:
                 self._freed.pop(uid, None)
                 self._told.pop(uid, None)
 
-    def on_synced(self, now: float) -> None:
-        self._synced = True
-
-    def take_work(self, now: float, max_jobs: int) -> Work:
-        jobs: list[Job] = []
-        while self._synced and len(jobs) < max_jobs:
-            key = self._queue.get(now)
-            if key is None:
-                break
-            job = self._look_up(key) if key in self._open else self._process(key, now)
-            if job is None:
-                self._queue.forget(key)
-                self._queue.done(key, now)
-            else:
-                jobs.append(job)
-        notes, self._notes = tuple(self._notes), []
-        return Work(jobs=tuple(jobs), notes=notes)
+    def job(self, key: str, now: float) -> Job | None:
+        return self._look_up(key) if key in self._open else self._process(key, now)
 
     def on_done(self, done: Done, now: float) -> None:
         key = done.job.key
@@ -137,13 +118,10 @@ class GarbageCollector:
             if key in self._graph.items:
                 if token.freed:
                     self._freed.setdefault(key, set()).update(token.freed)
-                    self._queue.add(key, now)
+                    self.enqueue(key, now)
                 else:
                     self._acted[key] = token.version
         self._queue.done(key, now)
-
-    def next_deadline(self) -> float | None:
-        return self._queue.next_deadline() if self._synced else None
 
     # -- owners that the server must be asked for -------------------------------------------------------
 
@@ -153,10 +131,10 @@ class GarbageCollector:
         suspect = self._graph.is_suspect(claim)
         if suspect and (key not in self._open or key in self._patient):
             self._patient.discard(key)
-            self._queue.add(key, now)
+            self.enqueue(key, now)
         elif key not in self._open:
             self._patient.add(key)
-            self._queue.add_after(key, VERIFY_DELAY_S, now)
+            self.enqueue_after(key, VERIFY_DELAY_S, now)
         self._open[key] = claim
 
     def _look_up(self, key: str) -> Job | None:
@@ -186,7 +164,7 @@ class GarbageCollector:
         self._queue.forget(claim.key)
         self._open.pop(claim.key, None)
         for dependent in concerned:
-            self._queue.add(dependent, now)
+            self.enqueue(dependent, now)
 
     # -- one object -------------------------------------------------------------------------------------
 
@@ -254,7 +232,7 @@ class GarbageCollector:
             shown = (
                 f"[{owner.api_version}/{owner.kind}, namespace: {item.namespace}, name: {owner.name}, uid: {owner.uid}]"
             )
-            self._notes.append(
+            self.note(
                 EventNote(
                     regarding=Object(metadata=meta),
                     regarding_resource=item.resource,
@@ -266,12 +244,9 @@ class GarbageCollector:
                 )
             )
 
-    def samples(self, now: float) -> tuple[Family, ...]:
-        return queue_families("garbage_collector_attempt_to_delete", self._queue, now)
-
     def check(self) -> None:
         self._graph.check()
-        self._queue.check()
+        super().check()
         there = set(self._graph.items)
         for what, uids in (("acted on", self._acted), ("frees for", self._freed), ("told of", self._told)):
             assert set(uids) <= there, f"{what} {set(uids) - there}, which are not there"

@@ -1,9 +1,9 @@
-"""A controller with one work queue: the part that level-driven controllers have in common.
+"""Controllers with one work queue, and the part that level-driven ones have in common.
 
-``on_change`` (the subclass's) notes what is true and enqueues keys; ``take_work`` asks ``plan`` for the
-writes of each key that is due.  A plan without writes is the end of that key's turn.  A key whose job is
-under way is not planned again before ``on_done`` (the queue's *processing* set), so a plan may trust that
-its previous writes have been answered.  Failed jobs come back with the queue's back-off.
+``on_change`` (the subclass's) notes what is true and enqueues keys; ``take_work`` asks for the job of each key that is
+due: a ``KeyedController`` makes it of the writes of a ``plan``.  A plan without writes is the end of that key's turn.
+A key whose job is under way is not planned again before ``on_done`` (the queue's *processing* set), so a plan may trust
+that its previous writes have been answered.  Failed jobs come back with the queue's back-off.
 """
 
 from __future__ import annotations
@@ -26,16 +26,14 @@ RETRY_BACKOFF = Backoff(base_s=0.1, cap_s=30.0)
 GONE_REST_S = 30.0
 
 
-class KeyedController(ABC):
-    """Owns the queue; subclasses own the caches."""
+class QueueController(ABC):
+    """One queue, and what every controller does with its own.  ``job`` is a subclass's, and what comes of it."""
 
     def __init__(self, info: ControllerInfo, *, backoff: Backoff = RETRY_BACKOFF) -> None:
         self._info = info
         self._queue: WorkQueue[str] = WorkQueue(backoff=backoff)
         self._synced = False
         self._notes: list[EventNote] = []
-        #: uids of which a write found nothing -> until when nothing is done for them
-        self._gone: dict[str, float] = {}
 
     @property
     def info(self) -> ControllerInfo:
@@ -45,12 +43,11 @@ class KeyedController(ABC):
     def on_change(self, change: Change[Object], now: float) -> None: ...
 
     @abstractmethod
-    def plan(self, key: str, now: float) -> tuple[Write, ...]:
-        """The writes that bring *key* nearer to what must hold; none if it holds or cannot be decided yet."""
+    def job(self, key: str, now: float) -> Job | None:
+        """The job of a key whose turn it is; without one the turn ends here.  Else ``on_done`` ends it."""
 
     @abstractmethod
-    def finished(self, done: Done, now: float) -> None:
-        """A job was performed, wholly or up to ``done.error``; its key is queued anew after this call."""
+    def on_done(self, done: Done, now: float) -> None: ...
 
     def on_synced(self, now: float) -> None:
         self._synced = True
@@ -72,14 +69,45 @@ class KeyedController(ABC):
             key = self._queue.get(now)
             if key is None:
                 break
-            writes = self.plan(key, now)
-            if writes:
-                jobs.append(Job(key=key, writes=writes))
+            job = self.job(key, now)
+            if job is not None:
+                jobs.append(job)
             else:
                 self._queue.forget(key)
                 self._queue.done(key, now)
         notes, self._notes = tuple(self._notes), []
         return Work(jobs=tuple(jobs), notes=notes)
+
+    def next_deadline(self) -> float | None:
+        return self._queue.next_deadline() if self._synced else None
+
+    def samples(self, now: float) -> tuple[Family, ...]:
+        name = self._info.queue or self._info.name.removesuffix("-controller").replace("-", "_")
+        return queue_families(name, self._queue, now)
+
+    def check(self) -> None:
+        self._queue.check()
+
+
+class KeyedController(QueueController):
+    """Level-driven: a plan says what to write for a key, and the key comes back until a plan has nothing to write."""
+
+    def __init__(self, info: ControllerInfo, *, backoff: Backoff = RETRY_BACKOFF) -> None:
+        super().__init__(info, backoff=backoff)
+        #: uids of which a write found nothing -> until when nothing is done for them
+        self._gone: dict[str, float] = {}
+
+    @abstractmethod
+    def plan(self, key: str, now: float) -> tuple[Write, ...]:
+        """The writes that bring *key* nearer to what must hold; none if it holds or cannot be decided yet."""
+
+    @abstractmethod
+    def finished(self, done: Done, now: float) -> None:
+        """A job was performed, wholly or up to ``done.error``; its key is queued anew after this call."""
+
+    def job(self, key: str, now: float) -> Job | None:
+        writes = self.plan(key, now)
+        return Job(key=key, writes=writes) if writes else None
 
     def on_done(self, done: Done, now: float) -> None:
         self.finished(done, now)
@@ -89,9 +117,6 @@ class KeyedController(ABC):
         else:
             self._queue.done(done.job.key, now)
             self._queue.add_rate_limited(done.job.key, now)
-
-    def next_deadline(self) -> float | None:
-        return self._queue.next_deadline() if self._synced else None
 
     # An object that the cache still shows may be gone (its watch is silent, say).  A controller that goes on making
     # dependents for it races the garbage collector, which takes them away at once: a loop at full speed.
@@ -129,10 +154,3 @@ class KeyedController(ABC):
     def expect_results(self, expectations: Expectations, done: Done, now: float) -> None:
         """Wait until the cache shows what the job's writes did, as the server's answers tell."""
         expectations.expect(done, now)
-
-    def samples(self, now: float) -> tuple[Family, ...]:
-        name = self._info.queue or self._info.name.removesuffix("-controller").replace("-", "_")
-        return queue_families(name, self._queue, now)
-
-    def check(self) -> None:
-        self._queue.check()

@@ -26,6 +26,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Resource, Services
 from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Work, Write
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
+from sliceplane.controllers.keyed import QueueController
 from sliceplane.controllers.shadow_metrics import shadow_metrics
 from sliceplane.informer.changes import Change
 from sliceplane.kit.metrics import Family
@@ -34,7 +35,7 @@ from sliceplane.shadow.differences import Difference
 from sliceplane.shadow.ledger import Ledger
 from sliceplane.slices.engine import Keys, SliceEngine
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
-from sliceplane.workqueue.queue import WorkQueue, queue_families
+from sliceplane.workqueue.queue import RETRY_BACKOFF
 
 #: most differences are the other controller's reaction time; comparing at once would find them all
 COMPARE_DELAY_S: Final = 0.5
@@ -66,10 +67,18 @@ class _Unrest:
     everything: bool = False
 
 
-class ShadowController:
-    """A ``controllers.base.Controller`` whose jobs read.  Keyed ``namespace/name`` of the service."""
+class ShadowController(QueueController):
+    """Its jobs read.  Keyed ``namespace/name`` of the service."""
 
     def __init__(self, config: EndpointSliceConfig, ledger: Ledger) -> None:
+        super().__init__(
+            ControllerInfo(
+                name="endpointslice-shadow",
+                watches=(Selection(Services), Selection(Pods), Selection(Nodes), Selection(EndpointSlices)),
+                queue="endpoint_slice_shadow",
+            ),
+            backoff=RETRY_BACKOFF,
+        )
         self._ledger = ledger
         self._metrics = shadow_metrics(ledger, lambda: len(self._services))
         ledger.begin()
@@ -79,7 +88,6 @@ class ShadowController:
             claim_unlabelled=config.claim_unlabelled_slices,
             changes=config.selector_changes,
         )
-        self._queue: WorkQueue[str] = WorkQueue()
         self._unrest: dict[str, _Unrest] = {}
         #: resourceVersions of Services and Nodes as last seen; those of Pods and slices the engine has
         self._services: dict[str, str] = {}
@@ -91,15 +99,6 @@ class ShadowController:
         self._waiting: dict[str, float] = {}
         #: how many endpoints big services had when they were last compared
         self._big: dict[str, int] = {}
-        self._synced = False
-        self._info = ControllerInfo(
-            name="endpointslice-shadow",
-            watches=(Selection(Services), Selection(Pods), Selection(Nodes), Selection(EndpointSlices)),
-        )
-
-    @property
-    def info(self) -> ControllerInfo:
-        return self._info
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -170,29 +169,22 @@ class ShadowController:
     def _add(self, key: str, now: float) -> None:
         # before the caches are filled there is nothing to wait for: every service is compared once
         delay = COMPARE_DELAY_S + self._big.get(key, 0) / ENDPOINTS_PER_SECOND_OF_DELAY if self._synced else 0.0
-        self._queue.add_after(key, delay, now)
-
-    def on_synced(self, now: float) -> None:
-        self._synced = True
+        self.enqueue_after(key, delay, now)
 
     # -- work -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
-        if not self._synced:
-            return Work()
-        self._disturb(self._engine.take_unsettled(), now)
-        jobs: list[Job] = []
-        while len(jobs) < max_jobs:
-            key = self._queue.get(now)
-            if key is None:
-                break
-            self._compare(key, now)
-            due = self._ledger.due(key, now)
-            if due:
-                jobs.append(self._confirmation(key, due, now))
-            else:
-                self._end(key, now)
-        return Work(jobs=tuple(jobs))
+        if self._synced:
+            self._disturb(self._engine.take_unsettled(), now)
+        return super().take_work(now, max_jobs)
+
+    def job(self, key: str, now: float) -> Job | None:
+        self._compare(key, now)
+        due = self._ledger.due(key, now)
+        if due:
+            return self._confirmation(key, due, now)
+        self._look_again(key, now)
+        return None
 
     def _compare(self, key: str, now: float) -> None:
         unrest = self._unrest.pop(key, None) or _Unrest()
@@ -210,17 +202,15 @@ class ShadowController:
         until = self._waiting.pop(key, now)
         if now < until:
             self._waiting[key] = until
-            self._queue.add_after(key, until - now, now)
+            self.enqueue_after(key, until - now, now)
         leaves = self._leaves or now < until
         differences = compare(sight, sorted(self._unlabelled.get(key, ())), leaves=leaves)
         self._ledger.observe(key, differences, unrest.pods, unrest=unrest.everything, now=now)
 
-    def _end(self, key: str, now: float, *, behind_s: float = 0.0) -> None:
-        self._queue.forget(key)
-        self._queue.done(key, now)
+    def _look_again(self, key: str, now: float, *, behind_s: float = 0.0) -> None:
         due = self._ledger.next_due(key)
         if due is not None:
-            self._queue.add_after(key, max(due - now, behind_s), now)
+            self.enqueue_after(key, max(due - now, behind_s), now)
 
     def _confirmation(self, key: str, due: tuple[Difference, ...], now: float) -> Job:
         """Reads, in an order that ``_answers`` knows: the slices, then one object each."""
@@ -276,23 +266,20 @@ class ShadowController:
             self._ledger.confirm(
                 key, (difference for difference in asked.due if difference.pod not in unrest.pods), now
             )
-            self._end(key, now)
+            behind_s = 0.0
         else:
             self._ledger.confirmations["behind"] += 1
-            self._end(key, now, behind_s=BEHIND_DELAY_S)
-
-    def next_deadline(self) -> float | None:
-        return self._queue.next_deadline() if self._synced else None
+            behind_s = BEHIND_DELAY_S
+        self._queue.forget(key)
+        self._queue.done(key, now)
+        self._look_again(key, now, behind_s=behind_s)
 
     def samples(self, now: float) -> tuple[Family, ...]:
-        return (
-            *self._metrics.families(),
-            *queue_families("endpoint_slice_shadow", self._queue, now),
-        )
+        return (*self._metrics.families(), *super().samples(now))
 
     def check(self) -> None:
         self._engine.check()
-        self._queue.check()
+        super().check()
         self._ledger.check()
 
 

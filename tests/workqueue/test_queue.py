@@ -80,7 +80,7 @@ def test_metrics_tell_how_long_keys_wait_and_run() -> None:
 
 def test_done_without_get_is_a_programmers_error() -> None:
     queue: WorkQueue[str] = WorkQueue()
-    with pytest.raises(AssertionError, match="'a' is done but nobody got it"):
+    with pytest.raises(AssertionError, match="'a' is done but was not handed out"):
         queue.done("a")
 
 

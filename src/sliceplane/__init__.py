@@ -9,7 +9,7 @@ in which none needs one that comes later:
 - what writes and decides: registry, controllers;
 - rules of a node: nft, iptables, ipvs, hns;
 - what answers questions: tracer, endpoints_audit, estimate;
-- what runs them, on real or on virtual time: shell, fakes, sim;
+- what runs them, on real or on virtual time: shell, sim;
 - what people and their programs begin with: client, cli, testing.
 
 ``docs/architecture.md`` draws the way of a change through them, and says where the place for something new is.

@@ -19,10 +19,10 @@ import httpx
 import pytest
 import pytest_asyncio
 from aiohttp import web
+from tests.fakes.fake_api import FakeApi
 
 from sliceplane.api.requests import Selection
 from sliceplane.client import EndpointSlices, ListPage, WatchMessage
-from sliceplane.fakes.fake_api import FakeApi
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 POLL_S = 0.005

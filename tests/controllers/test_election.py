@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
+from tests.fakes.fake_api import FakeApi
 
 from sliceplane.api.codec import decode_document
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Leases
 from sliceplane.controllers.election import Election, ElectionConfig
-from sliceplane.fakes.fake_api import FakeApi
 from sliceplane.kit.rng import Rng
 
 NAMESPACE, NAME = "kube-system", "sliceplane-controllers"

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.fake_api import FakeApi
 
 from sliceplane.api.errors import StatusError, expired
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
 from sliceplane.endpoints_audit.judge import Kind
-from sliceplane.fakes.fake_api import FakeApi
 from sliceplane.shell.tools import endpoints_audit
 from sliceplane.shell.tools.endpoints_audit import LISTS_MAX, audit, read_log
 from sliceplane.shell.transport.base import ListPage

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from tests.fakes.fake_api import FakeApi
+from tests.fakes.fake_watch import FakeWatch
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.fakes.fake_api import FakeApi
-from sliceplane.fakes.fake_watch import FakeWatch
 from sliceplane.informer.cache import Cache
 from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import Action, Phase, Reflector, StartList, StartWatch, StopWatch

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.effort import machine
+from tests.fakes.fake_api import FakeApi, Snapshot
 
 from sliceplane.api.errors import StatusError, internal, too_large_resource_version, unreachable
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.fakes.fake_api import FakeApi, Snapshot
 
 NAMES = st.sampled_from(["a", "b", "c", "d", "e", "f", "g", "h"])
 ERRORS = st.sampled_from(

@@ -6,11 +6,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from tests.fakes.fake_api import FakeApi
 
 from sliceplane.api.errors import StatusError, internal, too_large_resource_version, unreachable
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.fakes.fake_api import FakeApi
 from sliceplane.informer.cache import Cache
 from sliceplane.informer.reflector import Phase, Reflector, StartList, StartWatch, StopWatch
 from sliceplane.kit.rng import Rng

@@ -1,4 +1,4 @@
-"""Bugs that Endpoints and their mirror had elsewhere (reference: users-and-peers, section 4), over a real registry."""
+"""Bugs that Endpoints and their mirror had elsewhere, over a real registry."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a client asks of an API server, and what it is answered, as frozen values.
 
-Controllers hand out ``Write`` and watch a ``Selection``; a client in the process, one over HTTP, the simulator and the
-fakes perform the same values.  Bodies are JSON bytes on purpose: a caller that needs an object decodes the projection
+Controllers hand out ``Write`` and watch a ``Selection``; a client in the process, one over HTTP and the simulator
+perform the same values.  Bodies are JSON bytes on purpose: a caller that needs an object decodes the projection
 that it uses, and no body is decoded twice.
 """
 

@@ -6,7 +6,7 @@
 
 Promises: it is the server and the controllers of ``sliceplane up``, over TLS on a free port, in a thread of its own, so
 that what is tested may block or be a coroutine; any number live side by side; nothing outlives the ``with`` block.
-Names in ``__all__``, the fixtures of ``sliceplane.pytest_plugin``, and ``heuristics.check_heuristic`` stay.
+Names in ``__all__``, the fixtures of ``sliceplane.pytest_plugin``, and ``testing.heuristics.check_heuristic`` stay.
 Never: imported by another package of ours.  Importing it needs no extra, starting a plane needs ``server``.
 
 See ``docs/testing.md``.

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.fakes.fake_api import FakeApi
+from tests.fakes.fake_watch import FakeWatch
 
 from sliceplane.api import codec
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import ConfigMaps, Resource
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Work, Write
-from sliceplane.fakes.fake_api import FakeApi
-from sliceplane.fakes.fake_watch import FakeWatch
 from sliceplane.informer.changes import Change
 from sliceplane.shell.transport.base import ListPage, Unreachable, WatchMessage
 from sliceplane.workqueue.queue import WorkQueue

@@ -23,13 +23,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.fakes.fake_watch import FakeWatch, Happened, Predicate
+
 from sliceplane.api import codec
 from sliceplane.api.errors import STALE_WRITE, StatusError, already_exists, conflict, expired, not_found
 from sliceplane.api.meta import Document, revision_of
 from sliceplane.api.requests import ListPage, Selection, Write
 from sliceplane.api.scheme import Resource
 from sliceplane.api.selectors import parse_fields, parse_labels
-from sliceplane.fakes.fake_watch import FakeWatch, Happened, Predicate
 
 _CONTINUE_EXPIRED = "The provided continue parameter is too old to display a consistent list result."
 

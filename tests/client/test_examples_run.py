@@ -82,7 +82,7 @@ class World:
         )
 
     def delete(self, address: str) -> None:
-        self.api.delete(EndpointSlices, "shop", f"web-{address}")
+        self.api.remove(EndpointSlices, "shop", f"web-{address}")
 
     def example(self, name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")

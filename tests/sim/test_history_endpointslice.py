@@ -1,4 +1,4 @@
-"""Bugs that others had, each named by its issue where it has one, as scenarios for store, watch and controller together.
+"""Bugs that others had, each named by its issue where it has one, as scenarios for store, watch and controllers.
 
 Each ends at a quiet point, where every named invariant is checked besides what the scenario itself says.
 """

@@ -25,6 +25,7 @@ SMALL = {
     "cli/apiserver.py": "a command is a module, imported when it runs",
     "cli/completion.py": "a command is a module, imported when it runs",
     "cli/version.py": "a command is a module, imported when it runs",
+    "shell/server/connections/timing.py": "what four modules of a connection wait for, and none of them owns",
     "registry/config.py": "a table: what an operator may choose",
     "registry/kinds/counting.py": "the one way to count, for admission and the controller of quotas",
 }

@@ -23,7 +23,6 @@ from sliceplane.shell.server.monitoring.metrics import ServerMetrics
 from sliceplane.shell.server.nonresource.discovery import Discovery
 from sliceplane.shell.server.nonresource.health import HealthChecks
 from sliceplane.shell.server.requests import app as app_module
-from sliceplane.shell.server.requests import resources as resources_module
 from sliceplane.shell.server.requests.app import ApiServer, Services
 from sliceplane.shell.server.requests.auth import Certificate, Tokens
 from sliceplane.shell.server.requests.limits import Limits
@@ -127,7 +126,8 @@ class Application:
         self.registry = Registry(self.store, rng=Rng(seed), tokens=_OneToken())
         self.faults: list[str] = []
         self.watches: list[OpenWatch] = []
-        handlers = ResourceHandlers(self.registry, self.store, self.committer, lambda: NOW, heavy)
+        # What never comes need not be waited for.
+        handlers = ResourceHandlers(self.registry, self.store, self.committer, lambda: NOW, heavy, future_version_s=0.0)
         self._ticker = HubTicker(self.hub)
         self._revocation = Revocation(self.registry, lambda: NOW)
         services = Services(
@@ -144,7 +144,7 @@ class Application:
             clock=lambda: NOW,
         )
         self.app = ApiServer(services)
-        self._saved: tuple[Any, float] | None = None
+        self._saved: Any = None
 
     def _on_aborted(self) -> None:
         self.registry.on_aborted()
@@ -153,12 +153,10 @@ class Application:
         self.faults.append(sentence)
 
     async def __aenter__(self) -> Application:
-        self._saved = (app_module._log, resources_module.FUTURE_VERSION_S_MAX)
+        self._saved = app_module._log
         log = Mock()
         log.error.side_effect = lambda message, **known: self.faults.append(f"{message}: {known.get('exc_info')!r}")
         app_module._log = log
-        # What never comes need not be waited for.
-        resources_module.FUTURE_VERSION_S_MAX = 0.0
         self.committer.start()
         await self.committer.durable(self.registry.bootstrap(NOW))
         return self
@@ -168,7 +166,7 @@ class Application:
         self._ticker.close()
         await self.committer.close()
         assert self._saved is not None, "entered"
-        app_module._log, resources_module.FUTURE_VERSION_S_MAX = self._saved
+        app_module._log = self._saved
 
     async def ask(self, ask: Ask) -> Answer:
         """The answer.  A watch that stays open is kept in ``watches``, and its head is the answer."""

@@ -91,6 +91,16 @@ def run_plane(
     return plane, thread.stop
 
 
+@contextmanager
+def serving(periods: Periods) -> Iterator[Server]:
+    """A server of its own that keeps nothing, and waits otherwise than production's."""
+    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0), periods=periods)
+    try:
+        yield Server(plane)
+    finally:
+        end()
+
+
 class Stream:
     """An open watch, read event by event."""
 

@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.shell.server.serving import Server
+from tests.shell.server.serving import Server, serving
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from sliceplane.shell.server.config import Periods
 from sliceplane.shell.server.connections import connection as connection_module
 from sliceplane.shell.server.connections.connection import KNOWN_HEAD, UNKNOWN_HEAD, HttpConnection
+from sliceplane.shell.server.connections.timing import Timing
 from sliceplane.shell.server.requests.request import _joined
 
 REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
@@ -228,10 +230,9 @@ def test_nothing_of_a_closed_connection_waits_for_the_collector(
     assert len(remembered) >= 6
 
 
-def test_a_client_that_takes_no_answers_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_takes_no_answers_is_cut_off() -> None:
     """Small answers too: a pipeline of them waited for ever, and held its connection."""
-    monkeypatch.setattr(connection_module, "STALLED_S_MAX", 0.3)
-    with socket.socket() as raw:
+    with serving(Periods(connections=Timing(stalled_s=0.3))) as server, socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.settimeout(60)
         raw.connect((server.host, server.port))

@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.shell.server.serving import Server, Stream, run_plane, watching
+from tests.shell.server.serving import Server, Stream, run_plane, serving, watching
 
 from sliceplane.documents import protobuf
-from sliceplane.shell.server.plane import PlaneConfig
-from sliceplane.shell.server.requests import watch as watch_module
+from sliceplane.shell.server.config import Periods, PlaneConfig
 from sliceplane.shell.server.requests.limits import Limits
 
 NAMESPACES = "/api/v1/namespaces"
@@ -160,8 +159,15 @@ def test_too_old_a_version_is_an_error_event(server: Server) -> None:
         store.compacted = compacted
 
 
-def test_state_at_a_version_from_the_future(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sliceplane.shell.server.requests.resources.FUTURE_VERSION_S_MAX", 0.2)
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Server]:
+    """Waits neither for versions nor for those who do not read."""
+    with serving(Periods(future_version_s=0.5, stalled_watch_s=0.2)) as server:
+        yield server
+
+
+def test_state_at_a_version_from_the_future(impatient: Server) -> None:
+    server = impatient
     query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&resourceVersion=999999"
     with watching(server, f"{NAMESPACES}?watch=true&{query}") as stream:
         event = stream.next()
@@ -269,10 +275,8 @@ def test_a_client_that_leaves_is_forgotten(server: Server) -> None:
     assert len(server.plane.hub) == 0
 
 
-def test_a_client_that_leaves_before_the_stream_begins_is_forgotten(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sliceplane.shell.server.requests.resources.FUTURE_VERSION_S_MAX", 0.5)
+def test_a_client_that_leaves_before_the_stream_begins_is_forgotten(impatient: Server) -> None:
+    server = impatient
     query = "watch=1&sendInitialEvents=1&resourceVersionMatch=NotOlderThan&resourceVersion=99999"
     with (
         socket.create_connection((server.host, server.port), timeout=60) as raw,
@@ -340,8 +344,8 @@ def overflowing(server: Server, monkeypatch: pytest.MonkeyPatch, name: str) -> I
             yield tls
 
 
-def test_a_client_that_does_not_read_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_module, "STALLED_S_MAX", 0.2)
+def test_a_client_that_does_not_read_is_cut_off(impatient: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = impatient
     with overflowing(server, monkeypatch, "stalled") as tls:
         deadline = time.monotonic() + 60
         while server.plane.listener.connections > 1:

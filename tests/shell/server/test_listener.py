@@ -7,21 +7,29 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
-from tests.shell.server.serving import Server, run_plane
+from tests.shell.server.serving import Server, run_plane, serving
 
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.config import Periods, PlaneConfig
 from sliceplane.shell.server.connections import connection as connection_module
 from sliceplane.shell.server.connections.listener import bind
+from sliceplane.shell.server.connections.timing import Timing
 from sliceplane.shell.server.plane import Plane
 from sliceplane.shell.transport.service import PlaneService, ServiceContext
 
 
-def test_a_connection_that_never_asks_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "REQUEST_HEAD_S_MAX", 0.2)
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Server]:
+    """Waits for nothing for long."""
+    with serving(Periods(connections=Timing(request_head_s=0.2, keep_alive_s=0.2, unread_s=0.2))) as server:
+        yield server
+
+
+def test_a_connection_that_never_asks_is_closed(impatient: Server) -> None:
+    server = impatient
     for sent in (b"", b"GET /version HTTP/1.1\r\nHost: "):
         with (
             socket.create_connection((server.host, server.port), timeout=25) as raw,
@@ -185,22 +193,20 @@ def test_trailers_without_end_are_cut(server: Server) -> None:
     assert _talk(server, head, b"2\r\n{}\r\n0\r\nX-A: ", *[b"y" * 100_000] * 20) == b""
 
 
-def test_a_later_head_must_come_in_time_too(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "REQUEST_HEAD_S_MAX", 0.2)
-    said = _talk(server, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /livez HTTP/1.1\r\nHost: ")
+def test_a_later_head_must_come_in_time_too(impatient: Server) -> None:
+    said = _talk(impatient, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /livez HTTP/1.1\r\nHost: ")
     assert said.count(b"HTTP/1.1 200 OK") == 1
 
 
-def test_empty_lines_do_not_keep_a_connection_alive(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "KEEP_ALIVE_S", 0.2)
-    assert b" 200 OK" in _talk(server, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n\r\n")
+def test_empty_lines_do_not_keep_a_connection_alive(impatient: Server) -> None:
+    assert b" 200 OK" in _talk(impatient, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n\r\n")
 
 
-def test_a_body_that_was_answered_unread_must_end(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "UNREAD_S_MAX", 0.2)
+def test_a_body_that_was_answered_unread_must_end(
+    server: Server, impatient: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     head = b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
-    assert b" 405 " in _talk(server, head, b"some")
-    monkeypatch.setattr(connection_module, "UNREAD_S_MAX", 60)
+    assert b" 405 " in _talk(impatient, head, b"some")
     monkeypatch.setattr(connection_module, "UNREAD_BYTES_MAX", 100_000)
     head = b"POST /livez HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     _talk(server, head, *[b"2710\r\n" + b"y" * 10_000 + b"\r\n"] * 100)

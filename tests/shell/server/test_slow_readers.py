@@ -11,25 +11,33 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.shell.server.serving import Server, run_plane
 
-from sliceplane.shell.server.connections import connection
-from sliceplane.shell.server.plane import PlaneConfig
+from sliceplane.shell.server.config import Periods, PlaneConfig
+from sliceplane.shell.server.connections.timing import Timing
 from sliceplane.shell.server.requests.limits import Limits
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 OBJECTS, OBJECT_BYTES = 8, 900_000
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+@contextlib.contextmanager
+def large(periods: Periods) -> Iterator[Server]:
     """A server whose list of ConfigMaps is 7 MB long, and which keeps 16 MB for readers."""
     limits = Limits(unsent_bytes_max=16_000_000)
-    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0, limits=limits))
+    plane, end = run_plane(PlaneConfig(data_dir="memory:", secure_port=0, limits=limits), periods=periods)
     found = Server(plane)
     for number in range(OBJECTS):
         body = {"metadata": {"name": f"large-{number}"}, "data": {"a": "x" * OBJECT_BYTES}}
         assert found.request("POST", CONFIG_MAPS, body).code == 201
-    yield found
-    end()
+    try:
+        yield found
+    finally:
+        end()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with large(Periods()) as server:
+        yield server
 
 
 @contextlib.contextmanager
@@ -72,9 +80,8 @@ def test_responses_that_nobody_takes_are_bounded_together(server: Server) -> Non
     wait_for(lambda: unsent(server) == 0, "the other one hung up")
 
 
-def test_a_client_that_takes_nothing_is_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "STALLED_S_MAX", 0.2)
-    with asking(server) as client:
+def test_a_client_that_takes_nothing_is_cut_off() -> None:
+    with large(Periods(connections=Timing(stalled_s=0.2))) as server, asking(server) as client:
         wait_for(lambda: unsent(server) > 0, "the list waits")
         wait_for(lambda: unsent(server) == 0, "the client was given up")
         with contextlib.suppress(ConnectionError, ssl.SSLError):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.effort import effort
 from tests.shell.server.tls_peer import Contexts, Meeting, Noting, Peer, meeting
 
-from sliceplane.shell.server.connections import tls_acceptor, tls_transport
+from sliceplane.shell.server.connections.timing import Timing
 from sliceplane.shell.server.connections.tls_transport import RECORD_BYTES, TlsTransport
 
 SECONDS_MAX = 30.0
@@ -180,8 +180,8 @@ def test_an_answer_survives_what_its_client_still_sends(contexts: Contexts) -> N
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_a_peer_that_stays_is_left(contexts: Contexts, monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
-    monkeypatch.setattr(tls_transport, "FAREWELL_S_MAX" if reads else "FLUSH_S_MAX", 0.05)
+def test_a_peer_that_stays_is_left(contexts: Contexts, reads: bool) -> None:
+    timing = Timing(farewell_s=0.05) if reads else Timing(flush_s=0.05)
 
     async def test(found: Meeting) -> None:
         peer, protocol = await found.connect(receive_buffer=4096)
@@ -190,20 +190,18 @@ def test_a_peer_that_stays_is_left(contexts: Contexts, monkeypatch: pytest.Monke
         assert await protocol.lost is None
         assert await peer.closed()
 
-    run(contexts, test)
+    run(contexts, test, timing=timing)
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0" * 300, b"\x16\x03\x01"])
-def test_a_handshake_that_does_not_come(contexts: Contexts, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    monkeypatch.setattr(tls_transport, "HANDSHAKE_S_MAX", 0.05)
-
+def test_a_handshake_that_does_not_come(contexts: Contexts, sent: bytes) -> None:
     async def test(found: Meeting) -> None:
         peer = await found.dial()
         await peer.send_raw(sent)
         assert await peer.closed()
         assert found.protocols.empty(), "nobody is told of a connection that never was"
 
-    run(contexts, test)
+    run(contexts, test, timing=Timing(handshake_s=0.05))
 
 
 async def asks(peer: Peer) -> None:
@@ -292,11 +290,7 @@ def test_after_close_handshakes_go_on_and_nobody_new_comes(contexts: Contexts) -
     run(contexts, test)
 
 
-def test_without_descriptors_accepting_rests(
-    contexts: Contexts, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(tls_acceptor, "_REST_S", 0.05)
-
+def test_without_descriptors_accepting_rests(contexts: Contexts, capfd: pytest.CaptureFixture[str]) -> None:
     class Exhausted(socket.socket):
         refused = 0
 
@@ -316,7 +310,7 @@ def test_without_descriptors_accepting_rests(
         assert listening.refused == found.acceptor.failures == 2
         assert asyncio.get_running_loop().time() - began > 0.09
 
-    run(contexts, test, listening=listening)
+    run(contexts, test, listening=listening, timing=Timing(rest_s=0.05))
     told = capfd.readouterr().err.splitlines()
     assert len(told) == 1, "one line a minute, whatever comes"
     for words in ("connections are refused", "too many open files", "LimitNOFILE="):

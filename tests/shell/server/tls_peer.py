@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sliceplane.shell.server.connections.newcomers import BYTES_MAX, Newcomers
+from sliceplane.shell.server.connections.timing import Timing
 from sliceplane.shell.server.connections.tls import server_context
 from sliceplane.shell.server.connections.tls_acceptor import TlsAcceptor
 from sliceplane.shell.server.connections.tls_transport import TlsTransport
@@ -196,7 +197,12 @@ class Meeting:
 
 @contextlib.asynccontextmanager
 async def meeting(
-    contexts: Contexts, *, room: int = 100, listening: socket.socket | None = None, newcomer_bytes: int = BYTES_MAX
+    contexts: Contexts,
+    *,
+    room: int = 100,
+    listening: socket.socket | None = None,
+    newcomer_bytes: int = BYTES_MAX,
+    timing: Timing = Timing(),  # noqa: B008  # it is frozen
 ) -> AsyncIterator[Meeting]:
     sock = listening if listening is not None else socket.create_server(("127.0.0.1", 0))
     protocols: asyncio.Queue[Noting] = asyncio.Queue()
@@ -208,7 +214,7 @@ async def meeting(
         return made[-1]
 
     newcomers = Newcomers(newcomer_bytes)
-    acceptor = TlsAcceptor(sock, contexts.server, make, room=lambda: room, newcomers=newcomers)
+    acceptor = TlsAcceptor(sock, contexts.server, make, room=lambda: room, newcomers=newcomers, timing=timing)
     address = sock.getsockname()
     acceptor.start()
     found = Meeting(contexts, acceptor, address, protocols, newcomers)

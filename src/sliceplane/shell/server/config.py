@@ -11,8 +11,11 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import SERVED, Resource
 from sliceplane.registry.config import RegistryConfig, TopologyStorage
 from sliceplane.shell.server.audit.log import AuditConfig
+from sliceplane.shell.server.connections.timing import Timing
 from sliceplane.shell.server.keys.token_keys import TokenConfig
 from sliceplane.shell.server.requests.limits import Limits
+from sliceplane.shell.server.requests.resources import FUTURE_VERSION_S_MAX
+from sliceplane.shell.server.requests.watch import STALLED_S_MAX
 from sliceplane.store.retention import HISTORY_KEEP_S
 
 if TYPE_CHECKING:
@@ -82,7 +85,7 @@ class PlaneConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Periods:
-    """How often a server looks at what may have changed without a request, and how long it waits at its end."""
+    """How often a server looks at what may have changed without a request, and how long it waits for others."""
 
     #: revisions whose time is over are compacted
     retention_s: float = 5.0
@@ -97,3 +100,8 @@ class Periods:
     authorities_s: float = 5.0
     #: how long responses in flight may take once a stop has begun
     stop_grace_s: float = 5.0
+    #: how long a read waits for a version from the future
+    future_version_s: float = FUTURE_VERSION_S_MAX
+    #: how long a client may take nothing of the end of its watch
+    stalled_watch_s: float = STALLED_S_MAX
+    connections: Timing = field(default_factory=Timing)

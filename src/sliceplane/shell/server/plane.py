@@ -157,7 +157,9 @@ class Plane:
         await self._bootstrap()
         steps = LoopSteps(self.metrics)
         app = self._application(address, steps)
-        self.listener = Listener(self._around(app), connections_max=config.limits.connections_max)
+        self.listener = Listener(
+            self._around(app), connections_max=config.limits.connections_max, timing=periods.connections
+        )
         self.metrics.include(self.listener.metrics.families)
         descriptors.raise_limit()
         self.listener.start(sock, access.tls.context)
@@ -256,14 +258,24 @@ class Plane:
     def _application(self, address: str, steps: LoopSteps) -> ApiServer:
         self.heavy = Heavy()
         self._cleanup.push_async_callback(self.heavy.close)
-        resources = ResourceHandlers(self.registry, self.store, self.committer, self.clock, self.heavy)
+        periods = self._periods
+        resources = ResourceHandlers(
+            self.registry,
+            self.store,
+            self.committer,
+            self.clock,
+            self.heavy,
+            future_version_s=periods.future_version_s,
+        )
         self.ticker = HubTicker(self.hub)
         self._cleanup.callback(self.ticker.close)
         revocation = Revocation(self.registry, self.clock)
         self._cleanup.callback(revocation.close)
         services = Services(
             resources=resources,
-            watches=WatchHandler(resources, self.registry, self.hub, self.ticker, revocation),
+            watches=WatchHandler(
+                resources, self.registry, self.hub, self.ticker, revocation, stalled_s=periods.stalled_watch_s
+            ),
             discovery=Discovery(address, self.config.served),
             health=self.health,
             metrics=self.metrics,

@@ -31,13 +31,8 @@ from sliceplane.shell.server.requests.auth import Certificate
 if TYPE_CHECKING:
     from sliceplane.shell.server.connections.listener import Listener
 
-KEEP_ALIVE_S = 90.0
-REQUEST_HEAD_S_MAX = 30.0
-#: what is still taken in of a body that was answered without being read, so that its sender sees the answer
-UNREAD_S_MAX = 10.0
+#: of what is still taken in of a body that was answered without being read, so that its sender sees the answer
 UNREAD_BYTES_MAX = 16 * 1024 * 1024
-#: how long a client may take nothing of what is written to it; a stream has limits of its own
-STALLED_S_MAX = 30.0
 PIPELINED_REQUESTS_MAX = 64
 #: a stream pauses when its connection holds more than this that the socket did not take
 STREAM_UNSENT_BYTES = 32 * 1024
@@ -161,12 +156,12 @@ class HttpConnection(HttpToolsProtocol):
         self._phase = phase
         match phase:
             case _Phase.HEAD:
-                self._timer = self.loop.call_later(REQUEST_HEAD_S_MAX, self.abort)
+                self._timer = self.loop.call_later(self._listener.timing.request_head_s, self.abort)
             case _Phase.UNREAD_BODY:
                 self._unread_bytes = 0
-                self._timer = self.loop.call_later(UNREAD_S_MAX, self.abort)
+                self._timer = self.loop.call_later(self._listener.timing.unread_s, self.abort)
             case _Phase.NEXT_REQUEST:
-                self._timer = self.loop.call_later(KEEP_ALIVE_S, self.transport.close)
+                self._timer = self.loop.call_later(self._listener.timing.keep_alive_s, self.transport.close)
 
     def _enter_next(self) -> None:
         """The phase that follows from what has arrived and what was answered; the time of one that goes on runs on."""
@@ -181,7 +176,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _begin_stalling(self) -> None:
         if self._stalled is None:
-            self._stalled = self.loop.call_later(STALLED_S_MAX, self.abort)
+            self._stalled = self.loop.call_later(self._listener.timing.stalled_s, self.abort)
 
     def _stop_stalling(self) -> None:
         if self._stalled is not None:

@@ -25,6 +25,7 @@ from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.process.start_error import StartError
 from sliceplane.shell.server.connections.connection import HttpConnection
 from sliceplane.shell.server.connections.newcomers import Newcomers
+from sliceplane.shell.server.connections.timing import Timing
 from sliceplane.shell.server.connections.tls_acceptor import TlsAcceptor
 
 App = Callable[
@@ -58,8 +59,9 @@ def bind(address: str, port: int) -> socket.socket:
 class Listener:
     """Serves *app* on a socket.  Used from one task: ``start`` once, ``stop`` once."""
 
-    def __init__(self, app: App, *, connections_max: int) -> None:
+    def __init__(self, app: App, *, connections_max: int, timing: Timing = Timing()) -> None:  # noqa: B008  # it is frozen
         self.connections_max = connections_max
+        self.timing = timing
         self.state = ServerState()
         self.config = Config(
             app=app,
@@ -108,6 +110,7 @@ class Listener:
             lambda: HttpConnection(self),
             room=lambda: self.connections_max - self.connections,
             newcomers=self.newcomers,
+            timing=self.timing,
         )
         self._acceptor.start()
 

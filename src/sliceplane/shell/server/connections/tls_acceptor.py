@@ -21,12 +21,12 @@ from typing import Final
 
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.server.connections.newcomers import Newcomers
+from sliceplane.shell.server.connections.timing import Timing
 from sliceplane.shell.server.connections.tls_transport import GREETING_HEAD_BYTES, ProtocolFactory, TlsTransport
 
 #: kept for everything that is no connection of a client; of a small limit it is a quarter
 RESERVED_DESCRIPTORS: Final = 128
 _ACCEPTS_PER_TURN: Final = 64
-_REST_S: Final = 1.0
 #: between two lines about connections that were refused
 TELL_S: Final = 60.0
 #: of every connection: they inherit them from the socket that listens.  A peer that vanished is noticed after 4 minutes
@@ -54,6 +54,7 @@ class TlsAcceptor:
         *,
         room: Callable[[], int],
         newcomers: Newcomers,
+        timing: Timing = Timing(),  # noqa: B008  # it is frozen
     ) -> None:
         """*room*: how many connections more there may be, handshakes not counted."""
         self._sock = sock
@@ -62,6 +63,7 @@ class TlsAcceptor:
         self._make_protocol = make_protocol
         self._room = room
         self._newcomers = newcomers
+        self._timing = timing
         self._shaking: set[TlsTransport] = set()
         self._rest: asyncio.TimerHandle | None = None
         self._closed = False
@@ -110,7 +112,7 @@ class TlsAcceptor:
         self.failures += 1
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._sock.fileno())
-        self._rest = loop.call_later(_REST_S, self._resume)
+        self._rest = loop.call_later(self._timing.rest_s, self._resume)
         for _ in range(_ACCEPTS_PER_TURN):
             if not self._newcomers.drop_oldest():
                 break
@@ -124,7 +126,9 @@ class TlsAcceptor:
             self._tell(why)
             return
         plain.setblocking(False)
-        transport = TlsTransport(plain, self.context, self._make_protocol, self._shaking.discard, self._newcomers)
+        transport = TlsTransport(
+            plain, self.context, self._make_protocol, self._shaking.discard, self._newcomers, timing=self._timing
+        )
         self._shaking.add(transport)
         transport.start()
 

@@ -39,12 +39,8 @@ from sliceplane.shell.server.connections.newcomers import (
     OPEN_BYTES,
     Newcomers,
 )
+from sliceplane.shell.server.connections.timing import Timing
 
-#: from the connection to the end of the handshake
-HANDSHAKE_S_MAX: Final = 10.0
-FAREWELL_S_MAX: Final = 2.0
-#: from ``close`` until all has left
-FLUSH_S_MAX: Final = 10.0
 #: the head of the first record and of the message in it (RFC 8446 4 and 5.1): what a greeting is judged by
 GREETING_HEAD_BYTES: Final = 9
 #: OpenSSL makes room for as much as a ClientHello claims to be, up to 128 KiB; real ones are below 4 KiB
@@ -98,6 +94,7 @@ class TlsTransport(asyncio.Transport):
         "_sock",
         "_state",
         "_timer",
+        "_timing",
         "_unsent",
         "_waits_for_write",
         "_writing_paused",
@@ -110,6 +107,8 @@ class TlsTransport(asyncio.Transport):
         make_protocol: ProtocolFactory,
         on_shaken: Callable[[TlsTransport], None],
         newcomers: Newcomers,
+        *,
+        timing: Timing,
     ) -> None:
         """*sock* does not block, and is read from when ``GREETING_HEAD_BYTES`` have come (``SO_RCVLOWAT``).
 
@@ -121,6 +120,7 @@ class TlsTransport(asyncio.Transport):
         self._fd = sock.fileno()
         self._context = context
         self._newcomers = newcomers
+        self._timing = timing
         self._make_protocol = make_protocol
         self._on_shaken = on_shaken
         self._protocol: asyncio.Protocol | None = None
@@ -135,7 +135,7 @@ class TlsTransport(asyncio.Transport):
         self._read_waits_for_write = False
         self._paused = False
         self._reading = False
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(HANDSHAKE_S_MAX, self.abort)
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(timing.handshake_s, self.abort)
 
     # asyncio.Transport
 
@@ -208,7 +208,7 @@ class TlsTransport(asyncio.Transport):
         """Send what was written, say farewell, close.  Idempotent."""
         if self._state is _State.OPEN:
             self._state = _State.FLUSHING
-            self._timer = self._loop.call_later(FLUSH_S_MAX, self.abort)
+            self._timer = self._loop.call_later(self._timing.flush_s, self.abort)
             self._stop_reading()
             if not self._waits_for_write:
                 self._flush()
@@ -424,7 +424,7 @@ class TlsTransport(asyncio.Transport):
         """Nothing more is sent, nor read but to be thrown away."""
         self._state = _State.FAREWELL
         self._cancel_timer()
-        self._timer = self._loop.call_later(FAREWELL_S_MAX, self.abort)
+        self._timer = self._loop.call_later(self._timing.farewell_s, self.abort)
         with contextlib.suppress(OSError):
             # From here on the socket is a plain one.
             self._sock.shutdown(socket.SHUT_WR)

@@ -56,7 +56,10 @@ class ResourceHandlers:
         committer: Durability,
         clock: Callable[[], float],
         heavy: Heavy | None = None,
+        *,
+        future_version_s: float = FUTURE_VERSION_S_MAX,
     ) -> None:
+        self._future_version_s = future_version_s
         self._registry = registry
         self._store = store
         self._horizon = Horizon(store)
@@ -258,7 +261,7 @@ class ResourceHandlers:
         if wanted <= self._store.revision:
             return
         with request.place.awaiting_future():
-            if not await self._horizon.reached(wanted, FUTURE_VERSION_S_MAX):
+            if not await self._horizon.reached(wanted, self._future_version_s):
                 raise too_large_resource_version(wanted, self._store.revision)
 
 

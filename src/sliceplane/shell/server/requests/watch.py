@@ -96,14 +96,23 @@ class Stream:
         "_held",
         "_loop",
         "_scheduled",
+        "_stalled_s",
         "_traffic",
         "_turns",
         "_watcher",
     )
 
     def __init__(
-        self, connection: Connection, watcher: Watcher, encoder: AnyEncoder, turns: Turns, traffic: WatchTraffic
+        self,
+        connection: Connection,
+        watcher: Watcher,
+        encoder: AnyEncoder,
+        turns: Turns,
+        traffic: WatchTraffic,
+        *,
+        stalled_s: float = STALLED_S_MAX,
     ) -> None:
+        self._stalled_s = stalled_s
         self._connection = connection
         self._watcher = watcher
         self._encoder = encoder
@@ -184,7 +193,7 @@ class Stream:
     def _expect_end(self) -> None:
         """The watch is over: a client that does not take what is left is cut off."""
         if self._cut is None:
-            self._cut = self._loop.call_later(STALLED_S_MAX, self._connection.abort)
+            self._cut = self._loop.call_later(self._stalled_s, self._connection.abort)
 
     def _finish(self, *, connected: bool) -> None:
         if not self._done.done():
@@ -199,8 +208,16 @@ class WatchHandler:
     """Opens streams.  Stateless but for its parts."""
 
     def __init__(
-        self, resources: ResourceHandlers, registry: Registry, hub: Hub, ticker: HubTicker, revocation: Revocation
+        self,
+        resources: ResourceHandlers,
+        registry: Registry,
+        hub: Hub,
+        ticker: HubTicker,
+        revocation: Revocation,
+        *,
+        stalled_s: float = STALLED_S_MAX,
     ) -> None:
+        self._stalled_s = stalled_s
         self._resources = resources
         self._registry = registry
         self._hub = hub
@@ -233,13 +250,16 @@ class WatchHandler:
             if watcher is None:
                 assert late is not None, "without a watcher there is an error to tell"
                 request.connection.write(encoder.error(late))
-            elif not await Stream(request.connection, watcher, encoder, self._turns, traffic).run():
+            elif not await self._stream(request, watcher, encoder, traffic).run():
                 return
             await send({"type": "http.response.body", "body": b""})
         finally:
             if watcher is not None:
                 self._revocation.end(number)
                 self._hub.unsubscribe(watcher)
+
+    def _stream(self, request: Request, watcher: Watcher, encoder: AnyEncoder, traffic: WatchTraffic) -> Stream:
+        return Stream(request.connection, watcher, encoder, self._turns, traffic, stalled_s=self._stalled_s)
 
     async def _future_error(self, request: Request, target: Target, plan: WatchPlan) -> StatusError | None:
         """A state at a version from the future is waited for a little; then it is an ERROR event.  A

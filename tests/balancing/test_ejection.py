@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from sliceplane.balancing.ejection import FIRST_S, KNOWN_MAX, LONGEST_S, Ejections
 from sliceplane.balancing.model import Endpoint
-from sliceplane.balancing.pool import Pool
+from sliceplane.balancing.pool import EndpointPool
 
 
-def pool_of(*names: str) -> Pool:
-    pool = Pool()
+def pool_of(*names: str) -> EndpointPool:
+    pool = EndpointPool()
     for name in names:
         pool.put(Endpoint(id=name, address="10.0.0.1"))
     return pool

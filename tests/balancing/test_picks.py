@@ -14,12 +14,12 @@ from sliceplane.api.discovery import EndpointConditions, EndpointHints, Endpoint
 from sliceplane.api.meta import ObjectMeta, ObjectReference
 from sliceplane.balancing.merge import PortChoice
 from sliceplane.balancing.model import Endpoint
-from sliceplane.balancing.pickers import LeastOutstanding, Picker, Random, RoundRobin, ZoneFirst
+from sliceplane.balancing.pickers import LeastOutstanding, PickStrategy, Random, RoundRobin, ZoneFirst
 from sliceplane.balancing.ring import ConsistentHash
-from sliceplane.balancing.view import ServiceView
+from sliceplane.balancing.view import BalancedService
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.usable import Place
+from sliceplane.proxy.usable import Locality
 
 KEYS = [b"user-%d" % number for number in range(4000)]
 
@@ -28,7 +28,7 @@ class Bench:
     """A Service whose endpoints are numbers; one slice holds them all."""
 
     def __init__(self, numbers: list[int], zones: tuple[str, ...] = (), hinted: bool = False, place: str = "") -> None:
-        self.view = ServiceView(PortChoice(None), family=None, place=Place(zone=place), honour_hints=True)
+        self.view = BalancedService(PortChoice(None), family=None, place=Locality(zone=place), honour_hints=True)
         self._zones, self._hinted = zones, hinted
         self._held: EndpointSlice | None = None
         self._revision = 0
@@ -57,7 +57,7 @@ class Bench:
         )
 
 
-def picked(picker: Picker, key: bytes = b"") -> Endpoint:
+def picked(picker: PickStrategy, key: bytes = b"") -> Endpoint:
     found = picker.pick(key, frozenset())
     assert found is not None
     return found
@@ -144,7 +144,7 @@ def test_zone_first_spills_past_hints() -> None:
     assert zones == ["a", "a", "b"]
 
 
-def homes(bench: Bench, picker: Picker) -> dict[bytes, str]:
+def homes(bench: Bench, picker: PickStrategy) -> dict[bytes, str]:
     return {key: picked(picker, key).id for key in KEYS}
 
 

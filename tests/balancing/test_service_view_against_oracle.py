@@ -20,17 +20,17 @@ from sliceplane.api.discovery import Endpoint as SliceEndpoint
 from sliceplane.api.meta import ObjectMeta, ObjectReference
 from sliceplane.balancing.merge import PortChoice
 from sliceplane.balancing.model import Endpoint
-from sliceplane.balancing.pickers import LeastOutstanding, Picker, Random, RoundRobin, ZoneFirst
+from sliceplane.balancing.pickers import LeastOutstanding, PickStrategy, Random, RoundRobin, ZoneFirst
 from sliceplane.balancing.ring import ConsistentHash
-from sliceplane.balancing.view import ServiceView
+from sliceplane.balancing.view import BalancedService
 from sliceplane.informer.changes import Change
 from sliceplane.kit.rng import Rng
-from sliceplane.proxy.model import Endpoint as ProxyEndpoint
-from sliceplane.proxy.model import ServiceKey, ServicePort, ServicePortName, categorize
-from sliceplane.proxy.usable import Place
+from sliceplane.proxy.model import NodeEndpoint as ProxyEndpoint
+from sliceplane.proxy.model import ServedPort, ServiceKey, ServicePortName, categorize
+from sliceplane.proxy.usable import Locality
 
 ZONES = ("a", "b")
-PLACE = Place(node="n1", zone="a")
+PLACE = Locality(node="n1", zone="a")
 
 
 def slice_of(name: str, revision: int, family: str, endpoints: tuple[SliceEndpoint, ...]) -> EndpointSlice:
@@ -124,7 +124,7 @@ def as_shown(identity: str, entry: SliceEndpoint) -> Endpoint:
 
 def what_the_proxy_would_use(endpoints: tuple[Endpoint, ...]) -> set[str]:
     """The addresses that the node proxy's own code gives."""
-    port = ServicePort(name=ServicePortName(ServiceKey("ns", "web"), "http", "TCP"), cluster_ip="10.96.0.1", port=80)
+    port = ServedPort(name=ServicePortName(ServiceKey("ns", "web"), "http", "TCP"), cluster_ip="10.96.0.1", port=80)
     theirs = [
         ProxyEndpoint(
             each.address, each.port, each.ready, each.serving, each.terminating, False, each.zone_hints, each.node_hints
@@ -137,7 +137,7 @@ def what_the_proxy_would_use(endpoints: tuple[Endpoint, ...]) -> set[str]:
 class Follower:
     """A reader that applies what it is told and keeps nothing else."""
 
-    def __init__(self, view: ServiceView) -> None:
+    def __init__(self, view: BalancedService) -> None:
         self.view, self.reader = view, view.add_reader()
         self.held: dict[str, Endpoint] = {}
 
@@ -157,7 +157,7 @@ class Follower:
             self.held[each.id] = each
 
 
-def left_out_is_not_picked(view: ServiceView, picker: Picker, number: int, rng: Rng) -> None:
+def left_out_is_not_picked(view: BalancedService, picker: PickStrategy, number: int, rng: Rng) -> None:
     """Whatever is left out: one of the others, and only none if there is no other."""
     pool = [each.id for each in view.endpoints]
     out = frozenset(each for each in pool if rng.below(2))
@@ -172,7 +172,7 @@ def left_out_is_not_picked(view: ServiceView, picker: Picker, number: int, rng: 
 
 @given(st.lists(steps(), max_size=12), st.lists(st.booleans(), min_size=12, max_size=12), st.integers(0, 2**32))
 def test_any_history(history: list[Step], looks: list[bool], seed: int) -> None:
-    view = ServiceView(PortChoice("http"), family=None, place=PLACE, honour_hints=True)
+    view = BalancedService(PortChoice("http"), family=None, place=PLACE, honour_hints=True)
     rng = Rng(seed)
     pickers = [
         view.attach(picker)

@@ -17,7 +17,7 @@ from sliceplane.api.scheme import EndpointSlices, Pods, Services
 from sliceplane.controllers.base import Controller, Job
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.controllers.shadow import ShadowController
-from sliceplane.shadow.ledger import Ledger
+from sliceplane.shadow.ledger import DifferenceLedger
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 
 replace = msgspec.structs.replace
@@ -31,7 +31,7 @@ class Beside:
     def __init__(self, other: Controller, changes: SelectorChanges = SelectorChanges.HAND_OVER) -> None:
         self.cluster = FakeCluster()
         self.other = other
-        self.ledger = Ledger(GRACE_S)
+        self.ledger = DifferenceLedger(GRACE_S)
         self.shadow = ShadowController(EndpointSliceConfig(selector_changes=changes), self.ledger)
         self.now = 1000.0
         self.reads: list[Job] = []
@@ -307,7 +307,7 @@ def test_slices_of_a_service_without_a_selector(changes: SelectorChanges) -> Non
     expected = {("address-type", "", "(none)", "IPv4 with 4 endpoints")}
     assert beside.found() == (set() if changes is SelectorChanges.UPSTREAM else expected)
     # a shadow that begins now has not seen it happen, and waits for nothing but the grace period
-    later = Ledger(GRACE_S)
+    later = DifferenceLedger(GRACE_S)
     beside.shadow = ShadowController(EndpointSliceConfig(selector_changes=changes), later)
     beside.cluster.start(beside.shadow, beside.now)
     beside.pass_time(GRACE_S + 2)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.endpoints_audit.audit import Auditor, confirmed
-from sliceplane.endpoints_audit.judge import CONTROLLERS, Kind
+from sliceplane.endpoints_audit.judge import CONTROLLERS, FindingKind
 
 MIRRORING = "endpointslicemirroring-controller.k8s.io"
 Document = dict[str, Any]
@@ -153,7 +153,7 @@ def portless(found: list[Document]) -> set[str]:
     return {ip for ip, _ in bare} - {ip for ip, _ in good}
 
 
-def dumb_kinds(world: World, name: str) -> set[Kind]:  # a list of plain checks
+def dumb_kinds(world: World, name: str) -> set[FindingKind]:  # a list of plain checks
     def named(plural: str) -> Document | None:
         return next((each for each in world[plural] if each["metadata"]["name"] == name), None)
 
@@ -172,22 +172,22 @@ def dumb_kinds(world: World, name: str) -> set[Kind]:  # a list of plain checks
     lock = found is not None and "control-plane.alpha.kubernetes.io/leader" in found["metadata"]["annotations"]
     skip = "endpointslice.kubernetes.io/skip-mirror" in labels
     if mirrored and (service is None or selecting or found is None or lock or skip):
-        kinds.add(Kind.DEAD_MIRROR)
+        kinds.add(FindingKind.DEAD_MIRROR)
     first = [{canonical(e["addresses"][0]) for each in part for e in each["endpoints"]} for part in (mirrored, others)]
     if first[0] & first[1]:
-        kinds.add(Kind.DOUBLED)
+        kinds.add(FindingKind.DOUBLED)
     names_port = selecting and service is not None and any(p["targetPort"] == "http" for p in service["spec"]["ports"])
     if names_port and portless([each for each in others if label_of(each) == "endpointslice-controller.k8s.io"]):
-        kinds.add(Kind.NO_PORT)
+        kinds.add(FindingKind.NO_PORT)
     if found is None:
         return kinds
     if lock:
-        return kinds | {Kind.LOCK}
+        return kinds | {FindingKind.LOCK}
     if service is None or external:
-        return kinds | {Kind.ORPHAN}
+        return kinds | {FindingKind.ORPHAN}
     reverse = "endpoints.kubernetes.io/managed-by" in labels
     if reverse:
-        kinds.add(Kind.REVERSE_MIRRORED)
+        kinds.add(FindingKind.REVERSE_MIRRORED)
     counterparts = others if selecting or reverse else all_slices
     if selecting and not reverse:
         made = [
@@ -206,16 +206,20 @@ def dumb_kinds(world: World, name: str) -> set[Kind]:  # a list of plain checks
         only_right -= portless(counterparts)
     over = "endpoints.kubernetes.io/over-capacity" in found["metadata"]["annotations"]
     if over:
-        kinds.add(Kind.TRUNCATED)
+        kinds.add(FindingKind.TRUNCATED)
     wrong = bool(only_left) if over else bool(only_left or only_right or turned)
     writers = {
         each["manager"] for each in found["metadata"].get("managedFields", ()) if "f:subsets" in each["fieldsV1"]
     }
     if selecting or reverse:
-        return kinds | ({Kind.STALE} if wrong else set()) | ({Kind.FOREIGN_WRITER} if writers - CONTROLLERS else set())
+        return (
+            kinds
+            | ({FindingKind.STALE} if wrong else set())
+            | ({FindingKind.FOREIGN_WRITER} if writers - CONTROLLERS else set())
+        )
     if skip and only_left:
-        return kinds | {Kind.UNMIRRORED}
-    return kinds | ({Kind.DISAGREE} if wrong else set()) | ({Kind.OWN_WRITER} if writers else set())
+        return kinds | {FindingKind.UNMIRRORED}
+    return kinds | ({FindingKind.DISAGREE} if wrong else set()) | ({FindingKind.OWN_WRITER} if writers else set())
 
 
 @given(WORLDS)

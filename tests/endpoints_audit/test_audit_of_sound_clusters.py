@@ -13,12 +13,12 @@ from sliceplane.controllers.endpoints import EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
 from sliceplane.endpoints_audit.audit import Auditor
-from sliceplane.endpoints_audit.judge import Kind
+from sliceplane.endpoints_audit.judge import FindingKind
 from sliceplane.sim.cluster import Cluster
 
 #: true of every history here: users' Endpoints without Service, Pods without the port that a Service names, and a test
 #: that writes without a manager's name
-TRUE = {Kind.ORPHAN, Kind.OWN_WRITER, Kind.FOREIGN_WRITER, Kind.NO_PORT}
+TRUE = {FindingKind.ORPHAN, FindingKind.OWN_WRITER, FindingKind.FOREIGN_WRITER, FindingKind.NO_PORT}
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -9,9 +9,9 @@ import pytest
 
 from sliceplane.endpoints_audit.addresses import READY, WAITING, pack, packed, spelled, unpack
 from sliceplane.endpoints_audit.audit import Auditor
-from sliceplane.endpoints_audit.judge import Kind
+from sliceplane.endpoints_audit.judge import FindingKind
 from sliceplane.endpoints_audit.text import ROWS_MAX, as_text
-from sliceplane.endpoints_audit.usage import CLIENTS_MAX, OBJECTS_MAX, AuditLog
+from sliceplane.endpoints_audit.usage import CLIENTS_MAX, OBJECTS_MAX, AuditLogUsage
 from sliceplane.endpoints_audit.verdict import Report, report
 
 Document = dict[str, Any]
@@ -64,14 +64,14 @@ def event(**members: Any) -> bytes:
     return json.dumps(answer | members).encode() + b"\n"
 
 
-def log_of(*lines: bytes) -> AuditLog:
-    log = AuditLog()
+def log_of(*lines: bytes) -> AuditLogUsage:
+    log = AuditLogUsage()
     for line in lines:
         log.on_line(line)
     return log
 
 
-def reported(auditor: Auditor, log: AuditLog | None = None) -> Report:
+def reported(auditor: Auditor, log: AuditLogUsage | None = None) -> Report:
     return report(auditor, auditor.findings(), log)
 
 
@@ -119,9 +119,10 @@ class TestWriters:
         }
 
     @pytest.mark.parametrize(
-        ("manager", "kinds"), [("kube-controller-manager", set()), ("k3s", set()), ("helm", {Kind.FOREIGN_WRITER})]
+        ("manager", "kinds"),
+        [("kube-controller-manager", set()), ("k3s", set()), ("helm", {FindingKind.FOREIGN_WRITER})],
     )
-    def test_a_second_writer_beside_the_controller(self, manager: str, kinds: set[Kind]) -> None:
+    def test_a_second_writer_beside_the_controller(self, manager: str, kinds: set[FindingKind]) -> None:
         auditor = audited(
             services=[SELECTING],
             endpoints=[body("web", metadata={"managedFields": [by(manager)]}, subsets=subsets("10.0.0.1"))],
@@ -141,8 +142,8 @@ class TestLLMKube895:
         mirrored = slice_of("model", "10.0.0.9", manager="endpointslicemirroring-controller.k8s.io")
         auditor = audited(endpoints=[body("model", subsets=subsets("10.0.0.9"))], slices=[mirrored])
         assert [(each.kind, each.key) for each in auditor.findings()] == [
-            (Kind.ORPHAN, "shop/model"),
-            (Kind.DEAD_MIRROR, "shop/model"),
+            (FindingKind.ORPHAN, "shop/model"),
+            (FindingKind.DEAD_MIRROR, "shop/model"),
         ]
         assert reported(auditor).verdict == (
             "safe to switch the Endpoints controller off: no, because 1 object has no Service "
@@ -158,7 +159,7 @@ def test_mirrored_slices_that_a_selector_left_behind(story: str) -> None:
         slice_of("web", "10.0.0.1", "10.0.0.2") | {"metadata": slice_of("web")["metadata"] | {"name": "web-y"}},
     ]
     kinds = [each.kind for each in audited(services=[SELECTING], slices=slices).findings()]
-    assert kinds == [Kind.DEAD_MIRROR, Kind.DOUBLED]
+    assert kinds == [FindingKind.DEAD_MIRROR, FindingKind.DOUBLED]
 
 
 class TestClients:
@@ -217,7 +218,9 @@ class TestClients:
             auditor, log_of(event(verb="get", objectRef={"resource": "endpoints", "namespace": "shop", "name": "lock"}))
         )
         assert found.safe
-        assert [(each.kind, each.detail) for each in found.findings] == [(Kind.LOCK, "held by x, last renewed never")]
+        assert [(each.kind, each.detail) for each in found.findings] == [
+            (FindingKind.LOCK, "held by x, last renewed never")
+        ]
 
     def test_readers_of_the_reverse_mirror_are_served(self) -> None:
         labels = {"endpoints.kubernetes.io/managed-by": "reverse-mirror.sliceplane.dev"}
@@ -226,7 +229,7 @@ class TestClients:
         assert reported(auditor, log_of(event())).safe
 
     def test_bounds(self) -> None:
-        log = AuditLog()
+        log = AuditLogUsage()
         for number in range(OBJECTS_MAX + 1):
             log.on_line(event(objectRef={"resource": "endpoints", "namespace": "shop", "name": f"x{number}"}))
         (client,) = log.clients
@@ -262,7 +265,7 @@ class TestClients:
 )
 def test_who_holds_a_lock(annotation: str, detail: str) -> None:
     lock = body("lock", metadata={"annotations": {"control-plane.alpha.kubernetes.io/leader": annotation}})
-    assert [(each.kind, each.detail) for each in audited(endpoints=[lock]).findings()] == [(Kind.LOCK, detail)]
+    assert [(each.kind, each.detail) for each in audited(endpoints=[lock]).findings()] == [(FindingKind.LOCK, detail)]
 
 
 def test_slices_of_other_clusters_are_not_expected_in_endpoints() -> None:
@@ -327,7 +330,7 @@ def test_a_target_port_that_does_not_exist_is_told_as_that_and_not_as_a_controll
     stored = body("web", subsets=subsets(*others) if others else [])
     auditor = audited(services=[service], endpoints=[stored], slices=[bare, good])
     (found,) = auditor.findings()
-    assert found.kind is Kind.NO_PORT
+    assert found.kind is FindingKind.NO_PORT
     assert found.detail == '2 addresses (10.0.0.1, 10.0.0.2), no container port has the name "htpp"'
     told = report(auditor, auditor.findings(), None)
     assert told.safe, "it says nothing about the Endpoints controller"
@@ -341,5 +344,5 @@ def test_an_address_that_endpoints_lack_beside_a_missing_port_is_stale_all_the_s
     good = {**slice_of("web", "10.0.0.9"), "ports": [{"name": "", "port": 8080, "protocol": "TCP"}]}
     auditor = audited(services=[service], endpoints=[body("web", subsets=[])], slices=[bare, good])
     kinds = {each.kind: each.detail for each in auditor.findings()}
-    assert kinds.keys() == {Kind.STALE, Kind.NO_PORT}
-    assert kinds[Kind.STALE] == "1 address only in EndpointSlices (10.0.0.9)"
+    assert kinds.keys() == {FindingKind.STALE, FindingKind.NO_PORT}
+    assert kinds[FindingKind.STALE] == "1 address only in EndpointSlices (10.0.0.9)"

@@ -12,8 +12,8 @@ from typing import Any
 
 from tests.kernel.netns import Host
 
-from sliceplane.nft.fake import FakeTable
-from sliceplane.nft.objects import Container, Key, NftFamily, TableRef, Target, Value, Verdict
+from sliceplane.nft.contents import TableContents
+from sliceplane.nft.objects import DnatTarget, Key, NftContainer, NftFamily, NftVerdict, TableRef, Value
 from sliceplane.nft.statements import (
     MASQUERADE_MARK,
     AddressIn,
@@ -60,7 +60,7 @@ def listed(host: Host, ref: TableRef) -> Form:
     return form
 
 
-def expected(table: FakeTable, family: NftFamily) -> Form:
+def expected(table: TableContents, family: NftFamily) -> Form:
     """What the kernel would tell of *table*; elements that packets made are not in it."""
     form: Form = {}
     for name, chain in table.chains.items():
@@ -97,16 +97,16 @@ def _joined(value: Any) -> str:
 def _item(key: Key, value: Value) -> str:
     text = " . ".join(map(str, key))
     match value:
-        case Target(ip, port):
+        case DnatTarget(ip, port):
             return f"{text} : {ip} . {port}"
-        case Verdict("drop"):
+        case NftVerdict("drop"):
             return f"{text} : drop"
-        case Verdict(kind, chain):
+        case NftVerdict(kind, chain):
             return f"{text} : {kind} {chain}"
     return text
 
 
-def _kind(definition: Container, family: NftFamily) -> list[Any]:
+def _kind(definition: NftContainer, family: NftFamily) -> list[Any]:
     address = "ipv4_addr" if family == "ip" else "ipv6_addr"
     if definition.by_number:
         return ["integer", f"{address} . inet_service", None]

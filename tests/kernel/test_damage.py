@@ -12,10 +12,10 @@ import pytest
 from tests.kernel.cluster import VIP, backend_of, make_slice, running, service
 from tests.kernel.listing import expected, listed
 from tests.kernel.netns import Host, Net
+from tests.nft.fake import FakeKernel
 
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.objects import NftFamily, TableRef
 from sliceplane.nft.table import NftPlane
 from sliceplane.shell.node.kernel.nft_backend import Nftables

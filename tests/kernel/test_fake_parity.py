@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from tests.kernel.listing import expected, listed
 from tests.kernel.netns import Host, Net
+from tests.nft.fake import FakeError, FakeKernel
 from tests.nft.refusals import REF, REFUSED, SETUP
 
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.build import BalancedChain, Chain, RuleChain, ServiceObjects
-from sliceplane.nft.fake import FakeError, FakeKernel
 from sliceplane.nft.layout import CLUSTER_IPS, HAIRPIN, SERVICE_IPS
 from sliceplane.nft.objects import (
     Command,
-    Container,
-    Rule,
+    DnatTarget,
+    NftContainer,
+    NftRule,
     TableRef,
-    Target,
     Transaction,
     deletion,
     goto,
@@ -97,7 +97,7 @@ def objects(family: NftFamily, number: int, targets: list[int]) -> ServiceObject
         elements.append((SERVICE_IPS.name, (vip, protocol, 32000 + number), goto(chains[-1].name)))
     elif targets:
         name = f"service-{number}"
-        found = tuple(Target(f"{prefix}{n}", 8080) for n in targets)
+        found = tuple(DnatTarget(f"{prefix}{n}", 8080) for n in targets)
         chains = (BalancedChain(name, protocol, found),) if len(targets) > 1 else ()
         way = jump(name) if chains else found[0]
         elements.append((SERVICE_IPS.name, (vip, protocol, 32000 + number), way))
@@ -116,17 +116,17 @@ def sticky(name: str, protocol: str, ips: list[str]) -> list[Chain]:
     """Chains with sets, rules that lead from one to the other, and every sort of statement that depends on nothing."""
     chains: list[Chain] = []
     for ip in ips:
-        clients = Container(f"affinity-{name}/{ip.replace(':', '.')}", ("addr",), timeout_s=60)
-        rules = (Rule((Remember(clients.name),)), Rule((Dnat(protocol, ip, 8080),)))
+        clients = NftContainer(f"affinity-{name}/{ip.replace(':', '.')}", ("addr",), timeout_s=60)
+        rules = (NftRule((Remember(clients.name),)), NftRule((Dnat(protocol, ip, 8080),)))
         chains.append(RuleChain(f"endpoint-{name}/{ip.replace(':', '.')}", rules, clients))
     sets = [chain.own_set.name for chain in chains if isinstance(chain, RuleChain) and chain.own_set]
     names = tuple(chain.name for chain in chains)
-    rules = tuple(Rule((InSet(("saddr",), c), Goto(n))) for c, n in zip(sets, names, strict=True))
+    rules = tuple(NftRule((InSet(("saddr",), c), Goto(n))) for c, n in zip(sets, names, strict=True))
     wide = "10.0.0.0/8" if ":" not in ips[0] else "fd00::/8"
     others = (
-        Rule((IsOwnAddress("saddr"), SetMark(), Goto(names[0]))),
-        Rule((FromInterface("cni*", inside=False), AddressIn("saddr", (wide,), inside=False), Drop())),
-        Rule((GotoOneOf(names),)),
+        NftRule((IsOwnAddress("saddr"), SetMark(), Goto(names[0]))),
+        NftRule((FromInterface("cni*", inside=False), AddressIn("saddr", (wide,), inside=False), Drop())),
+        NftRule((GotoOneOf(names),)),
     )
     return [*chains, RuleChain(f"service-{name}", (*rules, *others))]
 

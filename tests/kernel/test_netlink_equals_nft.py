@@ -18,7 +18,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.nft.build import RuleChain, ServiceObjects
 from sliceplane.nft.netlink.attributes import Inexpressible
 from sliceplane.nft.netlink.batch import encode
-from sliceplane.nft.objects import Command, Rule, TableRef, Transaction, deletion
+from sliceplane.nft.objects import Command, NftRule, TableRef, Transaction, deletion
 from sliceplane.nft.statements import AddressIn, Drop, FromInterface, NftFamily
 from sliceplane.nft.table import NftRules
 from sliceplane.proxy.model import ServiceKey
@@ -163,12 +163,12 @@ def history(pair: Pair, family: NftFamily, seed: int) -> None:
 def test_networks_and_interfaces(pair: Pair, family: NftFamily) -> None:
     state = NftRules(TableRef(family, "sliceplane"))
     rules = [
-        Rule((AddressIn(field, networks, inside), Drop()))
+        NftRule((AddressIn(field, networks, inside), Drop()))
         for networks in NETWORKS[family]
         for field in ("saddr", "daddr")
         for inside in (True, False)
     ]
-    rules += [Rule((FromInterface(name, inside), Drop())) for name in ("eth0", "veth*") for inside in (True, False)]
+    rules += [NftRule((FromInterface(name, inside), Drop())) for name in ("eth0", "veth*") for inside in (True, False)]
     state.set_objects(ServiceKey("ns", "a"), ServiceObjects((RuleChain("firewall-x", tuple(rules)),)))
     transaction = state.take_transaction(0.0)
     assert transaction is not None
@@ -183,7 +183,7 @@ def test_elements_for_many_messages(pair: Pair) -> None:
     names = [f"{number:05d}" for number in range(3000)]
     elements = tuple(("cluster-ips", (f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}",), None) for n in range(5000))
     for name in names:
-        chain = RuleChain(f"firewall-{name}", (Rule((Drop(),)),))
+        chain = RuleChain(f"firewall-{name}", (NftRule((Drop(),)),))
         state.set_objects(ServiceKey("ns", name), ServiceObjects((chain,)))
     state.set_objects(ServiceKey("ns", "wide"), ServiceObjects((), elements))
     for wanted in (None, ServiceObjects((), elements[:7])):

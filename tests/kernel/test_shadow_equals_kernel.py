@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from tests.kernel.listing import expected, listed
 from tests.kernel.netns import Host, Net
+from tests.nft.fake import FakeKernel
 from tests.nft.random_world import FAMILIES, NODE, RULES, World, blocks, take_consequences, tell
 
 from sliceplane.api.meta import Object
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.elements import RETIRE_AFTER_S
-from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.table import nft_plane
 from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.shell.node.kernel.nft_runner import NftRunner

@@ -6,14 +6,15 @@ from abc import ABC, abstractmethod
 from fractions import Fraction
 from typing import Any
 
+from tests.nft.fake import FakeError, FakeKernel
+
 from sliceplane.api import codec
 from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
-from sliceplane.nft.fake import FakeError, FakeKernel
 from sliceplane.nft.objects import TableRef, Transaction
 from sliceplane.nft.table import nft_plane
-from sliceplane.nft.trace import Outcome, Packet, Path, trace
+from sliceplane.nft.trace import Packet, PacketOutcome, Path, trace
 from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.surroundings import RulesConfig
 
@@ -158,13 +159,13 @@ class Machine(AnyMachine):
             return False
         return True
 
-    def _trace(self, path: Path, *packet: Any, iif: str) -> dict[Outcome, Fraction]:
+    def _trace(self, path: Path, *packet: Any, iif: str) -> dict[PacketOutcome, Fraction]:
         return trace(self.kernel.tables[self.ref], Packet(*packet, iif=iif), path, self.own)
 
 
-def evenly(*targets: str, masquerade: bool = False) -> dict[Outcome, Fraction]:
-    return {Outcome("accept", target, masquerade): Fraction(1, len(targets)) for target in sorted(targets)}
+def evenly(*targets: str, masquerade: bool = False) -> dict[PacketOutcome, Fraction]:
+    return {PacketOutcome("accept", target, masquerade): Fraction(1, len(targets)) for target in sorted(targets)}
 
 
-REJECT = {Outcome("reject"): Fraction(1)}
-DROPPED = {Outcome("drop"): Fraction(1)}
+REJECT = {PacketOutcome("reject"): Fraction(1)}
+DROPPED = {PacketOutcome("drop"): Fraction(1)}

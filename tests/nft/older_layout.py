@@ -10,9 +10,9 @@ from sliceplane.nft.objects import (
     AddElements,
     AddRule,
     Command,
+    DnatTarget,
     Item,
     TableRef,
-    Target,
     Transaction,
     goto,
 )
@@ -40,7 +40,7 @@ def in_the_older_layout(transaction: Transaction) -> Transaction:
 def _chains(table: TableRef, items: tuple[Item, ...]) -> list[Command]:
     chains = []
     for number, (key, value) in enumerate(items):
-        assert isinstance(value, Target), f"{key} leads to {value}"
+        assert isinstance(value, DnatTarget), f"{key} leads to {value}"
         chains.append(BalancedChain(f"service-{number}", str(key[1]), (value,)))
     ways = tuple((key, goto(chain.name)) for (key, _), chain in zip(items, chains, strict=True))
     state = NftRules(table)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.nft.fake import FakeError, FakeKernel
 from tests.nft.refusals import KEY, MAP, REF, REFUSED, SETUP
 
-from sliceplane.nft.fake import FakeError, FakeKernel
 from sliceplane.nft.layout import SERVICE_IPS, Surroundings, static_commands
 from sliceplane.nft.objects import (
     AddChain,

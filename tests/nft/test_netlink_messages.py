@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.nft.layout import CLUSTER_IPS, SERVICE_IPS
-from sliceplane.nft.netlink.answers import Answer, parse_answers
+from sliceplane.nft.netlink.answers import KernelAnswer, parse_answers
 from sliceplane.nft.netlink.attributes import ATTRIBUTE_BYTES_MAX, Inexpressible, attribute
 from sliceplane.nft.netlink.batch import encode
 from sliceplane.nft.objects import (
@@ -22,12 +22,12 @@ from sliceplane.nft.objects import (
     AddElements,
     AddRule,
     Command,
-    Container,
     DeleteElements,
+    DnatTarget,
     FlushChain,
-    Rule,
+    NftContainer,
+    NftRule,
     TableRef,
-    Target,
     Transaction,
     goto,
 )
@@ -77,7 +77,7 @@ def test_a_batch_has_ends_and_the_last_command_is_acknowledged() -> None:
 
 def test_a_target_as_nft_writes_it() -> None:
     """Bytes that nft 1.0.6 was seen to send for ``1048576 : 10.0.0.1 . 8080``."""
-    (_, (_, _, _, body), _) = of((AddElements("endpoints-tcp-0", (((1048576,), Target("10.0.0.1", 8080)),)),))
+    (_, (_, _, _, body), _) = of((AddElements("endpoints-tcp-0", (((1048576,), DnatTarget("10.0.0.1", 8080)),)),))
     parts = dict(attributes(body))
     assert parts[1] == b"sliceplane\0"
     assert parts[2] == b"endpoints-tcp-0\0"
@@ -94,7 +94,7 @@ def test_elements_are_told_in_pieces_and_all_of_them(count: int, family: str, ta
     prefix = "10.0" if family == "ip" else "fd00:"
     ips = [f"{prefix}.{n >> 8}.{n & 255}" if family == "ip" else f"{prefix}:{n:x}" for n in range(count)]
     if targets:
-        command = AddElements("m", tuple(((n,), Target(ip, 80)) for n, ip in enumerate(ips)))
+        command = AddElements("m", tuple(((n,), DnatTarget(ip, 80)) for n, ip in enumerate(ips)))
     else:
         command = AddElements(SERVICE_IPS.name, tuple(((ip, "tcp", 80), goto(f"service-{ip}")) for ip in ips))
     found = [body for kind, _, sequence, body in of((command,), table) if kind == NEW_ELEMENTS and sequence == 1]
@@ -105,7 +105,7 @@ def test_elements_are_told_in_pieces_and_all_of_them(count: int, family: str, ta
 
 def test_sets_of_a_rule_come_before_it_under_its_number() -> None:
     chains = tuple(f"c{n}" for n in range(5000))
-    rule = AddRule("c", Rule((AddressIn("saddr", ("10.0.0.0/8", "11.0.0.0/16")), GotoOneOf(chains))))
+    rule = AddRule("c", NftRule((AddressIn("saddr", ("10.0.0.0/8", "11.0.0.0/16")), GotoOneOf(chains))))
     inner = of((AddChain("c"), rule))[2:-1]
     assert {sequence for _, _, sequence, _ in inner} == {2}
     kinds = [kind for kind, *_ in inner]
@@ -121,19 +121,19 @@ def test_sets_of_a_rule_come_before_it_under_its_number() -> None:
     [
         AddElements("m", ()),
         DeleteElements("m", ()),
-        AddElements("m", ((("k",), Target("10.0.0.1", 80)),)),
-        AddElements("m", (((1,), Target("fd00::1", 80)),)),
-        AddElements("m", (((1,), Target("10.0.0.256", 80)),)),
-        AddElements("m", (((1,), Target("10.0.0.1", 65536)),)),
+        AddElements("m", ((("k",), DnatTarget("10.0.0.1", 80)),)),
+        AddElements("m", (((1,), DnatTarget("fd00::1", 80)),)),
+        AddElements("m", (((1,), DnatTarget("10.0.0.256", 80)),)),
+        AddElements("m", (((1,), DnatTarget("10.0.0.1", 65536)),)),
         AddElements("m", ((("10.0.0.1", "TCP", 80), goto("c")),)),
-        AddContainer(Container("m", ("port",))),
-        AddContainer(Container("m", ("addr",), "verdict")),
-        AddRule("c", Rule((FromInterface("*"),))),
-        AddRule("c", Rule((FromInterface("an-interface-with-a-long-name"),))),
-        AddRule("c", Rule((AddressIn("saddr", ()),))),
-        AddRule("c", Rule((AddressIn("saddr", ("fd00::/8",)),))),
-        AddRule("c", Rule((Dnat("icmp", "10.0.0.1", 80),))),
-        AddRule("c", Rule((Balance("icmp", 1, 0, "m"),))),
+        AddContainer(NftContainer("m", ("port",))),
+        AddContainer(NftContainer("m", ("addr",), "verdict")),
+        AddRule("c", NftRule((FromInterface("*"),))),
+        AddRule("c", NftRule((FromInterface("an-interface-with-a-long-name"),))),
+        AddRule("c", NftRule((AddressIn("saddr", ()),))),
+        AddRule("c", NftRule((AddressIn("saddr", ("fd00::/8",)),))),
+        AddRule("c", NftRule((Dnat("icmp", "10.0.0.1", 80),))),
+        AddRule("c", NftRule((Balance("icmp", 1, 0, "m"),))),
     ],
 )
 def test_what_cannot_be_said_is_refused(command: Command) -> None:
@@ -163,7 +163,9 @@ def test_answers_are_read_back(told: list[tuple[int, int, str, bool]]) -> None:
         answer(sequence, errno, bytes(8), text.strip(), capped=capped or not errno)
         for sequence, errno, text, capped in told
     )
-    assert list(parse_answers(data)) == [Answer(sequence, errno, text.strip()) for sequence, errno, text, _ in told]
+    assert list(parse_answers(data)) == [
+        KernelAnswer(sequence, errno, text.strip()) for sequence, errno, text, _ in told
+    ]
 
 
 @given(st.binary(max_size=200))

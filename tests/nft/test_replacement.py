@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from tests.effort import scaled
+from tests.nft.fake import FakeKernel
 from tests.nft.machine import DROPPED, NODE, REJECT, VIP, Machine, evenly, make_slice, service
 from tests.nft.random_world import FAMILIES, RULES, World, tell
 
 from sliceplane.kit.rng import Rng
-from sliceplane.nft.fake import FakeKernel, FakeTable
+from sliceplane.nft.contents import TableContents
 from sliceplane.nft.layout import SERVICE_IPS, SINGLE_ENDPOINTS, steps
 from sliceplane.nft.objects import FlushChain, Transaction
 from sliceplane.nft.table import nft_plane
@@ -19,7 +20,7 @@ from sliceplane.nft.trace import Packet, trace
 from sliceplane.proxy.plane import NodePlaneConfig
 
 
-def overtaken(by: FakeTable) -> FakeTable:
+def overtaken(by: TableContents) -> TableContents:
     """What a packet meets that the table *by* overtakes in the chain ``services`` of the one before: maps without
     elements, and then the checks of *by*."""
     met = copy.deepcopy(by)

@@ -32,11 +32,11 @@ from sliceplane.api.core import ServiceCIDR
 from sliceplane.nft.layout import HAIRPIN, NODE_PORT_IPS, match_local
 from sliceplane.nft.objects import AddElements, DeleteElements, deletion
 from sliceplane.nft.table import wants_memory
-from sliceplane.nft.trace import Outcome, Path
-from sliceplane.proxy.model import Categories, Endpoint, ServicePort, categorize
+from sliceplane.nft.trace import PacketOutcome, Path
+from sliceplane.proxy.model import Categories, NodeEndpoint, ServedPort, categorize
 from sliceplane.proxy.servicemap import service_ports
 from sliceplane.proxy.surroundings import Detector, NodeNetwork, RulesConfig, node_port_addresses, surroundings
-from sliceplane.proxy.usable import Place
+from sliceplane.proxy.usable import Locality
 
 LB, EXTERNAL, NODE_PORT = "203.0.113.5", "203.0.113.6", 30080
 POD, OUTSIDE = "10.0.9.9", "198.51.100.7"
@@ -66,7 +66,7 @@ def machine_with(*objects: Any, rules: RulesConfig = PODS) -> Machine:
     return machine
 
 
-def send(machine: Machine, sender: str, to: str) -> dict[Outcome, Fraction]:
+def send(machine: Machine, sender: str, to: str) -> dict[PacketOutcome, Fraction]:
     saddr, path = SENDERS[sender]
     daddr, port = DESTINATIONS[to]
     return machine.send(daddr, port, saddr=saddr, path=path)
@@ -381,7 +381,7 @@ class Setting:
     ranges: tuple[str, ...]
 
 
-def expected(setting: Setting, sender: str, to: str) -> dict[Outcome, Fraction]:
+def expected(setting: Setting, sender: str, to: str) -> dict[PacketOutcome, Fraction]:
     """Where a packet goes, from the tables of the reference, with no chain in sight."""
     (port,) = service_ports(setting.service, "IPv4")
     saddr, _ = SENDERS[sender]
@@ -405,20 +405,20 @@ def expected(setting: Setting, sender: str, to: str) -> dict[Outcome, Fraction]:
         used, masquerade = found.local, False
     if not used:
         return DROPPED if found.has_any else REJECT
-    outcomes: dict[Outcome, Fraction] = {}
+    outcomes: dict[PacketOutcome, Fraction] = {}
     for endpoint in used:
         hairpin = endpoint.is_local and endpoint.ip == saddr
-        outcome = Outcome("accept", f"{endpoint.ip} 8080", masquerade or hairpin)
+        outcome = PacketOutcome("accept", f"{endpoint.ip} 8080", masquerade or hairpin)
         outcomes[outcome] = outcomes.get(outcome, Fraction(0)) + Fraction(1, len(used))
     return dict(sorted(outcomes.items()))
 
 
-def categories(setting: Setting, port: ServicePort) -> Categories:
+def categories(setting: Setting, port: ServedPort) -> Categories:
     made = []
     for each in sorted(setting.endpoints, key=lambda each: each["addresses"][0]):
         conditions, hints = each.get("conditions", {}), each.get("hints", {}).get("forZones", [])
         made.append(
-            Endpoint(
+            NodeEndpoint(
                 each["addresses"][0],
                 8080,
                 conditions.get("ready", True),
@@ -428,7 +428,7 @@ def categories(setting: Setting, port: ServicePort) -> Categories:
                 tuple(zone["name"] for zone in hints),
             )
         )
-    return categorize(made, port, Place(node=NODE, zone="a"))
+    return categorize(made, port, Locality(node=NODE, zone="a"))
 
 
 extras = st.sampled_from([{}, {}, DYING, GONE, {"hints": {"forZones": [{"name": "a"}]}}])

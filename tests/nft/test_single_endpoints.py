@@ -13,22 +13,22 @@ from tests.nft.older_layout import in_the_older_layout
 from tests.nft.test_table import REF, Bench, fresh, key, meaning, objects
 
 from sliceplane.nft.build import BalancedChain, ServiceObjects
+from sliceplane.nft.contents import ChainContents, TableContents
 from sliceplane.nft.elements import RETIRE_AFTER_S
-from sliceplane.nft.fake import FakeChain, FakeTable
 from sliceplane.nft.layout import SERVICE_IPS, SINGLE_ENDPOINTS
 from sliceplane.nft.objects import (
     AddChain,
     AddElements,
     AddRule,
     DeleteElements,
+    DnatTarget,
     FlushChain,
-    Target,
+    NftVerdict,
     Transaction,
-    Verdict,
     goto,
     jump,
 )
-from sliceplane.nft.trace import Outcome, Packet, trace
+from sliceplane.nft.trace import Packet, PacketOutcome, trace
 from sliceplane.proxy.model import ServiceKey
 
 PORTS = [{"name": p.lower(), "port": 53, "protocol": p} for p in ("TCP", "UDP", "SCTP")]
@@ -56,7 +56,7 @@ def touches_no_chain(transaction: Transaction) -> bool:
     assert first.name.startswith("writer-")
     items = [value for command in commands if isinstance(command, AddElements) for _, value in command.items]
     return all(isinstance(command, AddElements | DeleteElements) for command in commands) and not any(
-        isinstance(value, Verdict) for value in items
+        isinstance(value, NftVerdict) for value in items
     )
 
 
@@ -133,7 +133,7 @@ class TestOneTwoOne:
         machine = self.machine()
         machine.put(make_slice(["10.0.0.2", "10.0.0.3"], version=2))
         assert machine.send() == evenly("10.0.0.2 8080", "10.0.0.3 8080")
-        assert elements(machine, SINGLE_ENDPOINTS.name) == {(VIP, "tcp", 80): Target("10.0.0.1", 8080)}
+        assert elements(machine, SINGLE_ENDPOINTS.name) == {(VIP, "tcp", 80): DnatTarget("10.0.0.1", 8080)}
         machine.now += RETIRE_AFTER_S - 0.01
         machine.sync()
         assert elements(machine, SINGLE_ENDPOINTS.name)
@@ -197,8 +197,8 @@ def test_two_services_with_one_address_agree_on_every_node(order: tuple[str, str
     def claim(name: str) -> ServiceObjects:
         destination = ("172.30.0.1", "tcp", 80)
         if name == single:
-            return ServiceObjects((), ((SERVICE_IPS.name, destination, Target("10.0.0.9", 80)),))
-        chain = BalancedChain(f"service-{name}", "tcp", (Target("10.0.0.1", 80), Target("10.0.0.2", 80)))
+            return ServiceObjects((), ((SERVICE_IPS.name, destination, DnatTarget("10.0.0.9", 80)),))
+        chain = BalancedChain(f"service-{name}", "tcp", (DnatTarget("10.0.0.1", 80), DnatTarget("10.0.0.2", 80)))
         return ServiceObjects((chain,), ((SERVICE_IPS.name, destination, goto(chain.name)),))
 
     bench = Bench()
@@ -214,19 +214,19 @@ def test_two_services_with_one_address_agree_on_every_node(order: tuple[str, str
     assert reached(bench.kernel.tables[REF], "172.30.0.1") == targets[single == "b"]
 
 
-def reached(table: FakeTable, daddr: str) -> set[str]:
+def reached(table: TableContents, daddr: str) -> set[str]:
     """Where packets to port 80 go; "" if some are not translated."""
     return {
         found.to if found.to != f"{daddr} 80" else "" for found in trace(table, Packet("10.9.9.9", daddr, "tcp", 80))
     }
 
 
-def in_flight(before: FakeTable, after: FakeTable, asked: tuple[str, ...]) -> FakeTable:
+def in_flight(before: TableContents, after: TableContents, asked: tuple[str, ...]) -> TableContents:
     """What a packet meets that entered before a transaction, and asked the containers *asked* before it as well: the
     rules that there were (none, in a new chain), but the newest elements."""
-    chains = {name: before.chains.get(name, FakeChain(chain.hook)) for name, chain in after.chains.items()}
+    chains = {name: before.chains.get(name, ChainContents(chain.hook)) for name, chain in after.chains.items()}
     old = {name: held for name, held in before.containers.items() if name in asked or name not in after.containers}
-    return FakeTable(before.chains | chains, after.containers | old)
+    return TableContents(before.chains | chains, after.containers | old)
 
 
 wishes = st.lists(
@@ -282,9 +282,9 @@ def test_who_comes_back_from_a_chain_goes_on_behind_the_rule() -> None:
         bench.state.set_objects(key(number), objects(number, (1,)))
         assert bench.sync()
         table = bench.kernel.tables[REF]
-        table.chains["empty"] = FakeChain(None)
+        table.chains["empty"] = ChainContents(None)
         ip = f"172.30.0.{number}"
         table.containers[SERVICE_IPS.name].elements[ip, "tcp", 80] = way("empty")
         found = trace(table, Packet("10.9.9.9", ip, "tcp", 80))
-        assert set(found) == ({Outcome("accept", "10.0.0.1 80")} if way is jump else {Outcome("reject")})
+        assert set(found) == ({PacketOutcome("accept", "10.0.0.1 80")} if way is jump else {PacketOutcome("reject")})
         del table.containers[SERVICE_IPS.name].elements[ip, "tcp", 80]

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.nft.fake import FakeError, FakeKernel
 
 from sliceplane.nft.build import BalancedChain, ServiceObjects
 from sliceplane.nft.elements import RETIRE_AFTER_S
-from sliceplane.nft.fake import FakeError, FakeKernel
 from sliceplane.nft.layout import CLUSTER_IPS, SERVICE_IPS
-from sliceplane.nft.objects import AddElements, DeleteChain, Rule, TableRef, Target, deletion, goto, jump
+from sliceplane.nft.objects import AddElements, DeleteChain, DnatTarget, NftRule, TableRef, deletion, goto, jump
 from sliceplane.nft.slots import CHAINS_PER_MAP
 from sliceplane.nft.statements import Balance
 from sliceplane.nft.table import NftRules, place
@@ -26,7 +26,7 @@ def objects(number: int, targets: tuple[int, ...], ip: str = "") -> ServiceObjec
     """Service *number* with a chain to the targets 10.0.0.x:80; an only one is led to without, if *number* is odd."""
     ip = ip or f"172.30.0.{number}"
     elements: list[Any] = [(CLUSTER_IPS.name, (ip,), None)]
-    found = tuple(Target(f"10.0.0.{target}", 80) for target in targets)
+    found = tuple(DnatTarget(f"10.0.0.{target}", 80) for target in targets)
     chains: tuple[BalancedChain, ...] = ()
     if len(found) == 1 and number % 2:
         elements.append((SERVICE_IPS.name, (ip, "tcp", 80), found[0]))
@@ -295,7 +295,7 @@ def test_two_services_with_one_address_agree_on_every_node() -> None:
     """No arbitration upstream: the last in map order wins there."""
 
     def claim(name: str) -> ServiceObjects:
-        chain = BalancedChain(f"service-{name}", "tcp", (Target("10.0.0.1", 80),))
+        chain = BalancedChain(f"service-{name}", "tcp", (DnatTarget("10.0.0.1", 80),))
         return ServiceObjects((chain,), ((SERVICE_IPS.name, ("172.30.0.1", "tcp", 80), goto(chain.name)),))
 
     for order in (("a", "b"), ("b", "a")):
@@ -311,11 +311,11 @@ def test_two_services_with_one_address_agree_on_every_node() -> None:
         assert elements == {("172.30.0.1", "tcp", 80): goto("service-b")}
 
 
-targets = st.lists(st.integers(0, 12), unique=True).map(lambda found: tuple(Target("10.0.0.1", n) for n in found))
+targets = st.lists(st.integers(0, 12), unique=True).map(lambda found: tuple(DnatTarget("10.0.0.1", n) for n in found))
 
 
 @given(targets, targets)
-def test_place(held: tuple[Target, ...], wanted: tuple[Target, ...]) -> None:
+def test_place(held: tuple[DnatTarget, ...], wanted: tuple[DnatTarget, ...]) -> None:
     placed = place(held, wanted)
     count = len(wanted)
     assert sorted(placed[:count]) == sorted(wanted)
@@ -343,6 +343,6 @@ def test_rendering_is_what_nft_reads() -> None:
         "add rule ip sliceplane services ip daddr . meta l4proto . th dport vmap @service-ips",
     ):
         assert line in text.splitlines()
-    assert Rule((Balance("udp", 1, 2**28, "endpoints-3"),)).render("ip6") == (
+    assert NftRule((Balance("udp", 1, 2**28, "endpoints-3"),)).render("ip6") == (
         "meta l4proto udp dnat ip6 to numgen random mod 1 offset 268435456 map @endpoints-3"
     )

@@ -7,10 +7,10 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.nft.fake import FakeKernel
 from tests.nft.test_table import REF, Bench, fresh, key, meaning, objects
 
 from sliceplane.nft.elements import RETIRE_AFTER_S
-from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.table import NftRules
 
 Services = dict[int, tuple[int, ...]]

@@ -22,8 +22,8 @@ from sliceplane.kit.metrics import Distribution
 from sliceplane.kit.times import format_micro_time
 from sliceplane.nft.table import nft_plane
 from sliceplane.proxy.aftermath import HealthCheck
-from sliceplane.proxy.conntrack import Expected, Flow, parse_flow, stale_flows
-from sliceplane.proxy.model import Endpoint, ServiceKey, ServicePort, ServicePortName
+from sliceplane.proxy.conntrack import Expected, UdpFlow, parse_flow, stale_flows
+from sliceplane.proxy.model import NodeEndpoint, ServedPort, ServiceKey, ServicePortName
 from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.shell.node.kernel.conntrack import Conntrack, ConntrackError
 from sliceplane.shell.node.kernel.nft_backend import Nftables
@@ -182,8 +182,8 @@ def test_udp_services_are_told_when_they_change_and_no_others() -> None:
 # UDP flows
 
 
-def udp_port(**more: Any) -> ServicePort:
-    return ServicePort(name=ServicePortName(KEY, "dns", "UDP"), cluster_ip="172.30.0.1", port=53, **more)
+def udp_port(**more: Any) -> ServedPort:
+    return ServedPort(name=ServicePortName(KEY, "dns", "UDP"), cluster_ip="172.30.0.1", port=53, **more)
 
 
 def line(to: str, to_port: int, by: str, by_port: int, proto: str = "udp      17") -> str:
@@ -197,7 +197,9 @@ class TestFlows:
     def expected(self) -> Expected:
         expected = Expected()
         reachable = udp_port(node_port=30053, external_ips=("192.0.2.1",), vips=("203.0.113.5",))
-        expected.add(reachable, [Endpoint("10.0.0.1", 5353), Endpoint("10.0.0.2", 5353, ready=False, serving=False)])
+        expected.add(
+            reachable, [NodeEndpoint("10.0.0.1", 5353), NodeEndpoint("10.0.0.2", 5353, ready=False, serving=False)]
+        )
         return expected
 
     @pytest.mark.parametrize(
@@ -218,20 +220,20 @@ class TestFlows:
     )
     def test_which_are_stale(self, to: str, to_port: int, by: str, by_port: int, stale: bool) -> None:
         found = stale_flows([line(to, to_port, by, by_port)], self.expected(), "IPv4")
-        assert found == ((Flow((to, to_port), (by, by_port)),) if stale else ())
+        assert found == ((UdpFlow((to, to_port), (by, by_port)),) if stale else ())
 
     def test_other_protocols_families_and_junk_are_passed_over(self) -> None:
         assert parse_flow(line("172.30.0.1", 53, "10.0.0.9", 53, "tcp       6"), "IPv4") is None
         assert parse_flow(line("fd00::1", 53, "fd00::2", 53), "IPv4") is None
-        assert parse_flow(line("fd00:0::1", 53, "fd00::2", 53), "IPv6") == Flow(("fd00::1", 53), ("fd00::2", 53))
+        assert parse_flow(line("fd00:0::1", 53, "fd00::2", 53), "IPv6") == UdpFlow(("fd00::1", 53), ("fd00::2", 53))
         assert parse_flow("conntrack v1.4.7: 3 flow entries have been shown.", "IPv4") is None
 
     def test_without_a_serving_endpoint_every_flow_is_stale(self) -> None:
         """k/k#139628: the last endpoint goes, and clients talk to it for ever."""
         expected = Expected()
-        expected.add(udp_port(), [Endpoint("10.0.0.1", 53, ready=False, serving=False, terminating=True)])
+        expected.add(udp_port(), [NodeEndpoint("10.0.0.1", 53, ready=False, serving=False, terminating=True)])
         lines = [line("172.30.0.1", 53, "10.0.0.1", 53), line("172.30.0.2", 53, "10.0.0.1", 53)]
-        assert stale_flows(lines, expected, "IPv4") == (Flow(("172.30.0.1", 53), ("10.0.0.1", 53)),)
+        assert stale_flows(lines, expected, "IPv4") == (UdpFlow(("172.30.0.1", 53), ("10.0.0.1", 53)),)
 
     def test_a_service_that_is_gone_leaves_no_flow(self) -> None:
         """k/k#141371; what another Service has at the same address stays."""
@@ -258,8 +260,8 @@ class TestFlows:
             line("192.168.0.1", 30053, "10.0.0.2", 5353),
         ]
         assert stale_flows(lines, expected, "IPv4") == (
-            Flow(("172.30.0.1", 53), ("10.0.0.1", 5353)),
-            Flow(("192.0.2.1", 53), ("10.0.0.1", 5353)),
+            UdpFlow(("172.30.0.1", 53), ("10.0.0.1", 5353)),
+            UdpFlow(("192.0.2.1", 53), ("10.0.0.1", 5353)),
         )
 
     @pytest.mark.parametrize("change", [{"clusterIP": "172.30.0.7", "clusterIPs": ["172.30.0.7"]}, {"ports": []}])
@@ -270,7 +272,7 @@ class TestFlows:
         machine.put(service(**{"ports": [{"name": "dns", "port": 53, "protocol": "UDP"}], **change}))
         machine.sync()
         expected = machine.plane.expected_flows((), machine.plane.aftermath.take_udp_gone())
-        assert expected.is_stale(Flow(("172.30.0.1", 53), ("10.0.0.1", 5353)))
+        assert expected.is_stale(UdpFlow(("172.30.0.1", 53), ("10.0.0.1", 5353)))
 
     def test_a_refused_write_forgets_nothing_yet(self) -> None:
         machine = Machine()

@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.proxy.claims import Claims
+from sliceplane.proxy.claims import AddressClaims
 from sliceplane.proxy.grounds import Ground
-from sliceplane.proxy.model import ServiceKey, ServicePort, ServicePortName
+from sliceplane.proxy.model import ServedPort, ServiceKey, ServicePortName
 
 VICTIM, EVIL, OTHER = ServiceKey("prod", "victim"), ServiceKey("aaa", "evil"), ServiceKey("zzz", "other")
 ADDRESSES = ("10.96.0.1", "10.96.0.2", "10.0.0.1", "10.1.0.7", "203.0.113.1", "203.0.113.2", "127.0.0.1")
@@ -20,22 +20,22 @@ CIDR, PODS = Ground((), ("10.96.0.0/16",)), Ground((), ("10.1.0.0/24", "10.1.0.0
 NODE = Ground(("10.0.0.1", "203.0.113.2"))
 
 
-def port(key: ServiceKey, cluster_ip: str = "10.96.9.9", number: int = 80, **more: Any) -> ServicePort:
+def port(key: ServiceKey, cluster_ip: str = "10.96.9.9", number: int = 80, **more: Any) -> ServedPort:
     name = ServicePortName(key, f"p{number}", more.pop("protocol", "TCP"))
-    return ServicePort(name=name, cluster_ip=cluster_ip, port=number, **more)
+    return ServedPort(name=name, cluster_ip=cluster_ip, port=number, **more)
 
 
 class Known:
     """Claims, and what they were told."""
 
     def __init__(self) -> None:
-        self.claims = Claims()
-        self.services: dict[ServiceKey, tuple[str, tuple[ServicePort, ...]]] = {}
+        self.claims = AddressClaims()
+        self.services: dict[ServiceKey, tuple[str, tuple[ServedPort, ...]]] = {}
         self.grounds: dict[str, Ground] = {}
         self.withheld = False
-        self.told: dict[ServiceKey, tuple[ServicePort, ...]] = {}
+        self.told: dict[ServiceKey, tuple[ServedPort, ...]] = {}
 
-    def put(self, key: ServiceKey, created: str, *ports: ServicePort) -> None:
+    def put(self, key: ServiceKey, created: str, *ports: ServedPort) -> None:
         _, before = self.services.get(key, ("", ()))
         marked = self.claims.on_service(key, created, before, ports) | ({key} if before != ports else set())
         self.services[key] = created, ports
@@ -62,10 +62,10 @@ class Known:
             for ip in (*each.external_ips, *each.vips)
         }
 
-    def expected(self, key: ServiceKey) -> tuple[ServicePort, ...]:
+    def expected(self, key: ServiceKey) -> tuple[ServedPort, ...]:
         """From the words of the module's docstring, looking through everything."""
         return tuple(
-            ServicePort(
+            ServedPort(
                 name=each.name,
                 cluster_ip=each.cluster_ip,
                 port=each.port,
@@ -192,7 +192,7 @@ def test_two_services_may_share_an_address_at_different_ports() -> None:
 
 
 def test_a_node_port_of_the_proxy_itself_is_no_services() -> None:
-    claims = Claims()
+    claims = AddressClaims()
     claims.reserve_ports("the node proxy", [("TCP", 30256)])
     wanted = (port(EVIL, node_port=30256),)
     claims.on_service(EVIL, "", (), wanted)
@@ -202,7 +202,7 @@ def test_a_node_port_of_the_proxy_itself_is_no_services() -> None:
 
 def _steps(services: int, nodes: int) -> float:
     """Seconds for one claim more beside so many, the best of several."""
-    claims, rng = Claims(), random.Random(1)
+    claims, rng = AddressClaims(), random.Random(1)
     for number in range(nodes):
         low = f"{number >> 8}.{number & 255}"
         claims.set_ground(f"Node {number}", Ground((f"10.200.{low}",), (f"10.{number & 127}.{number >> 7}.0/24",)))
@@ -232,7 +232,7 @@ def test_a_claim_costs_the_same_beside_many() -> None:
 
 def test_ten_thousand_services_that_ask_for_one_address_cost_each_other_nothing() -> None:
     def seconds(count: int) -> float:
-        claims = Claims()
+        claims = AddressClaims()
         began = time.thread_time()
         for number in range(count):
             key = ServiceKey("ns", f"s{number:05d}")

@@ -16,7 +16,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.nft.elements import RETIRE_AFTER_S
 from sliceplane.nft.table import NftPlane, nft_plane
 from sliceplane.proxy import aftermath
-from sliceplane.proxy.model import ServicePort
+from sliceplane.proxy.model import ServedPort
 from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.shell.node.consequences import Consequences
 from sliceplane.shell.node.metrics import ProxyMetrics
@@ -92,7 +92,7 @@ def test_of_udp_ports_that_went_the_newest_are_kept_until_flows_were_looked_at(m
     machine = Machine()
     told = machine.plane.aftermath
 
-    def numbers(ports: tuple[ServicePort, ...]) -> list[int]:
+    def numbers(ports: tuple[ServedPort, ...]) -> list[int]:
         return [port.port for port in ports]
 
     for number in range(1, 7):

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sliceplane.nft.layout import writer_chain
-from sliceplane.nft.netlink.answers import Answer
-from sliceplane.nft.netlink.batch import Batch
-from sliceplane.nft.objects import AddRule, Command, DeleteChain, FlushChain, Rule, TableRef, Transaction
+from sliceplane.nft.netlink.answers import KernelAnswer
+from sliceplane.nft.netlink.batch import MessageBatch
+from sliceplane.nft.objects import AddRule, Command, DeleteChain, FlushChain, NftRule, TableRef, Transaction
 from sliceplane.nft.statements import Drop, FromInterface
 from sliceplane.shell.node.kernel.nft_netlink import REFUSALS_MAX, Channel
 from sliceplane.shell.node.kernel.nft_runner import NftError, NftRunner
@@ -31,17 +31,17 @@ class Kernel:
         self.replies = list(replies)
         self.batches = 0
 
-    def send(self, batch: Batch) -> tuple[Answer, ...]:
+    def send(self, batch: MessageBatch) -> tuple[KernelAnswer, ...]:
         self.batches += 1
         reply = self.replies.pop(0) if self.replies else "yes"
         if isinstance(reply, OSError):
             raise reply
-        done = Answer(batch.last, 0)
-        known: dict[str, tuple[Answer, ...]] = {
+        done = KernelAnswer(batch.last, 0)
+        known: dict[str, tuple[KernelAnswer, ...]] = {
             "yes": (done,),
-            "no": (Answer(2, errno.EBUSY, "in use"), done),
-            "not me": (Answer(1, errno.ENOENT), done),
-            "not allowed": (Answer(0, errno.EPERM),),
+            "no": (KernelAnswer(2, errno.EBUSY, "in use"), done),
+            "not me": (KernelAnswer(1, errno.ENOENT), done),
+            "not allowed": (KernelAnswer(0, errno.EPERM),),
             "": (),
         }
         return known[reply]
@@ -114,7 +114,7 @@ async def test_what_messages_cannot_say_is_written_by_nft(
     runner: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = replying(monkeypatch)
-    commands = (AddRule("c", Rule((FromInterface("*"), Drop()))),)
+    commands = (AddRule("c", NftRule((FromInterface("*"), Drop()))),)
     assert await write(runner, commands) == ""
     assert (kernel.batches, runner.by_program, told(tmp_path)) == (0, 1, Transaction(TABLE, commands).render())
 

@@ -8,7 +8,7 @@ import pytest
 
 from sliceplane.api import codec
 from sliceplane.api.core import Service
-from sliceplane.proxy.model import ServicePort
+from sliceplane.proxy.model import ServedPort
 from sliceplane.proxy.servicemap import AFFINITY_TIMEOUT_DEFAULT_S, health_port, service_ports
 
 
@@ -21,7 +21,7 @@ def service(labels: dict[str, str] | None = None, **spec: Any) -> Service:
     return codec.decode(codec.encode(document), Service)
 
 
-def one(subject: Service, family: Any = "IPv4") -> ServicePort:
+def one(subject: Service, family: Any = "IPv4") -> ServedPort:
     (found,) = service_ports(subject, family)
     return found
 

@@ -9,7 +9,7 @@ import pytest
 from sliceplane.api import codec
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.model import Endpoint, ServiceKey, ServicePortName
+from sliceplane.proxy.model import NodeEndpoint, ServiceKey, ServicePortName
 from sliceplane.proxy.slicecache import SliceCache
 
 SVC = ServiceKey("ns", "svc")
@@ -112,10 +112,10 @@ def test_endpoint_fields() -> None:
         "hints": {"forZones": [{"name": "a"}, {"name": "b"}], "forNodes": [{"name": "node-1"}]},
     }
     cache.put(make(endpoints=[whole, {"addresses": []}, {"addresses": ["fd00::1"]}, {"addresses": ["no"]}]))
-    expected = Endpoint("10.0.0.1", 80, False, True, True, True, ("a", "b"), ("node-1",))
+    expected = NodeEndpoint("10.0.0.1", 80, False, True, True, True, ("a", "b"), ("node-1",))
     assert cache.endpoints(SVC) == {HTTP: [expected]}
     cache.put(make(endpoints=["10.0.0.1"]))
-    assert cache.endpoints(SVC) == {HTTP: [Endpoint("10.0.0.1", 80)]}
+    assert cache.endpoints(SVC) == {HTTP: [NodeEndpoint("10.0.0.1", 80)]}
 
 
 def test_node_without_a_name_has_no_local_endpoints() -> None:

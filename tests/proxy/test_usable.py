@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from sliceplane.balancing.model import Endpoint as ClientEndpoint
 from sliceplane.balancing.usable import Usable
-from sliceplane.proxy.model import Categories, Endpoint, ServiceKey, ServicePort, ServicePortName, categorize
-from sliceplane.proxy.usable import Choice, HintOutcome, HintUse, Place, choose, choose_local, why
+from sliceplane.proxy.model import Categories, NodeEndpoint, ServedPort, ServiceKey, ServicePortName, categorize
+from sliceplane.proxy.usable import Choice, HintOutcome, HintUse, Locality, choose, choose_local, why
 
 NAME = ServicePortName(ServiceKey("ns", "svc"), "http", "TCP")
-HERE = Place(node="node-1", zone="a")
+HERE = Locality(node="node-1", zone="a")
 
 
 def port(
     *, internal: bool = False, external: bool = False, node_port: int = 0, ips: tuple[str, ...] = ()
-) -> ServicePort:
-    return ServicePort(
+) -> ServedPort:
+    return ServedPort(
         name=NAME,
         cluster_ip="172.30.0.1",
         port=80,
@@ -40,9 +40,9 @@ EXTERNAL_LOCAL_UNREACHABLE = port(external=True)
 BOTH_LOCAL = port(internal=True, external=True, node_port=30080)
 
 
-def ep(number: int, flags: str = "r", zones: str = "", nodes: str = "", *, local: bool = False) -> Endpoint:
+def ep(number: int, flags: str = "r", zones: str = "", nodes: str = "", *, local: bool = False) -> NodeEndpoint:
     """flags: r ready (and serving), s serving, t terminating."""
-    return Endpoint(
+    return NodeEndpoint(
         f"10.0.0.{number}",
         80,
         ready="r" in flags,
@@ -57,13 +57,13 @@ def ep(number: int, flags: str = "r", zones: str = "", nodes: str = "", *, local
 @dataclass(frozen=True)
 class Case:
     name: str
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[NodeEndpoint, ...]
     cluster: str = ""
     local: str = ""
     reachable: str = ""
     has_any: bool = True
-    port: ServicePort = CLUSTER
-    place: Place = HERE
+    port: ServedPort = CLUSTER
+    place: Locality = HERE
 
 
 CASES = [
@@ -81,7 +81,7 @@ CASES = [
     ),
     Case("one without a zone hint", (ep(1, zones="a"), ep(2), ep(3, zones="b")), "123", "", "123"),
     Case("no hint for our zone", (ep(1, zones="b"), ep(2, zones="c")), "12", "", "12"),
-    Case("node without a zone", (ep(1, zones="a"), ep(2, zones="b")), "12", "", "12", place=Place(node="node-1")),
+    Case("node without a zone", (ep(1, zones="a"), ep(2, zones="b")), "12", "", "12", place=Locality(node="node-1")),
     Case("unready endpoint left out", (ep(1, "", zones="a"), ep(2, zones="a"), ep(3, zones="b")), "2", "", "2"),
     Case("only unready ones hinted for us", (ep(1, "", zones="a"), ep(2, zones="b"), ep(3, zones="c")), "23", "", "23"),
     Case("unready one without a hint", (ep(1, ""), ep(2, zones="a"), ep(3, zones="b")), "2", "", "2"),
@@ -90,7 +90,7 @@ CASES = [
     Case("node hints only, none for us", (ep(1, nodes="3"), ep(2, nodes="2")), "12", "", "12"),
     Case("one without hints at all", (ep(1, zones="a", nodes="1"), ep(2)), "12", "", "12"),
     Case("one without a node hint", (ep(1, zones="a", nodes="1"), ep(2, zones="a"), ep(3, zones="b")), "12", "", "12"),
-    Case("nameless node", (ep(1, nodes="1"), ep(2, nodes="2")), "12", "", "12", place=Place()),
+    Case("nameless node", (ep(1, nodes="1"), ep(2, nodes="2")), "12", "", "12", place=Locality()),
     # terminating fallback
     Case("all serving and terminating", (ep(1, "st"), ep(2, "st")), "12", "", "12"),
     Case("fallback ignores hints", (ep(1, "st", zones="a"), ep(2, "st", zones="b")), "12", "", "12"),
@@ -146,7 +146,7 @@ CASES = [
 ]
 
 
-def numbers(endpoints: tuple[Endpoint, ...]) -> str:
+def numbers(endpoints: tuple[NodeEndpoint, ...]) -> str:
     return "".join(endpoint.ip.rsplit(".", 1)[1] for endpoint in endpoints)
 
 
@@ -168,7 +168,7 @@ def test_external_ip_counts_as_reachable() -> None:
     assert not port(external=True).uses_local_endpoints
 
 
-def dumb(endpoints: list[Endpoint], service: ServicePort, where: Place) -> Categories:
+def dumb(endpoints: list[NodeEndpoint], service: ServedPort, where: Locality) -> Categories:
     """``pkg/proxy/topology.go`` as its comments say it, step by step, with sets and no cleverness."""
     if not endpoints:
         return Categories()
@@ -210,13 +210,13 @@ def dumb(endpoints: list[Endpoint], service: ServicePort, where: Place) -> Categ
         else:
             reachable = cluster | local
 
-    def pick(ips: set[str]) -> tuple[Endpoint, ...]:
+    def pick(ips: set[str]) -> tuple[NodeEndpoint, ...]:
         return tuple(e for e in endpoints if e.ip in ips)
 
     return Categories(cluster=pick(cluster), local=pick(local), reachable=pick(reachable), has_any=has_any)
 
 
-def dumb_hints(endpoints: list[Endpoint], where: Place) -> HintUse:
+def dumb_hints(endpoints: list[NodeEndpoint], where: Locality) -> HintUse:
     ready = [e for e in endpoints if e.ready]
 
     def outcome(place: str, hints: list[tuple[str, ...]]) -> HintOutcome:
@@ -244,13 +244,13 @@ endpoint_lists = st.lists(
         st.sampled_from([(), ("node-1",), ("node-2",)]),
     ),
     max_size=6,
-).map(lambda rows: [Endpoint(f"10.0.0.{number}", 80, *row) for number, row in enumerate(rows)])
+).map(lambda rows: [NodeEndpoint(f"10.0.0.{number}", 80, *row) for number, row in enumerate(rows)])
 ports = st.builds(port, internal=st.booleans(), external=st.booleans(), node_port=st.sampled_from([0, 30080]))
-places = st.builds(Place, node=st.sampled_from(["", "node-1"]), zone=st.sampled_from(["", "a"]))
+places = st.builds(Locality, node=st.sampled_from(["", "node-1"]), zone=st.sampled_from(["", "a"]))
 
 
 @given(endpoint_lists, ports, places)
-def test_equals_the_dumb_one(endpoints: list[Endpoint], service: ServicePort, where: Place) -> None:
+def test_equals_the_dumb_one(endpoints: list[NodeEndpoint], service: ServedPort, where: Locality) -> None:
     found = categorize(endpoints, service, where)
     assert found == dumb(endpoints, service, where)
     # What the rules rely on: a used endpoint means that there is one; reachable is exactly what is used.
@@ -259,22 +259,22 @@ def test_equals_the_dumb_one(endpoints: list[Endpoint], service: ServicePort, wh
 
 
 @given(endpoint_lists, ports, places)
-def test_hints_never_empty_a_service(endpoints: list[Endpoint], service: ServicePort, where: Place) -> None:
+def test_hints_never_empty_a_service(endpoints: list[NodeEndpoint], service: ServedPort, where: Locality) -> None:
     """cilium#41022, #45214: somebody is ready, so somebody is used (by the Cluster policy)."""
     if service.uses_cluster_endpoints and any(endpoint.ready for endpoint in endpoints):
         assert categorize(endpoints, service, where).cluster
 
 
 @given(endpoint_lists, places)
-def test_hints_are_read_as_the_dumb_one_reads_them(endpoints: list[Endpoint], where: Place) -> None:
+def test_hints_are_read_as_the_dumb_one_reads_them(endpoints: list[NodeEndpoint], where: Locality) -> None:
     assert choose(endpoints, where).hints == dumb_hints(endpoints, where)
     assert choose(endpoints, where, honour_hints=False).hints is None
 
 
 @given(endpoint_lists, places)
-def test_the_reason_says_whether_it_is_used(endpoints: list[Endpoint], where: Place) -> None:
+def test_the_reason_says_whether_it_is_used(endpoints: list[NodeEndpoint], where: Locality) -> None:
     """What ``sliceplane trace`` words, against what the node proxy programs."""
-    choices: tuple[Choice[Endpoint], ...] = (choose(endpoints, where), choose_local(endpoints, where))
+    choices: tuple[Choice[NodeEndpoint], ...] = (choose(endpoints, where), choose_local(endpoints, where))
     found = categorize(endpoints, BOTH_LOCAL, where)
     assert [choice.endpoints for choice in choices] == [found.cluster, found.local]
     for choice in choices:
@@ -283,7 +283,9 @@ def test_the_reason_says_whether_it_is_used(endpoints: list[Endpoint], where: Pl
 
 
 @given(st.lists(endpoint_lists, min_size=1, max_size=4), places, st.booleans())
-def test_a_client_uses_what_the_node_proxy_uses(history: list[list[Endpoint]], where: Place, honour: bool) -> None:
+def test_a_client_uses_what_the_node_proxy_uses(
+    history: list[list[NodeEndpoint]], where: Locality, honour: bool
+) -> None:
     """``EndpointView`` keeps by differences what the rule says of each state as a whole."""
     usable = Usable(where, honour_hints=honour)
     before: dict[str, ClientEndpoint] = {}
@@ -296,7 +298,7 @@ def test_a_client_uses_what_the_node_proxy_uses(history: list[list[Endpoint]], w
         assert {endpoint.id for endpoint in usable.pool.endpoints()} == {endpoint.ip for endpoint in expected}
 
 
-def as_client_sees(endpoint: Endpoint) -> ClientEndpoint:
+def as_client_sees(endpoint: NodeEndpoint) -> ClientEndpoint:
     return ClientEndpoint(
         id=endpoint.ip,
         address=endpoint.ip,

@@ -24,7 +24,7 @@ from sliceplane.api.discovery import (
 )
 from sliceplane.api.meta import ObjectMeta, ObjectReference, OwnerReference
 from sliceplane.shadow.compare import compare
-from sliceplane.shadow.differences import Kind
+from sliceplane.shadow.differences import DifferenceKind
 from sliceplane.slices import oracle
 from sliceplane.slices.engine import SliceEngine
 
@@ -198,8 +198,8 @@ def unlike(wanted: tuple[Any, Any], shown: list[tuple[Any, Any]]) -> set[str]:
 
 
 def test_every_kind_is_a_word_for_metrics() -> None:
-    assert all(kind.value.replace("-", "").isalpha() for kind in Kind)
-    assert len({kind.value for kind in Kind}) == len(Kind)
+    assert all(kind.value.replace("-", "").isalpha() for kind in DifferenceKind)
+    assert len({kind.value for kind in DifferenceKind}) == len(DifferenceKind)
 
 
 def test_hints_by_zone_are_compared_by_presence() -> None:
@@ -226,4 +226,4 @@ def test_hints_by_zone_are_compared_by_presence() -> None:
     engine.on_slice(None, replace(bare, metadata=replace(bare.metadata, resource_version="2")))
     sight = engine.look("shop/web", 0.0)
     assert sight is not None
-    assert [(each.kind, each.pod) for each in compare(sight)] == [(Kind.HINT_MISSING, "p-0")]
+    assert [(each.kind, each.pod) for each in compare(sight)] == [(DifferenceKind.HINT_MISSING, "p-0")]

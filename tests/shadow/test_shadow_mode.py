@@ -27,8 +27,8 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import ConfigMaps, EndpointSlices
 from sliceplane.cli.shadow import Printed
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
-from sliceplane.shadow.differences import Difference, Kind
-from sliceplane.shadow.ledger import DIFFERENCES_PER_SERVICE_MAX, Ledger, News
+from sliceplane.shadow.differences import Difference, DifferenceKind
+from sliceplane.shadow.ledger import DIFFERENCES_PER_SERVICE_MAX, DifferenceLedger, News
 from sliceplane.shell.hosting.shadow import ShadowRun
 from sliceplane.shell.hosting.shadow_report import Summary, line, summary_of, table
 from sliceplane.shell.server.plane import PlaneConfig
@@ -68,7 +68,7 @@ class Heard:
     def news(self, news: tuple[News, ...]) -> None:
         self.all += news
 
-    def look(self, ledger: Ledger, summary: Summary, now: float) -> None:
+    def look(self, ledger: DifferenceLedger, summary: Summary, now: float) -> None:
         assert summary.differences == len(tuple(ledger.standing()))
 
 
@@ -247,8 +247,11 @@ def test_beside_nobody_a_person_is_told_so_and_reads_each_difference_once(server
 def test_who_follows_a_cluster_without_controller_is_told_once_and_gets_no_table_of_the_lines_at_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    printed, ledger = Printed(None, to_stdout=False), Ledger(0.0)
-    found = [Difference(Kind.ENDPOINT_MISSING, "IPv4", f"Pod p{n}", "10.0.0.1", "(none)", f"p{n}") for n in range(3)]
+    printed, ledger = Printed(None, to_stdout=False), DifferenceLedger(0.0)
+    found = [
+        Difference(DifferenceKind.ENDPOINT_MISSING, "IPv4", f"Pod p{n}", "10.0.0.1", "(none)", f"p{n}")
+        for n in range(3)
+    ]
     ledger.observe("a/b", found, (), unrest=False, now=1.0)
     ledger.confirm("a/b", ledger.due("a/b", 1.0), 1.0)
     printed.news(ledger.take_news())
@@ -264,8 +267,8 @@ def test_who_follows_a_cluster_without_controller_is_told_once_and_gets_no_table
 
 
 def test_what_people_read() -> None:
-    ledger = Ledger(5.0)
-    found = [Difference(Kind.ZONE, "IPv4", f"Pod web-{n}", "a", "b" * 60, f"web-{n}") for n in range(3)]
+    ledger = DifferenceLedger(5.0)
+    found = [Difference(DifferenceKind.ZONE, "IPv4", f"Pod web-{n}", "a", "b" * 60, f"web-{n}") for n in range(3)]
     ledger.observe("default/web", found, (), unrest=False, now=100.0)
     assert table(ledger.standing(), 100.0) == ""
     ledger.confirm("default/web", ledger.due("default/web", 105.0), 105.0)
@@ -280,9 +283,9 @@ def test_what_people_read() -> None:
 def test_differences_beyond_the_limit_are_counted_and_push_nobody_out() -> None:
     def differences(first: int, count: int) -> list[Difference]:
         pods = [f"web-{n:05d}" for n in range(first, first + count)]
-        return [Difference(Kind.READY, "IPv4", f"Pod {pod}", "true", "false", pod) for pod in pods]
+        return [Difference(DifferenceKind.READY, "IPv4", f"Pod {pod}", "true", "false", pod) for pod in pods]
 
-    ledger, beyond = Ledger(0.0), 5
+    ledger, beyond = DifferenceLedger(0.0), 5
     later = differences(50_000, DIFFERENCES_PER_SERVICE_MAX)
     ledger.observe("a/b", later, (), unrest=False, now=1.0)
     ledger.confirm("a/b", ledger.due("a/b", 1.0), 1.0)
@@ -299,10 +302,12 @@ def test_a_terminal_shows_a_picture_and_only_when_it_changed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    printed, ledger = Printed(None, to_stdout=False), Ledger(0.0)
+    printed, ledger = Printed(None, to_stdout=False), DifferenceLedger(0.0)
     for now in (1.0, 2.0):
         printed.look(ledger, summary_of(ledger, 1), now)
-    ledger.observe("a/b", [Difference(Kind.READY, "IPv4", "Pod p", "true", "false", "p")], (), unrest=False, now=3.0)
+    ledger.observe(
+        "a/b", [Difference(DifferenceKind.READY, "IPv4", "Pod p", "true", "false", "p")], (), unrest=False, now=3.0
+    )
     ledger.confirm("a/b", ledger.due("a/b", 3.0), 3.0)
     printed.news(ledger.take_news())
     printed.look(ledger, summary_of(ledger, 1), 4.0)

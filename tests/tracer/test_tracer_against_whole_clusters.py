@@ -8,19 +8,19 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.nft.fake import FakeKernel
 from tests.tracer.traced import CLIENT, NODES, OUTSIDE, PODS, RANGE, ask, ep, pod, service, slice_of
 
 from sliceplane.api.core import Service
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.gates import Gates
 from sliceplane.api.selectors import parse_labels
-from sliceplane.nft.fake import FakeKernel
 from sliceplane.nft.table import nft_plane
-from sliceplane.nft.trace import Outcome, Packet, trace
+from sliceplane.nft.trace import Packet, PacketOutcome, trace
 from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.selections import common_selector, own_selectors
 from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.tracer.answer import Answer, EndpointView
+from sliceplane.tracer.answer import Answer, TracedEndpoint
 
 SUBSETTING = "EndpointSliceSubsetting=true"
 SERVICES = {"api": "10.96.0.10", "web": "10.96.0.11", "dns": "10.96.0.12"}
@@ -100,7 +100,7 @@ packets = st.builds(
 )
 
 
-def by_the_whole_cluster(world: World, sent: Sent) -> dict[Outcome, Fraction]:
+def by_the_whole_cluster(world: World, sent: Sent) -> dict[PacketOutcome, Fraction]:
     """Every Service in one table, as a node's proxy has them."""
     plane = nft_plane("IPv4", NodePlaneConfig(node_name="node-a", rules=world.rules))
     plane.on_node(NODES[0], 0.0)
@@ -122,19 +122,19 @@ def by_the_whole_cluster(world: World, sent: Sent) -> dict[Outcome, Fraction]:
     return trace(kernel.tables[plane.rules.table], packet, path, frozenset({"192.0.2.1"}))  # type: ignore[arg-type]
 
 
-def by_the_answer(answer: Answer) -> dict[Outcome, Fraction]:
+def by_the_answer(answer: Answer) -> dict[PacketOutcome, Fraction]:
     if not answer.targets:
         assert answer.verdict != "dnat"
         to = answer.destination
         arrived = f"{to.address} {to.port}" if answer.verdict == "accept" else ""
         # No Service: whatever is masqueraded then is no business of the proxy's.
-        return {Outcome(answer.verdict, arrived): Fraction(1)}  # type: ignore[arg-type]
-    found: dict[Outcome, Fraction] = {}
+        return {PacketOutcome(answer.verdict, arrived): Fraction(1)}  # type: ignore[arg-type]
+    found: dict[PacketOutcome, Fraction] = {}
     for each in answer.targets:
         outcome = (
-            Outcome("accept", f"{each.address} {each.port}", each.masquerade)
+            PacketOutcome("accept", f"{each.address} {each.port}", each.masquerade)
             if each.verdict == "dnat"
-            else Outcome(each.verdict)  # type: ignore[arg-type]
+            else PacketOutcome(each.verdict)  # type: ignore[arg-type]
         )
         found[outcome] = found.get(outcome, Fraction(0)) + Fraction(each.share)
     return found
@@ -193,7 +193,7 @@ def test_each_reason_goes_away_with_what_it_names(world: World, sent: Sent) -> N
         assert found.why != each.why, f"{each} became {found}"
 
 
-def repaired(world: World, view: EndpointView) -> World:
+def repaired(world: World, view: TracedEndpoint) -> World:
     """*world*, in which the endpoint lacks what its reason names."""
     flags = {"ready": view.ready, "serving": view.serving, "terminating": view.terminating}
     zone, node_hint, on = view.zone_hints, view.node_hints, view.node

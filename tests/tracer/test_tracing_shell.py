@@ -17,7 +17,7 @@ from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods,
 from sliceplane.shell.tools.tracing import trace
 from sliceplane.shell.transport.base import ListPage
 from sliceplane.tracer.answer import Answer
-from sliceplane.tracer.inquiry import ProxySettings
+from sliceplane.tracer.inquiry import TracedProxy
 from sliceplane.tracer.question import Question, Unanswerable, parse_to
 
 ENDPOINTS = codec.decode(
@@ -86,7 +86,7 @@ async def asked(
     server: Any, *, to: str = "10.96.0.10:80", source: str = CLIENT, node: str = "", gates: str = ""
 ) -> Answer:
     question = Question(source, parse_to(to), node=node)
-    return await trace(server, question, ProxySettings(PODS, Gates.parse(gates)))
+    return await trace(server, question, TracedProxy(PODS, Gates.parse(gates)))
 
 
 async def test_slices_are_read_of_the_service_in_question_alone() -> None:

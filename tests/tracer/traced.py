@@ -11,9 +11,9 @@ from sliceplane.api.gates import Gates
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.surroundings import RulesConfig
 from sliceplane.tracer.answer import Answer
-from sliceplane.tracer.cluster import Cluster
+from sliceplane.tracer.cluster import TracedCluster
 from sliceplane.tracer.explain import explain
-from sliceplane.tracer.inquiry import Inquiry, ProxySettings
+from sliceplane.tracer.inquiry import Inquiry, TracedProxy
 from sliceplane.tracer.question import Protocol, Question, parse_source, parse_to
 
 T = TypeVar("T")
@@ -102,11 +102,11 @@ def ask(
     services = tuple(each for each in objects if isinstance(each, Service))
     slices = [each for each in objects if isinstance(each, EndpointSlice)]
     pods = (SENDER, *(each for each in objects if isinstance(each, Pod)))
-    cluster = Cluster(services, nodes, pods, (RANGE,), unread)
+    cluster = TracedCluster(services, nodes, pods, (RANGE,), unread)
     sender = parse_source(source)
     assert isinstance(sender, str), "the story's senders have addresses"
     question = Question(sender, parse_to(to), protocol, at)
-    inquiry = Inquiry(question, cluster, ProxySettings(rules, Gates.parse(gates)))
+    inquiry = Inquiry(question, cluster, TracedProxy(rules, Gates.parse(gates)))
     while wanted := inquiry.wanted():
         for key in wanted:
             inquiry.on_slices(key, [each for each in slices if owner_of(each) == key])

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sliceplane.balancing.pool import Pool
+from sliceplane.balancing.pool import EndpointPool
 
 FIRST_S = 1.0
 LONGEST_S = 30.0
@@ -62,7 +62,7 @@ class Ejections:
         known = self._known.get(identity)
         return 0 if known is None else known.failures
 
-    def out(self, pool: Pool, now: float) -> frozenset[str]:
+    def out(self, pool: EndpointPool, now: float) -> frozenset[str]:
         """Who of *pool* is not to be picked.  O(1) while nothing changes, else O(those that failed)."""
         if not self._known:
             return frozenset()

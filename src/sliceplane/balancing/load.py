@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 
 from sliceplane.balancing.model import Endpoint
-from sliceplane.balancing.pool import Pool
+from sliceplane.balancing.pool import EndpointPool
 from sliceplane.kit.rng import Rng
 
 
@@ -55,7 +55,7 @@ class Ranked:
     def __init__(self, load: Load) -> None:
         self._load = load
         self._filed: dict[str, int] = {}
-        self._buckets: dict[int, Pool] = {}
+        self._buckets: dict[int, EndpointPool] = {}
         self._least = 0
 
     def __len__(self) -> int:
@@ -99,11 +99,11 @@ class Ranked:
                 return drawn, count
         return None
 
-    def _bucket(self, count: int) -> Pool:
+    def _bucket(self, count: int) -> EndpointPool:
         self._least = min(self._least, count)
         bucket = self._buckets.get(count)
         if bucket is None:
-            bucket = self._buckets[count] = Pool()
+            bucket = self._buckets[count] = EndpointPool()
         return bucket
 
     def _take_out(self, identity: str, count: int) -> None:

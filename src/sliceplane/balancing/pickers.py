@@ -19,7 +19,7 @@ from sliceplane.kit.rng import Rng
 SPILL_REQUESTS = 8
 
 
-class Picker(Protocol):
+class PickStrategy(Protocol):
     """What a ``ServiceView`` asks of a way to pick."""
 
     def attach(self, usable: Usable, load: Load) -> None:

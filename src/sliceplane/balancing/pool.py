@@ -11,7 +11,7 @@ from sliceplane.kit.rng import Rng
 _DRAWS = 8
 
 
-class Pool:
+class EndpointPool:
     """At most one endpoint of each id."""
 
     __slots__ = ("_index", "_items")

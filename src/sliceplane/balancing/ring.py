@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Set
 
 from sliceplane.balancing.load import Load
 from sliceplane.balancing.model import Endpoint
-from sliceplane.balancing.pool import Pool
+from sliceplane.balancing.pool import EndpointPool
 from sliceplane.balancing.usable import Usable
 
 PROBES = 21
@@ -73,7 +73,7 @@ class ConsistentHash:
             elif identity not in pool and identity in self._known:
                 self._leave(identity)
 
-    def _rebuild(self, pool: Pool) -> None:
+    def _rebuild(self, pool: EndpointPool) -> None:
         self._at = {}
         self._known = {endpoint.id for endpoint in pool.endpoints()}
         for identity in sorted(self._known):

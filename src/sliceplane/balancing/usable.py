@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from sliceplane.balancing.model import Endpoint
-from sliceplane.balancing.pool import Pool
-from sliceplane.proxy.usable import Place, choose, is_still_serving, outcome_of
+from sliceplane.balancing.pool import EndpointPool
+from sliceplane.proxy.usable import Locality, choose, is_still_serving, outcome_of
 
 #: how the usable endpoints were chosen
 Scope = Literal["node", "zone", "all", "terminating"]
@@ -21,24 +21,24 @@ Scope = Literal["node", "zone", "all", "terminating"]
 class Usable:
     """Owned by ``balancing.view.ServiceView``; pickers read ``pool``, ``candidates`` and ``is_near``."""
 
-    def __init__(self, place: Place, *, honour_hints: bool = True) -> None:
+    def __init__(self, place: Locality, *, honour_hints: bool = True) -> None:
         self._place = place
         self._honour = honour_hints
-        self._ready = Pool()
-        self._terminating = Pool()
-        self._on_node = Pool()
-        self._in_zone = Pool()
+        self._ready = EndpointPool()
+        self._terminating = EndpointPool()
+        self._on_node = EndpointPool()
+        self._in_zone = EndpointPool()
         self._naming_nodes = 0
         self._naming_zones = 0
         self.scope: Scope = "all"
 
     @property
-    def pool(self) -> Pool:
+    def pool(self) -> EndpointPool:
         """The endpoints that may be used."""
         return self._of(self.scope)
 
     @property
-    def candidates(self) -> Pool:
+    def candidates(self) -> EndpointPool:
         """The same, had there been no hints."""
         return self._terminating if self.scope == "terminating" else self._ready
 
@@ -61,7 +61,7 @@ class Usable:
         was, self.scope = self.scope, self._scope()
         return was != self.scope
 
-    def _of(self, scope: Scope) -> Pool:
+    def _of(self, scope: Scope) -> EndpointPool:
         match scope:
             case "node":
                 return self._on_node
@@ -81,7 +81,7 @@ class Usable:
             return "zone"
         return "all"
 
-    def _honours(self, place: str, naming: int, here: Pool) -> bool:
+    def _honours(self, place: str, naming: int, here: EndpointPool) -> bool:
         every_one_names = naming == len(self._ready)
         return outcome_of(place, every_one_names=every_one_names, one_names_it=len(here) > 0) == "honoured"
 

@@ -17,24 +17,24 @@ from sliceplane.balancing.ejection import Ejections
 from sliceplane.balancing.load import Load
 from sliceplane.balancing.merge import EndpointMerge, PortChoice
 from sliceplane.balancing.model import Endpoint, Pending, ViewChange
-from sliceplane.balancing.pickers import Picker
+from sliceplane.balancing.pickers import PickStrategy
 from sliceplane.balancing.usable import Scope, Usable
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.usable import Place
+from sliceplane.proxy.usable import Locality
 
-P = TypeVar("P", bound=Picker)
+P = TypeVar("P", bound=PickStrategy)
 
 
-class ServiceView:
+class BalancedService:
     """See the module."""
 
-    def __init__(self, port: PortChoice, *, family: Family | None, place: Place, honour_hints: bool) -> None:
+    def __init__(self, port: PortChoice, *, family: Family | None, place: Locality, honour_hints: bool) -> None:
         self._merge = EndpointMerge(port, family)
         self._usable = Usable(place, honour_hints=honour_hints)
         self.load = Load()
         self.ejections = Ejections()
-        self._pickers: list[Picker] = []
+        self._pickers: list[PickStrategy] = []
         self._readers: list[Pending] = []
         self._snapshot: tuple[Endpoint, ...] | None = ()
 
@@ -107,11 +107,11 @@ class ServiceView:
         self._pickers.append(picker)
         return picker
 
-    def detach(self, picker: Picker) -> None:
+    def detach(self, picker: PickStrategy) -> None:
         self._pickers = [known for known in self._pickers if known is not picker]
         picker.detach(self.load)
 
-    def pick(self, picker: Picker, key: bytes, tried: Set[str], now: float) -> Endpoint | None:
+    def pick(self, picker: PickStrategy, key: bytes, tried: Set[str], now: float) -> Endpoint | None:
         """One that was not *tried* and did not fail lately; else one that was not tried; ``None``: there is none."""
         ejected = self.ejections.out(self._usable.pool, now)
         picked = picker.pick(key, ejected | tried if ejected else tried)

@@ -13,7 +13,7 @@ import click
 
 from sliceplane.estimate.objects import RealSizes
 from sliceplane.estimate.report import human_bytes
-from sliceplane.estimate.scale import Case, Design, KepSizes, Scenario, Sizes, cost
+from sliceplane.estimate.scale import Case, Design, KepSizes, ObjectSizes, Scenario, cost
 
 #: endpoints per decade at which a line is reckoned
 _POINTS: Final = (1, 2, 5)
@@ -51,7 +51,7 @@ def draw(case: Case, path: Path, *, hints: bool = False) -> None:
         raise click.ClickException(f"cannot draw into {path}: {error}") from error
 
 
-def _bytes(case: Case, pods: int, scenario: Scenario, design: Design, sizes: Sizes) -> int:
+def _bytes(case: Case, pods: int, scenario: Scenario, design: Design, sizes: ObjectSizes) -> int:
     return cost(Case(pods=pods, nodes=case.nodes, per_slice=case.per_slice), scenario, design, sizes).total_bytes
 
 

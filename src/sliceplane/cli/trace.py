@@ -15,7 +15,7 @@ from sliceplane.cli.values import NetworksType, NodePortAddressesType
 if TYPE_CHECKING:
     from sliceplane.shell.transport.base import Client
     from sliceplane.tracer.answer import Answer
-    from sliceplane.tracer.inquiry import ProxySettings
+    from sliceplane.tracer.inquiry import TracedProxy
     from sliceplane.tracer.question import Question
 
 
@@ -81,9 +81,9 @@ async def _question(client: Client, source: str, target: str, *, protocol: Any, 
     return Question(sender, to, protocol.upper() if protocol else None, node.lower())
 
 
-def _settings(flags: dict[str, Any]) -> ProxySettings:
+def _settings(flags: dict[str, Any]) -> TracedProxy:
     from sliceplane.proxy.surroundings import RulesConfig
-    from sliceplane.tracer.inquiry import ProxySettings
+    from sliceplane.tracer.inquiry import TracedProxy
     from sliceplane.tracer.route import POD_INTERFACE
 
     rules = RulesConfig(
@@ -94,4 +94,4 @@ def _settings(flags: dict[str, Any]) -> ProxySettings:
         pod_interface_name_prefix=POD_INTERFACE,
         node_port_addresses=flags["nodeport_addresses"],
     )
-    return ProxySettings(rules, gates_of(flags["feature_gates"], flags["emulated_version"]))
+    return TracedProxy(rules, gates_of(flags["feature_gates"], flags["emulated_version"]))

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from sliceplane.balancing import pickers
 from sliceplane.balancing.model import Endpoint
-from sliceplane.balancing.view import ServiceView
+from sliceplane.balancing.view import BalancedService
 
 
 class NoEndpoint(Exception):
@@ -23,8 +23,8 @@ class Picker:
 
     def __init__(
         self,
-        view: ServiceView,
-        picker: pickers.Picker,
+        view: BalancedService,
+        picker: pickers.PickStrategy,
         lock: AbstractContextManager[object],
         why_none: Callable[[], str],
         clock: Callable[[], float],

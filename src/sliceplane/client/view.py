@@ -1,6 +1,6 @@
 """``EndpointView``: one Service's endpoints, kept current, for one event loop.
 
-An informer over the Service's slices feeds ``balancing.view.ServiceView``, which holds all state; here are the
+An informer over the Service's slices feeds ``balancing.view.BalancedService``, which holds all state; here are the
 task, the waiting and the words.  Whatever the server does, the last known endpoints stay: an API server that is away
 must not empty a Service.  ``staleness`` says how old they are.
 """
@@ -22,14 +22,14 @@ from sliceplane.balancing import pickers, ring
 from sliceplane.balancing.merge import PortChoice
 from sliceplane.balancing.model import Endpoint, ViewChange
 from sliceplane.balancing.usable import Scope
-from sliceplane.balancing.view import ServiceView
+from sliceplane.balancing.view import BalancedService
 from sliceplane.client.informer import Informer, StandardLog, new_rng
 from sliceplane.client.picking import Picker
 from sliceplane.informer.changes import Change
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.names import check_dns_label
-from sliceplane.proxy.usable import Place
+from sliceplane.proxy.usable import Locality
 from sliceplane.shell.transport.base import Client
 
 
@@ -68,8 +68,8 @@ class EndpointView:
         self.service, self.namespace = service, namespace
         self._lock = lock if lock is not None else nullcontext()
         self._rng = new_rng(seed)
-        self._view = ServiceView(
-            PortChoice(port, protocol), family=family, place=Place(node, zone), honour_hints=honour_hints
+        self._view = BalancedService(
+            PortChoice(port, protocol), family=family, place=Locality(node, zone), honour_hints=honour_hints
         )
         self._informer: Informer[EndpointSlice] = Informer(
             client,
@@ -211,7 +211,7 @@ class EndpointView:
         """The least loaded of our zone; another zone's only while each of ours has *spill_at* leases."""
         return self._picker(pickers.ZoneFirst(self._rng.fork(), spill_at=spill_at))
 
-    def _picker(self, core: pickers.Picker) -> Picker:
+    def _picker(self, core: pickers.PickStrategy) -> Picker:
         return Picker(self._view, core, self._lock, self._why_none, time.monotonic)
 
     # Inside

@@ -22,9 +22,9 @@ from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import FAMILIES, Family, networks
 from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.bounds import Excess
-from sliceplane.proxy.claims import Claims
+from sliceplane.proxy.claims import AddressClaims
 from sliceplane.proxy.grounds import Ground
-from sliceplane.proxy.model import API_SERVICE, ServiceKey, ServicePort
+from sliceplane.proxy.model import API_SERVICE, ServedPort, ServiceKey
 from sliceplane.proxy.servicemap import read
 from sliceplane.proxy.tracker import node_ground
 
@@ -43,8 +43,8 @@ class _OfFamily:
 
     def __init__(self, family: Family) -> None:
         self.family: Family = family
-        self.claims = Claims()
-        self._ports: dict[ServiceKey, tuple[ServicePort, ...]] = {}
+        self.claims = AddressClaims()
+        self._ports: dict[ServiceKey, tuple[ServedPort, ...]] = {}
         self.excess: dict[ServiceKey, Excess] = {}
 
     def on_service(self, key: ServiceKey, new: Service | None) -> set[ServiceKey]:

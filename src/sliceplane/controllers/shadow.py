@@ -32,7 +32,7 @@ from sliceplane.informer.changes import Change
 from sliceplane.kit.metrics import Family
 from sliceplane.shadow.compare import compare
 from sliceplane.shadow.differences import Difference
-from sliceplane.shadow.ledger import Ledger
+from sliceplane.shadow.ledger import DifferenceLedger
 from sliceplane.slices.engine import Keys, SliceEngine
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 from sliceplane.workqueue.queue import RETRY_BACKOFF
@@ -70,7 +70,7 @@ class _Unrest:
 class ShadowController(QueueController):
     """Its jobs read.  Keyed ``namespace/name`` of the service."""
 
-    def __init__(self, config: EndpointSliceConfig, ledger: Ledger) -> None:
+    def __init__(self, config: EndpointSliceConfig, ledger: DifferenceLedger) -> None:
         super().__init__(
             ControllerInfo(
                 name="endpointslice-shadow",

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Final
 
 from sliceplane.kit.metrics import Labels, Metrics
-from sliceplane.shadow.ledger import Ledger
+from sliceplane.shadow.ledger import DifferenceLedger
 
 #: so many services have series of their own; the rest share those with an empty name
 SERVICES_WITH_SERIES_MAX: Final = 100
 
 
-def shadow_metrics(ledger: Ledger, services: Callable[[], int]) -> Metrics:
+def shadow_metrics(ledger: DifferenceLedger, services: Callable[[], int]) -> Metrics:
     """*services* are those that are compared."""
     metrics = Metrics()
     add = metrics.computed
@@ -47,7 +47,7 @@ def shadow_metrics(ledger: Ledger, services: Callable[[], int]) -> Metrics:
     return metrics
 
 
-def _differences(ledger: Ledger) -> list[tuple[Labels, float]]:
+def _differences(ledger: DifferenceLedger) -> list[tuple[Labels, float]]:
     series: dict[Labels, float] = {}
     for number, (key, kinds) in enumerate(ledger.kinds().items()):
         namespace, _, name = key.partition("/") if number < SERVICES_WITH_SERIES_MAX else ("", "", "")

@@ -9,14 +9,14 @@ import msgspec
 
 from sliceplane.endpoints_audit.facts import (
     EndpointsFacts,
+    FieldWriter,
     ServiceFacts,
     SliceFacts,
-    Writer,
     endpoints_facts,
     service_facts,
     slice_facts,
 )
-from sliceplane.endpoints_audit.judge import Finding, Kind, judge
+from sliceplane.endpoints_audit.judge import Finding, FindingKind, judge
 from sliceplane.endpoints_audit.wire import WireEndpoints, WireService, WireSlice
 
 _services = msgspec.json.Decoder(WireService)
@@ -35,7 +35,7 @@ class WriterRow:
     slices: int = 0
     last: str = ""
 
-    def saw(self, writer: Writer) -> None:
+    def saw(self, writer: FieldWriter) -> None:
         self.last = max(self.last, writer.time)
 
 
@@ -114,7 +114,7 @@ class Auditor:
         for key in self._endpoints.keys() | self._slices.keys():
             slices = tuple(self._slices.get(key, ()))
             findings.extend(judge(key, self._services.get(key), self._endpoints.get(key), slices))
-        order = {kind: number for number, kind in enumerate(Kind)}
+        order = {kind: number for number, kind in enumerate(FindingKind)}
         return tuple(sorted(findings, key=lambda finding: (order[finding.kind], finding.key)))
 
     def writers(self) -> tuple[WriterRow, ...]:
@@ -155,9 +155,9 @@ class Auditor:
         return endpoints is None or not endpoints.reverse
 
 
-def _latest(writers: tuple[Writer, ...]) -> Iterable[Writer]:
+def _latest(writers: tuple[FieldWriter, ...]) -> Iterable[FieldWriter]:
     """One for each manager that writes addresses: by an update and by an apply it has two entries."""
-    latest: dict[str, Writer] = {}
+    latest: dict[str, FieldWriter] = {}
     for writer in writers:
         if writer.addresses and (writer.manager not in latest or latest[writer.manager].time < writer.time):
             latest[writer.manager] = writer

@@ -31,7 +31,7 @@ class Fact(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Base of what is kept: no cycles, so nothing for the garbage collector to look at."""
 
 
-class Writer(Fact, frozen=True, gc=False, kw_only=True):
+class FieldWriter(Fact, frozen=True, gc=False, kw_only=True):
     """A field manager and its last write, as RFC 3339 text ("": not told)."""
 
     manager: str
@@ -58,7 +58,7 @@ class EndpointsFacts(Fact, frozen=True, gc=False, kw_only=True):
     reverse: bool
     lock: str | None
     capacity: str
-    writers: tuple[Writer, ...]
+    writers: tuple[FieldWriter, ...]
 
 
 class SliceFacts(Fact, frozen=True, gc=False, kw_only=True):
@@ -67,7 +67,7 @@ class SliceFacts(Fact, frozen=True, gc=False, kw_only=True):
     name: str
     manager: str
     addresses: bytes
-    writers: tuple[Writer, ...]
+    writers: tuple[FieldWriter, ...]
     portless: bool = False
 
     @property
@@ -150,9 +150,9 @@ def _slice_entries(endpoint_slice: WireSlice) -> Iterator[tuple[Packed, int]]:
             yield address, LEAVING if said.terminating else WAITING
 
 
-def _writers(metadata: Metadata) -> tuple[Writer, ...]:
+def _writers(metadata: Metadata) -> tuple[FieldWriter, ...]:
     entries = metadata.managed_fields or ()
     return tuple(
-        Writer(manager=intern(entry.manager), time=entry.time or "", addresses=entry.writes_addresses)
+        FieldWriter(manager=intern(entry.manager), time=entry.time or "", addresses=entry.writes_addresses)
         for entry in entries
     )

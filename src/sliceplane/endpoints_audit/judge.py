@@ -39,7 +39,7 @@ class Traits:
     fleeting: bool = False
 
 
-class Kind(Enum):
+class FindingKind(Enum):
     """In the order of the report."""
 
     TRUNCATED = "truncated"
@@ -61,54 +61,54 @@ class Kind(Enum):
 
 
 _TRAITS: Final = {
-    Kind.TRUNCATED: Traits(
+    FindingKind.TRUNCATED: Traits(
         "Endpoints that do not hold all addresses",
         "Move its readers to EndpointSlices: they miss addresses today.",
         "object is truncated",
         "objects are truncated",
     ),
-    Kind.STALE: Traits(
+    FindingKind.STALE: Traits(
         "Endpoints of a Service with a selector that nobody keeps up to date",
         "Is its controller off? Then delete the object, or hand it to the reverse mirror.",
         "object is out of date",
         "objects are out of date",
         fleeting=True,
     ),
-    Kind.DISAGREE: Traits(
+    FindingKind.DISAGREE: Traits(
         "Endpoints and EndpointSlices of a Service without selector that have different addresses",
         "Decide which is right; then write EndpointSlices alone, or let the mirroring controller.",
         "object disagrees with its slices",
         "objects disagree with their slices",
         fleeting=True,
     ),
-    Kind.ORPHAN: Traits(
+    FindingKind.ORPHAN: Traits(
         "Endpoints that belong to no Service",
         "Delete the object, or make the Service.",
         "object has no Service",
         "objects have no Service",
         fleeting=True,
     ),
-    Kind.DEAD_MIRROR: Traits(
+    FindingKind.DEAD_MIRROR: Traits(
         "mirrored EndpointSlices without a live source: consumers get addresses that nobody keeps",
         "Delete these slices.",
         "Service has mirrored slices without a source",
         "Services have mirrored slices without a source",
         fleeting=True,
     ),
-    Kind.DOUBLED: Traits(
+    FindingKind.DOUBLED: Traits(
         "addresses that are both in a mirrored EndpointSlice and in another one",
         "Stop one of the two: delete the Endpoints, or the other slices.",
         "Service has addresses in two slices",
         "Services have addresses in two slices",
         fleeting=True,
     ),
-    Kind.FOREIGN_WRITER: Traits(
+    FindingKind.FOREIGN_WRITER: Traits(
         "Endpoints of a Service with a selector into which somebody else writes addresses",
         "Find out what relies on it; let it write an EndpointSlice of its own.",
         "object has a second writer",
         "objects have a second writer",
     ),
-    Kind.NO_PORT: Traits(
+    FindingKind.NO_PORT: Traits(
         "Pods without the port that their Service names: slices have them without a port, Endpoints not at all",
         "Correct the Service's targetPort, or name the port in the containers; both controllers do what they should.",
         "Service names a port that Pods lack",
@@ -116,28 +116,28 @@ _TRAITS: Final = {
         blocks=False,
         fleeting=True,
     ),
-    Kind.UNMIRRORED: Traits(
+    FindingKind.UNMIRRORED: Traits(
         "Endpoints that are not to be mirrored: only their readers see these addresses",
         "Write the addresses to EndpointSlices too, or take the label skip-mirror away.",
         "object is not mirrored",
         "objects are not mirrored",
         blocks=False,
     ),
-    Kind.OWN_WRITER: Traits(
+    FindingKind.OWN_WRITER: Traits(
         "Endpoints of a Service without selector: mirrored, not concerned by the Endpoints controller",
         "Let the writer write EndpointSlices; the mirroring controller is needed until then.",
         "object has a writer of its own",
         "objects have writers of their own",
         blocks=False,
     ),
-    Kind.LOCK: Traits(
+    FindingKind.LOCK: Traits(
         "Endpoints that are the lock of a leader election",
         "Let the program use a Lease. Locks work without the Endpoints controller.",
         "object is a lock",
         "objects are locks",
         blocks=False,
     ),
-    Kind.REVERSE_MIRRORED: Traits(
+    FindingKind.REVERSE_MIRRORED: Traits(
         "Endpoints that the reverse mirror keeps for old readers",
         "Nothing to do while there are such readers.",
         "object is kept by the reverse mirror",
@@ -151,7 +151,7 @@ _TRAITS: Final = {
 class Finding:
     """``key``: ``namespace/name`` of the Service and its Endpoints."""
 
-    kind: Kind
+    kind: FindingKind
     key: str
     detail: str
 
@@ -159,38 +159,41 @@ class Finding:
 def judge(
     key: str, service: ServiceFacts | None, endpoints: EndpointsFacts | None, slices: tuple[SliceFacts, ...]
 ) -> tuple[Finding, ...]:
-    """In the order of ``Kind``.  *slices* in any order."""
+    """In the order of ``FindingKind``.  *slices* in any order."""
     ordered = sorted(slices, key=lambda each: each.name)
     problems = list(_slice_problems(service, endpoints, ordered))
     lacking = _without_port(service, [facts for facts in ordered if facts.manager == MANAGED_BY_CONTROLLER])
     if service is not None and lacking:
         names = _some([f'"{name}"' for name in service.named_ports])
         problems.append(
-            (Kind.NO_PORT, f"{_count(len(lacking))} ({_spell(lacking)}), no container port has the name {names}")
+            (FindingKind.NO_PORT, f"{_count(len(lacking))} ({_spell(lacking)}), no container port has the name {names}")
         )
     if endpoints is not None:
         if endpoints.lock is not None:
-            problems.append((Kind.LOCK, endpoints.lock))
+            problems.append((FindingKind.LOCK, endpoints.lock))
         elif service is None:
             problems.append(
-                (Kind.ORPHAN, f"{_count(endpoints.count)}, no Service of this name{_last_write(endpoints)}")
+                (FindingKind.ORPHAN, f"{_count(endpoints.count)}, no Service of this name{_last_write(endpoints)}")
             )
         elif service.role == "external name":
             problems.append(
-                (Kind.ORPHAN, f"{_count(endpoints.count)}, its Service is an ExternalName{_last_write(endpoints)}")
+                (
+                    FindingKind.ORPHAN,
+                    f"{_count(endpoints.count)}, its Service is an ExternalName{_last_write(endpoints)}",
+                )
             )
         else:
             problems.extend(_endpoints_problems(service, endpoints, ordered))
-    order = list(Kind)
+    order = list(FindingKind)
     return tuple(Finding(kind, key, detail) for kind, detail in sorted(problems, key=lambda each: order.index(each[0])))
 
 
 def _endpoints_problems(
     service: ServiceFacts, endpoints: EndpointsFacts, slices: list[SliceFacts]
-) -> Iterator[tuple[Kind, str]]:
+) -> Iterator[tuple[FindingKind, str]]:
     selecting = service.role == "selecting"
     if endpoints.reverse:
-        yield Kind.REVERSE_MIRRORED, _count(endpoints.count)
+        yield FindingKind.REVERSE_MIRRORED, _count(endpoints.count)
     made_for_it = selecting or endpoints.reverse
     counted = _counterparts(selecting, endpoints, slices)
     # Endpoints that were made for a Service have one family
@@ -200,23 +203,23 @@ def _endpoints_problems(
     truncated = endpoints.capacity == TRUNCATED or bool(full)
     if truncated:
         missing = len(difference.only_slices)
-        yield Kind.TRUNCATED, f"{_count(endpoints.count)}; {missing:,} more in EndpointSlices"
+        yield FindingKind.TRUNCATED, f"{_count(endpoints.count)}; {missing:,} more in EndpointSlices"
     wrong = bool(difference.only_endpoints) if truncated else not difference.empty
     if made_for_it:
         if wrong:
-            yield Kind.STALE, difference.tell() + _last_write(endpoints)
+            yield FindingKind.STALE, difference.tell() + _last_write(endpoints)
         foreign = sorted({writer.manager for writer in endpoints.writers if writer.addresses} - CONTROLLERS)
         if foreign:
-            yield Kind.FOREIGN_WRITER, f"written by {', '.join(foreign)}"
+            yield FindingKind.FOREIGN_WRITER, f"written by {', '.join(foreign)}"
     else:
         hidden = endpoints.skip_mirror and bool(difference.only_endpoints)
         if hidden:
-            yield Kind.UNMIRRORED, difference.tell() + _last_write(endpoints)
+            yield FindingKind.UNMIRRORED, difference.tell() + _last_write(endpoints)
         elif wrong:
-            yield Kind.DISAGREE, difference.tell() + _last_write(endpoints)
+            yield FindingKind.DISAGREE, difference.tell() + _last_write(endpoints)
         own = sorted({writer.manager for writer in endpoints.writers if writer.addresses} - {"kube-apiserver"})
         if own and not hidden:
-            yield Kind.OWN_WRITER, f"written by {', '.join(own)}"
+            yield FindingKind.OWN_WRITER, f"written by {', '.join(own)}"
 
 
 def _counterparts(selecting: bool, endpoints: EndpointsFacts, slices: list[SliceFacts]) -> list[SliceFacts]:
@@ -232,16 +235,16 @@ def _counterparts(selecting: bool, endpoints: EndpointsFacts, slices: list[Slice
 
 def _slice_problems(
     service: ServiceFacts | None, endpoints: EndpointsFacts | None, slices: list[SliceFacts]
-) -> Iterator[tuple[Kind, str]]:
+) -> Iterator[tuple[FindingKind, str]]:
     mirrored = [facts for facts in slices if facts.mirrored]
     why = _why_dead(service, endpoints) if mirrored else ""
     if why:
-        yield Kind.DEAD_MIRROR, f"{why}: {_some([facts.name for facts in mirrored])}"
+        yield FindingKind.DEAD_MIRROR, f"{why}: {_some([facts.name for facts in mirrored])}"
     copies = {address for facts in mirrored for address, _ in unpack(facts.addresses)}
     twice = {address for facts in slices if not facts.mirrored for address, _ in unpack(facts.addresses)} & copies
     if twice:
         names = [facts.name for facts in slices if any(address in twice for address, _ in unpack(facts.addresses))]
-        yield Kind.DOUBLED, f"{_count(len(twice))} ({_spell(twice)}) in {_some(names)}"
+        yield FindingKind.DOUBLED, f"{_count(len(twice))} ({_spell(twice)}) in {_some(names)}"
 
 
 def _why_dead(service: ServiceFacts | None, endpoints: EndpointsFacts | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sliceplane.endpoints_audit.judge import Finding, Kind
+from sliceplane.endpoints_audit.judge import Finding, FindingKind
 from sliceplane.endpoints_audit.verdict import Report
 from sliceplane.kit.columns import Row, table
 
@@ -28,7 +28,7 @@ def _lines(report: Report, width: int | None) -> Iterator[str]:
             yield f"  {log.unreadable:,} of these lines could not be read"
     for plural, number in report.unreadable.items():
         yield f"  {number:,} {plural} could not be read"
-    for kind in Kind:
+    for kind in FindingKind:
         findings = [finding for finding in report.findings if finding.kind is kind]
         if findings:
             yield from _section(kind, findings, width)
@@ -55,7 +55,7 @@ def _lines(report: Report, width: int | None) -> Iterator[str]:
     yield report.verdict
 
 
-def _section(kind: Kind, findings: Sequence[Finding], width: int | None) -> Iterator[str]:
+def _section(kind: FindingKind, findings: Sequence[Finding], width: int | None) -> Iterator[str]:
     traits = kind.traits
     yield ""
     yield f"{kind.value}{'' if traits.blocks else ' (for information)'}: {traits.title}"

@@ -34,7 +34,7 @@ _events = msgspec.json.Decoder(WireAuditEvent)
 
 
 @dataclass(slots=True)
-class Client:
+class ReadingClient:
     """``everywhere``, ``namespaces``: what it listed or watched; ``objects``: what it read by name
     (``namespace/name``).  ``more_objects``: there were more than are kept."""
 
@@ -73,7 +73,7 @@ class Client:
 
 
 @dataclass(slots=True)
-class AuditLog:
+class AuditLogUsage:
     """Owned by the reader of the lines.  ``begins``, ``ends``: RFC 3339, "" where no line tells."""
 
     lines: int = 0
@@ -82,7 +82,7 @@ class AuditLog:
     ends: str = ""
     #: requests of clients beyond ``CLIENTS_MAX``
     overflow: int = 0
-    _clients: dict[tuple[str, str], Client] = field(default_factory=dict)
+    _clients: dict[tuple[str, str], ReadingClient] = field(default_factory=dict)
 
     def on_line(self, line: bytes) -> None:
         if not line.strip():
@@ -114,7 +114,7 @@ class AuditLog:
             if len(self._clients) >= CLIENTS_MAX:
                 self.overflow += 1
                 return
-            client = self._clients[user, agent] = Client(user, agent)
+            client = self._clients[user, agent] = ReadingClient(user, agent)
         assert event.object_ref is not None, "an event that counts names its object"
         # A watch counts when it begins; one that was there before the log shows only how it ends.
         requests = 0 if event.verb == "watch" and event.stage == "ResponseComplete" else 1
@@ -122,7 +122,7 @@ class AuditLog:
         client.last = max(client.last, time)
 
     @property
-    def clients(self) -> tuple[Client, ...]:
+    def clients(self) -> tuple[ReadingClient, ...]:
         """By user and program."""
         return tuple(self._clients[key] for key in sorted(self._clients))
 

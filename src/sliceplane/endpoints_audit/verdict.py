@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sliceplane.endpoints_audit.audit import Auditor, WriterRow
-from sliceplane.endpoints_audit.judge import Finding, Kind
-from sliceplane.endpoints_audit.usage import AuditLog, Client
+from sliceplane.endpoints_audit.judge import Finding, FindingKind
+from sliceplane.endpoints_audit.usage import AuditLogUsage, ReadingClient
 
 QUESTION: Final = "safe to switch the Endpoints controller off"
 
@@ -20,7 +20,7 @@ QUESTION: Final = "safe to switch the Endpoints controller off"
 class ClientRow:
     """``concerned``: it reads what the Endpoints controller keeps.  ``reads``: what, in words."""
 
-    client: Client
+    client: ReadingClient
     concerned: bool
     reads: str
 
@@ -34,7 +34,7 @@ class Report:
     findings: tuple[Finding, ...]
     writers: tuple[WriterRow, ...]
     clients: tuple[ClientRow, ...]
-    log: AuditLog | None
+    log: AuditLogUsage | None
     reasons: tuple[str, ...]
 
     @property
@@ -107,7 +107,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def report(auditor: Auditor, findings: tuple[Finding, ...], log: AuditLog | None) -> Report:
+def report(auditor: Auditor, findings: tuple[Finding, ...], log: AuditLogUsage | None) -> Report:
     """*findings*: those of *auditor* that were confirmed."""
     clients = tuple(_client_row(auditor, client) for client in (log.clients if log is not None else ()))
     return Report(
@@ -121,7 +121,7 @@ def report(auditor: Auditor, findings: tuple[Finding, ...], log: AuditLog | None
     )
 
 
-def _client_row(auditor: Auditor, client: Client) -> ClientRow:
+def _client_row(auditor: Auditor, client: ReadingClient) -> ClientRow:
     own = sorted(key for key in client.objects if not auditor.is_lock(key))
     concerned = (
         any(auditor.needs_controller(key) for key in own)
@@ -141,7 +141,7 @@ def _client_row(auditor: Auditor, client: Client) -> ClientRow:
 
 
 def _reasons(
-    auditor: Auditor, findings: tuple[Finding, ...], clients: tuple[ClientRow, ...], log: AuditLog | None
+    auditor: Auditor, findings: tuple[Finding, ...], clients: tuple[ClientRow, ...], log: AuditLogUsage | None
 ) -> list[str]:
     reasons = []
     readers = sum(client.concerned for client in clients)
@@ -149,7 +149,7 @@ def _reasons(
         reasons.append("1 client reads Endpoints" if readers == 1 else f"{readers:,} clients read Endpoints")
     if log is not None and log.overflow:
         reasons.append("there are more clients than could be told apart")
-    for kind in Kind:
+    for kind in FindingKind:
         number = sum(finding.kind is kind for finding in findings)
         if number and kind.traits.blocks:
             reasons.append(f"1 {kind.traits.one}" if number == 1 else f"{number:,} {kind.traits.many}")

@@ -28,14 +28,14 @@ class Cell(NamedTuple):
 Line = tuple[Cell, Cell, Cell]
 
 
-class Sample(NamedTuple):
+class SampleCase(NamedTuple):
     title: str
     case: Case
     tables: dict[Scenario, tuple[Line, ...]]
 
 
 SAMPLES: Final = (
-    Sample(
+    SampleCase(
         "Sample Case 1: 20,000 endpoints, 5,000 nodes",
         Case(pods=20_000, nodes=5_000),
         {
@@ -78,7 +78,7 @@ SAMPLES: Final = (
             ),
         },
     ),
-    Sample(
+    SampleCase(
         "Sample Case 2: 20 endpoints, 10 nodes",
         Case(pods=20, nodes=10),
         {

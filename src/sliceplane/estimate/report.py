@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sliceplane.estimate.kep import QUANTITIES, SAMPLES, Cell, Line, Sample
+from sliceplane.estimate.kep import QUANTITIES, SAMPLES, Cell, Line, SampleCase
 from sliceplane.estimate.objects import ENDPOINTS_CAPACITY, Encoding, RealSizes
-from sliceplane.estimate.scale import Case, Cost, Design, KepSizes, Scenario, Sizes, cost
+from sliceplane.estimate.scale import Case, Cost, Design, KepSizes, ObjectSizes, Scenario, cost
 from sliceplane.kit.columns import table
 
 ENCODINGS: Final[tuple[Encoding, ...]] = ("json", "protobuf")
@@ -42,7 +42,7 @@ def custom(case: Case, *, hints: bool = False, width: int | None = None) -> str:
 
 def as_document(case: Case, *, hints: bool = False) -> dict[str, Any]:
     """``{"case": ..., "scenarios": {scenario: {design: {"kep" | "json" | "protobuf": costs}}}}``."""
-    sizes: dict[str, Sizes] = {
+    sizes: dict[str, ObjectSizes] = {
         "kep": KepSizes(),
         **{encoding: RealSizes(encoding, hints=hints) for encoding in ENCODINGS},
     }
@@ -68,7 +68,7 @@ def _cost_document(amount: Cost) -> dict[str, int]:
     }
 
 
-def _case_text(title: str, case: Case, sample: Sample | None, *, hints: bool, width: int | None) -> str:
+def _case_text(title: str, case: Case, sample: SampleCase | None, *, hints: bool, width: int | None) -> str:
     blocks = [title]
     for scenario in Scenario:
         kep = _kep_lines(case, scenario) if sample is None else sample.tables[scenario]

@@ -1,8 +1,8 @@
 """The KEP's formulas (KEP-0752, "Estimation"): writes, watch events and bytes of three scenarios in three designs.
 
 A *design* is how many endpoints one object holds: all of them (Endpoints), B (EndpointSlice), or one.  A caller that
-asks brings the sizes: ``Sizes`` answers what an object with n endpoints takes at rest and as a watch event.  Every Node
-has one watcher, and a watcher gets each write of each object, whole.
+asks brings the sizes: ``ObjectSizes`` answers what an object with n endpoints takes at rest and as a watch event.
+Every Node has one watcher, and a watcher gets each write of each object, whole.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Case:
         return min(held, self.pods)
 
 
-class Sizes(Protocol):
+class ObjectSizes(Protocol):
     """Bytes of an object with so many endpoints."""
 
     def object_bytes(self, design: Design, endpoints: int) -> int: ...
@@ -79,7 +79,7 @@ class Cost:
     total_bytes: int
 
 
-def cost(case: Case, scenario: Scenario, design: Design, sizes: Sizes) -> Cost:
+def cost(case: Case, scenario: Scenario, design: Design, sizes: ObjectSizes) -> Cost:
     full = case.per_object(design)
     objects, rest = divmod(case.pods, full)
     event = sizes.event_bytes(design, full)

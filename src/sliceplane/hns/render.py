@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
-from sliceplane.proxy.model import Endpoint, PortState
+from sliceplane.proxy.model import NodeEndpoint, PortState
 from sliceplane.proxy.snapshot import NodeSnapshot
 
 SCHEMA: Final = {"Major": 2, "Minor": 0}
@@ -40,9 +40,9 @@ def render(snapshot: NodeSnapshot) -> Document:
     Of two Services that claim one
     address and port the first, by namespace and name, has it."""
     policies: dict[tuple[str, str, int], Document] = {}
-    used: dict[str, Endpoint] = {}
+    used: dict[str, NodeEndpoint] = {}
 
-    def add(state: PortState, ip: str, port: int, endpoints: tuple[Endpoint, ...], flags: int) -> None:
+    def add(state: PortState, ip: str, port: int, endpoints: tuple[NodeEndpoint, ...], flags: int) -> None:
         if endpoints:
             document = _policy(state, ip, port, endpoints, flags)
             policies.setdefault((ip, state.port.name.protocol, port), document)
@@ -62,7 +62,7 @@ def render(snapshot: NodeSnapshot) -> Document:
     }
 
 
-def _policy(state: PortState, ip: str, port: int, endpoints: tuple[Endpoint, ...], flags: int) -> Document:
+def _policy(state: PortState, ip: str, port: int, endpoints: tuple[NodeEndpoint, ...], flags: int) -> Document:
     target = _common_port(endpoint.port for endpoint in endpoints)
     policy: Document = {
         "HostComputeEndpoints": [endpoint.ip for endpoint in endpoints if endpoint.port == target],
@@ -92,7 +92,7 @@ def _common_port(ports: Iterable[int]) -> int:
     return min(counts, key=lambda port: (-counts[port], port))
 
 
-def _endpoint(endpoint: Endpoint) -> Document:
+def _endpoint(endpoint: NodeEndpoint) -> Document:
     return {
         "IpConfigurations": [{"IpAddress": endpoint.ip}],
         "Flags": 0 if endpoint.is_local else _REMOTE_ENDPOINT,

@@ -33,9 +33,9 @@ from sliceplane.iptables.text import (
     rule,
     translate,
 )
-from sliceplane.proxy.model import Endpoint, PortState
+from sliceplane.proxy.model import NodeEndpoint, PortState
 from sliceplane.proxy.ruleset import allowed_sources
-from sliceplane.proxy.surroundings import NodeFacts
+from sliceplane.proxy.surroundings import ThisNode
 
 #: where in a shared chain, and for which destination; one rule each
 Place = tuple[Chain, tuple[str | int, ...]]
@@ -57,7 +57,7 @@ class ServiceRules:
     shared: tuple[tuple[Place, str], ...] = ()
 
 
-def build_service(states: tuple[PortState, ...], node: NodeFacts, *, masquerade_all: bool = False) -> ServiceRules:
+def build_service(states: tuple[PortState, ...], node: ThisNode, *, masquerade_all: bool = False) -> ServiceRules:
     """The rules of all ports of one Service.  Of two for one place (a Service that no API server lets through) the
     first counts."""
     chains: dict[Chain, tuple[str, ...]] = {}
@@ -76,7 +76,7 @@ class _Port:
     def __init__(
         self,
         state: PortState,
-        node: NodeFacts,
+        node: ThisNode,
         masquerade_all: bool,
         chains: dict[Chain, tuple[str, ...]],
         shared: dict[Place, str],
@@ -183,7 +183,7 @@ class _Port:
         what = remark(port.name, "cluster IP")
         return (rule(*matches, port_of(self._protocol, port.port, what), jump(names.MARK_MASQ)),)
 
-    def _endpoint_chain(self, endpoint: Endpoint) -> str:
+    def _endpoint_chain(self, endpoint: NodeEndpoint) -> str:
         """Shared by the policies."""
         ip, port = endpoint.ip, endpoint.port
         name = chain_name("KUBE-SEP-", self._port.name, f"{f'[{ip}]' if ':' in ip else ip}:{port}")

@@ -38,7 +38,7 @@ from sliceplane.kit.ip import Family
 from sliceplane.proxy.model import ServiceChange, ServiceKey
 from sliceplane.proxy.plane import NodePlane, NodePlaneConfig
 from sliceplane.proxy.ruleset import Shares, with_share
-from sliceplane.proxy.surroundings import NodeFacts, Surroundings
+from sliceplane.proxy.surroundings import Surroundings, ThisNode
 
 _NOTHING = ServiceRules()
 
@@ -119,7 +119,7 @@ class IptablesRules:
         self._needs_full = True
         return True
 
-    def set_service(self, change: ServiceChange, node: NodeFacts) -> bool:
+    def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
         key = change.service
         old = self._services.get(key, _NOTHING)
         new = build_service(change.ports, node, masquerade_all=self._around.masquerade_all)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.model import Endpoint, PortState
+from sliceplane.proxy.model import NodeEndpoint, PortState
 from sliceplane.proxy.ruleset import allowed_sources
 from sliceplane.proxy.snapshot import NodeSnapshot
 
@@ -137,7 +137,7 @@ class _Draft:
                 self.entries["NODE-PORT-LOCAL-SCTP-HASH"][f"{ip},sctp:{port.node_port}"] = None
 
     def _serve(
-        self, state: PortState, ip: str, port: int, endpoints: tuple[Endpoint, ...], *, own: bool = True
+        self, state: PortState, ip: str, port: int, endpoints: tuple[NodeEndpoint, ...], *, own: bool = True
     ) -> None:
         """A virtual server; on *own* addresses, which the node does not have anyway."""
         flag = _SERVICE_FLAG[state.port.name.protocol]

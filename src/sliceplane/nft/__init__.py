@@ -3,9 +3,9 @@
 ``objects`` has the values, ``statements`` what rules are made of, ``names`` the names; ``layout`` is the static part;
 ``build`` turns a service's state into desired objects; ``table`` owns the shadow and makes transactions, ``elements``
 what of it is in sets and maps (``proxy.plane`` tells them what is desired).  ``netlink`` says a transaction in messages
-for the kernel; ``fake`` is a kernel for tests, ``trace`` sends packets through it.
+for the kernel; ``contents`` is what a table consists of, ``trace`` sends packets through it.
 
-Promises: one atomic transaction per write, in an order the kernel accepts; kernel work in proportion to what
-changed; after any history the rules mean what a fresh start would have written; a fake kernel with the same
-semantics as the real one. Never: runs a program, lists the kernel's tables on the hot path.
+Promises: one atomic transaction per write, in an order the kernel accepts; kernel work in proportion to what changed;
+after any history the rules mean what a fresh start would have written.  Never: runs a program, lists the kernel's
+tables on the hot path.
 """

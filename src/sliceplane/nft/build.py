@@ -43,12 +43,12 @@ from sliceplane.nft.layout import (
     match_local,
 )
 from sliceplane.nft.names import chain_name
-from sliceplane.nft.objects import DROP, Container, Key, Rule, Target, Value, goto, jump
+from sliceplane.nft.objects import DROP, DnatTarget, Key, NftContainer, NftRule, Value, goto, jump
 from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX
 from sliceplane.nft.statements import AddressIn, Dnat, Drop, Goto, GotoOneOf, InSet, IsOwnAddress, Remember, SetMark
-from sliceplane.proxy.model import Endpoint, PortState
+from sliceplane.proxy.model import NodeEndpoint, PortState
 from sliceplane.proxy.ruleset import allowed_sources
-from sliceplane.proxy.surroundings import NodeFacts
+from sliceplane.proxy.surroundings import ThisNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class BalancedChain:
 
     name: str
     protocol: str
-    targets: tuple[Target, ...]
+    targets: tuple[DnatTarget, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class RuleChain:
     """A chain with these rules (at least one), and the dynamic set that it has for itself."""
 
     name: str
-    rules: tuple[Rule, ...]
-    own_set: Container | None = None
+    rules: tuple[NftRule, ...]
+    own_set: NftContainer | None = None
 
 
 Chain = BalancedChain | RuleChain
@@ -80,7 +80,7 @@ class ServiceObjects:
     elements: tuple[tuple[str, Key, Value], ...] = ()
 
 
-def build_service(states: tuple[PortState, ...], node: NodeFacts) -> ServiceObjects:
+def build_service(states: tuple[PortState, ...], node: ThisNode) -> ServiceObjects:
     """The objects of all ports of one Service.  Of two values for one element (a Service that no API server lets
     through)
     the first counts."""
@@ -103,7 +103,7 @@ class _Port:
     """One service port in the making; adds to the two collections that it is given."""
 
     def __init__(
-        self, state: PortState, node: NodeFacts, chains: list[Chain], elements: dict[tuple[str, Key], Value]
+        self, state: PortState, node: ThisNode, chains: list[Chain], elements: dict[tuple[str, Key], Value]
     ) -> None:
         self._state = state
         self._port = state.port
@@ -134,12 +134,12 @@ class _Port:
         """Where the cluster IP leads; there is an endpoint."""
         first, *more = self._state.inside
         if not more and not self._port.affinity_timeout_s:
-            return Target(first.ip, first.port)
+            return DnatTarget(first.ip, first.port)
         return jump(self._policy_chain("local" if self._port.internal_local else "service"))
 
     def build_outside(self) -> None:
         port, categories = self._port, self._categories
-        destinations: list[tuple[Container, Container, Key]] = [
+        destinations: list[tuple[NftContainer, NftContainer, Key]] = [
             (SERVICE_IPS, NO_ENDPOINTS, (ip, self._protocol, port.port)) for ip in (*port.external_ips, *port.vips)
         ]
         if port.node_port:
@@ -163,15 +163,15 @@ class _Port:
         assert self._categories.cluster, f"{port.name} is reachable from outside, and has endpoints, but none to use"
         cluster = self._policy_chain("service")
         if not port.external_local:
-            rules = [Rule((SetMark(),)), Rule((Goto(cluster),))]
+            rules = [NftRule((SetMark(),)), NftRule((Goto(cluster),))]
         else:
             rules = []
             if self._node.detector is not None:
-                rules.append(Rule((match_local(self._node.detector, local=True), Goto(cluster))))
+                rules.append(NftRule((match_local(self._node.detector, local=True), Goto(cluster))))
             # From this node itself: the endpoint must answer to the node.
-            rules.append(Rule((IsOwnAddress("saddr"), SetMark(), Goto(cluster))))
+            rules.append(NftRule((IsOwnAddress("saddr"), SetMark(), Goto(cluster))))
             if self._categories.local:
-                rules.append(Rule((Goto(self._policy_chain("local")),)))
+                rules.append(NftRule((Goto(self._policy_chain("local")),)))
         name = chain_name("external", port.name)
         self._chains.append(RuleChain(name, tuple(rules)))
         return name
@@ -179,7 +179,7 @@ class _Port:
     def _build_firewall(self) -> None:
         port, ranges = self._port, allowed_sources(self._port, self._node.ip)
         name = chain_name("firewall", port.name)
-        self._chains.append(RuleChain(name, (Rule((AddressIn("saddr", ranges, inside=False), Drop())),)))
+        self._chains.append(RuleChain(name, (NftRule((AddressIn("saddr", ranges, inside=False), Drop())),)))
         for ip in port.vips:
             self._elements.setdefault((FIREWALL_IPS.name, (ip, self._protocol, port.port)), goto(name))
 
@@ -192,14 +192,14 @@ class _Port:
             self._made[prefix] = chain.name
         return self._made[prefix]
 
-    def _even(self, prefix: str, endpoints: tuple[Endpoint, ...]) -> BalancedChain:
-        targets = tuple([Target(endpoint.ip, endpoint.port) for endpoint in endpoints[:TARGETS_PER_CHAIN_MAX]])
+    def _even(self, prefix: str, endpoints: tuple[NodeEndpoint, ...]) -> BalancedChain:
+        targets = tuple([DnatTarget(endpoint.ip, endpoint.port) for endpoint in endpoints[:TARGETS_PER_CHAIN_MAX]])
         return BalancedChain(chain_name(prefix, self._port.name), self._protocol, targets)
 
-    def _sticky(self, prefix: str, endpoints: tuple[Endpoint, ...]) -> RuleChain:
+    def _sticky(self, prefix: str, endpoints: tuple[NodeEndpoint, ...]) -> RuleChain:
         names = [self._sticky_names[endpoint.ip, endpoint.port] for endpoint in endpoints]
-        known = [Rule((InSet(("saddr",), clients), Goto(chain))) for clients, chain in names]
-        others = Rule((GotoOneOf(tuple([chain for _, chain in names])),))
+        known = [NftRule((InSet(("saddr",), clients), Goto(chain))) for clients, chain in names]
+        others = NftRule((GotoOneOf(tuple([chain for _, chain in names])),))
         return RuleChain(chain_name(prefix, self._port.name, variant=self._variant), (*known, others))
 
     def _build_endpoints(self) -> None:
@@ -207,13 +207,13 @@ class _Port:
         for endpoint in self._categories.reachable:
             names = (self._endpoint_name("affinity", endpoint), self._endpoint_name("endpoint", endpoint))
             self._sticky_names[endpoint.ip, endpoint.port] = names
-            clients = Container(names[0], ("addr",), timeout_s=self._port.affinity_timeout_s)
-            rules = (Rule((Remember(clients.name),)), Rule((Dnat(self._protocol, endpoint.ip, endpoint.port),)))
+            clients = NftContainer(names[0], ("addr",), timeout_s=self._port.affinity_timeout_s)
+            rules = (NftRule((Remember(clients.name),)), NftRule((Dnat(self._protocol, endpoint.ip, endpoint.port),)))
             self._chains.append(RuleChain(names[1], rules, clients))
 
     @property
     def _variant(self) -> str:
         return f"affinity {self._port.affinity_timeout_s}"
 
-    def _endpoint_name(self, prefix: str, endpoint: Endpoint) -> str:
+    def _endpoint_name(self, prefix: str, endpoint: NodeEndpoint) -> str:
         return chain_name(prefix, self._port.name, variant=self._variant, endpoint=f"{endpoint.ip}/{endpoint.port}")

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sliceplane.nft.layout import SINGLE_ENDPOINTS, home
-from sliceplane.nft.objects import AddElements, Command, DeleteElements, Item, Key, Target, Value, Verdict
+from sliceplane.nft.objects import AddElements, Command, DeleteElements, DnatTarget, Item, Key, NftVerdict, Value
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.ruleset import Shares, with_share
 
@@ -55,7 +55,7 @@ class _Draft:
 
     full: bool = False
     held: dict[ElementId, tuple[Value] | None] = field(default_factory=dict)
-    kept: dict[ElementId, Target | None] = field(default_factory=dict)
+    kept: dict[ElementId, DnatTarget | None] = field(default_factory=dict)
 
 
 class Elements:
@@ -64,7 +64,7 @@ class Elements:
     def __init__(self) -> None:
         self._claims: dict[ElementId, Shares[Value]] = {}
         self._held: dict[ElementId, Value] = {}
-        self._kept: dict[ElementId, tuple[Target, float]] = {}  # and when it may go
+        self._kept: dict[ElementId, tuple[DnatTarget, float]] = {}  # and when it may go
         self._marked: set[ElementId] = set()
         self._draft = _Draft()
 
@@ -133,11 +133,11 @@ class Elements:
         if before == after:
             return
         match before, after:
-            case ((Target() as target,), (Verdict(),)):
+            case ((DnatTarget() as target,), (NftVerdict(),)):
                 self._draft.kept[element] = target
             case ((value,), _):
                 edits.deletions[home(container, value)].append(key)
-        if element in self._kept and (after is None or isinstance(after[0], Target)):
+        if element in self._kept and (after is None or isinstance(after[0], DnatTarget)):
             self._drop_kept(edits, element)
         if after is not None:
             edits.additions[home(container, after[0])].append((key, after[0]))
@@ -162,4 +162,4 @@ class Elements:
                 assert found == first, f"{element}: {found} is not {first}"
         for element, (target, _) in self._kept.items():
             leads = self._held.get(element, target)
-            assert not isinstance(leads, Target), f"{element}: {target} is kept beside {leads}"
+            assert not isinstance(leads, DnatTarget), f"{element}: {target} is kept beside {leads}"

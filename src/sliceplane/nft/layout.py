@@ -42,11 +42,11 @@ from sliceplane.nft.objects import (
     AddContainer,
     AddRule,
     Command,
-    Container,
+    DnatTarget,
     FlushChain,
     Hook,
-    Rule,
-    Target,
+    NftContainer,
+    NftRule,
     Transaction,
     Value,
 )
@@ -88,15 +88,15 @@ CLUSTER_IPS_CHECK = "cluster-ips-check"
 _MASQUERADING = "masquerading"
 _WRITER = "writer-"
 
-CLUSTER_IPS = Container("cluster-ips", ("addr",))
-NODE_PORT_IPS = Container("nodeport-ips", ("addr",))
-HAIRPIN = Container("hairpin-connections", ("addr", "addr", "proto", "port"))
-SERVICE_IPS = Container("service-ips", ("addr", "proto", "port"), "verdict")
-SINGLE_ENDPOINTS = Container("single-endpoints", SERVICE_IPS.key, "target")
-SERVICE_NODE_PORTS = Container("service-nodeports", ("proto", "port"), "verdict")
-NO_ENDPOINTS = Container("no-endpoint-services", ("addr", "proto", "port"), "verdict")
-NO_ENDPOINT_NODE_PORTS = Container("no-endpoint-nodeports", ("proto", "port"), "verdict")
-FIREWALL_IPS = Container("firewall-ips", ("addr", "proto", "port"), "verdict")
+CLUSTER_IPS = NftContainer("cluster-ips", ("addr",))
+NODE_PORT_IPS = NftContainer("nodeport-ips", ("addr",))
+HAIRPIN = NftContainer("hairpin-connections", ("addr", "addr", "proto", "port"))
+SERVICE_IPS = NftContainer("service-ips", ("addr", "proto", "port"), "verdict")
+SINGLE_ENDPOINTS = NftContainer("single-endpoints", SERVICE_IPS.key, "target")
+SERVICE_NODE_PORTS = NftContainer("service-nodeports", ("proto", "port"), "verdict")
+NO_ENDPOINTS = NftContainer("no-endpoint-services", ("addr", "proto", "port"), "verdict")
+NO_ENDPOINT_NODE_PORTS = NftContainer("no-endpoint-nodeports", ("proto", "port"), "verdict")
+FIREWALL_IPS = NftContainer("firewall-ips", ("addr", "proto", "port"), "verdict")
 CONTAINERS = (
     CLUSTER_IPS,
     FIREWALL_IPS,
@@ -148,7 +148,7 @@ def match_local(detector: Detector, *, local: bool) -> Statement:
 def home(container: str, value: Value) -> str:
     """Where an element of *container* is kept: one of service-ips that is a target, not a verdict, in a map of its own.
     To claims both are one, since a destination leads to one place."""
-    return SINGLE_ENDPOINTS.name if isinstance(value, Target) and container == SERVICE_IPS.name else container
+    return SINGLE_ENDPOINTS.name if isinstance(value, DnatTarget) and container == SERVICE_IPS.name else container
 
 
 def writer_chain(writer: str) -> AddChain:
@@ -167,7 +167,7 @@ def static_commands(family: NftFamily, around: Surroundings) -> tuple[Command, .
         *BASE_CHAINS,
         *_CHAINS,
         *(AddContainer(container) for container in CONTAINERS),
-        *(AddRule(chain, Rule(statements)) for chain, statements in _rules(family, around)),
+        *(AddRule(chain, NftRule(statements)) for chain, statements in _rules(family, around)),
     )
 
 
@@ -249,4 +249,4 @@ def _is_check(command: Command) -> TypeGuard[AddRule]:
 
 def _dropping(check: AddRule) -> AddRule:
     statements = (Drop() if isinstance(part, Jump) else part for part in check.rule.statements)
-    return AddRule(check.chain, Rule(tuple(statements)))
+    return AddRule(check.chain, NftRule(tuple(statements)))

@@ -18,14 +18,14 @@ from sliceplane.nft.statements import NftFamily, Statement
 Key = tuple[str | int, ...]
 
 
-class Target(msgspec.Struct, frozen=True, order=True, gc=False):
+class DnatTarget(msgspec.Struct, frozen=True, order=True, gc=False):
     """Where DNAT sends a packet.  (There may be hundreds of thousands: the garbage collector shall not see them.)"""
 
     ip: str
     port: int
 
 
-class Verdict(NamedTuple):
+class NftVerdict(NamedTuple):
     """What a verdict map answers: ``goto`` or ``jump`` to a chain (who comes to its end goes on behind the chain that
     asked, or behind the rule), or ``drop``."""
 
@@ -33,18 +33,18 @@ class Verdict(NamedTuple):
     chain: str = ""
 
 
-DROP = Verdict("drop")
+DROP = NftVerdict("drop")
 
 
-def goto(chain: str) -> Verdict:
-    return Verdict("goto", chain)
+def goto(chain: str) -> NftVerdict:
+    return NftVerdict("goto", chain)
 
 
-def jump(chain: str) -> Verdict:
-    return Verdict("jump", chain)
+def jump(chain: str) -> NftVerdict:
+    return NftVerdict("jump", chain)
 
 
-class Remaining(NamedTuple):
+class RemainingTime(NamedTuple):
     """How much longer an element of a dynamic set stays."""
 
     seconds: int
@@ -53,7 +53,7 @@ class Remaining(NamedTuple):
 #: of the dynamic sets of a table, by name: addresses and how much longer each stays, in seconds
 Memory = Mapping[str, tuple[tuple[str, int], ...]]
 
-Value = Verdict | Target | Remaining | None
+Value = NftVerdict | DnatTarget | RemainingTime | None
 Item = tuple[Key, Value]
 
 
@@ -67,7 +67,7 @@ class Hook:
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class NftContainer:
     """A set (``value`` none) or a map.  ``key`` names field types, joined as nft concatenates them.
 
     ``numgen`` keys are the numbers that ``numgen`` draws; nft knows that type by ``typeof`` alone, and then wants to
@@ -103,7 +103,7 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class NftRule:
     """Statements from left to right; a match that fails ends the rule."""
 
     statements: tuple[Statement, ...]
@@ -180,7 +180,7 @@ class AddRule:
     """Appends a rule."""
 
     chain: str
-    rule: Rule
+    rule: NftRule
 
     def render(self, table: TableRef) -> str:
         return f"add rule {table} {self.chain} {self.rule.render(table.family)}"
@@ -190,7 +190,7 @@ class AddRule:
 class AddContainer:
     """Makes a set or map; no error if the same one exists."""
 
-    container: Container
+    container: NftContainer
 
     def render(self, table: TableRef) -> str:
         container = self.container
@@ -201,7 +201,7 @@ class AddContainer:
 class DeleteContainer:
     """An error if a rule still uses it."""
 
-    container: Container
+    container: NftContainer
 
     def render(self, table: TableRef) -> str:
         return f"delete {self.container.kind} {table} {self.container.name}"
@@ -211,7 +211,7 @@ class DeleteContainer:
 class FlushContainer:
     """Removes every element."""
 
-    container: Container
+    container: NftContainer
 
     def render(self, table: TableRef) -> str:
         return f"flush {self.container.kind} {table} {self.container.name}"
@@ -283,8 +283,8 @@ def item_text(key: Key, value: Value) -> str:
     text = str(key[0]) if len(key) == 1 else " . ".join(map(str, key))
     if value is None:
         return text
-    if isinstance(value, Target):
+    if isinstance(value, DnatTarget):
         return f"{text} : {value.ip} . {value.port}"
-    if isinstance(value, Remaining):
+    if isinstance(value, RemainingTime):
         return f"{text} expires {value.seconds}s"
     return f"{text} : {value.kind} {value.chain}" if value.chain else f"{text} : {value.kind}"

@@ -27,16 +27,16 @@ from __future__ import annotations
 
 import heapq
 
-from sliceplane.nft.objects import Container
+from sliceplane.nft.objects import NftContainer
 
 CHAINS_PER_MAP = 16
 #: keys that a slot owns; more endpoints than that of one service port are not used (numgen would count to 2**32)
 TARGETS_PER_CHAIN_MAX = 2**20
 
 
-def map_of(protocol: str, slot: int) -> Container:
+def map_of(protocol: str, slot: int) -> NftContainer:
     """The map in which *slot* of *protocol* lives."""
-    return Container(f"endpoints-{protocol}-{slot // CHAINS_PER_MAP}", ("numgen",), "target", protocol)
+    return NftContainer(f"endpoints-{protocol}-{slot // CHAINS_PER_MAP}", ("numgen",), "target", protocol)
 
 
 def offset_of(slot: int) -> int:

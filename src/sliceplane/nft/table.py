@@ -62,14 +62,14 @@ from sliceplane.nft.objects import (
     DeleteChain,
     DeleteContainer,
     DeleteTable,
+    DnatTarget,
     FlushChain,
     FlushContainer,
     Item,
     Memory,
-    Remaining,
-    Rule,
+    NftRule,
+    RemainingTime,
     TableRef,
-    Target,
     Transaction,
     Value,
 )
@@ -77,7 +77,7 @@ from sliceplane.nft.slots import TARGETS_PER_CHAIN_MAX, Slots, map_of, offset_of
 from sliceplane.nft.statements import Balance, NftFamily
 from sliceplane.proxy.model import ServiceChange, ServiceKey
 from sliceplane.proxy.plane import NodePlane, NodePlaneConfig
-from sliceplane.proxy.surroundings import NodeFacts, Surroundings
+from sliceplane.proxy.surroundings import Surroundings, ThisNode
 
 NFT_FAMILIES: Final[dict[Family, NftFamily]] = {"IPv4": "ip", "IPv6": "ip6"}
 #: whose objects the node's own are; no Service has an empty name
@@ -91,7 +91,7 @@ class HeldTargets(NamedTuple):
     protocol: str
     slot: int
     live: int
-    targets: tuple[Target, ...]
+    targets: tuple[DnatTarget, ...]
 
 
 class HeldRules(NamedTuple):
@@ -143,7 +143,7 @@ class NftRules:
             self._needs_full = changed = True
         return changed
 
-    def set_service(self, change: ServiceChange, node: NodeFacts) -> bool:
+    def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
         return self.set_objects(change.service, build_service(change.ports, node))
 
     def set_objects(self, key: ServiceKey, objects: ServiceObjects | None) -> bool:
@@ -243,7 +243,7 @@ class NftRules:
                 clients, bound_s = wanted.own_set.name, wanted.own_set.timeout_s
                 for ip, seconds in memory.get(clients, ()):
                     if seconds > 0:
-                        draft.edits.additions[clients].append(((ip,), Remaining(min(seconds, bound_s))))
+                        draft.edits.additions[clients].append(((ip,), RemainingTime(min(seconds, bound_s))))
         self._elements.write_all(draft.edits)
         return draft
 
@@ -321,7 +321,7 @@ class NftRules:
         if count != held.live:
             if held.live:
                 draft.rules.append(FlushChain(name))
-            draft.rules.append(AddRule(name, Rule((Balance(wanted.protocol, count, offset, container),))))
+            draft.rules.append(AddRule(name, NftRule((Balance(wanted.protocol, count, offset, container),))))
         new = held._replace(live=count, targets=placed)
         if new != held:
             draft.chains[name] = new
@@ -365,7 +365,7 @@ class NftRules:
             items[container.name].extend(((offset + n,), target) for n, target in enumerate(held.targets))
             if held.live:
                 balance = Balance(held.protocol, held.live, offset, container.name)
-                rules.append(AddRule(name, Rule((balance,))))
+                rules.append(AddRule(name, NftRule((balance,))))
         for name, item in self._elements.items():
             items[name].append(item)
         elements = [AddElements(name, tuple(items[name])) for name in sorted(items)]
@@ -419,14 +419,14 @@ def _has_retired(held: HeldTargets | HeldRules) -> bool:
     return not held.live if isinstance(held, HeldRules) else held.live < len(held.targets)
 
 
-def place(held: tuple[Target, ...], wanted: tuple[Target, ...]) -> tuple[Target, ...]:
+def place(held: tuple[DnatTarget, ...], wanted: tuple[DnatTarget, ...]) -> tuple[DnatTarget, ...]:
     """*wanted*, ordered so that as few as possible of *held* change their number, then the rest of *held*.
 
     ``result[:len(wanted)]`` has exactly the targets of *wanted*; ``result[len(wanted):]`` is ``held[len(wanted):]``.
     """
     count = len(wanted)
     missing = dict.fromkeys(wanted)
-    result: list[Target | None] = [None] * count
+    result: list[DnatTarget | None] = [None] * count
     for number, target in enumerate(held[:count]):
         if target in missing:
             del missing[target]

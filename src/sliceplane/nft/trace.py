@@ -1,4 +1,4 @@
-"""Packets through the fake kernel: the first packet of a connection, and everything that may become of it.
+"""Packets through a table: the first packet of a connection, and everything that may become of it.
 
 ``trace`` walks the hooks in the order in which the kernel calls them and follows every branch of ``numgen``, so a
 test can say "from A to B:80: half to each of these two, masqueraded".  ``trails`` tells besides which chains each way
@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from sliceplane.nft.fake import FakeTable
-from sliceplane.nft.objects import Key, Target, Verdict
+from sliceplane.nft.contents import TableContents
+from sliceplane.nft.objects import DnatTarget, Key, NftVerdict
 from sliceplane.nft.statements import (
     AddressIn,
     Balance,
@@ -76,7 +76,7 @@ class Packet:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Outcome:
+class PacketOutcome:
     """``to`` is where an accepted packet goes, as "ip port"."""
 
     verdict: Literal["accept", "drop", "reject"]
@@ -89,7 +89,7 @@ class Trail:
     """One way that a packet may go: how likely, what it comes to, and the packet at its end."""
 
     share: Fraction
-    outcome: Outcome
+    outcome: PacketOutcome
     packet: Packet
 
 
@@ -100,18 +100,18 @@ _ONE = Fraction(1)
 
 
 def trace(
-    table: FakeTable, first: Packet, path: Path = "local", own: frozenset[str] = frozenset()
-) -> dict[Outcome, Fraction]:
+    table: TableContents, first: Packet, path: Path = "local", own: frozenset[str] = frozenset()
+) -> dict[PacketOutcome, Fraction]:
     """What may become of a new connection's first packet on a host with the addresses *own*, with probabilities that
     sum to 1."""
-    outcomes: dict[Outcome, Fraction] = {}
+    outcomes: dict[PacketOutcome, Fraction] = {}
     for trail in trails(table, first, path, own):
         outcomes[trail.outcome] = outcomes.get(trail.outcome, Fraction(0)) + trail.share
     return dict(sorted(outcomes.items()))
 
 
 def trails(
-    table: FakeTable, first: Packet, path: Path = "local", own: frozenset[str] = frozenset()
+    table: TableContents, first: Packet, path: Path = "local", own: frozenset[str] = frozenset()
 ) -> tuple[Trail, ...]:
     """Every way that ``trace`` counts, in the order of outcomes and chains."""
     walk = _Walk(table, own)
@@ -121,13 +121,13 @@ def trails(
         weight, packet, point = waiting.pop()
         for share, after, flow in walk.hook(point, packet):
             if flow in {"drop", "reject"}:
-                trails.append(Trail(weight * share, Outcome("drop" if flow == "drop" else "reject"), after))
+                trails.append(Trail(weight * share, PacketOutcome("drop" if flow == "drop" else "reject"), after))
                 continue
             following = walk.route(point, after)
             if following is not None:
                 waiting.append((weight * share, after, following))
             else:
-                outcome = Outcome("accept", f"{after.daddr} {after.dport}", after.masquerade)
+                outcome = PacketOutcome("accept", f"{after.daddr} {after.dport}", after.masquerade)
                 trails.append(Trail(weight * share, outcome, after))
     assert sum(trail.share for trail in trails) == 1, f"probabilities {trails}"
     return tuple(sorted(trails, key=lambda trail: (trail.outcome, trail.packet.chains)))
@@ -136,7 +136,7 @@ def trails(
 class _Walk:
     """One host: a table and its own addresses."""
 
-    def __init__(self, table: FakeTable, own: frozenset[str]) -> None:
+    def __init__(self, table: TableContents, own: frozenset[str]) -> None:
         self._table = table
         self._own = own
 
@@ -210,7 +210,7 @@ class _Walk:
                 if verdict is None:
                     yield _ONE, packet, "break"
                     return
-                assert isinstance(verdict, Verdict), f"{name} answers {verdict}"
+                assert isinstance(verdict, NftVerdict), f"{name} answers {verdict}"
                 match verdict.kind:
                     case "drop":
                         yield _ONE, packet, "drop"
@@ -253,7 +253,7 @@ class _Walk:
                 target = self._table.containers[name].elements.get(packet.key(fields))
                 if target is None:
                     return packet, "break"
-                assert isinstance(target, Target), f"{name} answers {target}"
+                assert isinstance(target, DnatTarget), f"{name} answers {target}"
                 return replace(packet, daddr=target.ip, dport=target.port, dnat=True), "done"
             case Masquerade():
                 return replace(packet, masquerade=True), "done"
@@ -277,7 +277,7 @@ class _Walk:
         elements = self._table.containers[statement.container].elements
         for number in range(statement.offset, statement.offset + statement.count):
             target = elements.get((number,))
-            assert isinstance(target, Target), f"{statement.container} has no target {number}"
+            assert isinstance(target, DnatTarget), f"{statement.container} has no target {number}"
             translated = replace(packet, daddr=target.ip, dport=target.port, dnat=True)
             yield Fraction(1, statement.count), translated, "done"
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sliceplane.proxy.model import ServiceChange, ServiceKey, ServicePort
+from sliceplane.proxy.model import ServedPort, ServiceChange, ServiceKey
 
 #: UDP ports that went and whose flows were not looked at yet; beyond it the oldest are left to their time-out
 UDP_GONE_MAX = 10_000
@@ -41,7 +41,7 @@ class Facts:
     health: HealthCheck | None = None
     internal_without_local: int = 0
     external_without_local: int = 0
-    udp: tuple[ServicePort, ...] = ()
+    udp: tuple[ServedPort, ...] = ()
 
 
 _PLAIN = Facts()
@@ -56,7 +56,7 @@ class Aftermath:
         self._facts: dict[ServiceKey, Facts] = {}
         self._latencies: list[float] = []
         self._udp: set[ServiceKey] = set()
-        self._udp_gone: dict[ServicePort, None] = {}  # the oldest first; none that is there
+        self._udp_gone: dict[ServedPort, None] = {}  # the oldest first; none that is there
         self._checks: dict[ServiceKey, HealthCheck] = {}
         self._internal = self._external = 0
 
@@ -88,7 +88,7 @@ class Aftermath:
         self._latencies.extend(max(0.0, now - moment) for moment in self._triggers)
         self._triggers = []
 
-    def _note_udp(self, key: ServiceKey, old: tuple[ServicePort, ...], new: tuple[ServicePort, ...]) -> None:
+    def _note_udp(self, key: ServiceKey, old: tuple[ServedPort, ...], new: tuple[ServedPort, ...]) -> None:
         if new:
             self._udp.add(key)
         else:
@@ -122,20 +122,20 @@ class Aftermath:
         taken, self._udp = tuple(sorted(self._udp)), set()
         return taken
 
-    def take_udp_gone(self) -> tuple[ServicePort, ...]:
+    def take_udp_gone(self) -> tuple[ServedPort, ...]:
         """UDP ports that are not, or are otherwise, since the last call: what they were may belong to no Service
         now."""
         taken, self._udp_gone = tuple(self._udp_gone), {}
         return taken
 
-    def put_back_udp(self, services: Iterable[ServiceKey], gone: Iterable[ServicePort]) -> None:
+    def put_back_udp(self, services: Iterable[ServiceKey], gone: Iterable[ServedPort]) -> None:
         """What was taken, and came to nothing: it is given out again, but for what is otherwise by now."""
         self._udp.update(key for key in services if self._udp_of(key))
         went = (port for port in gone if port not in self._udp_of(port.name.service))
         self._udp_gone = dict.fromkeys(went) | self._udp_gone
         self._drop_oldest_gone()
 
-    def _udp_of(self, key: ServiceKey) -> tuple[ServicePort, ...]:
+    def _udp_of(self, key: ServiceKey) -> tuple[ServedPort, ...]:
         return self._facts.get(key, _PLAIN).udp
 
     def udp_services(self) -> tuple[ServiceKey, ...]:

@@ -33,7 +33,7 @@ import msgspec
 
 from sliceplane.proxy.addresses import special
 from sliceplane.proxy.grounds import Ground, Grounds
-from sliceplane.proxy.model import ServiceKey, ServicePort
+from sliceplane.proxy.model import ServedPort, ServiceKey
 
 #: an address, a protocol and a port; of node ports the address is ""
 Place = tuple[str, str, int]
@@ -43,7 +43,7 @@ _BALANCER, _EXTERNAL = 0, 1
 _NODE_PORT: Final = ""
 
 
-class Refusal(NamedTuple):
+class ClaimRefusal(NamedTuple):
     """A Service does not get what it asks for.  ``place``: its first destination at that address."""
 
     place: Place
@@ -79,7 +79,7 @@ class _Claim(NamedTuple):
 _Asked = dict[Place, int]  # place -> rank
 
 
-class Claims:
+class AddressClaims:
     """See the module.  Every change says which Services get more or less than before."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Claims:
         return self._external > 0
 
     def on_service(
-        self, key: ServiceKey, created: str, old: tuple[ServicePort, ...], new: tuple[ServicePort, ...]
+        self, key: ServiceKey, created: str, old: tuple[ServedPort, ...], new: tuple[ServedPort, ...]
     ) -> set[ServiceKey]:
         """*key* wants other things than it did, or is of another age.  May name *key* itself."""
         marked: set[ServiceKey] = set()
@@ -144,24 +144,24 @@ class Claims:
         self._withheld = withheld
         return {key for key, (_, asked) in self._asked.items() if _EXTERNAL in asked.values()}
 
-    def honoured(self, key: ServiceKey, ports: tuple[ServicePort, ...]) -> tuple[ServicePort, ...]:
+    def honoured(self, key: ServiceKey, ports: tuple[ServedPort, ...]) -> tuple[ServedPort, ...]:
         """*ports* of *key* (those that ``on_service`` was told) with what it gets.  O(its destinations)."""
         if key not in self._asked:
             return ports
         return tuple([self._granted(key, port) for port in ports])
 
-    def refusals(self, key: ServiceKey) -> tuple[Refusal, ...]:
+    def refusals(self, key: ServiceKey) -> tuple[ClaimRefusal, ...]:
         """What *key* asks for and does not get: one for each address, and each node port; sorted.  O(its
         destinations)."""
         _, asked = self._asked.get(key, ("", {}))
-        refusals: dict[tuple[str, int], Refusal] = {}
+        refusals: dict[tuple[str, int], ClaimRefusal] = {}
         for place in sorted(asked):
             refusal = self._refusal(key, place, asked[place])
             if refusal is not None:
                 refusals.setdefault((place[0], 0 if place[0] else place[2]), refusal)
         return tuple(refusals.values())
 
-    def refusal(self, key: ServiceKey, place: Place) -> Refusal | None:
+    def refusal(self, key: ServiceKey, place: Place) -> ClaimRefusal | None:
         """Why *key* does not get *place*; ``None``: it gets it, or does not ask."""
         _, asked = self._asked.get(key, ("", {}))
         return self._refusal(key, place, asked[place]) if place in asked else None
@@ -226,7 +226,7 @@ class Claims:
 
     # -- giving -----------------------------------------------------------------------------------------
 
-    def _granted(self, key: ServiceKey, port: ServicePort) -> ServicePort:
+    def _granted(self, key: ServiceKey, port: ServedPort) -> ServedPort:
         protocol, number = port.name.protocol, port.port
         # By the best rank: an external IP that is the Service's own load balancer's address is not withheld.
         asked = self._asked[key][1]
@@ -260,24 +260,24 @@ class Claims:
             if not self._is_guarded(place)
         }
 
-    def _refusal(self, key: ServiceKey, place: Place, rank: int) -> Refusal | None:
+    def _refusal(self, key: ServiceKey, place: Place, rank: int) -> ClaimRefusal | None:
         ip, protocol, port = place
         if not ip:
             owner = self._ports.get((protocol, port))
             if owner is not None:
-                return Refusal(place, "taken", owner)
+                return ClaimRefusal(place, "taken", owner)
         elif kind := special(ip):
-            return Refusal(place, "special", kind)
+            return ClaimRefusal(place, "special", kind)
         elif ip in self._cluster_ips:
-            return Refusal(place, "cluster IP", str(self._cluster_ips[ip][0]))
+            return ClaimRefusal(place, "cluster IP", str(self._cluster_ips[ip][0]))
         elif owner := self._grounds.holder(ip):
-            return Refusal(place, "taken", owner)
+            return ClaimRefusal(place, "taken", owner)
         first = self._claims[place][0].key
         if first != key:
-            return Refusal(place, "other Service", str(first))
-        return Refusal(place, "Nodes unknown", "") if rank == _EXTERNAL and self._withheld else None
+            return ClaimRefusal(place, "other Service", str(first))
+        return ClaimRefusal(place, "Nodes unknown", "") if rank == _EXTERNAL and self._withheld else None
 
-    def check(self, services: Iterator[tuple[ServiceKey, tuple[ServicePort, ...]]]) -> None:
+    def check(self, services: Iterator[tuple[ServiceKey, tuple[ServedPort, ...]]]) -> None:
         """*services*: what all of them want.  O(state)."""
         self._grounds.check()
         claims: dict[Place, list[_Claim]] = {}
@@ -300,7 +300,7 @@ class Claims:
         assert external == self._external, f"{self._external} Services ask for external IPs, not {external}"
 
 
-def _places_of(ports: tuple[ServicePort, ...]) -> _Asked:
+def _places_of(ports: tuple[ServedPort, ...]) -> _Asked:
     """What they ask for, with the best rank of each."""
     asked: _Asked = {}
     for port in ports:

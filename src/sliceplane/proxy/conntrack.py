@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.addresses import canonical_of
-from sliceplane.proxy.model import Endpoint, ServicePort
+from sliceplane.proxy.model import NodeEndpoint, ServedPort
 
 #: an address and a port
 Place = tuple[str, int]
 
 
-class Flow(NamedTuple):
+class UdpFlow(NamedTuple):
     """A UDP flow: where it was sent, and who answers.  All flows that agree in both are judged alike."""
 
     sent_to: Place
@@ -39,7 +39,7 @@ class Expected:
         self._by_place: dict[Place, set[Place]] = {}
         self._by_node_port: dict[int, set[Place]] = {}
 
-    def add(self, port: ServicePort, endpoints: Iterable[Endpoint]) -> None:
+    def add(self, port: ServedPort, endpoints: Iterable[NodeEndpoint]) -> None:
         """A UDP service port and all its endpoints: serving ones may answer, whatever hints and policies say, and
         no other."""
         assert port.name.protocol == "UDP", f"{port.name} is {port.name.protocol}"
@@ -52,7 +52,7 @@ class Expected:
     def __bool__(self) -> bool:
         return bool(self._by_place)
 
-    def is_stale(self, flow: Flow) -> bool:
+    def is_stale(self, flow: UdpFlow) -> bool:
         """Whether *flow* goes through a known service port to none of its endpoints; a flow that was not translated at
         all is one."""
         serving = self._by_place.get(flow.sent_to)
@@ -61,7 +61,7 @@ class Expected:
         return serving is not None and flow.answered_by not in serving
 
 
-def stale_flows(lines: Iterable[str], expected: Expected, family: Family) -> tuple[Flow, ...]:
+def stale_flows(lines: Iterable[str], expected: Expected, family: Family) -> tuple[UdpFlow, ...]:
     """Those among the *lines* of ``conntrack -L``, each once, sorted."""
     flows = {flow for line in lines if (flow := parse_flow(line, family)) is not None and expected.is_stale(flow)}
     return tuple(sorted(flows))
@@ -73,7 +73,7 @@ _LINE = re.compile(
 )
 
 
-def parse_flow(line: str, family: Family) -> Flow | None:
+def parse_flow(line: str, family: Family) -> UdpFlow | None:
     """One line of ``conntrack -L``; ``None`` if it is not of a UDP flow of the family."""
     match = _LINE.match(line)
     if match is None:
@@ -81,4 +81,4 @@ def parse_flow(line: str, family: Family) -> Flow | None:
     sent_to, answered_by = canonical_of(match["to"], family), canonical_of(match["by"], family)
     if sent_to is None or answered_by is None:
         return None
-    return Flow((sent_to, int(match["port"])), (answered_by, int(match["from"])))
+    return UdpFlow((sent_to, int(match["port"])), (answered_by, int(match["from"])))

@@ -7,7 +7,7 @@ who may write an EndpointSlice could take an address from all others by listing 
 **Cost.**  An address is looked up once for each length of prefix that there is, which are a few however many Nodes
 there are; a Node that changes costs what it has.
 
-Owned by one ``claims.Claims``.
+Owned by one ``claims.AddressClaims``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The values of the node's model.  All are frozen; strings are shared with the objects they came from.
 
 A *service port* (one port of one Service, for one IP family) is the unit that a data plane serves; it
-is named by ``ServicePortName``.  Its endpoints are ``Endpoint`` values, categorised into those that
+is named by ``ServicePortName``.  Its endpoints are ``NodeEndpoint`` values, categorised into those that
 each traffic policy may use.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sliceplane.proxy.usable import Place, choose, choose_local, is_still_serving
+from sliceplane.proxy.usable import Locality, choose, choose_local, is_still_serving
 
 
 class ServiceKey(NamedTuple):
@@ -41,7 +41,7 @@ class ServicePortName(NamedTuple):
         return f"{self.service}:{self.port}" if self.port else str(self.service)
 
 
-class ServicePort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ServedPort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One port of a Service, in one IP family.  Addresses are spelled canonically."""
 
     name: ServicePortName
@@ -73,7 +73,7 @@ class ServicePort(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.internal_local or (self.external_local and self.externally_accessible)
 
 
-class Endpoint(msgspec.Struct, frozen=True, gc=False):
+class NodeEndpoint(msgspec.Struct, frozen=True, gc=False):
     """One ``ip:port`` behind a service port, as this node sees it.  Absent conditions are already read as
     KEP-0752 says: ready and serving are true, terminating is false."""
 
@@ -90,10 +90,10 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
 class Categories(msgspec.Struct, frozen=True):
     """What each traffic policy may use, in the order of the endpoints given."""
 
-    cluster: tuple[Endpoint, ...] = ()
-    local: tuple[Endpoint, ...] = ()
+    cluster: tuple[NodeEndpoint, ...] = ()
+    local: tuple[NodeEndpoint, ...] = ()
     #: every endpoint that some policy uses
-    reachable: tuple[Endpoint, ...] = ()
+    reachable: tuple[NodeEndpoint, ...] = ()
     #: some usable endpoint exists somewhere: an empty list then means "drop", not "reject"
     has_any: bool = False
 
@@ -101,7 +101,7 @@ class Categories(msgspec.Struct, frozen=True):
 _NO_ENDPOINTS = Categories()
 
 
-def categorize(endpoints: Sequence[Endpoint], port: ServicePort, place: Place) -> Categories:
+def categorize(endpoints: Sequence[NodeEndpoint], port: ServedPort, place: Locality) -> Categories:
     """The endpoints that each policy of *port* may use on the node at *place* (``proxy.usable`` has the rule).
 
     The policies fall back to terminating endpoints independently of each other: Local may use terminating Pods of this
@@ -109,7 +109,7 @@ def categorize(endpoints: Sequence[Endpoint], port: ServicePort, place: Place) -
     """
     if not endpoints:
         return _NO_ENDPOINTS
-    cluster: tuple[Endpoint, ...] = ()
+    cluster: tuple[NodeEndpoint, ...] = ()
     narrowed = False
     if port.uses_cluster_endpoints:
         choice = choose(endpoints, place)
@@ -132,16 +132,16 @@ def categorize(endpoints: Sequence[Endpoint], port: ServicePort, place: Place) -
 class PortState(msgspec.Struct, frozen=True):
     """All that a data plane needs to know of one service port."""
 
-    port: ServicePort
+    port: ServedPort
     categories: Categories
 
     @property
-    def inside(self) -> tuple[Endpoint, ...]:
+    def inside(self) -> tuple[NodeEndpoint, ...]:
         """Who answers on the cluster IP (``internalTrafficPolicy``)."""
         return self.categories.local if self.port.internal_local else self.categories.cluster
 
     @property
-    def outside(self) -> tuple[Endpoint, ...]:
+    def outside(self) -> tuple[NodeEndpoint, ...]:
         """Who answers what comes from outside to external IPs, load balancers' addresses and the node port
         (``externalTrafficPolicy``)."""
         return self.categories.local if self.port.external_local else self.categories.cluster

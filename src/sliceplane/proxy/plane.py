@@ -25,10 +25,10 @@ from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.aftermath import Aftermath
 from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.grounds import Ground
-from sliceplane.proxy.model import ServiceKey, ServicePort
+from sliceplane.proxy.model import ServedPort, ServiceKey
 from sliceplane.proxy.ruleset import Ruleset, RulesTransaction
 from sliceplane.proxy.schedule import Freshness, Schedule
-from sliceplane.proxy.surroundings import NodeFacts, NodeNetwork, RulesConfig, own_address, surroundings
+from sliceplane.proxy.surroundings import NodeNetwork, RulesConfig, ThisNode, own_address, surroundings
 from sliceplane.proxy.surroundings import node_port_addresses as addresses_of_node_ports
 from sliceplane.proxy.tracker import ServiceTracker, node_ground, node_ip
 
@@ -61,7 +61,7 @@ class NodePlane(Generic[R, T]):
         self._node_name = config.node_name
         self._service_cidrs: dict[str, tuple[str, ...]] = {}
         around = surroundings(config.rules, family, self._node)
-        self._facts = NodeFacts("", around.detector)
+        self._facts = ThisNode("", around.detector)
         self._tracker = ServiceTracker(family, config.node_name, since=config.since)
         self._tracker.reserve_ports("the node proxy", [("TCP", port) for port in config.own_ports])
         rules.set_surroundings(around, ())
@@ -97,7 +97,7 @@ class NodePlane(Generic[R, T]):
         return self._schedule.running or self.rules.needs_full
 
     @property
-    def facts(self) -> NodeFacts:
+    def facts(self) -> ThisNode:
         return self._facts
 
     @property
@@ -164,7 +164,7 @@ class NodePlane(Generic[R, T]):
         around = surroundings(self._config, self.family, node)
         listed = addresses_of_node_ports(self._config, self.family, node) or ()
         changed = self.rules.set_surroundings(around, listed)
-        facts = NodeFacts(node.ip, around.detector)
+        facts = ThisNode(node.ip, around.detector)
         if facts != self._facts:
             self._facts = facts
             changed = bool(self._tracker.mark_all()) or changed
@@ -177,7 +177,7 @@ class NodePlane(Generic[R, T]):
             self._synced = True
             self._schedule.on_change(now)
 
-    def expected_flows(self, services: tuple[ServiceKey, ...], gone: tuple[ServicePort, ...] = ()) -> Expected:
+    def expected_flows(self, services: tuple[ServiceKey, ...], gone: tuple[ServedPort, ...] = ()) -> Expected:
         """Who may answer UDP flows to *services*, and to the ports *gone*: no endpoint, unless *services* have their
         addresses."""
         return self._tracker.expected_flows(services, gone)

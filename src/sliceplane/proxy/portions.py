@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from sliceplane.proxy.model import ServiceKey, ServicePort
+from sliceplane.proxy.model import ServedPort, ServiceKey
 
 #: more ports make a Service large; what fewer may ask for is bounded (``bounds``)
 LARGE: Final = 16
@@ -21,7 +21,7 @@ LARGE: Final = 16
 #: again, so it must not be small beside the largest Service that ``bounds`` allow
 PORTION: Final = 4_000
 
-Ports = tuple[ServicePort, ...]
+Ports = tuple[ServedPort, ...]
 
 
 class Portions:
@@ -58,13 +58,13 @@ class Portions:
         return key
 
     def advance(
-        self, key: ServiceKey, wanted: Ports, size: Callable[[ServicePort], int], budget: int
+        self, key: ServiceKey, wanted: Ports, size: Callable[[ServedPort], int], budget: int
     ) -> tuple[Ports, int]:
         """What to tell of a large Service next, and what that costs: at least one port's change, if there is any, and
         no more than *budget* but for that one.  *size*: of the endpoints of a port."""
         before = {port.name: port for port in self._told[key]}
         names = {port.name for port in wanted}
-        result: list[ServicePort] = []
+        result: list[ServedPort] = []
         spent = 0
         complete = True
         for port in wanted:
@@ -110,5 +110,5 @@ class Portions:
         assert self._behind.keys() <= self._told.keys(), f"{self._behind.keys() - self._told.keys()} are not large"
 
 
-def _destinations(port: ServicePort) -> int:
+def _destinations(port: ServedPort) -> int:
     return 1 + len(port.external_ips) + len(port.vips) + bool(port.node_port)

@@ -12,8 +12,8 @@ from bisect import bisect_left
 from typing import Protocol, TypeVar
 
 from sliceplane.kit.ip import family, networks
-from sliceplane.proxy.model import ServiceChange, ServiceKey, ServicePort
-from sliceplane.proxy.surroundings import NodeFacts, Surroundings
+from sliceplane.proxy.model import ServedPort, ServiceChange, ServiceKey
+from sliceplane.proxy.surroundings import Surroundings, ThisNode
 
 
 class RulesTransaction(Protocol):
@@ -45,7 +45,7 @@ class Ruleset(Protocol[T_co]):
         """What rules depend on besides Services; *node_ports*: the addresses that node ports are on, where they are
         listed.  Whether anything is to be written for it."""
 
-    def set_service(self, change: ServiceChange, node: NodeFacts) -> bool:
+    def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
         """The newest state of a Service; whether it means other rules.  O(the Service)."""
 
     def take_transaction(self, now: float) -> T_co | None:
@@ -90,7 +90,7 @@ def _key_of(share: tuple[ServiceKey, object]) -> ServiceKey:
     return share[0]
 
 
-def allowed_sources(port: ServicePort, node_ip: str) -> tuple[str, ...]:
+def allowed_sources(port: ServedPort, node_ip: str) -> tuple[str, ...]:
     """Who may use a load balancer's addresses (``loadBalancerSourceRanges``): disjoint networks in canonical form;
     empty: every client.  *node_ip* "": not known.
 

@@ -48,7 +48,7 @@ def own_selectors(gates: Gates, node: Node | None) -> tuple[str, ...]:
     return tuple(f"!{LABEL_HEADLESS},{label}={value}" for label, value in wanted if value)
 
 
-class Difference(NamedTuple):
+class SliceChange(NamedTuple):
     """At least one of the two is there."""
 
     old: EndpointSlice | None
@@ -61,7 +61,7 @@ class Union:
     def __init__(self) -> None:
         self._found: dict[str, dict[str, EndpointSlice]] = {}  # slice -> selection -> as it was seen there
 
-    def on_change(self, selection: str, old: EndpointSlice | None, new: EndpointSlice | None) -> Difference | None:
+    def on_change(self, selection: str, old: EndpointSlice | None, new: EndpointSlice | None) -> SliceChange | None:
         """What an event in *selection* means for the whole; ``None``: nothing."""
         subject = new if new is not None else old
         assert subject is not None, "an event has an old or a new object"
@@ -75,9 +75,9 @@ class Union:
         after = _newest(seen)
         if not seen:
             del self._found[key]
-        return None if before is after else Difference(before, after)
+        return None if before is after else SliceChange(before, after)
 
-    def drop(self, selection: str) -> tuple[Difference, ...]:
+    def drop(self, selection: str) -> tuple[SliceChange, ...]:
         """*selection* is read no more.  O(slices)."""
         gone = [(key, seen[selection]) for key, seen in self._found.items() if selection in seen]
         seen = (self.on_change(selection, old, None) for _, old in sorted(gone, key=lambda pair: pair[0]))

@@ -19,7 +19,7 @@ from sliceplane.api.service_rules import (
 from sliceplane.kit.ip import Family, networks
 from sliceplane.proxy.addresses import canonical_of, ordinary_of
 from sliceplane.proxy.bounds import DESTINATIONS_MAX, PORTS_MAX, READ_MAX, SOURCES_MAX, Excess, share
-from sliceplane.proxy.model import ServiceKey, ServicePort, ServicePortName
+from sliceplane.proxy.model import ServedPort, ServiceKey, ServicePortName
 
 #: names become parts of the names of chains, of comments and of lines in logs.  An API server's own rule is narrower
 #: (RFC 1123); what is beyond this could be read as another name, or as more than a name
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,253}")
 _PORT_NAME = re.compile(r"[A-Za-z0-9_.\-]{0,253}")
 
 
-def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
+def service_ports(service: Service, family: Family) -> tuple[ServedPort, ...]:
     """The ports that a proxy of *family* serves, in the order of the spec; none for a Service that is not its
     business.
 
@@ -40,7 +40,7 @@ def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
     return read(service, family)[0]
 
 
-def read(service: Service, family: Family) -> tuple[tuple[ServicePort, ...], Excess]:
+def read(service: Service, family: Family) -> tuple[tuple[ServedPort, ...], Excess]:
     """``service_ports``, and how much is beyond the bounds."""
     if why_not_served(service):
         return (), Excess()
@@ -69,7 +69,7 @@ def read(service: Service, family: Family) -> tuple[tuple[ServicePort, ...], Exc
     accessible = is_externally_accessible(spec.type or "ClusterIP", external)
     ranges = all_ranges[: share(SOURCES_MAX, len(served))]
     ports = tuple(
-        ServicePort(
+        ServedPort(
             name=name,
             cluster_ip=cluster_ip,
             port=number,

@@ -36,7 +36,7 @@ from sliceplane.api.service_rules import PROTOCOL_DEFAULT, is_port
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.addresses import ordinary_of
 from sliceplane.proxy.bounds import TARGETS_MAX, share
-from sliceplane.proxy.model import Endpoint, ServiceKey, ServicePortName
+from sliceplane.proxy.model import NodeEndpoint, ServiceKey, ServicePortName
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class HeldSlice:
 class Origin(NamedTuple):
     """An endpoint and where it comes from: what its slice says of it, and the key (``namespace/name``) of the slice."""
 
-    endpoint: Endpoint
+    endpoint: NodeEndpoint
     source: SliceEndpoint
     slice: str
 
@@ -99,14 +99,14 @@ class SliceCache:
         """Every Service that has a slice, in no particular order.  O(Services)."""
         return tuple(self._slices)
 
-    def endpoints(self, service: ServiceKey) -> dict[ServicePortName, list[Endpoint]]:
+    def endpoints(self, service: ServiceKey) -> dict[ServicePortName, list[NodeEndpoint]]:
         """The endpoints of every port of *service*, sorted by the text ``ip:port``.  O(the Service).
 
         A slice port without a name or a number is left out, and so is an endpoint without a usable address;
         only the first address of an endpoint counts.  A service port without endpoints is absent.
         """
         merged = self._merged(service, tuple(self._slices.get(service, ())))
-        result: dict[ServicePortName, list[Endpoint]] = {}
+        result: dict[ServicePortName, list[NodeEndpoint]] = {}
         for name in sorted(merged):
             known = merged[name]
             if known:
@@ -154,7 +154,7 @@ class SliceCache:
             if stored is not None and terminating and not stored[0].terminating and not _same_pod(stored[1], source):
                 continue
             known[key] = (
-                Endpoint(
+                NodeEndpoint(
                     ip,
                     port,
                     conditions.ready is not False,
@@ -194,7 +194,7 @@ class SliceCache:
 
 
 #: "ip:port" -> the endpoint that counts so far, what its slice says of it, and the slice
-_Merge = dict[str, tuple[Endpoint, SliceEndpoint, str]]
+_Merge = dict[str, tuple[NodeEndpoint, SliceEndpoint, str]]
 
 
 def _most_of_each_port(slices: list[HeldSlice]) -> int:

@@ -10,7 +10,7 @@ from sliceplane.kit.ip import Family
 from sliceplane.proxy.model import PortState, ServiceChange
 from sliceplane.proxy.plane import AnyNodePlane, NodePlane, NodePlaneConfig
 from sliceplane.proxy.ruleset import RulesTransaction
-from sliceplane.proxy.surroundings import NodeFacts, Surroundings
+from sliceplane.proxy.surroundings import Surroundings, ThisNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class NodeSnapshot:
     family: Family
     states: tuple[PortState, ...]
     around: Surroundings
-    facts: NodeFacts
+    facts: ThisNode
     node_ports: tuple[str, ...] | None
 
 
@@ -67,7 +67,7 @@ class _Notes:
         self.around = around
         return True
 
-    def set_service(self, change: ServiceChange, node: NodeFacts) -> bool:
+    def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
         self.states.extend(change.ports)
         return True
 

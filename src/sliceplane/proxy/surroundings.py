@@ -48,7 +48,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class ThisNode:
     """What the rules of services know of the node, in one IP family."""
 
     ip: str = ""

@@ -25,27 +25,27 @@ from sliceplane.kit.ip import Family, networks
 from sliceplane.kit.times import parse_time
 from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.bounds import Excess
-from sliceplane.proxy.claims import Claims
+from sliceplane.proxy.claims import AddressClaims
 from sliceplane.proxy.conntrack import Expected
 from sliceplane.proxy.grounds import Ground
 from sliceplane.proxy.model import (
     API_SERVICE,
-    Endpoint,
+    NodeEndpoint,
     PortState,
+    ServedPort,
     ServiceChange,
     ServiceKey,
-    ServicePort,
     ServicePortName,
     categorize,
 )
 from sliceplane.proxy.portions import PORTION, Portions
 from sliceplane.proxy.servicemap import health_port, read
 from sliceplane.proxy.slicecache import HeldSlice, Origin, SliceCache
-from sliceplane.proxy.usable import Place
+from sliceplane.proxy.usable import Locality
 
 _NO_EXCESS = Excess()
 V = TypeVar("V")
-_EndpointsOf = dict[ServicePortName, list[Endpoint]]
+_EndpointsOf = dict[ServicePortName, list[NodeEndpoint]]
 
 
 class ServiceTracker:
@@ -57,19 +57,19 @@ class ServiceTracker:
         self._since = since
         self._health_ports: dict[ServiceKey, int] = {}
         self._triggers: dict[ServiceKey, list[float]] = {}
-        self._services: dict[ServiceKey, tuple[ServicePort, ...]] = {}  # as they ask
+        self._services: dict[ServiceKey, tuple[ServedPort, ...]] = {}  # as they ask
         self._excess: dict[ServiceKey, Excess] = {}
-        self._claims = Claims()
+        self._claims = AddressClaims()
         self._portions = Portions()
         #: those that do not get all that they ask for, as of the last ``take_changes``; and those that came since
         self._unserved: set[ServiceKey] = set()
         self._new_unserved: set[ServiceKey] = set()
         self._slices = SliceCache(family, node_name)
-        self._place = Place(node=node_name)
+        self._place = Locality(node=node_name)
         self._changed: set[ServiceKey] = set()
 
     @property
-    def place(self) -> Place:
+    def place(self) -> Locality:
         """Where this node is."""
         return self._place
 
@@ -115,7 +115,7 @@ class ServiceTracker:
         self._claims.reserve_ports(owner, ports)
 
     @property
-    def claims(self) -> Claims:
+    def claims(self) -> AddressClaims:
         """Who has which address; to look at, not to change."""
         return self._claims
 
@@ -161,7 +161,7 @@ class ServiceTracker:
         """
         if node is None:
             return ()
-        place = Place(node=self._place.node, zone=(node.metadata.labels or {}).get(LABEL_ZONE, ""))
+        place = Locality(node=self._place.node, zone=(node.metadata.labels or {}).get(LABEL_ZONE, ""))
         if place == self._place:
             return ()
         self._place = place
@@ -213,7 +213,7 @@ class ServiceTracker:
         return tuple(taken)
 
     def _change(
-        self, key: ServiceKey, ports: tuple[ServicePort, ...], found: _EndpointsOf | None = None
+        self, key: ServiceKey, ports: tuple[ServedPort, ...], found: _EndpointsOf | None = None
     ) -> ServiceChange:
         """*found*: its endpoints, if they are known already."""
         if found is None:
@@ -259,10 +259,10 @@ class ServiceTracker:
         ports = self._honoured(key)
         return self._states(ports, self._slices.endpoints(key)) if ports else ()
 
-    def _honoured(self, key: ServiceKey) -> tuple[ServicePort, ...]:
+    def _honoured(self, key: ServiceKey) -> tuple[ServedPort, ...]:
         return self._claims.honoured(key, self._services.get(key, ()))
 
-    def _states(self, ports: tuple[ServicePort, ...], endpoints: _EndpointsOf) -> tuple[PortState, ...]:
+    def _states(self, ports: tuple[ServedPort, ...], endpoints: _EndpointsOf) -> tuple[PortState, ...]:
         return tuple(PortState(port, categorize(endpoints.get(port.name, ()), port, self._place)) for port in ports)
 
     def origins(self, key: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[Origin]]:
@@ -273,7 +273,7 @@ class ServiceTracker:
         """The slices that count for *key*, see ``SliceCache.slices``."""
         return self._slices.slices(key)
 
-    def expected_flows(self, keys: Iterable[ServiceKey], gone: Iterable[ServicePort] = ()) -> Expected:
+    def expected_flows(self, keys: Iterable[ServiceKey], gone: Iterable[ServedPort] = ()) -> Expected:
         """Who may answer UDP flows to the Services *keys*, as they are now; and to the ports *gone*, which is no
         endpoint unless one of *keys* has their addresses.  O(those Services)."""
         expected = Expected()

@@ -32,7 +32,7 @@ Policy = Literal["Cluster", "Local"]
 HintOutcome = Literal["honoured", "for others", "incomplete", "place unknown", "nobody ready", "not needed"]
 
 
-class Place(msgspec.Struct, frozen=True):
+class Locality(msgspec.Struct, frozen=True):
     """Where a consumer is.  An empty string is "unknown" and matches no hint."""
 
     node: str = ""
@@ -78,7 +78,7 @@ class Choice(NamedTuple, Generic[E]):
 
     endpoints: tuple[E, ...]
     policy: Policy
-    place: Place
+    place: Locality
     hints: HintUse | None
     #: hints left out some that are ready
     narrowed: bool = False
@@ -114,14 +114,14 @@ _hints_of_nodes: Callable[[Candidate], tuple[str, ...]] = attrgetter("node_hints
 _hints_of_zones: Callable[[Candidate], tuple[str, ...]] = attrgetter("zone_hints")
 
 
-def choose(endpoints: Sequence[E], place: Place, *, honour_hints: bool = True) -> Choice[E]:
+def choose(endpoints: Sequence[E], place: Locality, *, honour_hints: bool = True) -> Choice[E]:
     """Under the policy ``Cluster``."""
     ready = tuple([endpoint for endpoint in endpoints if endpoint.ready])
     used, hints = _narrowed(ready, place) if honour_hints else (ready, None)
     return Choice(used or _still_serving(endpoints), "Cluster", place, hints, len(used) != len(ready))
 
 
-def choose_local(endpoints: Sequence[P], place: Place) -> Choice[P]:
+def choose_local(endpoints: Sequence[P], place: Locality) -> Choice[P]:
     """Under the policy ``Local``."""
     here = [endpoint for endpoint in endpoints if endpoint.is_local]
     used = tuple([endpoint for endpoint in here if endpoint.ready])
@@ -164,7 +164,7 @@ def _still_serving(endpoints: Sequence[E]) -> tuple[E, ...]:
     return tuple([endpoint for endpoint in endpoints if is_still_serving(endpoint)])
 
 
-def _narrowed(ready: tuple[E, ...], place: Place) -> tuple[tuple[E, ...], HintUse]:
+def _narrowed(ready: tuple[E, ...], place: Locality) -> tuple[tuple[E, ...], HintUse]:
     if not ready:
         return ready, _NOT_LOOKED_AT
     on_node, of_node = _naming(ready, place.node, _hints_of_nodes)

@@ -23,7 +23,7 @@ from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, MANAGED_B
 from sliceplane.shadow.differences import (
     NOTHING,
     Difference,
-    Kind,
+    DifferenceKind,
     addresses_text,
     hints_text,
     labels_text,
@@ -54,7 +54,8 @@ def compare(sight: Sight, unlabelled: Iterable[str] = (), *, leaves: bool = Fals
     """All differences, sorted.  *unlabelled*: slices that the service controls and no label says who manages.
     *leaves*: our controller, too, lets the slices of a service be that has no endpoints for it to make (any more)."""
     differences = [
-        Difference(Kind.MANAGED_BY, "", f"EndpointSlice {name}", MANAGED_BY_CONTROLLER, NOTHING) for name in unlabelled
+        Difference(DifferenceKind.MANAGED_BY, "", f"EndpointSlice {name}", MANAGED_BY_CONTROLLER, NOTHING)
+        for name in unlabelled
     ]
     if sight.shape.active or not leaves:
         differences += _address_types(sight)
@@ -76,10 +77,10 @@ def _address_types(sight: Sight) -> Iterator[Difference]:
             there[stored.address_type] = there.get(stored.address_type, 0) + len(stored.content)
     for family in sight.desired:
         if family not in there and not shape.terminating:
-            yield Difference(Kind.ADDRESS_TYPE, family, "", family, NOTHING)
+            yield Difference(DifferenceKind.ADDRESS_TYPE, family, "", family, NOTHING)
     for other, count in there.items():
         if other not in sight.desired:
-            yield Difference(Kind.ADDRESS_TYPE, other, "", NOTHING, f"{other} with {count} endpoints")
+            yield Difference(DifferenceKind.ADDRESS_TYPE, other, "", NOTHING, f"{other} with {count} endpoints")
 
 
 def _metadata(sight: Sight, family: str, slices: Iterable[Stored]) -> Iterator[Difference]:
@@ -90,11 +91,13 @@ def _metadata(sight: Sight, family: str, slices: Iterable[Stored]) -> Iterator[D
         wanted = {k: v for k, v in shape.labels.items() if k not in _SUBSET_LABELS}
         if labels != wanted:
             keys = [key for key in sorted({*labels, *wanted}) if labels.get(key) != wanted.get(key)]
-            yield Difference(Kind.LABELS, family, subject, labels_text(wanted, keys), labels_text(labels, keys))
+            yield Difference(
+                DifferenceKind.LABELS, family, subject, labels_text(wanted, keys), labels_text(labels, keys)
+            )
         owners = stored.meta.owner_references
         if not shape.owns(owners):
             shown = ", ".join(sorted(f"{o.kind} {o.name} uid={o.uid}" for o in owners or ())) or NOTHING
-            yield Difference(Kind.OWNER, family, subject, f"Service {shape.name} uid={shape.uid}", shown)
+            yield Difference(DifferenceKind.OWNER, family, subject, f"Service {shape.name} uid={shape.uid}", shown)
 
 
 def _endpoints(
@@ -119,7 +122,7 @@ def _endpoints(
             yield from _judge(sight, family, pod, wanted, candidates)
     for pod, stale in shown.items():
         text = "; ".join(sorted({addresses_text(_read(shown_endpoint.body)) for shown_endpoint in stale}))
-        yield Difference(Kind.ENDPOINT_STALE, family, f"Pod {pod}", NOTHING, text, pod)
+        yield Difference(DifferenceKind.ENDPOINT_STALE, family, f"Pod {pod}", NOTHING, text, pod)
 
 
 def _stray(family: str, stray: _Shown, namespace: str, shown: dict[str, list[_Shown]]) -> Iterator[Difference]:
@@ -131,13 +134,17 @@ def _stray(family: str, stray: _Shown, namespace: str, shown: dict[str, list[_Sh
         return
     addresses = addresses_text(endpoint)
     yield Difference(
-        Kind.ENDPOINT_STALE, family, f"address {addresses}", NOTHING, f"{addresses} of {target_text(endpoint)}"
+        DifferenceKind.ENDPOINT_STALE,
+        family,
+        f"address {addresses}",
+        NOTHING,
+        f"{addresses} of {target_text(endpoint)}",
     )
 
 
 def _missing(family: str, pod: str, wanted: Desired) -> Difference:
     text = addresses_text(_read(wanted.body))
-    return Difference(Kind.ENDPOINT_MISSING, family, f"Pod {pod}", text, NOTHING, pod)
+    return Difference(DifferenceKind.ENDPOINT_MISSING, family, f"Pod {pod}", text, NOTHING, pod)
 
 
 def _judge(sight: Sight, family: str, pod: str, wanted: Desired, candidates: Sequence[_Shown]) -> Iterator[Difference]:
@@ -148,9 +155,11 @@ def _judge(sight: Sight, family: str, pod: str, wanted: Desired, candidates: Seq
     subject = f"Pod {pod}"
     if len(candidates) > 1:
         where = "in " + ", ".join(sorted(shown.slice for shown in candidates))
-        yield Difference(Kind.ENDPOINT_DUPLICATE, family, subject, "once", where, pod)
+        yield Difference(DifferenceKind.ENDPOINT_DUPLICATE, family, subject, "once", where, pod)
     if best.ports != wanted.group.ports:
-        yield Difference(Kind.PORTS, family, subject, ports_text(wanted.group.ports), ports_text(best.ports), pod)
+        yield Difference(
+            DifferenceKind.PORTS, family, subject, ports_text(wanted.group.ports), ports_text(best.ports), pod
+        )
     if best.body == wanted.body:
         return
     ours, theirs = _read(wanted.body), _read(best.body)
@@ -163,26 +172,26 @@ def _judge(sight: Sight, family: str, pod: str, wanted: Desired, candidates: Seq
             yield Difference(difference, family, subject, hints_text(ours.hints), hints_text(theirs.hints), pod)
 
 
-def _fields(ours: Endpoint, theirs: Endpoint) -> Iterator[tuple[Kind, str, str]]:
+def _fields(ours: Endpoint, theirs: Endpoint) -> Iterator[tuple[DifferenceKind, str, str]]:
     mine, other = ours.conditions, theirs.conditions
-    yield Kind.ADDRESSES, addresses_text(ours), addresses_text(theirs)
+    yield DifferenceKind.ADDRESSES, addresses_text(ours), addresses_text(theirs)
     # what is not said is what consumers assume
-    yield Kind.READY, truth(mine.ready is not False), truth(other.ready is not False)
+    yield DifferenceKind.READY, truth(mine.ready is not False), truth(other.ready is not False)
     if mine.serving is not None:  # our side says it only with the feature gate
-        yield Kind.SERVING, truth(mine.serving), truth(other.serving is not False)
-        yield Kind.TERMINATING, truth(mine.terminating is True), truth(other.terminating is True)
-    yield Kind.HOSTNAME, ours.hostname or NOTHING, theirs.hostname or NOTHING
-    yield Kind.NODE, ours.node_name or NOTHING, theirs.node_name or NOTHING
-    yield Kind.ZONE, ours.zone or NOTHING, theirs.zone or NOTHING
-    yield Kind.TARGET_REF, target_text(ours), target_text(theirs)
+        yield DifferenceKind.SERVING, truth(mine.serving), truth(other.serving is not False)
+        yield DifferenceKind.TERMINATING, truth(mine.terminating is True), truth(other.terminating is True)
+    yield DifferenceKind.HOSTNAME, ours.hostname or NOTHING, theirs.hostname or NOTHING
+    yield DifferenceKind.NODE, ours.node_name or NOTHING, theirs.node_name or NOTHING
+    yield DifferenceKind.ZONE, ours.zone or NOTHING, theirs.zone or NOTHING
+    yield DifferenceKind.TARGET_REF, target_text(ours), target_text(theirs)
 
 
-def _hints(ours: Endpoint, theirs: Endpoint, *, exact: bool) -> Kind | None:
+def _hints(ours: Endpoint, theirs: Endpoint, *, exact: bool) -> DifferenceKind | None:
     left, right = hints_text(ours.hints), hints_text(theirs.hints)
     if left == right:
         return None
     if right == NOTHING:
-        return Kind.HINT_MISSING
+        return DifferenceKind.HINT_MISSING
     if left == NOTHING:
-        return Kind.HINT_UNEXPECTED
-    return Kind.HINTS if exact else None
+        return DifferenceKind.HINT_UNEXPECTED
+    return DifferenceKind.HINTS if exact else None

@@ -12,7 +12,7 @@ from sliceplane.slices.ports import Ports
 NOTHING: Final = "(none)"
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     """The kinds, as metrics and reports have them."""
 
     ENDPOINT_MISSING = "endpoint-missing"
@@ -40,7 +40,7 @@ class Difference(NamedTuple):
     """One difference of one service.  ``pod`` is the pod that it is about, ``subject`` what it is about in words:
     ``Pod NAME``, ``EndpointSlice NAME``, ``address ADDRESS`` or "" for the service.  ``desired`` is our side."""
 
-    kind: Kind
+    kind: DifferenceKind
     address_type: str
     subject: str
     desired: str

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from sliceplane.shadow.differences import Difference, Kind
+from sliceplane.shadow.differences import Difference, DifferenceKind
 
 #: of one service, so many differences are kept; the rest is counted
 DIFFERENCES_PER_SERVICE_MAX: Final = 1000
@@ -20,7 +20,7 @@ DIFFERENCES_PER_SERVICE_MAX: Final = 1000
 NEWS_MAX: Final = 10_000
 
 
-class Standing(NamedTuple):
+class StandingDifference(NamedTuple):
     """A confirmed difference of service ``key``, since when it has been seen (seconds since the epoch)."""
 
     key: str
@@ -33,10 +33,10 @@ class News(NamedTuple):
 
     what: Literal["appeared", "resolved"]
     at: float
-    standing: Standing
+    standing: StandingDifference
 
 
-class Ledger:
+class DifferenceLedger:
     """Written by one ``ShadowController``, one life at a time; read by those that report, in the same loop."""
 
     def __init__(self, grace_s: float) -> None:
@@ -120,7 +120,7 @@ class Ledger:
             self._tell("resolved", key, difference, since, now)
 
     def _tell(self, what: Literal["appeared", "resolved"], key: str, each: Difference, since: float, at: float) -> None:
-        self._news.append(News(what, at, Standing(key, each, since)))
+        self._news.append(News(what, at, StandingDifference(key, each, since)))
         self.version += 1
 
     # -- for reports ------------------------------------------------------------------------------------
@@ -130,20 +130,20 @@ class Ledger:
         self._news.clear()
         return news
 
-    def standing(self) -> Iterator[Standing]:
+    def standing(self) -> Iterator[StandingDifference]:
         """By service, then as ``Difference`` sorts."""
         for key in sorted(self._standing):
             for difference, since in sorted(self._standing[key].items()):
-                yield Standing(key, difference, since)
+                yield StandingDifference(key, difference, since)
 
     @property
     def differing(self) -> int:
         """Services of which a difference stands."""
         return len(self._standing)
 
-    def kinds(self) -> dict[str, dict[Kind, int]]:
+    def kinds(self) -> dict[str, dict[DifferenceKind, int]]:
         """How many differences of each kind stand, by service."""
-        counts: dict[str, dict[Kind, int]] = {}
+        counts: dict[str, dict[DifferenceKind, int]] = {}
         for key, differences in sorted(self._standing.items()):
             of = counts[key] = {}
             for difference in sorted(differences):

@@ -17,12 +17,12 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import RESOURCES, EndpointSlices, Leases, Pods, Resource, by_kind
 from sliceplane.balancing.merge import PortChoice
 from sliceplane.balancing.model import Endpoint
-from sliceplane.balancing.view import ServiceView
+from sliceplane.balancing.view import BalancedService
 from sliceplane.controllers.emulation.nodes import ANNOTATION_READY
 from sliceplane.controllers.emulation.pod_status import readiness, ready_status
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import parse_strict
-from sliceplane.proxy.usable import Place
+from sliceplane.proxy.usable import Locality
 from sliceplane.shell.server.plane import Plane
 
 Document = dict[str, Any]
@@ -78,7 +78,7 @@ class Objects:
     async def endpoints(self, service: str, namespace: str, port: str | int | None) -> tuple[Endpoint, ...]:
         """What an ``EndpointView`` would hold by now."""
         page = await self._client.list(Selection(EndpointSlices, namespace, f"{LABEL_SERVICE_NAME}={service}"))
-        view = ServiceView(PortChoice(port), family=None, place=Place(), honour_hints=False)
+        view = BalancedService(PortChoice(port), family=None, place=Locality(), honour_hints=False)
         slices = (codec.decode(body, EndpointSlice) for body in page.items)
         view.on_changes(Change(EndpointSlices.key, None, item) for item in slices)
         if view.problem:

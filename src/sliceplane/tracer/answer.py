@@ -11,11 +11,11 @@ from sliceplane.proxy.usable import Policy
 Verdict = Literal["dnat", "accept", "reject", "drop"]
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class AnswerPart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A part of the document."""
 
 
-class SourceView(View, frozen=True, kw_only=True):
+class SourceView(AnswerPart, frozen=True, kw_only=True):
     """``kind``: Pod, Node, or other; a Pod's name is ``namespace/name``."""
 
     address: str
@@ -23,7 +23,7 @@ class SourceView(View, frozen=True, kw_only=True):
     name: str = ""
 
 
-class DestinationView(View, frozen=True, kw_only=True):
+class DestinationView(AnswerPart, frozen=True, kw_only=True):
     """``is_``: what the address is to the cluster, a few words each."""
 
     address: str
@@ -32,12 +32,12 @@ class DestinationView(View, frozen=True, kw_only=True):
     is_: tuple[str, ...] = msgspec.field(name="is", default=())
 
 
-class NodeView(View, frozen=True, kw_only=True):
+class NodeView(AnswerPart, frozen=True, kw_only=True):
     name: str
     zone: str = ""
 
 
-class ServiceView(View, frozen=True, kw_only=True):
+class TracedService(AnswerPart, frozen=True, kw_only=True):
     """``role``: what the destination is to the Service.  ``policy`` is the value of ``policy_field``; ``used`` is the
     list that counted, which for a client on the node is Cluster also under ``externalTrafficPolicy: Local``."""
 
@@ -56,7 +56,7 @@ class ServiceView(View, frozen=True, kw_only=True):
     traffic_distribution: str = ""
 
 
-class HintsView(View, frozen=True, kw_only=True):
+class HintsView(AnswerPart, frozen=True, kw_only=True):
     """``node`` and ``zone`` are outcomes as ``proxy.usable.HintOutcome`` names them; "": hints were not looked at."""
 
     node: str = ""
@@ -64,7 +64,7 @@ class HintsView(View, frozen=True, kw_only=True):
     sentence: str
 
 
-class EndpointView(View, frozen=True, kw_only=True):
+class TracedEndpoint(AnswerPart, frozen=True, kw_only=True):
     """``share`` is exact ("1/3", "0" if it gets nothing) and ``probability`` the same as a number."""
 
     address: str
@@ -86,7 +86,7 @@ class EndpointView(View, frozen=True, kw_only=True):
     why: str = ""
 
 
-class SliceView(View, frozen=True, kw_only=True):
+class TracedSlice(AnswerPart, frozen=True, kw_only=True):
     """``why``: why nothing of the slice counts for this service port; "": it counts."""
 
     name: str
@@ -95,7 +95,7 @@ class SliceView(View, frozen=True, kw_only=True):
     why: str = ""
 
 
-class Answer(View, frozen=True, kw_only=True):
+class Answer(AnswerPart, frozen=True, kw_only=True):
     """``targets`` get the connection, ``others`` are the rest of the Service's endpoints; ``chains`` are those of the
     node's table that were decisive, ``element`` is the element that was where no chain is needed (one endpoint)."""
 
@@ -104,12 +104,12 @@ class Answer(View, frozen=True, kw_only=True):
     source: SourceView
     destination: DestinationView
     node: NodeView
-    service: ServiceView | None = None
+    service: TracedService | None = None
     hints: HintsView | None = None
     masquerade: str = "no"
-    targets: tuple[EndpointView, ...] = ()
-    others: tuple[EndpointView, ...] = ()
-    slices: tuple[SliceView, ...] = ()
+    targets: tuple[TracedEndpoint, ...] = ()
+    others: tuple[TracedEndpoint, ...] = ()
+    slices: tuple[TracedSlice, ...] = ()
     chains: tuple[str, ...] = ()
     element: str = ""
     notes: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from functools import cached_property
 from sliceplane.api.core import Node, Pod, Service, ServiceCIDR
 from sliceplane.kit.ip import Family, networks
 from sliceplane.proxy.addresses import canonical_of
-from sliceplane.proxy.model import ServiceKey, ServicePort
+from sliceplane.proxy.model import ServedPort, ServiceKey
 from sliceplane.proxy.servicemap import service_ports, why_not_served
 from sliceplane.tracer.question import family_of
 
@@ -18,7 +18,7 @@ _FINISHED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
-class Cluster:
+class TracedCluster:
     """``pods``: those that have one of the addresses of the question.  ``unread``: what the server did not let us list,
     a sentence each."""
 
@@ -38,7 +38,7 @@ class Cluster:
     def node_by_name(self) -> dict[str, Node]:
         return {node.metadata.name: node for node in sorted(self.nodes, key=lambda node: node.metadata.name)}
 
-    def ports(self, key: ServiceKey, family: Family) -> tuple[ServicePort, ...]:
+    def ports(self, key: ServiceKey, family: Family) -> tuple[ServedPort, ...]:
         """Those that a proxy serves."""
         if (key, family) not in self._served:
             service = self.by_key.get(key)
@@ -46,7 +46,7 @@ class Cluster:
         return self._served[key, family]
 
     @cached_property
-    def _served(self) -> dict[tuple[ServiceKey, Family], tuple[ServicePort, ...]]:
+    def _served(self) -> dict[tuple[ServiceKey, Family], tuple[ServedPort, ...]]:
         return {}
 
     def node_of(self, ip: str) -> Node | None:
@@ -112,7 +112,7 @@ class Cluster:
         )
 
 
-def role_of(port: ServicePort, ip: str, number: int) -> str:
+def role_of(port: ServedPort, ip: str, number: int) -> str:
     """What a packet to *ip* and *number* is to a service port, its own number not looked at; "": nothing."""
     if ip == port.cluster_ip:
         return "cluster IP"

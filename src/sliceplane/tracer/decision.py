@@ -18,9 +18,9 @@ from sliceplane.nft.layout import (
     SERVICE_IPS,
     SINGLE_ENDPOINTS,
 )
-from sliceplane.nft.objects import Target, item_text
-from sliceplane.proxy.claims import Refusal
-from sliceplane.proxy.model import Endpoint, PortState, ServiceKey
+from sliceplane.nft.objects import DnatTarget, item_text
+from sliceplane.proxy.claims import ClaimRefusal
+from sliceplane.proxy.model import NodeEndpoint, PortState, ServiceKey
 from sliceplane.proxy.slicecache import Origin
 from sliceplane.proxy.usable import Choice, Policy, choose, choose_local
 from sliceplane.tracer.answer import Verdict
@@ -32,7 +32,7 @@ from sliceplane.tracer.reasons import PolicyField
 _REFUSED = {ENDPOINTS_CHECK: NO_ENDPOINTS.name, NODE_PORTS_CHECK: NO_ENDPOINT_NODE_PORTS.name}
 
 
-class Decision:
+class PacketDecision:
     """Of one packet; everything is looked up when it is first asked for."""
 
     def __init__(self, inquiry: Inquiry, run: Run) -> None:
@@ -88,7 +88,7 @@ class Decision:
             return ""
         before, after = self.inquiry.flight.packet, self.run.trails[0].packet
         key = (before.daddr, before.proto, before.dport)
-        return f"{SINGLE_ENDPOINTS.name} {{ {item_text(key, Target(after.daddr, after.dport))} }}"
+        return f"{SINGLE_ENDPOINTS.name} {{ {item_text(key, DnatTarget(after.daddr, after.dport))} }}"
 
     @property
     def _translated(self) -> bool:
@@ -126,7 +126,7 @@ class Decision:
         return "dnat" if trail.packet.dnat and trail.outcome.verdict == "accept" else trail.outcome.verdict
 
     @cached_property
-    def refusals(self) -> dict[ServiceKey, Refusal]:
+    def refusals(self) -> dict[ServiceKey, ClaimRefusal]:
         """Services that ask for the destination and do not get it, sorted."""
         claims, packet = self.run.plane.tracker.claims, self.inquiry.flight.packet
         protocol = packet.proto.upper()
@@ -148,7 +148,7 @@ class Decision:
         return self.run.plane.tracker.origins(name.service).get(name, [])
 
     @cached_property
-    def choice(self) -> Choice[Endpoint]:
+    def choice(self) -> Choice[NodeEndpoint]:
         """What the policy that counted leaves of them."""
         endpoints, place = [origin.endpoint for origin in self.origins], self.run.plane.tracker.place
         return choose_local(endpoints, place) if self.used == "Local" else choose(endpoints, place)

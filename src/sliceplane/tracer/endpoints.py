@@ -8,13 +8,13 @@ from sliceplane.nft.trace import Trail
 from sliceplane.proxy.model import PortState
 from sliceplane.proxy.slicecache import Origin
 from sliceplane.tracer import reasons
-from sliceplane.tracer.answer import EndpointView, SliceView, Verdict
-from sliceplane.tracer.decision import Decision
+from sliceplane.tracer.answer import TracedEndpoint, TracedSlice, Verdict
+from sliceplane.tracer.decision import PacketDecision
 
 _REFUSED = "would be used, but the packet is refused before"
 
 
-def targets(decision: Decision) -> tuple[EndpointView, ...]:
+def targets(decision: PacketDecision) -> tuple[TracedEndpoint, ...]:
     """Where a translated packet may go, with what becomes of it there."""
     if decision.state is None:
         return ()
@@ -32,7 +32,7 @@ def targets(decision: Decision) -> tuple[EndpointView, ...]:
     return tuple(made)
 
 
-def _target(decision: Decision, origin: Origin, trails: list[Trail]) -> EndpointView:
+def _target(decision: PacketDecision, origin: Origin, trails: list[Trail]) -> TracedEndpoint:
     assert decision.state is not None, "no Service decided"
     share = sum((trail.share for trail in trails), Fraction(0))
     outcome = trails[0].outcome
@@ -50,7 +50,7 @@ def _target(decision: Decision, origin: Origin, trails: list[Trail]) -> Endpoint
     )
 
 
-def others(decision: Decision, state: PortState, chosen: set[tuple[str, int]]) -> tuple[EndpointView, ...]:
+def others(decision: PacketDecision, state: PortState, chosen: set[tuple[str, int]]) -> tuple[TracedEndpoint, ...]:
     """The endpoints that get nothing: those that the model left out, then those that another slice knows better."""
     tracker, name = decision.run.plane.tracker, state.port.name
     made = []
@@ -70,7 +70,7 @@ def others(decision: Decision, state: PortState, chosen: set[tuple[str, int]]) -
     return tuple(made)
 
 
-def slices(decision: Decision) -> tuple[SliceView, ...]:
+def slices(decision: PacketDecision) -> tuple[TracedSlice, ...]:
     """The slices of the Service, but those of the other IP family."""
     if decision.state is None:
         return ()
@@ -85,7 +85,7 @@ def slices(decision: Decision) -> tuple[SliceView, ...]:
         if not why and name not in tracker.origins(name.service, endpoint_slice.metadata.key):
             why = reasons.lacks_port(name, endpoint_slice.ports or ())
         made.append(
-            SliceView(
+            TracedSlice(
                 name=endpoint_slice.metadata.name,
                 address_type=endpoint_slice.address_type,
                 endpoints=len(endpoint_slice.endpoints or ()),
@@ -103,10 +103,10 @@ def _view(
     probability: float = 0.0,
     verdict: Verdict | None = None,
     masquerade: bool = False,
-) -> EndpointView:
+) -> TracedEndpoint:
     endpoint, source = found.endpoint, found.source
     target = source.target_ref
-    return EndpointView(
+    return TracedEndpoint(
         address=endpoint.ip,
         port=endpoint.port,
         share=share,

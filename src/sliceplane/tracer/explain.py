@@ -1,6 +1,6 @@
 """From what decided to the answer.
 
-Everything is looked up in what the model made, and in ``decision.Decision``.
+Everything is looked up in what the model made, and in ``decision.PacketDecision``.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from sliceplane.tracer import endpoints, reasons
 from sliceplane.tracer.answer import (
     Answer,
     DestinationView,
-    EndpointView,
     HintsView,
     NodeView,
-    ServiceView,
     SourceView,
+    TracedEndpoint,
+    TracedService,
 )
-from sliceplane.tracer.decision import Decision
+from sliceplane.tracer.decision import PacketDecision
 from sliceplane.tracer.inquiry import Inquiry
 
 
 def explain(inquiry: Inquiry) -> Answer:
     """The answer to *inquiry*, for which everything that it wanted was read."""
-    return _answer(Decision(inquiry, inquiry.run()))
+    return _answer(PacketDecision(inquiry, inquiry.run()))
 
 
-def _answer(decision: Decision) -> Answer:
+def _answer(decision: PacketDecision) -> Answer:
     flight, packet = decision.inquiry.flight, decision.inquiry.flight.packet
     targets = endpoints.targets(decision)
-    others: tuple[EndpointView, ...] = ()
+    others: tuple[TracedEndpoint, ...] = ()
     if decision.state is not None:
         others = endpoints.others(decision, decision.state, {(target.address, target.port) for target in targets})
     decisive = (decision.check,) if decision.check and decision.check not in decision.chains else ()
@@ -57,7 +57,7 @@ def _answer(decision: Decision) -> Answer:
     )
 
 
-def _reason(decision: Decision, count: int) -> str:
+def _reason(decision: PacketDecision, count: int) -> str:
     cluster, packet = decision.inquiry.cluster, decision.inquiry.flight.packet
     if decision.state is None:
         if decision.check == CLUSTER_IPS_CHECK:
@@ -78,12 +78,12 @@ def _reason(decision: Decision, count: int) -> str:
     return sentence if decision.verdict == "dnat" else f"{sentence}, and each is refused there"
 
 
-def _service_view(decision: Decision) -> ServiceView | None:
+def _service_view(decision: PacketDecision) -> TracedService | None:
     if decision.state is None:
         return None
     port = decision.state.port
     spec = decision.inquiry.cluster.by_key[port.name.service].spec
-    return ServiceView(
+    return TracedService(
         namespace=port.name.service.namespace,
         name=port.name.service.name,
         type=spec.type,
@@ -100,7 +100,7 @@ def _service_view(decision: Decision) -> ServiceView | None:
     )
 
 
-def _hints(decision: Decision) -> HintsView | None:
+def _hints(decision: PacketDecision) -> HintsView | None:
     if decision.state is None or not decision.origins:
         return None
     use = decision.choice.hints
@@ -110,7 +110,7 @@ def _hints(decision: Decision) -> HintsView | None:
     return HintsView(node=use.node, zone=use.zone, sentence=reasons.hints(use, endpoints_there, decision.choice))
 
 
-def _masquerade(decision: Decision, targets: tuple[EndpointView, ...]) -> str:
+def _masquerade(decision: PacketDecision, targets: tuple[TracedEndpoint, ...]) -> str:
     if not any(target.masquerade for target in targets):
         return "no"
     source = decision.inquiry.flight.packet.saddr
@@ -126,7 +126,7 @@ def _masquerade(decision: Decision, targets: tuple[EndpointView, ...]) -> str:
     return f"yes: {source} is no Pod of this node (--detect-local-mode)"
 
 
-def _notes(decision: Decision, targets: tuple[EndpointView, ...]) -> tuple[str, ...]:
+def _notes(decision: PacketDecision, targets: tuple[TracedEndpoint, ...]) -> tuple[str, ...]:
     notes = list(decision.inquiry.flight.notes)
     notes += [f"not looked at: {sentence}" for sentence in decision.inquiry.cluster.unread]
     refused = [reasons.refused(key, refusal) for key, refusal in decision.refusals.items()]
@@ -149,5 +149,5 @@ def _notes(decision: Decision, targets: tuple[EndpointView, ...]) -> tuple[str, 
     return (*notes, *refused)
 
 
-def _tells_no_pods_apart(decision: Decision) -> bool:
+def _tells_no_pods_apart(decision: PacketDecision) -> bool:
     return decision.run.plane.facts.detector is None and not decision.inquiry.settings.rules.masquerade_all

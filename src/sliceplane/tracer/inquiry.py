@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sliceplane.api.discovery import LABEL_FOR_REGION, LABEL_FOR_ZONE, LABEL_HEADLESS, EndpointSlice
 from sliceplane.api.gates import Gates
 from sliceplane.api.selectors import parse_labels
-from sliceplane.nft.fake import FakeKernel
+from sliceplane.nft.contents import contents_of
 from sliceplane.nft.table import nft_plane
 from sliceplane.nft.trace import Trail, trails
 from sliceplane.proxy.addresses import canonical_of
@@ -22,13 +22,13 @@ from sliceplane.proxy.model import API_SERVICE, ServiceKey
 from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.selections import common_selector, own_selectors, reads_slices
 from sliceplane.proxy.surroundings import RulesConfig
-from sliceplane.tracer.cluster import Cluster
+from sliceplane.tracer.cluster import TracedCluster
 from sliceplane.tracer.question import Question
 from sliceplane.tracer.route import Flight, resolve
 
 
 @dataclass(frozen=True, slots=True)
-class ProxySettings:
+class TracedProxy:
     """What the proxy of the node was started with, as far as rules depend on it."""
 
     rules: RulesConfig = field(default_factory=RulesConfig)
@@ -38,7 +38,7 @@ class ProxySettings:
 class Inquiry:
     """See the module.  ``wanted`` and ``on_slices`` in turn until nothing is wanted, then ``run``."""
 
-    def __init__(self, question: Question, cluster: Cluster, settings: ProxySettings) -> None:
+    def __init__(self, question: Question, cluster: TracedCluster, settings: TracedProxy) -> None:
         """Raises ``question.Unanswerable``."""
         self.cluster = cluster
         self.settings = settings
@@ -123,10 +123,8 @@ class Run:
                 if not inquiry.why_unread(endpoint_slice):
                     self.plane.on_slice(None, endpoint_slice, 0.0)
         self.plane.on_synced(0.0)
-        kernel = FakeKernel()
         transaction = self.plane.take_transaction(0.0)
         assert transaction is not None, "a first transaction is never empty"
-        kernel.run(transaction)
         self.plane.on_success(0.0)
-        self.table = kernel.tables[self.plane.rules.table]
+        self.table = contents_of(transaction)
         self.trails: tuple[Trail, ...] = trails(self.table, flight.packet, flight.path, flight.own)

@@ -7,8 +7,8 @@ from typing import Literal
 
 from sliceplane.api.discovery import EndpointPort
 from sliceplane.nft.trace import Packet
-from sliceplane.proxy.claims import Refusal
-from sliceplane.proxy.model import Endpoint, PortState, ServiceKey, ServicePort, ServicePortName
+from sliceplane.proxy.claims import ClaimRefusal
+from sliceplane.proxy.model import NodeEndpoint, PortState, ServedPort, ServiceKey, ServicePortName
 from sliceplane.proxy.usable import Choice, HintUse, Policy, Why, why
 from sliceplane.tracer.question import some
 
@@ -35,12 +35,12 @@ def unusable(state: PortState, used: Policy, field: PolicyField, listed: int) ->
     return f"none of the {listed} endpoints of Service {name} is usable for this port"
 
 
-def out_of_ranges(packet: Packet, port: ServicePort) -> str:
+def out_of_ranges(packet: Packet, port: ServedPort) -> str:
     ranges = some([*port.source_ranges])
     return f"{packet.saddr} is in no loadBalancerSourceRanges of Service {port.name.service}: {ranges}"
 
 
-def no_such_port(packet: Packet, there: Sequence[ServicePort], inside: str) -> str:
+def no_such_port(packet: Packet, there: Sequence[ServedPort], inside: str) -> str:
     """The destination is a cluster IP without such a port, or none of any Service."""
     if not there:
         return f"{packet.daddr} is in the range {inside} of cluster IPs, and no Service has it"
@@ -55,7 +55,7 @@ def untouched(packet: Packet, roles: Sequence[str]) -> str:
     return f"no Service translates it ({packet.daddr}: {', '.join(roles)})"
 
 
-def refused(key: ServiceKey, refusal: Refusal) -> str:
+def refused(key: ServiceKey, refusal: ClaimRefusal) -> str:
     """A Service asks for the destination, and another has it, or none may."""
     return f"Service {key} asks for this destination and does not get it: {refusal}"
 
@@ -63,7 +63,7 @@ def refused(key: ServiceKey, refusal: Refusal) -> str:
 # Endpoints
 
 
-def of_endpoint(endpoint: Endpoint, choice: Choice[Endpoint], field: PolicyField) -> str:
+def of_endpoint(endpoint: NodeEndpoint, choice: Choice[NodeEndpoint], field: PolicyField) -> str:
     """Why *endpoint* is used, or is not."""
     match why(endpoint, choice):
         case Why.READY if choice.policy == "Local":
@@ -91,7 +91,7 @@ def of_endpoint(endpoint: Endpoint, choice: Choice[Endpoint], field: PolicyField
             return "not ready"
 
 
-def hints(use: HintUse, endpoints: Sequence[Endpoint], choice: Choice[Endpoint]) -> str:
+def hints(use: HintUse, endpoints: Sequence[NodeEndpoint], choice: Choice[NodeEndpoint]) -> str:
     """What became of the hints of *endpoints*, in one sentence; the endpoint that is to blame is the first."""
     place, mine = choice.place, len(choice.endpoints)
     ready = [endpoint for endpoint in endpoints if endpoint.ready]

@@ -9,9 +9,9 @@ from typing import Final, Literal
 from sliceplane.api.core import Node, Service
 from sliceplane.kit.ip import Family
 from sliceplane.nft.trace import Packet, Path
-from sliceplane.proxy.model import ServiceKey, ServicePort
+from sliceplane.proxy.model import ServedPort, ServiceKey
 from sliceplane.proxy.servicemap import service_ports, why_not_served
-from sliceplane.tracer.cluster import Cluster, node_addresses, role_of
+from sliceplane.tracer.cluster import TracedCluster, node_addresses, role_of
 from sliceplane.tracer.question import AddressTarget, NameTarget, Question, Unanswerable, family_of, joined, some
 
 #: what packets of a node's own Pods come in through, for detectors that go by interface: its real name does not matter
@@ -38,7 +38,7 @@ class Flight:
         return frozenset(node_addresses(self.node, self.family))
 
 
-def resolve(question: Question, cluster: Cluster) -> Flight:
+def resolve(question: Question, cluster: TracedCluster) -> Flight:
     """Raises ``Unanswerable``."""
     family = family_of(question.source)
     protocol = question.protocol or "TCP"
@@ -61,7 +61,7 @@ def resolve(question: Question, cluster: Cluster) -> Flight:
 # What it is sent to
 
 
-def _port_of(question: Question, to: NameTarget, cluster: Cluster, family: Family) -> ServicePort:
+def _port_of(question: Question, to: NameTarget, cluster: TracedCluster, family: Family) -> ServedPort:
     service = _service_of(to, cluster)
     ports = service_ports(service, family)
     if not ports:
@@ -84,11 +84,11 @@ def _port_of(question: Question, to: NameTarget, cluster: Cluster, family: Famil
     return wanted[0]
 
 
-def _described(port: ServicePort) -> str:
+def _described(port: ServedPort) -> str:
     return f"{port.name.port or port.port}/{port.name.protocol}"
 
 
-def _service_of(to: NameTarget, cluster: Cluster) -> Service:
+def _service_of(to: NameTarget, cluster: TracedCluster) -> Service:
     service = cluster.by_key.get(ServiceKey(to.namespace, to.name))
     if service is None:
         elsewhere = [str(key) for key in cluster.by_key if key.name == to.name]
@@ -102,7 +102,7 @@ def _service_of(to: NameTarget, cluster: Cluster) -> Service:
     return service
 
 
-def _number(to: AddressTarget, cluster: Cluster) -> int:
+def _number(to: AddressTarget, cluster: TracedCluster) -> int:
     if to.port:
         return to.port
     family = family_of(to.ip)
@@ -116,7 +116,7 @@ def _number(to: AddressTarget, cluster: Cluster) -> int:
     raise Unanswerable(f"--to {to.ip} lacks a port, {joined(to.ip, 80)} is one with it{ports}")
 
 
-def _check_known(ip: str, port: int, cluster: Cluster) -> None:
+def _check_known(ip: str, port: int, cluster: TracedCluster) -> None:
     if not cluster.roles(ip, port):
         unknown = "" if not cluster.unread else f" (not looked at: {some(list(cluster.unread))})"
         raise Unanswerable(
@@ -136,7 +136,7 @@ class _Place:
     notes: tuple[str, ...] = ()
 
 
-def _place(question: Question, ip: str, cluster: Cluster) -> _Place:
+def _place(question: Question, ip: str, cluster: TracedCluster) -> _Place:
     """The node asked for; else that of the sender; else, for a node's own address, that node."""
     source = question.source
     home, pod = cluster.node_of(source), cluster.pod_of(source)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sliceplane.kit.columns import Row, table
-from sliceplane.tracer.answer import Answer, EndpointView
+from sliceplane.tracer.answer import Answer, TracedEndpoint
 from sliceplane.tracer.question import joined
 
 #: rows of one table; the JSON output has all
@@ -70,7 +70,7 @@ def _lines(answer: Answer, width: int | None) -> Iterator[str]:
 _HEADS = ("ENDPOINT", "POD", "SLICE", "NODE", "ZONE", "HINTS", "CONDITIONS", "WHY")
 
 
-def _row(endpoint: EndpointView) -> tuple[str, ...]:
+def _row(endpoint: TracedEndpoint) -> tuple[str, ...]:
     hints = [f"node {name}" for name in endpoint.node_hints] + [f"zone {name}" for name in endpoint.zone_hints]
     conditions = (("ready", endpoint.ready), ("serving", endpoint.serving), ("terminating", endpoint.terminating))
     return (
@@ -85,7 +85,7 @@ def _row(endpoint: EndpointView) -> tuple[str, ...]:
     )
 
 
-def _share(each: EndpointView) -> str:
+def _share(each: TracedEndpoint) -> str:
     return each.share if each.verdict == "dnat" else f"{each.share} {each.verdict}"
 
 

@@ -14,7 +14,7 @@ _CAPPED, _EXTENDED = 0x100, 0x200  # NLM_F_CAPPED, NLM_F_ACK_TLVS
 _TEXT = 1  # NLMSGERR_ATTR_MSG
 
 
-class Answer(NamedTuple):
+class KernelAnswer(NamedTuple):
     """``errno`` 0: done.  ``text``: the kernel's own words, if it has any."""
 
     sequence: int
@@ -22,7 +22,7 @@ class Answer(NamedTuple):
     text: str = ""
 
 
-def parse_answers(data: bytes) -> Iterator[Answer]:
+def parse_answers(data: bytes) -> Iterator[KernelAnswer]:
     """The answers in what was read from the socket at once; others' messages are passed over."""
     at = 0
     while at + HEADER.size <= len(data):
@@ -35,7 +35,7 @@ def parse_answers(data: bytes) -> Iterator[Answer]:
             errno = -_ERRNO.unpack_from(data, body)[0]
             inner, _, _, sequence, _ = HEADER.unpack_from(data, body + _ERRNO.size)
             told = _ERRNO.size + (HEADER.size if flags & _CAPPED or not errno else max(inner, HEADER.size) + 3 & ~3)
-            yield Answer(sequence, errno, _text(data[body + told : end]) if flags & _EXTENDED else "")
+            yield KernelAnswer(sequence, errno, _text(data[body + told : end]) if flags & _EXTENDED else "")
         at += length + 3 & ~3
 
 

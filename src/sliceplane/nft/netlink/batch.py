@@ -38,7 +38,7 @@ from sliceplane.nft.objects import (
     FlushChain,
     FlushContainer,
     Hook,
-    Rule,
+    NftRule,
     Transaction,
 )
 
@@ -59,7 +59,7 @@ _HOOKS = {"prerouting": 0, "input": 1, "forward": 2, "output": 3, "postrouting":
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MessageBatch:
     """What is sent, in one piece."""
 
     data: bytes | bytearray
@@ -67,7 +67,7 @@ class Batch:
     last: int
 
 
-def encode(transaction: Transaction) -> Batch:
+def encode(transaction: Transaction) -> MessageBatch:
     """Raises ``Inexpressible``.  Nothing is ever left out."""
     try:
         return _Encoder(transaction).run()
@@ -91,7 +91,7 @@ class _Encoder:
         self._head = text(_TABLE_OF, self._table)
         self._expressions = Expressions(self._table, self._text_family, self._make_set)
 
-    def run(self) -> Batch:
+    def run(self) -> MessageBatch:
         self._data += boundary(_BEGIN, 0, _SUBSYSTEM)
         for command in self._transaction.commands:
             self._sequence += 1
@@ -99,7 +99,7 @@ class _Encoder:
         length, kind, flags, sequence, sender = HEADER.unpack_from(self._data, self._last)
         HEADER.pack_into(self._data, self._last, length, kind, flags | ACK, sequence, sender)
         self._data += boundary(_END, self._sequence + 1, _SUBSYSTEM)
-        return Batch(self._data, self._sequence)
+        return MessageBatch(self._data, self._sequence)
 
     def _add(self, command: Command) -> None:
         table = self._table
@@ -135,7 +135,7 @@ class _Encoder:
         self._last = len(self._data)
         self._data += message(kind, flags, self._sequence, self._family, body)
 
-    def _add_rule(self, chain: str, rule: Rule) -> None:
+    def _add_rule(self, chain: str, rule: NftRule) -> None:
         expressions = self._expressions.encode(rule.statements)  # makes sets first, where it needs them
         body = self._head + text(_RULE_CHAIN, chain)
         self._put(_NEW_RULE, body + nest(_RULE_EXPRESSIONS, expressions), CREATE | APPEND)

@@ -23,7 +23,7 @@ from sliceplane.nft.netlink.attributes import (
     number,
     text,
 )
-from sliceplane.nft.objects import Container, Item, Key, Remaining, Target, Value
+from sliceplane.nft.objects import DnatTarget, Item, Key, NftContainer, RemainingTime, Value
 from sliceplane.nft.statements import NftFamily
 
 PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
@@ -101,7 +101,7 @@ def value(data: bytes) -> bytes:
     return attribute(_VALUE, data)
 
 
-def definition(table: str, container: Container, family: NftFamily, set_id: int) -> bytes:
+def definition(table: str, container: NftContainer, family: NftFamily, set_id: int) -> bytes:
     """The body of a ``NEWSET`` message."""
     parts = [_type_of(part, family) for part in container.key]
     lengths = [length for _, length in parts]
@@ -194,7 +194,7 @@ def elements(items: Iterable[Item], family: NftFamily) -> Iterator[bytes]:
     """What ``element_lists`` wants, of elements that are to be added."""
     pack_target = _target_packer(family)
     for key, held in items:
-        if isinstance(held, Target) and len(key) == 1:
+        if isinstance(held, DnatTarget) and len(key) == 1:
             yield pack_target(key, held)
         else:
             yield _element(_packed(key, family), held, family)
@@ -215,7 +215,7 @@ def bound(packed: bytes, *, end: bool = False, is_open: bool = False) -> bytes:
     return nest(LIST_ELEMENT, *parts)
 
 
-def _target_packer(family: NftFamily) -> Callable[[Key, Target], bytes]:
+def _target_packer(family: NftFamily) -> Callable[[Key, DnatTarget], bytes]:
     """Makes elements of maps of targets by number.  They all look the same, and there may be hundreds of thousands."""
     size = ADDRESS_BYTES[family]
     sample = nest(LIST_ELEMENT, nest(_KEY, value(bytes(4))), nest(_DATA, value(bytes(size + 4))))
@@ -223,7 +223,7 @@ def _target_packer(family: NftFamily) -> Callable[[Key, Target], bytes]:
     head, middle, pack, pack_port = sample[:12], sample[16:24], form.pack, _PORT.pack
     assert form.size == len(sample), f"{form.size} bytes are not {len(sample)}"
 
-    def packed(key: Key, target: Target) -> bytes:
+    def packed(key: Key, target: DnatTarget) -> bytes:
         (index,) = key
         return pack(head, index, middle, address(target.ip, family), pack_port(target.port))
 
@@ -234,15 +234,15 @@ def _element(packed: bytes, held: Value, family: NftFamily) -> bytes:
     key = nest(_KEY, value(packed))
     if held is None:
         return nest(LIST_ELEMENT, key)
-    if isinstance(held, Remaining):
+    if isinstance(held, RemainingTime):
         return nest(LIST_ELEMENT, long_number(_EXPIRES_MS, held.seconds * 1000), key)
-    if isinstance(held, Target):
+    if isinstance(held, DnatTarget):
         return nest(LIST_ELEMENT, key, nest(_DATA, value(address(held.ip, family) + port(held.port))))
     return nest(LIST_ELEMENT, key, nest(_DATA, verdict(_VERDICT_CODES[held.kind], held.chain)))
 
 
 def _packed(key: Key, family: NftFamily) -> bytes:
-    """A number alone is one that ``numgen`` draws; in a concatenation it is a port (``Container.key``)."""
+    """A number alone is one that ``numgen`` draws; in a concatenation it is a port (``NftContainer.key``)."""
     if len(key) == 1:
         (only,) = key
         return host_number(only) if isinstance(only, int) else address(only, family)
@@ -269,7 +269,7 @@ def _joined(kinds: Iterable[int]) -> int:
     return joined
 
 
-def _userdata(container: Container, family: NftFamily) -> bytes:
+def _userdata(container: NftContainer, family: NftFamily) -> bytes:
     if container.by_number:
         numgen = _expression(_EXPRESSION_NUMGEN, _order(0, 1) + _order(1, 2) + _order(2, 0))  # random mod 2 offset 0
         parts = _record(0, _header_field(family, "daddr")) + _record(1, _header_field(container.protocol, "dport"))

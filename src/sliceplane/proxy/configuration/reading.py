@@ -15,7 +15,7 @@ from typing import Any, Final
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
 from sliceplane.documents.schema.yaml_documents import YamlError, parse_yaml
 from sliceplane.kit.durations import parse_duration
-from sliceplane.proxy.configuration.fields import API_VERSION, BY_PATH, KIND, SECTIONS, Field, Value
+from sliceplane.proxy.configuration.fields import API_VERSION, BY_PATH, KIND, SECTIONS, ConfigField, Value
 
 DEPTH_MAX: Final = 20
 _LINE: Final = re.compile(r"line (\d+): (.*)")
@@ -149,7 +149,7 @@ def _field(path: str, value: Any, given: dict[str, Value]) -> Iterator[FieldErro
         given[path] = parsed
 
 
-def _value(field: Field, value: Any) -> Value:
+def _value(field: ConfigField, value: Any) -> Value:
     """The value in the form of ``Value``.  Raises ``ValueError`` with what it must be."""
     if value is None:
         return None

@@ -19,7 +19,7 @@ from sliceplane.proxy.configuration.fields import (
     DEFAULT_MODE,
     FIELDS,
     KIND,
-    Field,
+    ConfigField,
     Mode,
     Value,
     effective_mode,
@@ -161,7 +161,7 @@ def document_of(given: Given) -> dict[str, Any]:
     return document
 
 
-def _written(field: Field, value: Value) -> Any:
+def _written(field: ConfigField, value: Value) -> Any:
     match field.kind:
         case "duration":
             assert isinstance(value, float), f"{field.path}: {value!r} is no duration"

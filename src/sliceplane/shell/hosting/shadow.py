@@ -16,7 +16,7 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.controllers.shadow import ShadowController
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.shadow.ledger import Ledger, News
+from sliceplane.shadow.ledger import DifferenceLedger, News
 from sliceplane.shell.hosting import ControllerHost
 from sliceplane.shell.hosting.monitoring import health_pages
 from sliceplane.shell.hosting.shadow_report import Summary, summary_of
@@ -38,7 +38,7 @@ class Output(Protocol):
 
     def news(self, news: tuple[News, ...]) -> None: ...
 
-    def look(self, ledger: Ledger, summary: Summary, now: float) -> None:
+    def look(self, ledger: DifferenceLedger, summary: Summary, now: float) -> None:
         """Every ``LOOK_S``; for an output that shows a picture rather than news."""
 
 
@@ -47,7 +47,7 @@ class ShadowRun:
 
     def __init__(self, reader: Reader, config: EndpointSliceConfig, *, grace_s: float) -> None:
         self._clock = loop_clock(time.time())
-        self.ledger = Ledger(grace_s)
+        self.ledger = DifferenceLedger(grace_s)
         self.client = ReadOnlyClient(reader)
         rng = Rng(int.from_bytes(os.urandom(8), "big"))
         self._host = ControllerHost(self.client, rng=rng, clock=self._clock)

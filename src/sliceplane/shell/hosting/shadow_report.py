@@ -10,7 +10,7 @@ import msgspec
 from sliceplane.api.discovery import MANAGED_BY_CONTROLLER
 from sliceplane.kit import columns
 from sliceplane.kit.times import format_micro_time
-from sliceplane.shadow.ledger import Ledger, News, Standing
+from sliceplane.shadow.ledger import DifferenceLedger, News, StandingDifference
 
 #: rows that a terminal shows; the rest is counted
 TABLE_ROWS_MAX = 30
@@ -51,9 +51,9 @@ class Summary:
         return bool(self.differences) and not self.managed
 
 
-def rows(standing: Iterable[Standing], now: float) -> list[tuple[str, ...]]:
+def rows(standing: Iterable[StandingDifference], now: float) -> list[tuple[str, ...]]:
     """Differences of one service that have kind and both values in common are one row."""
-    groups: dict[tuple[str, str, str, str, str], list[Standing]] = {}
+    groups: dict[tuple[str, str, str, str, str], list[StandingDifference]] = {}
     for entry in standing:
         difference = entry.difference
         group = (entry.key, difference.kind.value, difference.address_type, difference.desired, difference.actual)
@@ -68,7 +68,9 @@ def rows(standing: Iterable[Standing], now: float) -> list[tuple[str, ...]]:
     return made
 
 
-def table(standing: Iterable[Standing], now: float, rows_max: int = TABLE_ROWS_MAX, width: int | None = None) -> str:
+def table(
+    standing: Iterable[StandingDifference], now: float, rows_max: int = TABLE_ROWS_MAX, width: int | None = None
+) -> str:
     """*width*: columns of the screen; ``None``: lines are as long as they come."""
     differences = rows(standing, now)
     return "\n".join(columns.table(HEADER, differences, width=width, rows_max=rows_max)) if differences else ""
@@ -107,8 +109,8 @@ def json_summary(summary: Summary, now: float) -> bytes:
     return msgspec.json.encode({"time": format_micro_time(now), "event": "summary", **msgspec.to_builtins(summary)})
 
 
-def summary_of(ledger: Ledger, services: int) -> Summary:
-    standing: Sequence[Standing] = tuple(ledger.standing())
+def summary_of(ledger: DifferenceLedger, services: int) -> Summary:
+    standing: Sequence[StandingDifference] = tuple(ledger.standing())
     return Summary(
         services, ledger.differing, ledger.compared, len(standing), ledger.pending, ledger.beyond, ledger.managed
     )

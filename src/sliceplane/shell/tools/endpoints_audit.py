@@ -20,7 +20,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Resource, Services
 from sliceplane.endpoints_audit.audit import Auditor, confirmed
-from sliceplane.endpoints_audit.usage import AuditLog
+from sliceplane.endpoints_audit.usage import AuditLogUsage
 from sliceplane.endpoints_audit.verdict import Report, report
 from sliceplane.shell.transport.base import Client, ListPage, Unreachable
 
@@ -35,7 +35,7 @@ NAMES_AT_ONCE: Final = 8
 LINES_PER_TURN: Final = 2000
 
 
-async def audit(client: Client, *, log: AuditLog | None, second_look_s: float) -> Report:
+async def audit(client: Client, *, log: AuditLogUsage | None, second_look_s: float) -> Report:
     """Raises ``StatusError`` and ``shell.transport.base.Unreachable`` if the server cannot be read."""
     auditor = await _look(client)
     findings = auditor.findings()
@@ -47,9 +47,9 @@ async def audit(client: Client, *, log: AuditLog | None, second_look_s: float) -
     return report(auditor, findings, log)
 
 
-async def read_log(paths: Sequence[Path]) -> AuditLog:
+async def read_log(paths: Sequence[Path]) -> AuditLogUsage:
     """Raises ``OSError``."""
-    log = AuditLog()
+    log = AuditLogUsage()
     for path in paths:
         with await asyncio.to_thread(path.open, "rb") as lines:
             for number, line in enumerate(lines):

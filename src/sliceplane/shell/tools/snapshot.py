@@ -37,7 +37,7 @@ class SnapshotError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class SnapshotSummary:
     """``bytes`` is the file's size."""
 
     objects: int
@@ -45,7 +45,7 @@ class Summary:
     bytes: int
 
 
-async def save(client: HttpClient, path: Path) -> Summary:
+async def save(client: HttpClient, path: Path) -> SnapshotSummary:
     """Raises ``SnapshotError``, and what the client raises: ``StatusError``, ``Unreachable``."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -68,18 +68,18 @@ async def _receive(portions: AsyncIterator[bytes], part: Path) -> None:
         os.fsync(file.fileno())
 
 
-def inspect(path: Path) -> Summary:
+def inspect(path: Path) -> SnapshotSummary:
     """Read all of it.  Raises ``SnapshotError`` if it is not whole."""
     return _inspected(path, str(path))
 
 
-def _inspected(path: Path, name: str) -> Summary:
+def _inspected(path: Path, name: str) -> SnapshotSummary:
     """*name* is what complaints call it."""
     with _opened(path, name) as (reader, size):
-        return Summary(sum(1 for _ in reader.records()), reader.revision, size)
+        return SnapshotSummary(sum(1 for _ in reader.records()), reader.revision, size)
 
 
-def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> Summary:
+def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> SnapshotSummary:
     """Make *data_dir*'s database of the snapshot, at its revision plus *bump*.  Raises ``SnapshotError``."""
     from sliceplane.shell.server.storage.committing import StorageError
     from sliceplane.store.backend import OutcomeUnknown, WriteFailed
@@ -103,7 +103,7 @@ def restore(path: Path, data_dir: str, *, bump: int = REVISIONS_BEYOND) -> Summa
             if reader.revision + bump > REVISION_MAX:
                 raise SnapshotError(f"revision {reader.revision} plus {bump} is more than {REVISION_MAX}")
             objects = _make_database(folder, database, reader, reader.revision + bump)
-            return Summary(objects, reader.revision + bump, size)
+            return SnapshotSummary(objects, reader.revision + bump, size)
     except (OSError, StorageError, WriteFailed, OutcomeUnknown) as error:
         why = _reason(error) if isinstance(error, OSError) else str(error)
         raise SnapshotError(f"cannot restore into {folder.path}: {why}") from error

@@ -33,9 +33,9 @@ from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.selections import reads_slices
 from sliceplane.shell.transport.base import Client
 from sliceplane.tracer.answer import Answer
-from sliceplane.tracer.cluster import Cluster
+from sliceplane.tracer.cluster import TracedCluster
 from sliceplane.tracer.explain import explain
-from sliceplane.tracer.inquiry import Inquiry, ProxySettings
+from sliceplane.tracer.inquiry import Inquiry, TracedProxy
 from sliceplane.tracer.question import AddressTarget, NamedSource, Question, Unanswerable, family_of
 
 PAGE_OBJECTS: Final = 500
@@ -45,7 +45,7 @@ SERVICES_AT_ONCE: Final = 8
 T = TypeVar("T", bound=Object)
 
 
-async def trace(client: Client, question: Question, settings: ProxySettings) -> Answer:
+async def trace(client: Client, question: Question, settings: TracedProxy) -> Answer:
     """Raises ``tracer.question.Unanswerable``, ``StatusError`` and ``shell.transport.base.Unreachable``."""
     unread: list[str] = []
     services, nodes, pods, ranges = await asyncio.gather(
@@ -54,7 +54,7 @@ async def trace(client: Client, question: Question, settings: ProxySettings) -> 
         _pods(client, question, unread),
         _allowed(client, ServiceCIDRs, ServiceCIDR, unread),
     )
-    cluster = Cluster(services, nodes, pods, ranges, tuple(unread))
+    cluster = TracedCluster(services, nodes, pods, ranges, tuple(unread))
     if _may_be_a_pod(question, cluster):
         cluster = replace(cluster, pods=await _list(client, Selection(Pods), Pod))
     inquiry = Inquiry(question, cluster, settings)
@@ -92,7 +92,7 @@ async def address_of(client: Client, source: NamedSource, family: Family | None)
     return fitting[0]
 
 
-async def _slices(client: Client, key: ServiceKey, settings: ProxySettings) -> tuple[EndpointSlice, ...]:
+async def _slices(client: Client, key: ServiceKey, settings: TracedProxy) -> tuple[EndpointSlice, ...]:
     if reads_slices(settings.gates):
         selector = f"{LABEL_SERVICE_NAME}={key.name}"
         return await _list(client, Selection(EndpointSlices, key.namespace, selector), EndpointSlice)
@@ -114,7 +114,7 @@ async def _pods(client: Client, question: Question, unread: list[str]) -> tuple[
     return tuple(pods)
 
 
-def _may_be_a_pod(question: Question, cluster: Cluster) -> bool:
+def _may_be_a_pod(question: Question, cluster: TracedCluster) -> bool:
     """Whether the sender has to be looked for among all Pods: no Pod has its address as the first of two."""
     is_known = cluster.pod_of(question.source) is not None or cluster.node_of(question.source) is not None
     may_read = not any(sentence.startswith(Pods.plural) for sentence in cluster.unread)

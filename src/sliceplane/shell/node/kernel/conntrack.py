@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.conntrack import Expected, Flow, parse_flow
+from sliceplane.proxy.conntrack import Expected, UdpFlow, parse_flow
 from sliceplane.shell.process import descriptors
 
 TIMEOUT_S = 60.0
@@ -41,8 +41,8 @@ class Conntrack:
         except TimeoutError as error:
             raise ConntrackError(f"conntrack did not answer within {self._timeout_s:g} s") from error
 
-    async def _stale(self, family: Family, expected: Expected) -> tuple[Flow, ...]:
-        stale: set[Flow] = set()
+    async def _stale(self, family: Family, expected: Expected) -> tuple[UdpFlow, ...]:
+        stale: set[UdpFlow] = set()
         async with self._running("-L", "-p", "udp", "-f", _FAMILY[family]) as process:
             assert process.stdout is not None, "its output is a pipe"
             async for line in process.stdout:
@@ -53,7 +53,7 @@ class Conntrack:
                 raise ConntrackError(f"conntrack could not list the flows: exit code {process.returncode}")
         return tuple(sorted(stale))
 
-    async def _forget(self, family: Family, flow: Flow) -> int:
+    async def _forget(self, family: Family, flow: UdpFlow) -> int:
         """That there is none any more (exit code 1) is as good."""
         (to, to_port), (by, by_port) = flow
         chosen = ("-D", "-p", "udp", "-f", _FAMILY[family], "--orig-dst", to, "--orig-port-dst", str(to_port))

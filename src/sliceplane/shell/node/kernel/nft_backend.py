@@ -18,7 +18,7 @@ from sliceplane.shell.process.log import get_logger
 _log = get_logger("node-proxy")
 
 
-class Runner(Protocol):
+class NftCommands(Protocol):
     """What is needed of ``nft_runner.NftRunner``; every call may raise ``KernelError``."""
 
     async def run(self, text: str) -> None: ...
@@ -39,7 +39,7 @@ class Nftables:
 
     mode: Literal["nftables"] = "nftables"
 
-    def __init__(self, runner: Runner, *, table: str = TABLE, writer: str = "") -> None:
+    def __init__(self, runner: NftCommands, *, table: str = TABLE, writer: str = "") -> None:
         """*writer*: a word that no other process has which might write this table; "": a random one."""
         self._runner = runner
         self._table = table

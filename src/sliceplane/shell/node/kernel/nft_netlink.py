@@ -18,9 +18,9 @@ import socket
 import threading
 import weakref
 
-from sliceplane.nft.netlink.answers import Answer, parse_answers
+from sliceplane.nft.netlink.answers import KernelAnswer, parse_answers
 from sliceplane.nft.netlink.attributes import Inexpressible
-from sliceplane.nft.netlink.batch import Batch, encode
+from sliceplane.nft.netlink.batch import MessageBatch, encode
 from sliceplane.nft.objects import FlushChain, TableRef, Transaction
 from sliceplane.shell.node.kernel.backend import KernelError
 from sliceplane.shell.node.kernel.nft_socket import namespace_of, netfilter_socket
@@ -90,7 +90,7 @@ class Messages:
             self._detours.add(table)
         raise why
 
-    def _send(self, transaction: Transaction, void: threading.Event) -> tuple[int, tuple[Answer, ...]]:
+    def _send(self, transaction: Transaction, void: threading.Event) -> tuple[int, tuple[KernelAnswer, ...]]:
         if void.is_set():
             return 0, ()  # the program wrote it meanwhile
         batch = encode(transaction)
@@ -113,7 +113,7 @@ class Channel:
         self._sock: socket.socket | None = None
         self._namespace: tuple[int, int] | None = None
 
-    def send(self, batch: Batch) -> tuple[Answer, ...]:
+    def send(self, batch: MessageBatch) -> tuple[KernelAnswer, ...]:
         """What the kernel answers; nothing, if what became of the batch is unknown.
 
         Raises ``OSError`` if it was not sent: there is no such socket, it may not be used, the batch is too large.
@@ -141,7 +141,7 @@ class Channel:
         return self._sock
 
 
-def explain(transaction: Transaction, refusal: Answer) -> NftError:
+def explain(transaction: Transaction, refusal: KernelAnswer) -> NftError:
     """The kernel's answer as a sentence."""
     if not 0 < refusal.sequence <= len(transaction.commands):
         return NftError("rejected", f"the kernel refused the transaction: {os.strerror(refusal.errno)}")
@@ -164,8 +164,8 @@ def _make_room(sock: socket.socket, size: int) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
 
 
-def _answers(sock: socket.socket) -> tuple[Answer, ...]:
-    answers: list[Answer] = []
+def _answers(sock: socket.socket) -> tuple[KernelAnswer, ...]:
+    answers: list[KernelAnswer] = []
     while True:
         try:
             answers.extend(parse_answers(sock.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)))

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import copy
 import ipaddress
-from dataclasses import dataclass, field
 from typing import Literal
 
 from sliceplane.kit.ip import networks
+from sliceplane.nft.contents import ChainContents, ContainerContents, TableContents
 from sliceplane.nft.objects import (
     AddChain,
     AddContainer,
@@ -23,22 +23,20 @@ from sliceplane.nft.objects import (
     AddRule,
     AddTable,
     Command,
-    Container,
     DeleteChain,
     DeleteContainer,
     DeleteElements,
     DeleteTable,
+    DnatTarget,
     FlushChain,
     FlushContainer,
-    Hook,
     Key,
-    Remaining,
-    Rule,
+    NftContainer,
+    NftVerdict,
+    RemainingTime,
     TableRef,
-    Target,
     Transaction,
     Value,
-    Verdict,
 )
 from sliceplane.nft.statements import (
     AddressIn,
@@ -72,53 +70,37 @@ class FakeError(Exception):
         self.command = command
 
 
-@dataclass(slots=True)
-class FakeChain:
-    hook: Hook | None
-    rules: list[Rule] = field(default_factory=list)
+def _chain_users(table: TableContents, name: str) -> list[str]:
+    """Who leads to chain *name*."""
+    jumps = [
+        chain
+        for chain, held in table.chains.items()
+        for rule in held.rules
+        if any(name in chains_of(part) for part in rule.statements)
+    ]
+    maps = [
+        held.definition.name
+        for held in table.containers.values()
+        if any(isinstance(value, NftVerdict) and value.chain == name for value in held.elements.values())
+    ]
+    return jumps + maps
 
 
-@dataclass(slots=True)
-class FakeContainer:
-    definition: Container
-    elements: dict[Key, Value] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class FakeTable:
-    chains: dict[str, FakeChain] = field(default_factory=dict)
-    containers: dict[str, FakeContainer] = field(default_factory=dict)
-
-    def chain_users(self, name: str) -> list[str]:
-        """Who leads to chain *name*."""
-        jumps = [
-            chain
-            for chain, held in self.chains.items()
-            for rule in held.rules
-            if any(name in chains_of(part) for part in rule.statements)
-        ]
-        maps = [
-            held.definition.name
-            for held in self.containers.values()
-            if any(isinstance(value, Verdict) and value.chain == name for value in held.elements.values())
-        ]
-        return jumps + maps
-
-    def container_users(self, name: str) -> list[str]:
-        """The chains whose rules look something up in *name*."""
-        return [
-            chain
-            for chain, held in self.chains.items()
-            for rule in held.rules
-            if any(container_of(part) == name for part in rule.statements)
-        ]
+def _container_users(table: TableContents, name: str) -> list[str]:
+    """The chains whose rules look something up in *name*."""
+    return [
+        chain
+        for chain, held in table.chains.items()
+        for rule in held.rules
+        if any(container_of(part) == name for part in rule.statements)
+    ]
 
 
 class FakeKernel:
     """All tables of one network namespace.  ``tables`` may be read, and damaged, by tests."""
 
     def __init__(self) -> None:
-        self.tables: dict[TableRef, FakeTable] = {}
+        self.tables: dict[TableRef, TableContents] = {}
         self.transactions = 0
 
     def run(self, transaction: Transaction) -> None:
@@ -133,20 +115,22 @@ class FakeKernel:
 class _Attempt:
     """The state that a transaction is building, and the one before it."""
 
-    def __init__(self, tables: dict[TableRef, FakeTable], before: dict[TableRef, FakeTable], ref: TableRef) -> None:
+    def __init__(
+        self, tables: dict[TableRef, TableContents], before: dict[TableRef, TableContents], ref: TableRef
+    ) -> None:
         self.tables = tables
-        self._before = before.get(ref, FakeTable())
+        self._before = before.get(ref, TableContents())
         self._ref = ref
 
     def perform(self, command: Command) -> None:
         match command:
             case AddTable():
-                self.tables.setdefault(self._ref, FakeTable())
+                self.tables.setdefault(self._ref, TableContents())
                 return
             case DeleteTable():
                 self._table(command)
                 del self.tables[self._ref]
-                self._before = FakeTable()  # everything in it went with it, uses included
+                self._before = TableContents()  # everything in it went with it, uses included
                 return
         table = self._table(command)
         match command:
@@ -169,39 +153,39 @@ class _Attempt:
             case DeleteElements():
                 self._delete_elements(table, command)
 
-    def _table(self, command: Command) -> FakeTable:
+    def _table(self, command: Command) -> TableContents:
         table = self.tables.get(self._ref)
         if table is None:
             raise FakeError("ENOENT", command, f"no table {self._ref}")
         return table
 
-    def _chain(self, table: FakeTable, name: str, command: Command) -> FakeChain:
+    def _chain(self, table: TableContents, name: str, command: Command) -> ChainContents:
         chain = table.chains.get(name)
         if chain is None:
             raise FakeError("ENOENT", command, f"no chain {name}")
         return chain
 
-    def _container(self, table: FakeTable, name: str, command: Command) -> FakeContainer:
+    def _container(self, table: TableContents, name: str, command: Command) -> ContainerContents:
         container = table.containers.get(name)
         if container is None:
             raise FakeError("ENOENT", command, f"no set or map {name}")
         return container
 
-    def _add_chain(self, table: FakeTable, command: AddChain) -> None:
+    def _add_chain(self, table: TableContents, command: AddChain) -> None:
         if not 0 < len(command.name.encode()) <= NAME_MAX:
             raise FakeError("EINVAL", command, f"a name of {len(command.name)} bytes")
-        chain = table.chains.setdefault(command.name, FakeChain(command.hook))
+        chain = table.chains.setdefault(command.name, ChainContents(command.hook))
         if chain.hook != command.hook:
             raise FakeError("EEXIST", command, f"the chain has hook {chain.hook}")
 
-    def _delete_chain(self, table: FakeTable, command: DeleteChain) -> None:
+    def _delete_chain(self, table: TableContents, command: DeleteChain) -> None:
         self._chain(table, command.name, command)
-        users = table.chain_users(command.name) + self._before.chain_users(command.name)
+        users = _chain_users(table, command.name) + _chain_users(self._before, command.name)
         if users:
             raise FakeError("EBUSY", command, f"used by {users}")
         del table.chains[command.name]
 
-    def _add_rule(self, table: FakeTable, command: AddRule) -> None:
+    def _add_rule(self, table: TableContents, command: AddRule) -> None:
         chain = self._chain(table, command.chain, command)
         for part in command.rule.statements:
             for name in chains_of(part):
@@ -214,7 +198,7 @@ class _Attempt:
         chain.rules.append(command.rule)
 
     @staticmethod
-    def _check_lookup(definition: Container, part: Statement, command: Command) -> None:
+    def _check_lookup(definition: NftContainer, part: Statement, command: Command) -> None:
         name, value = definition.name, definition.value
         wanted = {Vmap: "verdict", DnatMap: "target", Balance: "target"}.get(type(part), "none")
         if value != wanted:
@@ -228,21 +212,21 @@ class _Attempt:
         if isinstance(part, Remember) and not definition.timeout_s:
             raise FakeError("EINVAL", command, f"{name} is not for packets to fill")
 
-    def _add_container(self, table: FakeTable, command: AddContainer) -> None:
+    def _add_container(self, table: TableContents, command: AddContainer) -> None:
         wanted = command.container
-        container = table.containers.setdefault(wanted.name, FakeContainer(wanted))
+        container = table.containers.setdefault(wanted.name, ContainerContents(wanted))
         if container.definition != wanted:
             raise FakeError("EEXIST", command, f"it is {container.definition}")
 
-    def _delete_container(self, table: FakeTable, command: DeleteContainer) -> None:
+    def _delete_container(self, table: TableContents, command: DeleteContainer) -> None:
         name = command.container.name
         self._container(table, name, command)
-        users = table.container_users(name) + self._before.container_users(name)
+        users = _container_users(table, name) + _container_users(self._before, name)
         if users:
             raise FakeError("EBUSY", command, f"used by {users}")
         del table.containers[name]
 
-    def _add_elements(self, table: FakeTable, command: AddElements) -> None:
+    def _add_elements(self, table: TableContents, command: AddElements) -> None:
         container = self._container(table, command.container, command)
         if not command.items:
             raise FakeError("EINVAL", command, "no elements")
@@ -250,12 +234,12 @@ class _Attempt:
             problem = _wrong(container.definition, key, value, self._ref.family)
             if problem:
                 raise FakeError("EINVAL", command, problem)
-            if isinstance(value, Verdict) and value.chain:
+            if isinstance(value, NftVerdict) and value.chain:
                 self._chain(table, value.chain, command)
             if container.elements.setdefault(key, value) != value:
                 raise FakeError("EEXIST", command, f"{key} is {container.elements[key]}")
 
-    def _delete_elements(self, table: FakeTable, command: DeleteElements) -> None:
+    def _delete_elements(self, table: TableContents, command: DeleteElements) -> None:
         container = self._container(table, command.container, command)
         if not command.keys:
             raise FakeError("EINVAL", command, "no elements")
@@ -265,23 +249,23 @@ class _Attempt:
             del container.elements[key]
 
 
-def _wrong(definition: Container, key: Key, value: Value, family: NftFamily) -> str:
+def _wrong(definition: NftContainer, key: Key, value: Value, family: NftFamily) -> str:
     """What is wrong with an element; "" if nothing is."""
     if len(key) != len(definition.key):
         return f"key {key} for {definition.key}"
     for part, kind in zip(key, definition.key, strict=True):
         if not _fits(part, kind, family):
             return f"{part!r} is no {kind}"
-    if isinstance(value, Remaining):
+    if isinstance(value, RemainingTime):
         return (
             ""
             if 0 < value.seconds <= definition.timeout_s
             else f"{definition.name} does not keep for {value.seconds} s"
         )
-    holds = {"none": type(None), "verdict": Verdict, "target": Target}[definition.value]
+    holds = {"none": type(None), "verdict": NftVerdict, "target": DnatTarget}[definition.value]
     if not isinstance(value, holds):
         return f"value {value} in a {definition.kind} of {definition.value}"
-    if isinstance(value, Target) and not (_fits(value.ip, "addr", family) and _fits(value.port, "port", family)):
+    if isinstance(value, DnatTarget) and not (_fits(value.ip, "addr", family) and _fits(value.port, "port", family)):
         return f"target {value}"
     return ""
 

@@ -20,6 +20,12 @@ _document_decoder = msgspec.json.Decoder(dict[str, Any])
 _decoders: dict[type[Object], msgspec.json.Decoder[Any]] = {}
 
 
+class OwnJson(bytes):
+    """An object that this program encoded: no member is there twice, so a reader in the same process need not look."""
+
+    __slots__ = ()
+
+
 def encode(value: Any) -> bytes:
     """Compact JSON of a document or a projection."""
     return _encoder.encode(value)

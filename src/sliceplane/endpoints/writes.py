@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sliceplane.api.codec import encode
+from sliceplane.api.codec import OwnJson, encode
 from sliceplane.api.core import EndpointSubset
 from sliceplane.api.discovery import (
     ANNOTATION_OVER_CAPACITY,
@@ -115,6 +115,6 @@ def _annotations(existing: dict[str, str], capacity: str, trigger: int) -> dict[
     return kept or None
 
 
-def _body(meta: ObjectMeta, text: bytes) -> bytes:
+def _body(meta: ObjectMeta, text: bytes) -> OwnJson:
     subsets = b"" if text == _EMPTY else b',"subsets":' + text
-    return b"".join((b'{"apiVersion":"v1","kind":"Endpoints","metadata":', encode(meta), subsets, b"}"))
+    return OwnJson(b"".join((b'{"apiVersion":"v1","kind":"Endpoints","metadata":', encode(meta), subsets, b"}")))

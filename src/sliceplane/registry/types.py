@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from sliceplane.api.codec import OwnJson
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.store.types import Record
@@ -98,9 +99,11 @@ class DeleteOptions:
 class Body:
     """A decoded request body: the document and what a lenient reader would have passed over."""
 
-    document: Document
+    document: Document = field(default_factory=dict)
     #: strict-decoding problems, e.g. ``unknown field "spec.foo"``, ``duplicate field "metadata.name"``
     problems: tuple[str, ...] = ()
+    #: in the place of ``document``: decoded by each attempt at the write, which may then keep what it decoded
+    own: OwnJson | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

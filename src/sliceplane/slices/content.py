@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.api.codec import encode
+from sliceplane.api.codec import OwnJson, encode
 from sliceplane.api.discovery import Endpoint, EndpointSlice
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.slices.facts import endpoint_identity
@@ -35,19 +35,21 @@ class Stored:
         self.content: Final = content
 
 
-def slice_body(meta: ObjectMeta, address_type: str, endpoints: Iterable[bytes], ports: bytes) -> bytes:
+def slice_body(meta: ObjectMeta, address_type: str, endpoints: Iterable[bytes], ports: bytes) -> OwnJson:
     """An EndpointSlice.  *endpoints* are encoded one by one, *ports* as a list."""
-    return b"".join(
-        (
-            b'{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":',
-            encode(meta),
-            b',"addressType":',
-            encode(address_type),
-            b',"endpoints":[',
-            b",".join(endpoints),
-            b'],"ports":',
-            ports,
-            b"}",
+    return OwnJson(
+        b"".join(
+            (
+                b'{"apiVersion":"discovery.k8s.io/v1","kind":"EndpointSlice","metadata":',
+                encode(meta),
+                b',"addressType":',
+                encode(address_type),
+                b',"endpoints":[',
+                b",".join(endpoints),
+                b'],"ports":',
+                ports,
+                b"}",
+            )
         )
     )
 

@@ -37,13 +37,15 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
             "Namespace",
             "Node",
             "Pod",
+            "PodTemplate",
+            "ReplicationController",
             "ResourceQuota",
             "Secret",
             "Service",
             "ServiceAccount",
         ),
     ),
-    "apps": ("io.k8s.api.apps.v1", ("Deployment", "ReplicaSet")),
+    "apps": ("io.k8s.api.apps.v1", ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet")),
     "authentication.k8s.io": ("io.k8s.api.authentication.v1", ("SelfSubjectReview", "TokenRequest", "TokenReview")),
     "authorization.k8s.io": (
         "io.k8s.api.authorization.v1",
@@ -58,12 +60,17 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "events.k8s.io": ("io.k8s.api.events.v1", ("Event",)),
     "meta.k8s.io": (META, ("DeleteOptions", "Status")),
-    "networking.k8s.io": ("io.k8s.api.networking.v1", ("IPAddress", "ServiceCIDR")),
-    "policy": ("io.k8s.api.policy.v1", ("Eviction",)),
+    "networking.k8s.io": (
+        "io.k8s.api.networking.v1",
+        ("IPAddress", "Ingress", "IngressClass", "NetworkPolicy", "ServiceCIDR"),
+    ),
+    "node.k8s.io": ("io.k8s.api.node.v1", ("RuntimeClass",)),
+    "policy": ("io.k8s.api.policy.v1", ("Eviction", "PodDisruptionBudget")),
     "rbac.authorization.k8s.io": (
         "io.k8s.api.rbac.v1",
         ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
     ),
+    "scheduling.k8s.io": ("io.k8s.api.scheduling.v1", ("PriorityClass",)),
 }
 #: needed without being a part of any kind
 EXTRA = (f"{META}.ListMeta",)

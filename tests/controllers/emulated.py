@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from sliceplane.api.core import Pod
+from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Pods
-from sliceplane.controllers.base import Controller
+from sliceplane.controllers.base import Controller, ControllerInfo, Done, Selection, Work
 from sliceplane.controllers.emulation.kubelet import KubeletController
 from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.controllers.emulation.replicaset import ReplicaSetController
+from sliceplane.informer.changes import Change
 from sliceplane.sim.cluster import Cluster
 
 
@@ -45,3 +49,30 @@ def said(cluster: Cluster, kind: str = "Warning") -> list[tuple[str, str]]:
 
 def condition(document: dict[str, Any], kind: str) -> dict[str, Any] | None:
     return next((one for one in document["status"].get("conditions", ()) if one["type"] == kind), None)
+
+
+class Spy:
+    """A controller that writes nothing and is shown all Pods at each change of one."""
+
+    def __init__(self, look: Callable[[dict[str, Pod]], None]) -> None:
+        self.info = ControllerInfo("spy", (Selection(Pods),))
+        self._look = look
+        self._pods: dict[str, Pod] = {}
+
+    def on_change(self, change: Change[Object], now: float) -> None:
+        self._pods.pop(change.object.metadata.name, None)
+        if isinstance(change.new, Pod):
+            self._pods[change.new.metadata.name] = change.new
+        self._look(self._pods)
+
+    def on_synced(self, now: float) -> None: ...
+
+    def take_work(self, now: float, max_jobs: int) -> Work:
+        return Work()
+
+    def on_done(self, done: Done, now: float) -> None: ...
+
+    def next_deadline(self) -> float | None:
+        return None
+
+    def check(self) -> None: ...

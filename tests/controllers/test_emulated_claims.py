@@ -30,13 +30,13 @@ def test_a_bare_pod_that_matches_is_adopted_and_counts() -> None:
 
 
 def test_a_bare_pod_created_beside_a_full_set_is_adopted_and_one_goes() -> None:
-    cluster = make()
+    cluster = make(start_s=1.0)
     cluster.create(ReplicaSets, replica_set(2))
     cluster.settle()
     cluster.create(Pods, bare_pod("late", app="web"))
     cluster.settle()
     assert len(names(cluster)) == 2
-    assert "late" not in names(cluster), "it had no node yet, so it goes first"
+    assert "late" not in names(cluster), "it had not started yet, so it goes first"
 
 
 def test_a_pod_whose_labels_stop_matching_is_released_and_replaced_and_comes_home_again() -> None:

@@ -42,8 +42,7 @@ def resource_of(document: dict[str, Any]) -> Resource:
     if found is not None:
         return found
     group, _, version = document["apiVersion"].rpartition("/")
-    singular = document["kind"].lower()
-    return Resource(group=group, version=version, kind=document["kind"], plural=f"{singular}s", singular=singular)
+    return Resource(group=group, version=version, kind=document["kind"], plural=f"{document['kind'].lower()}s")
 
 
 def printer_of(resource: Resource) -> Printer:
@@ -141,7 +140,7 @@ def test_watch_rows_have_columns_only_when_asked() -> None:
 
 
 def test_kinds_without_a_printer() -> None:
-    resource = Resource(group="example.com", version="v1", kind="Thing", plural="things", singular="thing")
+    resource = Resource(group="example.com", version="v1", kind="Thing", plural="things")
     document = {"metadata": {"name": "x", "creationTimestamp": CREATED}}
     assert [column["name"] for column in columns_of(PLAIN)] == ["Name", "Created At"]
     assert build(resource, PLAIN, [document], NOW)["rows"][0]["cells"] == ["x", CREATED]

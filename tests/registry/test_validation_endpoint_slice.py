@@ -206,7 +206,12 @@ RULES: list[tuple[str, Any, list[tuple[str, str]]]] = [
         [("Required", "addressType: Required value")],
     ),
     ("node name", endpoint(nodeName="N"), [("Invalid", f'endpoints[0].nodeName: Invalid value: "N": {SUBDOMAIN}')]),
-    ("host name", endpoint(hostname="a.b"), [("Invalid", f'endpoints[0].hostname: Invalid value: "a.b": {LABEL}')]),
+    ("host name", endpoint(hostname="A"), [("Invalid", f'endpoints[0].hostname: Invalid value: "A": {LABEL}')]),
+    (
+        "host name with dots",
+        endpoint(hostname="a.b"),
+        [("Invalid", 'endpoints[0].hostname: Invalid value: "a.b": must not contain dots')],
+    ),
     (
         "too much topology",
         endpoint(deprecatedTopology={f"k{index}": "v" for index in range(17)}),

@@ -141,9 +141,10 @@ def test_metadata(metadata: Any, expected: list[str]) -> None:
 
 
 def test_names_of_kinds() -> None:
-    assert told(Services, made(Services, {"name": "a.b"}, spec={"ports": [{"port": 80}]})) == [
-        f'metadata.name: Invalid value: "a.b": {LABEL}'
-    ]
+    for name, problem in (("A", LABEL), ("a.b", "must not contain dots")):
+        assert told(Services, made(Services, {"name": name}, spec={"ports": [{"port": 80}]})) == [
+            f'metadata.name: Invalid value: "{name}": {problem}'
+        ]
     assert told(ConfigMaps, made(ConfigMaps, {"name": "a.b"})) == []
 
 
@@ -334,7 +335,8 @@ KINDS: list[tuple[str, Resource, Any, list[str]]] = [
                 'spec.strategy.rollingUpdate.maxSurge: Invalid value: "x": a valid percent string must be '
                 "a numeric string "
                 "followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
-            )
+            ),
+            'spec.strategy.rollingUpdate.maxUnavailable: Invalid value: "101%": must not be greater than 100%',
         ],
     ),
     (

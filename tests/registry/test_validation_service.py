@@ -87,7 +87,7 @@ RULES: list[tuple[str, Any, list[str]]] = [
             f'spec.ports[0].targetPort: Invalid value: "A-very-long-port--name-": {problem}'
             for problem in (
                 "must be no more than 15 characters",
-                "must contain only alphanumeric characters (a-z, 0-9), and hyphens (-)",
+                "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",
                 "must not contain consecutive hyphens",
                 "must not begin or end with a hyphen",
             )

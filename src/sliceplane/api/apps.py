@@ -67,3 +67,87 @@ class ReplicaSetStatus(Projection, frozen=True, kw_only=True):
 class ReplicaSet(Object, frozen=True, kw_only=True):
     spec: ReplicaSetSpec = ReplicaSetSpec()
     status: ReplicaSetStatus = ReplicaSetStatus()
+
+
+class ReplicationControllerSpec(Projection, frozen=True, kw_only=True):
+    replicas: int | None = None
+    selector: dict[str, str] | None = None
+    template: Document = {}
+    min_ready_seconds: int = 0
+
+
+class ReplicationController(Object, frozen=True, kw_only=True):
+    """core/v1: what a ReplicaSet is, selecting by labels alone."""
+
+    spec: ReplicationControllerSpec = ReplicationControllerSpec()
+    status: ReplicaSetStatus = ReplicaSetStatus()
+
+
+class DaemonSetStrategy(Projection, frozen=True, kw_only=True):
+    type: str = "RollingUpdate"
+    rolling_update: RollingUpdate | None = None
+
+
+class DaemonSetSpec(Projection, frozen=True, kw_only=True):
+    selector: LabelSelector = LabelSelector()
+    template: Document = {}
+    update_strategy: DaemonSetStrategy = DaemonSetStrategy()
+    min_ready_seconds: int = 0
+
+
+class DaemonSetStatus(Projection, frozen=True, kw_only=True):
+    observed_generation: int = 0
+    desired_number_scheduled: int = 0
+    current_number_scheduled: int = 0
+    number_misscheduled: int = 0
+    number_ready: int = 0
+    updated_number_scheduled: int = 0
+    number_available: int = 0
+    number_unavailable: int = 0
+
+
+class DaemonSet(Object, frozen=True, kw_only=True):
+    spec: DaemonSetSpec = DaemonSetSpec()
+    status: DaemonSetStatus = DaemonSetStatus()
+
+
+class StatefulSetPartition(Projection, frozen=True, kw_only=True):
+    partition: int = 0
+
+
+class StatefulSetStrategy(Projection, frozen=True, kw_only=True):
+    type: str = "RollingUpdate"
+    rolling_update: StatefulSetPartition | None = None
+
+
+class StatefulSetOrdinals(Projection, frozen=True, kw_only=True):
+    start: int = 0
+
+
+class StatefulSetSpec(Projection, frozen=True, kw_only=True):
+    replicas: int | None = None
+    selector: LabelSelector = LabelSelector()
+    template: Document = {}
+    service_name: str = ""
+    pod_management_policy: str = "OrderedReady"
+    update_strategy: StatefulSetStrategy = StatefulSetStrategy()
+    min_ready_seconds: int = 0
+    ordinals: StatefulSetOrdinals = StatefulSetOrdinals()
+    volume_claim_templates: tuple[Object, ...] | None = None
+
+
+class StatefulSetStatus(Projection, frozen=True, kw_only=True):
+    observed_generation: int = 0
+    replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    current_replicas: int = 0
+    updated_replicas: int = 0
+    current_revision: str = ""
+    update_revision: str = ""
+    collision_count: int | None = None
+
+
+class StatefulSet(Object, frozen=True, kw_only=True):
+    spec: StatefulSetSpec = StatefulSetSpec()
+    status: StatefulSetStatus = StatefulSetStatus()

@@ -124,10 +124,43 @@ class TopologySpreadConstraint(Projection, frozen=True, kw_only=True):
     topology_key: str = ""
 
 
+class NodeSelectorRequirement(Projection, frozen=True, kw_only=True):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class NodeSelectorTerm(Projection, frozen=True, kw_only=True):
+    match_expressions: tuple[NodeSelectorRequirement, ...] | None = None
+    match_fields: tuple[NodeSelectorRequirement, ...] | None = None
+
+
+class NodeSelector(Projection, frozen=True, kw_only=True):
+    node_selector_terms: tuple[NodeSelectorTerm, ...] | None = None
+
+
+class NodeAffinity(Projection, frozen=True, kw_only=True):
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+
+
+class Affinity(Projection, frozen=True, kw_only=True):
+    node_affinity: NodeAffinity | None = None
+
+
+class Toleration(Projection, frozen=True, kw_only=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
 class PodSpec(Projection, frozen=True, kw_only=True):
     node_name: str = ""
     hostname: str = ""
     subdomain: str = ""
+    host_network: bool = False
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] | None = None
     containers: tuple[Container, ...] | None = None
     init_containers: tuple[Container, ...] | None = None
     node_selector: dict[str, str] | None = None

@@ -17,7 +17,7 @@ from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_ip_
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 READ_VERBS = ("get", "list", "watch")
 
-GenerationRule = Literal["none", "spec", "content"]
+GenerationRule = Literal["none", "spec", "template", "content"]
 DeleteReply = Literal["status", "object"]
 
 
@@ -25,11 +25,11 @@ DeleteReply = Literal["status", "object"]
 class Resource:
     """One served resource (a plural in one group and version)."""
 
-    group: str
-    version: str
+    group: str = ""
+    version: str = "v1"
     kind: str
-    plural: str
-    singular: str
+    #: the kind in lower case with an s, if not said
+    plural: str = ""
     namespaced: bool = True
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Resource:
     #: field selector names beyond metadata.name and metadata.namespace, mapped to a JSON path
     #: ``a.b.c`` in the document; a missing value selects as ""
     selectable_fields: tuple[tuple[str, str], ...] = ()
-    #: "content": +1 when anything outside metadata, or a label, changes; "spec": +1 when spec changes
+    #: "content": +1 when anything outside metadata, or a label, changes; else the member that counts
     generation: GenerationRule = "none"
     unconditional_update: bool = True
     #: a cluster may lack it, or keep it from a reader, and readers go on without it (``is_done_without``)
@@ -57,6 +57,7 @@ class Resource:
     uncached: bool = False
 
     # Asked for many times in every request, so they are put together once.
+    singular: str = field(init=False, compare=False)
     api_version: str = field(init=False, compare=False)
     #: ``plural.group`` (core: the plural alone); the storage prefix and the name in messages
     key: str = field(init=False, compare=False)
@@ -65,11 +66,14 @@ class Resource:
     storage_key: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        key = f"{self.plural}.{self.group}" if self.group else self.plural
+        plural = self.plural or f"{self.kind.lower()}s"
+        key = f"{plural}.{self.group}" if self.group else plural
         made = {
+            "plural": plural,
+            "singular": self.kind.lower(),
             "api_version": f"{self.group}/{self.version}" if self.group else self.version,
             "key": key,
-            "schema_key": key if self.hub is None else f"{self.plural}.{self.version}.{self.group}",
+            "schema_key": key if self.hub is None else f"{plural}.{self.version}.{self.group}",
             "storage_key": self.storage or key,
         }
         for name, value in made.items():
@@ -124,21 +128,14 @@ _CORE_EVENT_FIELDS = (
 
 EndpointSlices = Resource(
     group="discovery.k8s.io",
-    version="v1",
     kind="EndpointSlice",
-    plural="endpointslices",
-    singular="endpointslice",
     projection=discovery.EndpointSlice,
     generation="content",
 )
 #: long removed upstream; served when asked for (``OPTIONAL_RESOURCES``)
 EndpointSlicesV1beta1 = replace(EndpointSlices, version="v1beta1", storage=EndpointSlices.key, hub=EndpointSlices)
 Services = Resource(
-    group="",
-    version="v1",
     kind="Service",
-    plural="services",
-    singular="service",
     projection=core.Service,
     short_names=("svc",),
     categories=("all",),
@@ -149,21 +146,14 @@ Services = Resource(
     delete_reply="object",
 )
 EndpointsObjects = Resource(
-    group="",
-    version="v1",
     kind="Endpoints",
     plural="endpoints",
-    singular="endpoints",
     projection=core.Endpoints,
     short_names=("ep",),
     create_on_update=True,
 )
 Pods = Resource(
-    group="",
-    version="v1",
     kind="Pod",
-    plural="pods",
-    singular="pod",
     projection=core.Pod,
     short_names=("po",),
     categories=("all",),
@@ -173,11 +163,7 @@ Pods = Resource(
     delete_reply="object",
 )
 Nodes = Resource(
-    group="",
-    version="v1",
     kind="Node",
-    plural="nodes",
-    singular="node",
     projection=core.Node,
     namespaced=False,
     short_names=("no",),
@@ -185,11 +171,7 @@ Nodes = Resource(
     selectable_fields=(("spec.unschedulable", "spec.unschedulable"),),
 )
 Namespaces = Resource(
-    group="",
-    version="v1",
     kind="Namespace",
-    plural="namespaces",
-    singular="namespace",
     projection=core.Namespace,
     namespaced=False,
     short_names=("ns",),
@@ -200,20 +182,12 @@ Namespaces = Resource(
     delete_reply="object",
 )
 ConfigMaps = Resource(
-    group="",
-    version="v1",
     kind="ConfigMap",
-    plural="configmaps",
-    singular="configmap",
     short_names=("cm",),
     projection=core.ConfigMap,
 )
 Events = Resource(
-    group="",
-    version="v1",
     kind="Event",
-    plural="events",
-    singular="event",
     projection=core.Event,
     short_names=("ev",),
     selectable_fields=_CORE_EVENT_FIELDS,
@@ -223,10 +197,7 @@ Events = Resource(
 #: the same Events under other names, see ``documents.views``; paths of fields are those of the stored form
 EventsV1 = Resource(
     group="events.k8s.io",
-    version="v1",
     kind="Event",
-    plural="events",
-    singular="event",
     short_names=("ev",),
     storage="events",
     selectable_fields=(
@@ -239,58 +210,37 @@ EventsV1 = Resource(
     uncached=True,
 )
 ResourceQuotas = Resource(
-    group="",
-    version="v1",
     kind="ResourceQuota",
-    plural="resourcequotas",
-    singular="resourcequota",
     projection=core.ResourceQuota,
     short_names=("quota",),
     subresources=("status",),
     delete_reply="object",
 )
 LimitRanges = Resource(
-    group="",
-    version="v1",
     kind="LimitRange",
-    plural="limitranges",
-    singular="limitrange",
     short_names=("limits",),
 )
 Secrets = Resource(
-    group="",
-    version="v1",
     kind="Secret",
-    plural="secrets",
-    singular="secret",
     selectable_fields=(("type", "type"),),
 )
 ServiceAccounts = Resource(
-    group="",
-    version="v1",
     kind="ServiceAccount",
-    plural="serviceaccounts",
-    singular="serviceaccount",
     short_names=("sa",),
     subresources=("token",),
     delete_reply="object",
 )
 IPAddresses = Resource(
     group="networking.k8s.io",
-    version="v1",
     kind="IPAddress",
     plural="ipaddresses",
-    singular="ipaddress",
     namespaced=False,
     short_names=("ip",),
     check_name=check_ip_name,
 )
 ServiceCIDRs = Resource(
     group="networking.k8s.io",
-    version="v1",
     kind="ServiceCIDR",
-    plural="servicecidrs",
-    singular="servicecidr",
     projection=core.ServiceCIDR,
     namespaced=False,
     subresources=("status",),
@@ -299,20 +249,14 @@ ServiceCIDRs = Resource(
 )
 Leases = Resource(
     group="coordination.k8s.io",
-    version="v1",
     kind="Lease",
-    plural="leases",
-    singular="lease",
     projection=core.Lease,
     unconditional_update=False,
     create_on_update=True,
 )
 Deployments = Resource(
     group="apps",
-    version="v1",
     kind="Deployment",
-    plural="deployments",
-    singular="deployment",
     projection=apps.Deployment,
     short_names=("deploy",),
     categories=("all",),
@@ -321,52 +265,115 @@ Deployments = Resource(
 )
 ReplicaSets = Resource(
     group="apps",
-    version="v1",
     kind="ReplicaSet",
-    plural="replicasets",
-    singular="replicaset",
     projection=apps.ReplicaSet,
     short_names=("rs",),
     categories=("all",),
     subresources=("scale", "status"),
     generation="spec",
 )
+DaemonSets = Resource(
+    group="apps",
+    kind="DaemonSet",
+    projection=apps.DaemonSet,
+    short_names=("ds",),
+    categories=("all",),
+    subresources=("status",),
+    generation="spec",
+)
+StatefulSets = Resource(
+    group="apps",
+    kind="StatefulSet",
+    projection=apps.StatefulSet,
+    short_names=("sts",),
+    categories=("all",),
+    subresources=("scale", "status"),
+    check_name=check_dns_label,
+    generation="spec",
+)
+ReplicationControllers = Resource(
+    kind="ReplicationController",
+    projection=apps.ReplicationController,
+    short_names=("rc",),
+    categories=("all",),
+    subresources=("scale", "status"),
+    generation="spec",
+)
+PodTemplates = Resource(
+    kind="PodTemplate",
+    generation="template",
+    delete_reply="object",
+)
+PodDisruptionBudgets = Resource(
+    group="policy",
+    kind="PodDisruptionBudget",
+    short_names=("pdb",),
+    subresources=("status",),
+    generation="spec",
+    unconditional_update=False,
+)
+Ingresses = Resource(
+    group="networking.k8s.io",
+    kind="Ingress",
+    plural="ingresses",
+    short_names=("ing",),
+    subresources=("status",),
+    generation="spec",
+)
+IngressClasses = Resource(
+    group="networking.k8s.io",
+    kind="IngressClass",
+    plural="ingressclasses",
+    namespaced=False,
+    generation="spec",
+)
+NetworkPolicies = Resource(
+    group="networking.k8s.io",
+    kind="NetworkPolicy",
+    plural="networkpolicies",
+    short_names=("netpol",),
+    generation="spec",
+)
+PriorityClasses = Resource(
+    group="scheduling.k8s.io",
+    kind="PriorityClass",
+    plural="priorityclasses",
+    namespaced=False,
+    short_names=("pc",),
+    generation="spec",
+)
+RuntimeClasses = Resource(
+    group="node.k8s.io",
+    kind="RuntimeClass",
+    plural="runtimeclasses",
+    namespaced=False,
+    unconditional_update=False,
+    create_on_update=True,
+)
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
 Roles = Resource(
     group=RBAC_GROUP,
-    version="v1",
     kind="Role",
-    plural="roles",
-    singular="role",
     check_name=check_path_segment,
     create_on_update=True,
 )
 RoleBindings = Resource(
     group=RBAC_GROUP,
-    version="v1",
     kind="RoleBinding",
-    plural="rolebindings",
-    singular="rolebinding",
     check_name=check_path_segment,
     create_on_update=True,
 )
 ClusterRoles = Resource(
     group=RBAC_GROUP,
-    version="v1",
     kind="ClusterRole",
-    plural="clusterroles",
-    singular="clusterrole",
     namespaced=False,
     check_name=check_path_segment,
     create_on_update=True,
 )
 ClusterRoleBindings = Resource(
     group=RBAC_GROUP,
-    version="v1",
     kind="ClusterRoleBinding",
-    plural="clusterrolebindings",
-    singular="clusterrolebinding",
     namespaced=False,
     check_name=check_path_segment,
     create_on_update=True,
@@ -374,20 +381,14 @@ ClusterRoleBindings = Resource(
 #: how requests are served; written by the server alone (``registry.bootstrap``)
 FlowSchemas = Resource(
     group="flowcontrol.apiserver.k8s.io",
-    version="v1",
     kind="FlowSchema",
-    plural="flowschemas",
-    singular="flowschema",
     namespaced=False,
     verbs=READ_VERBS,
     generation="spec",
 )
 PriorityLevelConfigurations = Resource(
     group="flowcontrol.apiserver.k8s.io",
-    version="v1",
     kind="PriorityLevelConfiguration",
-    plural="prioritylevelconfigurations",
-    singular="prioritylevelconfiguration",
     namespaced=False,
     verbs=READ_VERBS,
     generation="spec",
@@ -396,13 +397,9 @@ PriorityLevelConfigurations = Resource(
 
 def _review(group: str, kind: str, *, namespaced: bool = False) -> Resource:
     """A question that is POSTed and answered, and never stored."""
-    singular = kind.lower()
     return Resource(
         group=group,
-        version="v1",
         kind=kind,
-        plural=f"{singular}s",
-        singular=singular,
         namespaced=namespaced,
         verbs=("create",),
     )
@@ -423,13 +420,17 @@ RESOURCES: tuple[Resource, ...] = (
     LimitRanges,
     Namespaces,
     Nodes,
+    PodTemplates,
     Pods,
+    ReplicationControllers,
     ResourceQuotas,
     Secrets,
     ServiceAccounts,
     Services,
+    DaemonSets,
     Deployments,
     ReplicaSets,
+    StatefulSets,
     Leases,
     EndpointSlices,
     ClusterRoleBindings,
@@ -439,8 +440,14 @@ RESOURCES: tuple[Resource, ...] = (
     EventsV1,
     FlowSchemas,
     PriorityLevelConfigurations,
+    IngressClasses,
+    Ingresses,
     IPAddresses,
+    NetworkPolicies,
     ServiceCIDRs,
+    RuntimeClasses,
+    PodDisruptionBudgets,
+    PriorityClasses,
 )
 #: what is asked: create is their only verb
 REVIEWS: tuple[Resource, ...] = (

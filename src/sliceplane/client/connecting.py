@@ -32,9 +32,7 @@ def custom_resource(api_version: str, plural: str, kind: str, *, namespaced: boo
     group, _, version = api_version.rpartition("/")
     if not version or not plural or not kind:
         raise ValueError(f"no resource: {api_version!r}, {plural!r}, {kind!r}")
-    return Resource(
-        group=group, version=version, kind=kind, plural=plural, singular=kind.lower(), namespaced=namespaced
-    )
+    return Resource(group=group, version=version, kind=kind, plural=plural, namespaced=namespaced)
 
 
 class RawObject(Object, frozen=True, kw_only=True):

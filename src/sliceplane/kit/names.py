@@ -33,7 +33,9 @@ def check_dns_label(value: str) -> tuple[str, ...]:
     problems = []
     if len(value) > LABEL_MAX:
         problems.append(_too_long(LABEL_MAX))
-    if not _LABEL_RE.fullmatch(value):
+    if _SUBDOMAIN_RE.fullmatch(value) and "." in value:
+        problems.append("must not contain dots")
+    elif not _LABEL_RE.fullmatch(value):
         problems.append(
             "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and "
             "end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "

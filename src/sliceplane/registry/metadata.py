@@ -76,8 +76,8 @@ def prepare_update(resource: Resource, new: Document, old: Document) -> None:
 def _generation_step(resource: Resource, new: Document, old: Document) -> int:
     if resource.generation == "none":
         return 0
-    if resource.generation == "spec":
-        return int(new.get("spec", {}) != old.get("spec", {}))
+    if resource.generation != "content":
+        return int(new.get(resource.generation, {}) != old.get(resource.generation, {}))
     return int(
         outside_metadata(new) != outside_metadata(old)
         or new["metadata"].get("labels", {}) != old["metadata"].get("labels", {})

@@ -1,4 +1,4 @@
-"""The ``scale`` subresource of Deployments and ReplicaSets: autoscaling/v1 Scale over spec.replicas.
+"""The ``scale`` subresource of workloads: autoscaling/v1 Scale over spec.replicas.
 
 A Scale is a view: its name, uid and resourceVersion are the object's own, so that optimistic concurrency
 works through it.
@@ -15,6 +15,7 @@ import msgspec
 from sliceplane.api import codec
 from sliceplane.api.errors import bad_request, invalid, invalid_value
 from sliceplane.api.meta import Document, LabelSelector
+from sliceplane.api.scheme import ReplicationControllers
 from sliceplane.api.selectors import from_label_selector
 from sliceplane.documents import fields, schema
 from sliceplane.registry import managed_fields, metadata
@@ -32,15 +33,18 @@ _KIND: Final = "Scale"
 
 
 def scale_of(document: Document) -> Document:
-    """The Scale that shows a Deployment or ReplicaSet."""
+    """The Scale that shows a workload."""
     head = document["metadata"]
     spec = document.get("spec", {})
     status = document.get("status", {})
     shown = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     scale_status: Document = {"replicas": status.get("replicas", 0)}
-    selector = str(from_label_selector(msgspec.convert(spec.get("selector", {}), LabelSelector)))
-    if selector:
-        scale_status["selector"] = selector
+    selector = spec.get("selector", {})
+    if document["kind"] == ReplicationControllers.kind:
+        selector = {"matchLabels": selector}
+    requirements = str(from_label_selector(msgspec.convert(selector, LabelSelector)))
+    if requirements:
+        scale_status["selector"] = requirements
     replicas = spec.get("replicas", 0)
     return {
         "kind": _KIND,

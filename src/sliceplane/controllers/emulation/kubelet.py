@@ -19,6 +19,7 @@ from sliceplane.api.requests import PatchType, Verb
 from sliceplane.api.scheme import Nodes, Pods
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
 from sliceplane.controllers.emulation.addresses import PodAddresses
+from sliceplane.controllers.emulation.eligibility import UNSCHEDULABLE, is_selected, tolerates
 from sliceplane.controllers.emulation.nodes import (
     ANNOTATION_READY,
     EmulatedNode,
@@ -148,11 +149,9 @@ class KubeletController(KeyedController):
 
     def _fits(self, node: EmulatedNode, pod: Pod) -> bool:
         present = self._nodes.get(node.name)
-        if present is None or present.spec.unschedulable:
+        if present is None or (present.spec.unschedulable and not tolerates(pod.spec.tolerations or (), UNSCHEDULABLE)):
             return False
-        if self._placement.load_of(node.name) >= self._addresses.room(node.name):
-            return False
-        return (pod.spec.node_selector or {}).items() <= (present.metadata.labels or {}).items()
+        return self._placement.load_of(node.name) < self._addresses.room(node.name) and is_selected(pod.spec, present)
 
     def _bind(self, key: str, pod: Pod) -> tuple[Write, ...]:
         uid = pod.metadata.uid

@@ -36,12 +36,16 @@ def has_ended(pod: Pod) -> bool:
     return pod.status.phase in ("Succeeded", "Failed")
 
 
+def is_going(pod: Pod) -> bool:
+    return pod.metadata.deletion_timestamp is not None
+
+
 def is_active(pod: Pod) -> bool:
-    return pod.metadata.deletion_timestamp is None and not has_ended(pod)
+    return not is_going(pod) and not has_ended(pod)
 
 
 def is_terminating(pod: Pod) -> bool:
-    return pod.metadata.deletion_timestamp is not None and not has_ended(pod)
+    return is_going(pod) and not has_ended(pod)
 
 
 def available_at(pod: Pod, min_ready_s: int) -> float | None:

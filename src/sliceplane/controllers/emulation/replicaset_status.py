@@ -1,4 +1,4 @@
-"""A ReplicaSet's status: how many Pods there are in each state, and whether Pods could not be made or removed."""
+"""The status of a ReplicaSet or ReplicationController: Pods in each state, and whether some could not be made."""
 
 from __future__ import annotations
 
@@ -7,31 +7,39 @@ from typing import Final
 
 import msgspec
 
-from sliceplane.api.apps import ReplicaSet
+from sliceplane.api.apps import ReplicaSet, ReplicationController
 from sliceplane.api.codec import encode
 from sliceplane.api.core import Pod
 from sliceplane.api.meta import Condition, Document
-from sliceplane.api.scheme import ReplicaSets
+from sliceplane.api.scheme import ReplicaSets, Resource
 from sliceplane.controllers.base import Write
 from sliceplane.controllers.emulation.pods import is_ready
 from sliceplane.controllers.emulation.refusals import Refusal
 from sliceplane.kit.times import format_time
 
+ReplicaOwner = ReplicaSet | ReplicationController
 REPLICA_FAILURE: Final = "ReplicaFailure"
 #: members that are told even if they are zero
 _ALWAYS: Final = ("replicas", "observedGeneration", "terminatingReplicas")
 
 
-def replicas_of(item: ReplicaSet) -> int:
+def replicas_of(item: ReplicaOwner) -> int:
     return 1 if item.spec.replicas is None else item.spec.replicas
 
 
-def replica_failure(item: ReplicaSet) -> Condition | None:
+def replica_failure(item: ReplicaOwner) -> Condition | None:
     return next((one for one in item.status.conditions or () if one.type == REPLICA_FAILURE), None)
 
 
 def status_patch(
-    item: ReplicaSet, active: Sequence[Pod], now: float, *, available: int, terminating: int, refusal: Refusal | None
+    item: ReplicaOwner,
+    resource: Resource,
+    active: Sequence[Pod],
+    now: float,
+    *,
+    available: int,
+    terminating: int,
+    refusal: Refusal | None,
 ) -> tuple[Write, ...]:
     """The write that brings status up to date; none if it is."""
     labels: dict[str, str] = (item.spec.template.get("metadata") or {}).get("labels") or {}
@@ -40,13 +48,15 @@ def status_patch(
         "fullyLabeledReplicas": sum(labels.items() <= (pod.metadata.labels or {}).items() for pod in active),
         "readyReplicas": sum(is_ready(pod) for pod in active),
         "availableReplicas": available,
-        "terminatingReplicas": terminating,
         "observedGeneration": item.metadata.generation,
     }
+    if resource is ReplicaSets:
+        counts["terminatingReplicas"] = terminating
     conditions = _conditions(item, refusal, now)
     current = msgspec.to_builtins(item.status)
     same = all(current.get(member, 0) == value for member, value in counts.items())
-    if same and item.status.terminating_replicas is not None and conditions == (current.get("conditions") or []):
+    told = resource is not ReplicaSets or item.status.terminating_replicas is not None
+    if same and told and conditions == (current.get("conditions") or []):
         return ()
     # Zero is "absent" upstream; null in a merge patch removes the member.
     status: Document = {member: value if value or member in _ALWAYS else None for member, value in counts.items()}
@@ -54,7 +64,7 @@ def status_patch(
     return (
         Write(
             verb="patch",
-            resource=ReplicaSets,
+            resource=resource,
             namespace=item.metadata.namespace,
             name=item.metadata.name,
             subresource="status",
@@ -64,7 +74,7 @@ def status_patch(
     )
 
 
-def _conditions(item: ReplicaSet, refusal: Refusal | None, now: float) -> list[Document]:
+def _conditions(item: ReplicaOwner, refusal: Refusal | None, now: float) -> list[Document]:
     """One ReplicaFailure from the first refusal to the first success; others' conditions stay."""
     conditions: list[Document] = [
         msgspec.to_builtins(one)

@@ -74,11 +74,12 @@ def owner_reference(owner: Object, resource: Resource) -> Document:
     }
 
 
-def controller_uid(child: Object) -> str:
-    """The uid of the child's controlling owner, or ""."""
+def controller_uid(child: Object, owners: Resource | None = None) -> str:
+    """The uid of the child's controlling owner, or "": there is none, or it is not one of *owners*."""
     for reference in child.metadata.owner_references or ():
         if reference.controller:
-            return reference.uid
+            is_meant = owners is None or (reference.kind, reference.api_version) == (owners.kind, owners.api_version)
+            return reference.uid if is_meant else ""
     return ""
 
 
@@ -86,15 +87,22 @@ def with_hash_label(labels: dict[str, str] | None, value: str) -> dict[str, str]
     return {**(labels or {}), LABEL_TEMPLATE_HASH: value}
 
 
-def pod_document(template: Document, owner: Object, resource: Resource) -> Document:
-    """A Pod as its ReplicaSet creates it: the template's metadata and spec, a generated name, the owner."""
+def pod_document(
+    template: Document, owner: Object, resource: Resource, *, name: str = "", labels: dict[str, str] | None = None
+) -> Document:
+    """A Pod as its owner creates it: the template's metadata and spec with *labels* added, and the owner.
+
+    Without a *name* the server makes one from the owner's.
+    """
     meta: dict[str, Any] = template.get("metadata") or {}
     metadata: Document = {
-        "generateName": f"{owner.metadata.name}-",
+        **({"name": name} if name else {"generateName": f"{owner.metadata.name}-"}),
         "namespace": owner.metadata.namespace,
         "ownerReferences": [owner_reference(owner, resource)],
     }
     for member in ("labels", "annotations", "finalizers"):
         if meta.get(member):
             metadata[member] = meta[member]
+    if labels:
+        metadata["labels"] = {**metadata.get("labels", {}), **labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec") or {}}

@@ -4,7 +4,8 @@ What a patch may say (the public document "strategic-merge-patch" of the Kuberne
 
 - an object merges into an object, null deletes a member;
 - a list whose field has the strategy *merge* merges: objects by the field's merge key, scalars as a set; any other
-  list is replaced whole (EndpointSlice ``endpoints`` and ``ports`` are);
+  list is replaced whole (EndpointSlice ``endpoints`` and ``ports`` are), and so is an object whose field has the
+  strategy *replace* (the selector of a PodDisruptionBudget);
 - ``$patch`` in an object: ``replace`` takes the patch for the whole, ``delete`` empties it, ``merge`` is the default.
   In an element of a merging list: ``delete`` removes the element with this key, ``replace`` makes the other elements of
   the patch the whole list;
@@ -117,7 +118,7 @@ def _merge_member(target: Document, name: str, value: Any, patch: Document, kind
     field = _field_of(kind, name)
     old = target.get(name)
     if isinstance(value, dict):
-        if isinstance(old, dict):
+        if isinstance(old, dict) and not (field is not None and "replace" in field.strategies):
             target[name] = _merge_object(old, value, field.type if field else None, work)
         else:
             target[name] = _plain(value)

@@ -28,7 +28,10 @@ _GROUPS: Final = {
     "events.k8s.io": "events",
     "flowcontrol.apiserver.k8s.io": "flowcontrol",
     "networking.k8s.io": "networking",
+    "node.k8s.io": "node",
+    "policy": "policy",
     "rbac.authorization.k8s.io": "rbac",
+    "scheduling.k8s.io": "scheduling",
 }
 
 

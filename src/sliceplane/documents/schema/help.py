@@ -267,11 +267,38 @@ _META: Final[dict[str, dict[str, str]]] = {
 }
 
 _OTHERS: Final[dict[str, dict[str, str]]] = {
+    "apps.DaemonSet": {
+        "": "Keeps one Pod on every node that fits.",
+    },
+    "apps.DaemonSetSpec": {
+        "": "Which Pod, on which nodes, and how it is replaced.",
+        "minReadySeconds": "How long a Pod must have been ready before it counts as available. The default is 0.",
+        "revisionHistoryLimit": "How many older revisions are kept. The default is 10.",
+        "selector": "Which Pods belong to the set. It must match the template's labels and cannot be changed.",
+        "template": "The Pod. Its node selector, affinity and tolerations say which nodes fit.",
+        "updateStrategy": "How Pods are replaced when the template changes.",
+    },
     "apps.Deployment": {
         "": "Keeps a number of like Pods running and replaces them step by step when they change.",
     },
     "apps.ReplicaSet": {
         "": "Keeps a number of like Pods running. Mostly made by a Deployment.",
+    },
+    "apps.StatefulSet": {
+        "": "Keeps a number of Pods with names that stay: NAME-0, NAME-1 and so on.",
+    },
+    "apps.StatefulSetSpec": {
+        "": "Which Pods, how many, and in which order they are made and replaced.",
+        "minReadySeconds": "How long a Pod must have been ready before it counts as available. The default is 0.",
+        "ordinals": "With which number the names begin.",
+        "podManagementPolicy": "OrderedReady (one after the other, the default) or Parallel (all at once).",
+        "replicas": "How many Pods are wanted. The default is 1.",
+        "revisionHistoryLimit": "How many older revisions are kept. The default is 10.",
+        "selector": "Which Pods belong to the set. It must match the template's labels and cannot be changed.",
+        "serviceName": "The headless Service that gives the Pods their DNS names.",
+        "template": "The Pod. Its name, host name and subdomain are set for each one.",
+        "updateStrategy": "How Pods are replaced when the template changes, and from which number on.",
+        "volumeClaimTemplates": "Storage for each Pod. Accepted, but no storage is made here.",
     },
     "coordination.Lease": {
         "": "Says who does a job now, and until when others must wait before they take it over.",
@@ -300,6 +327,42 @@ _OTHERS: Final[dict[str, dict[str, str]]] = {
     },
     "core.Pod": {
         "": "Containers that run together on one node and share an address.",
+    },
+    "core.PodTemplate": {
+        "": "A Pod to be, kept for later use.",
+    },
+    "core.ReplicationController": {
+        "": "Keeps a number of like Pods running. Older than ReplicaSets; a Deployment is the better choice.",
+    },
+    "networking.Ingress": {
+        "": "Which Service answers HTTP requests from outside, by host and path. An ingress controller acts on it.",
+    },
+    "networking.IngressClass": {
+        "": "A kind of ingress controller that an Ingress can name.",
+    },
+    "networking.NetworkPolicy": {
+        "": "Which traffic Pods may have. Stored here; a network plug-in acts on it.",
+    },
+    "node.RuntimeClass": {
+        "": "A way to run containers that a Pod can name.",
+        "handler": "What the node's container runtime calls this way. It cannot be changed.",
+    },
+    "policy.PodDisruptionBudget": {
+        "": "How many of some Pods may be gone at a time on purpose.",
+    },
+    "policy.PodDisruptionBudgetSpec": {
+        "": "Which Pods, and how many of them must stay or may go.",
+        "maxUnavailable": "How many may be gone, a number or a percentage. Not together with minAvailable.",
+        "minAvailable": "How many must stay, a number or a percentage. Not together with maxUnavailable.",
+        "selector": "Which Pods are meant. An empty one means all of the namespace.",
+        "unhealthyPodEvictionPolicy": "When unready Pods may go: IfHealthyBudget (the default) or AlwaysAllow.",
+    },
+    "scheduling.PriorityClass": {
+        "": "A name for how important a Pod is.",
+        "description": "When to use this class.",
+        "globalDefault": "Pods that name no class have this one. At most one class is so.",
+        "preemptionPolicy": "Whether a Pod may push out less important ones: PreemptLowerPriority or Never.",
+        "value": "The priority. Higher is more important. It cannot be changed.",
     },
 }
 

@@ -12,11 +12,12 @@ then words about it:
     ``set``, ``map(a,b)``         a list of distinct scalars; a list of objects told apart by the fields a and b
     ``merge``, ``merge(key)``     strategic merge patch merges the list, its objects by the field *key*
     ``retainKeys``                strategic merge patch may bring ``$retainKeys``
+    ``replace``                   strategic merge patch takes the new object whole
     ============================  ==================================================================
 
 The member ``""`` of a definition says ``atomic`` of the definition as a whole.
 
-The file (45 KB) is read on first use, in about a millisecond; a definition is parsed when it is first asked for.
+The file (57 KB) is read on first use, in about a millisecond; a definition is parsed when it is first asked for.
 All objects are frozen and shared.
 """
 
@@ -66,7 +67,7 @@ class Field:
     list_type: str = ""
     #: what tells elements of a "map" list apart
     map_keys: tuple[str, ...] = ()
-    #: of a strategic merge patch: "merge", "retainKeys"
+    #: of a strategic merge patch: "merge", "retainKeys", "replace"
     strategies: tuple[str, ...] = ()
     merge_key: str = ""
 
@@ -170,7 +171,7 @@ def _parse_field(name: str, spelling: str) -> Field:
             case "merge":
                 merge_key = argument
                 strategies.append(verb)
-            case "retainKeys":
+            case "retainKeys" | "replace":
                 strategies.append(verb)
             case _:
                 raise AssertionError(f"field {name}: unknown word {word!r} in {spelling!r}")

@@ -24,7 +24,7 @@ class Column:
 
     name: str
     description: str
-    type: Literal["string", "integer", "date"] = "string"
+    type: Literal["string", "integer", "boolean", "date"] = "string"
     format: Literal["", "name"] = ""
     priority: int = 0
 

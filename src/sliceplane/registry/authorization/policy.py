@@ -71,11 +71,28 @@ ROLES: dict[str, tuple[Rule, ...]] = {
         _on("authorization.k8s.io", ("selfsubjectaccessreviews", "selfsubjectrulesreviews"), "create"),
         _on("authentication.k8s.io", "selfsubjectreviews", "create"),
     ),
+    "system:controller:daemon-set-controller": (
+        _on("apps", "daemonsets", *_READ),
+        _on("apps", ("daemonsets/finalizers", "daemonsets/status"), "update"),
+        _on("", "nodes", "list", "watch"),
+        _on("", "pods", "create", "delete", "list", "patch", "watch"),
+        _on("", "pods/binding", "create"),
+        _EVENTS,
+    ),
     "system:controller:deployment-controller": (
         _on("apps", "deployments", "get", "list", "update", "watch"),
         _on("apps", ("deployments/finalizers", "deployments/status"), "update"),
         _on("apps", "replicasets", "create", "delete", "get", "list", "patch", "update", "watch"),
         _on("", "pods", "get", "list", "update", "watch"),
+        _EVENTS,
+    ),
+    "system:controller:disruption-controller": (
+        _on("apps", ("deployments", "replicasets", "statefulsets"), *_READ),
+        _on("", "replicationcontrollers", *_READ),
+        _on("policy", "poddisruptionbudgets", *_READ),
+        _on("policy", "poddisruptionbudgets/status", "update"),
+        _on("", "pods/status", "patch", "update"),
+        _on(ALL, "*/scale", "get"),
         _EVENTS,
     ),
     "system:controller:endpoint-controller": (
@@ -113,6 +130,12 @@ ROLES: dict[str, tuple[Rule, ...]] = {
         _on("", "pods", "create", "delete", "get", "list", "patch", "watch"),
         _EVENTS,
     ),
+    "system:controller:replication-controller": (
+        _on("", "replicationcontrollers", "get", "list", "update", "watch"),
+        _on("", ("replicationcontrollers/finalizers", "replicationcontrollers/status"), "update"),
+        _on("", "pods", "create", "delete", "list", "patch", "watch"),
+        _EVENTS,
+    ),
     "system:controller:resourcequota-controller": (
         _on(ALL, ALL, "list", "watch"),
         _on("", "resourcequotas/status", "update"),
@@ -120,6 +143,12 @@ ROLES: dict[str, tuple[Rule, ...]] = {
     ),
     "system:controller:root-ca-cert-publisher": (_on("", "configmaps", "create", "update"), _EVENTS),
     "system:controller:service-account-controller": (_on("", "serviceaccounts", "create"), _EVENTS),
+    "system:controller:statefulset-controller": (
+        _on("", "pods", *_READ, "create", "delete", "patch", "update"),
+        _on("apps", "statefulsets", *_READ),
+        _on("apps", ("statefulsets/finalizers", "statefulsets/status"), "update"),
+        _EVENTS,
+    ),
     "system:discovery": (
         _get(
             "/api",

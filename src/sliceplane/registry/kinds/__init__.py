@@ -6,7 +6,7 @@ what the server sets or undoes before a write, validation, warnings, status, adm
 ``api.scheme``; the record names that row.  To add a kind: its row in the scheme, its module here, and a line in the
 table below.
 
-Rules that several kinds share are in ``pod_template`` and ``workload`` beside them, and in ``registry.validation``
+Rules that several kinds share are in ``pod_spec`` and ``workload`` beside them, and in ``registry.validation``
 (metadata, addresses, ports).  A kind whose module would be over about 300 lines keeps
 a part of it in a file of its own, which the top of the module names.
 """
@@ -19,23 +19,33 @@ from sliceplane.api.scheme import REVIEWS, Resource
 from sliceplane.documents.table.columns import PLAIN
 from sliceplane.registry.kinds import (
     config_map,
+    daemon_set,
     deployment,
     endpoint_slice,
     endpoints,
     event,
     flow_control,
+    ingress,
+    ingress_class,
     lease,
     limit_range,
     namespace,
+    network_policy,
     node,
     pod,
+    pod_disruption_budget,
+    pod_template,
+    priority_class,
     rbac,
     replica_set,
+    replication_controller,
     resource_quota,
+    runtime_class,
     secret,
     service,
     service_account,
     service_cidr,
+    stateful_set,
 )
 from sliceplane.registry.kinds.kind import Kind, bare_kind
 
@@ -47,12 +57,16 @@ KINDS: Final[tuple[Kind, ...]] = (
     namespace.NAMESPACE,
     node.NODE,
     pod.POD,
+    pod_template.POD_TEMPLATE,
+    replication_controller.REPLICATION_CONTROLLER,
     resource_quota.RESOURCE_QUOTA,
     secret.SECRET,
     service_account.SERVICE_ACCOUNT,
     service.SERVICE,
+    daemon_set.DAEMON_SET,
     deployment.DEPLOYMENT,
     replica_set.REPLICA_SET,
+    stateful_set.STATEFUL_SET,
     lease.LEASE,
     endpoint_slice.ENDPOINT_SLICE,
     rbac.CLUSTER_ROLE_BINDING,
@@ -63,7 +77,13 @@ KINDS: Final[tuple[Kind, ...]] = (
     flow_control.FLOW_SCHEMA,
     flow_control.PRIORITY_LEVEL_CONFIGURATION,
     service_cidr.IP_ADDRESS,
+    ingress.INGRESS,
+    ingress_class.INGRESS_CLASS,
+    network_policy.NETWORK_POLICY,
     service_cidr.SERVICE_CIDR,
+    pod_disruption_budget.POD_DISRUPTION_BUDGET,
+    priority_class.PRIORITY_CLASS,
+    runtime_class.RUNTIME_CLASS,
     # Questions: POSTed, answered by ``registry.authorization.reviews``, and never stored.
     *(bare_kind(resource, PLAIN) for resource in REVIEWS),
 )

@@ -17,7 +17,7 @@ from sliceplane.registry.kinds import KINDS, kind_of
 from sliceplane.registry.kinds.resource_quota import COUNT_PREFIX
 
 #: older names of kinds that are not served: there are no objects of them
-_UNSERVED: Final = ("persistentvolumeclaims", "replicationcontrollers")
+_UNSERVED: Final = ("persistentvolumeclaims",)
 COUNTED: Final = tuple(kind.resource for kind in KINDS if kind.quota.counted)
 
 

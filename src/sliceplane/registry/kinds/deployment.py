@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final
+from typing import Final
 
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported
 from sliceplane.api.meta import Document
@@ -24,22 +23,19 @@ from sliceplane.registry.kinds.kind import (
     updated_as_sent,
 )
 from sliceplane.registry.kinds.workload import (
-    NOT_NEGATIVE,
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
+    check_at_most_100_percent,
     check_counts,
+    check_int_or_percent,
     check_same_selector,
     check_selector_and_template,
     default_template,
+    int_or_percent,
     template_cells,
 )
 
 STRATEGIES = ("Recreate", "RollingUpdate")
-_PERCENT = re.compile("[0-9]+%")
-_PERCENT_SHAPE = (
-    "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for "
-    "validation is '[0-9]+%')"
-)
 
 
 def _default(document: Document) -> None:
@@ -85,27 +81,11 @@ def _strategy(strategy: Document) -> list[FieldError]:
     rolling = rolling or {}
     unavailable = rolling.get("maxUnavailable", 0)
     surge = rolling.get("maxSurge", 0)
-    errors = _int_or_percent(f"{path}.maxUnavailable", unavailable) + _int_or_percent(f"{path}.maxSurge", surge)
-    if not errors and _is_zero(unavailable) and _is_zero(surge):
+    errors = check_int_or_percent(f"{path}.maxUnavailable", unavailable)
+    errors += check_int_or_percent(f"{path}.maxSurge", surge)
+    if not int_or_percent(unavailable) and not int_or_percent(surge):
         errors.append(invalid_value(f"{path}.maxUnavailable", unavailable, "may not be 0 when `maxSurge` is 0"))
-    if (
-        isinstance(unavailable, str)
-        and not errors
-        and len(unavailable.lstrip("0")) > 3
-        and unavailable.lstrip("0") != "100%"
-    ):
-        errors.append(invalid_value(f"{path}.maxUnavailable", unavailable, "must not be greater than 100%"))
-    return errors
-
-
-def _int_or_percent(path: str, value: Any) -> list[FieldError]:
-    if isinstance(value, str):
-        return [] if _PERCENT.fullmatch(value) else [invalid_value(path, value, _PERCENT_SHAPE)]
-    return [] if value >= 0 else [invalid_value(path, value, NOT_NEGATIVE)]
-
-
-def _is_zero(value: Any) -> bool:
-    return value in (0, "0%")
+    return errors + check_at_most_100_percent(f"{path}.maxUnavailable", unavailable)
 
 
 def _cells(deployment: Document, now: float) -> tuple[Cell, ...]:

@@ -2,7 +2,7 @@
 
 A kubelet would check much more (volumes, probes, security contexts); nothing here runs containers.  What a new Pod is
 given by its namespace and node is in ``registry.admission.pods``, what Pods share with templates in
-``pod_template``, and the Status column in ``pod_columns``.
+``pod_spec``, and the Status column in ``pod_columns``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sliceplane.registry.kinds.kind import (
     goes_at_once,
     no_warnings,
 )
-from sliceplane.registry.kinds.pod_template import default_pod_spec, validate_pod_spec
+from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_pod_spec
 from sliceplane.registry.validation.addresses import ip_problem
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ POD_GRACE_DEFAULT_S = 30
 
 
 def _default(document: Document) -> None:
-    default_pod_spec(document.setdefault("spec", {}))
+    spec = document.setdefault("spec", {})
+    default_pod_spec(spec)
+    spec.setdefault("enableServiceLinks", True)
     status = document.get("status", {})
     _agree(status, "podIP", "podIPs")
     _agree(status, "hostIP", "hostIPs")

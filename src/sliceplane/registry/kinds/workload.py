@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import Any, Final
 
 import msgspec
 
-from sliceplane.api.errors import FieldError, StatusError, invalid_value, not_supported, required
+from sliceplane.api.errors import FieldError, StatusError, forbidden_field, invalid_value, not_supported, required
 from sliceplane.api.meta import Document, LabelSelector
-from sliceplane.api.selectors.labels import from_label_selector
+from sliceplane.api.selectors.labels import LabelRequirements, from_label_selector
 from sliceplane.documents.table.columns import NONE, Column, mapping, objects, text
 from sliceplane.registry.kinds.kind import Granted
-from sliceplane.registry.kinds.pod_template import default_pod_spec, validate_pod_spec
+from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_pod_spec
 from sliceplane.registry.validation.metadata import IMMUTABLE, validate_maps
 
 NOT_NEGATIVE = "must be greater than or equal to 0"
+_PERCENT = re.compile("[0-9]+%")
+_PERCENT_SHAPE = (
+    "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for "
+    "validation is '[0-9]+%')"
+)
+#: further digits do not change whether a percentage is too large
+_DIGITS_MAX = 10
 TEMPLATE_COLUMNS: Final = (
     Column(name="Containers", priority=1, description="Names of the template's containers."),
     Column(name="Images", priority=1, description="Images of the template's containers."),
@@ -34,6 +42,27 @@ def check_counts(spec: Document, members: tuple[str, ...]) -> list[FieldError]:
     ]
 
 
+def check_status_counts(
+    document: Document, members: tuple[str, ...], bounded: tuple[str, ...] = (), *, ready: str = "readyReplicas"
+) -> list[FieldError]:
+    """Counts of the status; those of *bounded* are at most ``status.replicas``.  *ready* is its name in a message."""
+    status: Document = document.get("status", {})
+    errors = [
+        invalid_value(f"status.{member}", status[member], NOT_NEGATIVE)
+        for member in members
+        if status.get(member, 0) < 0
+    ]
+    errors += [
+        invalid_value(f"status.{member}", status[member], "cannot be greater than status.replicas")
+        for member in bounded
+        if status.get(member, 0) > status.get("replicas", 0)
+    ]
+    if bounded and status.get("availableReplicas", 0) > status.get("readyReplicas", 0):
+        detail = f"cannot be greater than {ready}"
+        errors.append(invalid_value("status.availableReplicas", status["availableReplicas"], detail))
+    return errors
+
+
 def check_same_selector(new: Document, old: Document) -> list[FieldError]:
     selector = new["spec"].get("selector")
     if selector == old["spec"].get("selector"):
@@ -51,18 +80,28 @@ def check_selector_and_template(spec: Document) -> list[FieldError]:
         # As upstream: the same sentence for ReplicaSets.
         errors.append(invalid_value("spec.selector", selector, "empty selector is invalid for deployment"))
     else:
-        errors += _fits(selector, template.get("metadata", {}).get("labels", {}))
-    errors += validate_maps(template.get("metadata", {}), "spec.template.metadata")
+        errors += labels_fit(selector, template)
+    return errors + check_template("spec.template", template, "ReplicaSet")
+
+
+def check_template(path: str, template: Document, kind: str) -> list[FieldError]:
+    """The template of a workload, whose Pods run for ever; *kind* is told in a message."""
+    errors = validate_maps(template.get("metadata", {}), path)
     pod = template.get("spec", {})
-    errors += validate_pod_spec(pod, "spec.template.spec")
+    errors += validate_pod_spec(pod, f"{path}.spec")
     if pod.get("restartPolicy") in ("Never", "OnFailure"):
-        errors.append(not_supported("spec.template.spec.restartPolicy", pod["restartPolicy"], ("Always",)))
+        errors.append(not_supported(f"{path}.spec.restartPolicy", pod["restartPolicy"], ("Always",)))
+    if "activeDeadlineSeconds" in pod:
+        detail = f"activeDeadlineSeconds in {kind} is not Supported"
+        errors.append(forbidden_field(f"{path}.spec.activeDeadlineSeconds", detail))
     return errors
 
 
-def _fits(selector: Document, labels: dict[str, str]) -> list[FieldError]:
+def labels_fit(selector: Document | None, template: Document) -> list[FieldError]:
+    """As upstream: no selector matches nothing."""
+    labels: dict[str, str] = template.get("metadata", {}).get("labels", {})
     try:
-        matches = from_label_selector(msgspec.convert(selector, LabelSelector)).matches(labels)
+        matches = selector is not None and _requirements(selector).matches(labels)
     except StatusError as error:
         return [invalid_value("spec.selector", selector, error.message)]
     if matches:
@@ -76,15 +115,39 @@ def template_cells(document: Document) -> tuple[str, str, str]:
     return (
         ",".join(text(container, "name") for container in containers),
         ",".join(text(container, "image") for container in containers),
-        _selector(mapping(document, "spec", "selector")),
+        selector_text(mapping(document, "spec", "selector")),
     )
 
 
-def _selector(selector: Document) -> str:
+def selector_text(selector: Document) -> str:
     try:
-        return str(from_label_selector(msgspec.convert(selector, LabelSelector))) or NONE
+        return str(_requirements(selector)) or NONE
     except (StatusError, msgspec.ValidationError):
         return "<error>"
+
+
+def _requirements(selector: Document) -> LabelRequirements:
+    return from_label_selector(msgspec.convert(selector, LabelSelector))
+
+
+def check_int_or_percent(path: str, value: Any) -> list[FieldError]:
+    if isinstance(value, str):
+        return [] if _PERCENT.fullmatch(value) else [invalid_value(path, value, _PERCENT_SHAPE)]
+    return [] if value >= 0 else [invalid_value(path, value, NOT_NEGATIVE)]
+
+
+def check_at_most_100_percent(path: str, value: Any) -> list[FieldError]:
+    if isinstance(value, str) and int_or_percent(value) > 100:
+        return [invalid_value(path, value, "must not be greater than 100%")]
+    return []
+
+
+def int_or_percent(value: Any) -> int:
+    """The number, or that of the percentage; 0 for what is neither."""
+    if isinstance(value, str):
+        digits = value.removesuffix("%").lstrip("0")[:_DIGITS_MAX] if _PERCENT.fullmatch(value) else ""
+        return int(digits or "0")
+    return int(value)
 
 
 #: as many as wanted, and edited as that, too

@@ -146,7 +146,7 @@ def iana_name_problems(value: str) -> list[str]:
     if len(value) > _IANA_MAX:
         problems.append(f"must be no more than {_IANA_MAX} characters")
     if not re.fullmatch("[-a-z0-9]+", value):
-        problems.append("must contain only alphanumeric characters (a-z, 0-9), and hyphens (-)")
+        problems.append("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)")
     if not re.search("[a-z]", value):
         problems.append("must contain at least one letter (a-z)")
     if "--" in value:

@@ -1,8 +1,10 @@
-"""ObjectMeta: names, labels, annotations, owners, finalizers, and what may never change
+"""ObjectMeta and selectors of labels: names, labels, annotations, owners, finalizers, and what may never change
 (staging/src/k8s.io/apimachinery/pkg/api/validation/objectmeta.go).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, too_long, while_few
 from sliceplane.api.meta import Document
@@ -90,11 +92,43 @@ def validate_maps(head: Document, path: str = "metadata") -> list[FieldError]:
     return errors
 
 
+def in_go(document: Document, *members: str, **zero: Any) -> Document:
+    """*document* as messages of Kubernetes show a value of its own types: members by Go's names, null where there is
+    nothing, or *zero*."""
+    return {name[0].upper() + name[1:]: document.get(name, zero.get(name)) for name in members}
+
+
 def validate_labels(labels: dict[str, str], path: str) -> list[FieldError]:
     errors: list[FieldError] = []
     for key, value in while_few(errors, labels.items()):
         errors += [invalid_value(path, key, problem) for problem in _key_problems(key)]
         errors += [invalid_value(path, value, problem) for problem in _value_problems(value)]
+    return errors
+
+
+def check_label_selector(path: str, selector: Document | None) -> list[FieldError]:
+    """No selector is no mistake."""
+    errors = validate_labels((selector or {}).get("matchLabels", {}), f"{path}.matchLabels")
+    for index, requirement in while_few(errors, enumerate((selector or {}).get("matchExpressions", ()))):
+        errors += _requirement(f"{path}.matchExpressions[{index}]", requirement)
+    return errors
+
+
+def _requirement(path: str, requirement: Document) -> list[FieldError]:
+    key, operator = requirement.get("key", ""), requirement.get("operator", "")
+    values: list[str] = requirement.get("values", [])
+    errors: list[FieldError] = []
+    if operator in ("In", "NotIn"):
+        if not values:
+            errors.append(required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
+    elif operator not in ("Exists", "DoesNotExist"):
+        errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
+    elif values:
+        detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+        errors.append(forbidden_field(f"{path}.values", detail))
+    errors += [invalid_value(f"{path}.key", key, problem) for problem in check_qualified_name(key)]
+    for index, value in while_few(errors, enumerate(values)):
+        errors += [invalid_value(f"{path}.values[{index}]", value, problem) for problem in check_label_value(value)]
     return errors
 
 

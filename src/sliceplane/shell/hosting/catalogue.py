@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sliceplane.api.gates import ENDPOINT_SLICE
+from sliceplane.api.scheme import ReplicationControllers
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
@@ -74,8 +75,17 @@ def reverse_mirror(*, cleanup: bool = False) -> Entry:
 
 def emulation_controllers(config: EmulationConfig) -> tuple[Entry, ...]:
     """What ``--emulate`` adds."""
+    from sliceplane.controllers.emulation.daemonset import DaemonSetController
     from sliceplane.controllers.emulation.deployment import DeploymentController
     from sliceplane.controllers.emulation.kubelet import KubeletController
     from sliceplane.controllers.emulation.replicaset import ReplicaSetController
+    from sliceplane.controllers.emulation.statefulset import StatefulSetController
 
-    return (Entry(DeploymentController), Entry(ReplicaSetController), Entry(lambda: KubeletController(config), 20))
+    return (
+        Entry(DeploymentController),
+        Entry(ReplicaSetController),
+        Entry(lambda: ReplicaSetController(ReplicationControllers)),
+        Entry(DaemonSetController),
+        Entry(StatefulSetController),
+        Entry(lambda: KubeletController(config), 20),
+    )

@@ -1,0 +1,97 @@
+"""PodDisruptionBudget: how many of some Pods must stay, or may go, when Pods are removed on purpose.
+
+Nothing here evicts Pods: the status is told (``controllers.emulation.disruption``) for people and for tools that ask.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api.errors import FieldError, invalid_value, not_supported
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import PodDisruptionBudgets
+from sliceplane.documents.table.ages import age
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, member, name_of, number
+from sliceplane.registry.kinds.kind import (
+    ADMITTED,
+    AT_ONCE,
+    COUNTED,
+    SPEC,
+    Kind,
+    Status,
+    as_new,
+    created_as_sent,
+    edited,
+    no_warnings,
+    updated_as_sent,
+)
+from sliceplane.registry.kinds.workload import check_at_most_100_percent, check_int_or_percent, check_status_counts
+from sliceplane.registry.validation.metadata import check_label_selector, in_go
+
+_COUNTS: Final = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
+_POLICIES: Final = ("AlwaysAllow", "IfHealthyBudget")
+
+
+def _default(document: Document) -> None:
+    document.setdefault("spec", {})
+
+
+def _first_status(_document: Document) -> Document:
+    return dict.fromkeys(_COUNTS, 0)
+
+
+def _validate(document: Document) -> list[FieldError]:
+    spec: Document = document["spec"]
+    errors: list[FieldError] = []
+    if "minAvailable" in spec and "maxUnavailable" in spec:
+        shown = in_go(spec, "minAvailable", "selector", "maxUnavailable", "unhealthyPodEvictionPolicy")
+        errors.append(invalid_value("spec", shown, "minAvailable and maxUnavailable cannot be both set"))
+    for name in ("minAvailable", "maxUnavailable"):
+        if name in spec:
+            errors += check_int_or_percent(f"spec.{name}", spec[name])
+            errors += check_at_most_100_percent(f"spec.{name}", spec[name])
+    errors += check_label_selector("spec.selector", spec.get("selector"))
+    policy = spec.get("unhealthyPodEvictionPolicy")
+    if policy is not None and policy not in _POLICIES:
+        errors.append(not_supported("spec.unhealthyPodEvictionPolicy", policy, _POLICIES))
+    return errors
+
+
+def _validate_status(new: Document, _old: Document) -> list[FieldError]:
+    return check_status_counts(new, _COUNTS)
+
+
+def _cells(budget: Document, now: float) -> tuple[Cell, ...]:
+    bounds = (member(budget, "spec", name) for name in ("minAvailable", "maxUnavailable"))
+    return (
+        name_of(budget),
+        *("N/A" if bound is None else str(bound) for bound in bounds),
+        number(budget, "status", "disruptionsAllowed"),
+        age(budget, now),
+    )
+
+
+POD_DISRUPTION_BUDGET: Final = Kind(
+    resource=PodDisruptionBudgets,
+    defaults=_default,
+    prepare_create=created_as_sent,
+    prepare_update=updated_as_sent,
+    validate=_validate,
+    validate_update=as_new(_validate),
+    warnings=no_warnings,
+    status=Status(first=_first_status, validate=_validate_status, not_written=SPEC, kept=()),
+    admission=ADMITTED,
+    deletion=AT_ONCE,
+    quota=COUNTED,
+    granted=edited("status"),
+    columns=Printer(
+        (
+            NAME,
+            Column(name="Min Available", description="How many Pods must stay."),
+            Column(name="Max Unavailable", description="How many Pods may be gone."),
+            Column(name="Allowed Disruptions", type="integer", description="How many Pods may go now."),
+            AGE,
+        ),
+        _cells,
+    ),
+)

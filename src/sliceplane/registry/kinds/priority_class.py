@@ -1,0 +1,103 @@
+"""PriorityClass: a name for how important Pods are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import PriorityClasses
+from sliceplane.documents.table.ages import age
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, flag, name_of, number, text
+from sliceplane.registry.kinds.kind import (
+    ADMITTED,
+    AT_ONCE,
+    NO_STATUS,
+    NOT_GRANTED,
+    UNCOUNTED,
+    Kind,
+    created_as_sent,
+    no_warnings,
+    updated_as_sent,
+)
+from sliceplane.registry.validation.metadata import IMMUTABLE
+
+_SYSTEM: Final = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
+_SYSTEM_PREFIX: Final = "system-"
+_VALUE_MAX: Final = 1_000_000_000
+_POLICIES: Final = ("PreemptLowerPriority", "Never")
+
+
+def _default(document: Document) -> None:
+    document.setdefault("value", 0)
+    document.setdefault("preemptionPolicy", "PreemptLowerPriority")
+
+
+def _validate(document: Document) -> list[FieldError]:
+    errors: list[FieldError] = []
+    name, value, policy = document["metadata"].get("name", ""), document["value"], document["preemptionPolicy"]
+    if name.startswith(_SYSTEM_PREFIX):
+        why = _not_a_system_class(name, value, is_default=document.get("globalDefault", False))
+        if why:
+            detail = f"priority class names with 'system-' prefix are reserved for system use only. error: {why}"
+            errors.append(forbidden_field("metadata.name", detail))
+    elif value > _VALUE_MAX:
+        errors.append(forbidden_field("value", f"maximum allowed value of a user defined priority is {_VALUE_MAX}"))
+    if not policy:
+        errors.append(required("preemptionPolicy"))
+    elif policy not in _POLICIES:
+        errors.append(not_supported("preemptionPolicy", policy, _POLICIES))
+    return errors
+
+
+def _not_a_system_class(name: str, value: int, *, is_default: bool) -> str:
+    if name not in _SYSTEM:
+        return f"{name} is not a known system priority class"
+    if value != _SYSTEM[name]:
+        return f"value of {name} PriorityClass must be {_SYSTEM[name]}"
+    return f"globalDefault of {name} PriorityClass must be false" if is_default else ""
+
+
+def _validate_update(new: Document, old: Document) -> list[FieldError]:
+    errors: list[FieldError] = []
+    if new["value"] != old["value"]:
+        errors.append(forbidden_field("value", "may not be changed in an update."))
+    if new["preemptionPolicy"] != old["preemptionPolicy"]:
+        errors.append(invalid_value("preemptionPolicy", new["preemptionPolicy"], IMMUTABLE))
+    return errors
+
+
+def _cells(priority_class: Document, now: float) -> tuple[Cell, ...]:
+    return (
+        name_of(priority_class),
+        number(priority_class, "value"),
+        flag(priority_class, "globalDefault"),
+        age(priority_class, now),
+        text(priority_class, "preemptionPolicy"),
+    )
+
+
+PRIORITY_CLASS: Final = Kind(
+    resource=PriorityClasses,
+    defaults=_default,
+    prepare_create=created_as_sent,
+    prepare_update=updated_as_sent,
+    validate=_validate,
+    validate_update=_validate_update,
+    warnings=no_warnings,
+    status=NO_STATUS,
+    admission=ADMITTED,
+    deletion=AT_ONCE,
+    quota=UNCOUNTED,
+    granted=NOT_GRANTED,
+    columns=Printer(
+        (
+            NAME,
+            Column(name="Value", type="integer", description="The priority; higher is more important."),
+            Column(name="Global-Default", type="boolean", description="Whether Pods without a class have this one."),
+            AGE,
+            Column(name="PreemptionPolicy", description="Whether Pods may push out less important ones."),
+        ),
+        _cells,
+    ),
+)

@@ -1,0 +1,116 @@
+"""ReplicationController: so many Pods of one template, selected by labels alone.  Older than ReplicaSets."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sliceplane.api.errors import FieldError, required
+from sliceplane.api.meta import Document
+from sliceplane.api.scheme import ReplicationControllers
+from sliceplane.documents.table.ages import age
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, labels_text, mapping, name_of, number
+from sliceplane.kit.names import check_dns_label
+from sliceplane.registry.kinds.kind import (
+    ADMITTED,
+    AT_ONCE,
+    SPEC,
+    Kind,
+    Status,
+    as_new,
+    counted_as,
+    created_as_sent,
+    updated_as_sent,
+)
+from sliceplane.registry.kinds.workload import (
+    SCALED_WORKLOAD,
+    TEMPLATE_COLUMNS,
+    check_counts,
+    check_status_counts,
+    check_template,
+    default_template,
+    labels_fit,
+    template_cells,
+)
+
+_COUNTS: Final = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
+_NOT_A_LABEL: Final = (
+    "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is "
+    "recommended: "
+)
+
+
+def _default(document: Document) -> None:
+    spec = document.setdefault("spec", {})
+    spec.setdefault("replicas", 1)
+    if "template" not in spec:
+        return
+    default_template(spec)
+    labels = spec["template"]["metadata"].get("labels")
+    if labels:
+        for parent, member in ((spec, "selector"), (document.setdefault("metadata", {}), "labels")):
+            parent[member] = parent.get(member) or dict(labels)
+
+
+def _first_status(_document: Document) -> Document:
+    return {"replicas": 0}
+
+
+def _validate(document: Document) -> list[FieldError]:
+    spec: Document = document["spec"]
+    errors = check_counts(spec, ("minReadySeconds",))
+    if not spec.get("selector"):
+        errors.append(required("spec.selector"))
+    errors += check_counts(spec, ("replicas",))
+    if "template" not in spec:
+        return [*errors, required("spec.template")]
+    if spec.get("selector"):
+        errors += labels_fit({"matchLabels": spec["selector"]}, spec["template"])
+    return errors + check_template("spec.template", spec["template"], "ReplicationController")
+
+
+def _warnings(new: Document, old: Document | None) -> tuple[str, ...]:
+    problems = check_dns_label(new["metadata"].get("name", "")) if old is None else ()
+    return (f"{_NOT_A_LABEL}[{' '.join(problems)}]",) if problems else ()
+
+
+def _validate_status(new: Document, _old: Document) -> list[FieldError]:
+    return check_status_counts(new, (*_COUNTS, "observedGeneration"), _COUNTS[1:])
+
+
+def _cells(controller: Document, now: float) -> tuple[Cell, ...]:
+    return (
+        name_of(controller),
+        number(controller, "spec", "replicas"),
+        number(controller, "status", "replicas"),
+        number(controller, "status", "readyReplicas"),
+        age(controller, now),
+        *template_cells(controller)[:2],
+        labels_text(mapping(controller, "spec", "selector")),
+    )
+
+
+REPLICATION_CONTROLLER: Final = Kind(
+    resource=ReplicationControllers,
+    defaults=_default,
+    prepare_create=created_as_sent,
+    prepare_update=updated_as_sent,
+    validate=_validate,
+    validate_update=as_new(_validate),
+    warnings=_warnings,
+    status=Status(first=_first_status, validate=_validate_status, not_written=SPEC, kept=()),
+    admission=ADMITTED,
+    deletion=AT_ONCE,
+    quota=counted_as(ReplicationControllers.plural),
+    granted=SCALED_WORKLOAD,
+    columns=Printer(
+        (
+            NAME,
+            Column(name="Desired", type="integer", description="Pods that are wanted."),
+            Column(name="Current", type="integer", description="Pods that there are."),
+            Column(name="Ready", type="integer", description="Pods that are ready."),
+            AGE,
+            *TEMPLATE_COLUMNS,
+        ),
+        _cells,
+    ),
+)

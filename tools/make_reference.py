@@ -95,7 +95,8 @@ def rule_table() -> str:
         "| resource | PUT creates | PUT without resourceVersion | generation counts | a delete answers |",
         "|---|---|---|---|---|",
     ]
-    counts = {"none": "never", "spec": "changes of `spec`", "content": "changes outside metadata, and of labels"}
+    counts = {name: f"changes of `{name}`" for name in ("spec", "template")}
+    counts |= {"none": "never", "content": "changes outside metadata, and of labels"}
     replies = {"status": "Status", "object": "the object"}
     for resource in RESOURCES:
         cells = (

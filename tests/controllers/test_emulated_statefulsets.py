@@ -9,15 +9,20 @@ from hypothesis import strategies as st
 from tests.controllers.emulated import Spy, bare_pod, make, names, owners, said
 from tests.effort import effort
 
+from sliceplane.api.codec import encode
 from sliceplane.api.core import Pod
+from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.scheme import Pods, ResourceQuotas, StatefulSets
+from sliceplane.controllers.base import Done, Job, deletion
 from sliceplane.controllers.emulation.daemonset import LABEL_REVISION
 from sliceplane.controllers.emulation.kubelet import KubeletController
 from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.controllers.emulation.pods import is_ready
 from sliceplane.controllers.emulation.statefulset import LABEL_POD_INDEX, LABEL_POD_NAME, StatefulSetController
+from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.resource_quota import ResourceQuotaController
+from sliceplane.informer.changes import Change
 from sliceplane.sim.cluster import Cluster
 
 LABELS = {"app": "db"}
@@ -302,3 +307,15 @@ def test_whatever_happened_the_set_ends_with_exactly_its_pods(deeds: list[tuple[
     counts = ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas", "currentReplicas")
     assert [told.get(name, 0) for name in counts] == [replicas] * 5
     assert told["currentRevision"] == told["updateRevision"]
+
+
+def test_the_answer_to_a_delete_that_comes_after_its_event_holds_nobody_up() -> None:
+    """The next Pod of that name waited half a minute for a version that the one before it would never show."""
+    expectations = Expectations()
+    meta = ObjectMeta(name="db-0", namespace="default", uid="u", resource_version="5")
+    expectations.observe(Change(Pods.key, None, Pod(metadata=meta)))
+    expectations.observe(Change(Pods.key, Pod(metadata=meta), None))
+    gone = {"kind": "Pod", "metadata": {"name": "db-0", "uid": "u", "resourceVersion": "6"}}
+    job = Job(key="pod/default/db-0", writes=(deletion(Pods, meta),))
+    expectations.expect(Done(job, (encode(gone),)), 1.0)
+    assert expectations.pending("pod/default/db-0", 2.0) is None

@@ -352,32 +352,18 @@ RuntimeClasses = Resource(
 )
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
-Roles = Resource(
-    group=RBAC_GROUP,
-    kind="Role",
-    check_name=check_path_segment,
-    create_on_update=True,
-)
-RoleBindings = Resource(
-    group=RBAC_GROUP,
-    kind="RoleBinding",
-    check_name=check_path_segment,
-    create_on_update=True,
-)
-ClusterRoles = Resource(
-    group=RBAC_GROUP,
-    kind="ClusterRole",
-    namespaced=False,
-    check_name=check_path_segment,
-    create_on_update=True,
-)
-ClusterRoleBindings = Resource(
-    group=RBAC_GROUP,
-    kind="ClusterRoleBinding",
-    namespaced=False,
-    check_name=check_path_segment,
-    create_on_update=True,
-)
+
+
+def _rbac(kind: str, *, namespaced: bool) -> Resource:
+    return Resource(
+        group=RBAC_GROUP, kind=kind, namespaced=namespaced, check_name=check_path_segment, create_on_update=True
+    )
+
+
+Roles = _rbac("Role", namespaced=True)
+RoleBindings = _rbac("RoleBinding", namespaced=True)
+ClusterRoles = _rbac("ClusterRole", namespaced=False)
+ClusterRoleBindings = _rbac("ClusterRoleBinding", namespaced=False)
 #: how requests are served; written by the server alone (``registry.bootstrap``)
 FlowSchemas = Resource(
     group="flowcontrol.apiserver.k8s.io",

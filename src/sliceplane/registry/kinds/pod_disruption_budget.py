@@ -1,6 +1,6 @@
 """PodDisruptionBudget: how many of some Pods must stay, or may go, when Pods are removed on purpose.
 
-Nothing here evicts Pods: the status is told (``controllers.emulation.disruption``) for people and for tools that ask.
+Nothing here evicts Pods, and the status is only stored: the program that evicts has to keep it.
 """
 
 from __future__ import annotations

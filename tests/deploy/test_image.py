@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from sliceplane.cli.alive import Place, place_of
+from sliceplane.cli.alive import HealthPage, place_of
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "build" / "image"
@@ -30,18 +30,20 @@ START_S = 40.0
 
 
 @pytest.mark.parametrize(("line", "environment", "place"), [
-    ("sliceplane up", {}, Place("127.0.0.1", 6443, tls=True)),
-    ("sliceplane up --secure-port 7000 --bind-address=::", {}, Place("::1", 7000, tls=True)),
+    ("sliceplane up", {}, HealthPage("127.0.0.1", 6443, tls=True)),
+    ("sliceplane up --secure-port 7000 --bind-address=::", {}, HealthPage("::1", 7000, tls=True)),
     ("tini -- sliceplane apiserver", {"SLICEPLANE_APISERVER_BIND_ADDRESS": "0.0.0.0",
-        "SLICEPLANE_UP_SECURE_PORT": "1"}, Place("127.0.0.1", 6443, tls=True)),
-    ("python sliceplane controllers --metrics-bind-address=0.0.0.0:10257", {}, Place("127.0.0.1", 10257, tls=False)),
-    ("sliceplane controllers", {"SLICEPLANE_CONTROLLERS_HEALTHZ_BIND_ADDRESS": "[::1]:9"}, Place("::1", 9, tls=False)),
+        "SLICEPLANE_UP_SECURE_PORT": "1"}, HealthPage("127.0.0.1", 6443, tls=True)),
+    ("python sliceplane controllers --metrics-bind-address=0.0.0.0:10257", {},
+        HealthPage("127.0.0.1", 10257, tls=False)),
+    ("sliceplane controllers", {"SLICEPLANE_CONTROLLERS_HEALTHZ_BIND_ADDRESS": "[::1]:9"},
+        HealthPage("::1", 9, tls=False)),
     ("sliceplane controllers", {}, None),
-    ("sliceplane proxy", {}, Place("127.0.0.1", 10256, tls=False)),
+    ("sliceplane proxy", {}, HealthPage("127.0.0.1", 10256, tls=False)),
     ("sliceplane trace --from 10.0.0.1", {}, None),
 ])  # fmt: skip
 def test_a_health_check_asks_the_process_that_the_container_runs(
-    line: str, environment: dict[str, str], place: Place | None
+    line: str, environment: dict[str, str], place: HealthPage | None
 ) -> None:
     assert place_of(line.split(), environment) == place
 

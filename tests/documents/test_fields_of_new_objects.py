@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.documents.fields import sets
-from sliceplane.documents.fields.compare import Change
+from sliceplane.documents.fields.compare import FieldsChange
 from sliceplane.documents.fields.managers import Identity
-from sliceplane.documents.fields.ownership import UNOWNED, Write, updated
+from sliceplane.documents.fields.ownership import UNOWNED, OwnedWrite, updated
 from sliceplane.documents.fields.sets import FieldSet
 
 NAMES = st.sampled_from(["f:metadata", "f:name", "f:labels", "f:spec", "f:status", "f:a", 'k:{"name":"x"}', 'v:"1"'])
@@ -23,9 +23,9 @@ WHO = Identity("kubectl", "Update", "v1", "")
 @given(SETS, st.sampled_from([{}, {"f:status": {}}, {"f:spec": {"f:a": {}}}]))
 def test_it_is_what_the_algebra_says(added: FieldSet, reset: FieldSet) -> None:
     expected = sets.difference(sets.without(added, reset), UNOWNED)
-    write = Write(who=WHO, api_version="v1", now="2026-01-01T00:00:00Z", reset=reset)
+    write = OwnedWrite(who=WHO, api_version="v1", now="2026-01-01T00:00:00Z", reset=reset)
     for _ in range(2):
-        managers = updated({}, Change(copy.deepcopy(added), {}, {}), write)
+        managers = updated({}, FieldsChange(copy.deepcopy(added), {}, {}), write)
         assert set(managers) == ({WHO} if expected else set())
         for entry in managers.values():
             assert entry.fields == expected
@@ -35,15 +35,17 @@ def test_it_is_what_the_algebra_says(added: FieldSet, reset: FieldSet) -> None:
 
 
 def test_two_writers_share_the_set_and_nothing_else() -> None:
-    change = Change({"f:spec": {".": {}, "f:b": {}, "f:a": {}}}, {}, {})
+    change = FieldsChange({"f:spec": {".": {}, "f:b": {}, "f:a": {}}}, {}, {})
     other = Identity("helm", "Update", "v1", "")
-    one = updated({}, change, Write(who=WHO, api_version="v1", now="1", reset={}))[WHO]
-    two = updated({}, change, Write(who=other, api_version="v1", now="2", reset={}))[other]
+    one = updated({}, change, OwnedWrite(who=WHO, api_version="v1", now="1", reset={}))[WHO]
+    two = updated({}, change, OwnedWrite(who=other, api_version="v1", now="2", reset={}))[other]
     assert one.fields == two.fields == change.added
     assert (one.time, two.time) == ("1", "2")
     # A later change makes new sets of what both have.
     three = updated(
-        {WHO: one}, Change({}, {}, {"f:spec": {"f:b": {}}}), Write(who=other, api_version="v1", now="3", reset={})
+        {WHO: one},
+        FieldsChange({}, {}, {"f:spec": {"f:b": {}}}),
+        OwnedWrite(who=other, api_version="v1", now="3", reset={}),
     )
     assert three[WHO].fields == {"f:spec": {".": {}, "f:a": {}}}
     assert two.fields == change.added

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, RESOURCES, Resource
-from sliceplane.documents.schema.model import Field, Struct, Type, lookup, struct
+from sliceplane.documents.schema.model import SchemaField, Struct, Type, lookup, struct
 
 Variant = Literal["distinct", "equal", "alike", "invalid", "long"]
 VARIANTS: Final[tuple[Variant, ...]] = get_args(Variant)
@@ -56,12 +56,12 @@ class LongField:
     """A list or map of a kind, by the fields that lead to it."""
 
     resource: Resource
-    path: tuple[Field, ...]
+    path: tuple[SchemaField, ...]
     #: the definition that has it, and its name there
     definition: str
 
     @property
-    def field(self) -> Field:
+    def field(self) -> SchemaField:
         return self.path[-1]
 
     def __str__(self) -> str:
@@ -90,7 +90,9 @@ def each_definition_once() -> list[LongField]:
     return list(found.values())
 
 
-def _walk(owner: Struct, above: tuple[Field, ...], seen: frozenset[str]) -> Iterator[tuple[tuple[Field, ...], str]]:
+def _walk(
+    owner: Struct, above: tuple[SchemaField, ...], seen: frozenset[str]
+) -> Iterator[tuple[tuple[SchemaField, ...], str]]:
     for field in owner.fields.values():
         kind, path = field.type, (*above, field)
         if kind.kind in ("list", "map"):
@@ -142,7 +144,7 @@ def pointer(long: LongField) -> str:
     return "/" + "/".join((*steps, long.field.name))
 
 
-def _enter(place: Any, field: Field, width: int, *, keys_only: bool = False) -> Any:
+def _enter(place: Any, field: SchemaField, width: int, *, keys_only: bool = False) -> Any:
     """Go down one field, making what is missing; objects in lists get names of *width*."""
     kind = field.type
     if kind.kind == "struct":
@@ -161,7 +163,7 @@ def _enter(place: Any, field: Field, width: int, *, keys_only: bool = False) -> 
     return entries.setdefault("k" + "a" * width, element(kind.element, field, 0))
 
 
-def content(field: Field, variant: Variant, count: int, *, reverse: bool = False) -> Any:
+def content(field: SchemaField, variant: Variant, count: int, *, reverse: bool = False) -> Any:
     numbers = range(count - 1, -1, -1) if reverse else range(count)
     kind = field.type
     if kind.kind == "map":
@@ -170,13 +172,13 @@ def content(field: Field, variant: Variant, count: int, *, reverse: bool = False
     return [element(kind.element, field, number, variant) for number in numbers]
 
 
-def map_key(field: Field, number: int, variant: Variant) -> str:
+def map_key(field: SchemaField, number: int, variant: Variant) -> str:
     if variant == "invalid":
         return f"!/ {number}"
     return f"k{number}" if field.name in ("data", "binaryData", "stringData") else f"example.com/k{number}"
 
 
-def element(kind: Type, field: Field, number: int, variant: Variant = "distinct") -> Any:
+def element(kind: Type, field: SchemaField, number: int, variant: Variant = "distinct") -> Any:
     """The entry with that *number* of a list or map of *kind*."""
     match kind.kind:
         case "struct":
@@ -188,7 +190,7 @@ def element(kind: Type, field: Field, number: int, variant: Variant = "distinct"
     return scalar(kind.kind, field.name, 0 if variant == "equal" else number, invalid=variant == "invalid")
 
 
-def _object(owner: Struct, field: Field, number: int, variant: Variant) -> Any:
+def _object(owner: Struct, field: SchemaField, number: int, variant: Variant) -> Any:
     """Required members and those that tell elements apart; of those ``alike`` varies the last alone."""
     keys = dict.fromkeys((*field.map_keys, field.merge_key))
     made: dict[str, Any] = {}
@@ -215,7 +217,7 @@ def _required(owner: Struct) -> Any:
     return {name: member(each, 0) for name, each in owner.fields.items() if each.required}
 
 
-def member(field: Field, number: int, *, invalid: bool = False) -> Any:
+def member(field: SchemaField, number: int, *, invalid: bool = False) -> Any:
     kind = field.type
     if kind.kind == "struct":
         return _required(struct(kind.name))

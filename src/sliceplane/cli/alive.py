@@ -22,7 +22,7 @@ TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HealthPage:
     """Where a health page is."""
 
     host: str
@@ -30,7 +30,7 @@ class Place:
     tls: bool
 
 
-def place_of(words: Sequence[str], environment: Mapping[str, str]) -> Place | None:
+def place_of(words: Sequence[str], environment: Mapping[str, str]) -> HealthPage | None:
     """Where the process with this command line has its health page; None if it has none."""
     command = next((word for word in words if word in ("up", "apiserver", "controllers", "proxy")), "")
 
@@ -53,14 +53,14 @@ def place_of(words: Sequence[str], environment: Mapping[str, str]) -> Place | No
     return None
 
 
-def _place(host: str, port: str, *, tls: bool) -> Place | None:
+def _place(host: str, port: str, *, tls: bool) -> HealthPage | None:
     """All addresses of the machine are asked for on loopback."""
     name = host.strip("[]")
     here = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)
-    return Place(here, int(port), tls) if port.isdigit() else None
+    return HealthPage(here, int(port), tls) if port.isdigit() else None
 
 
-def ask(place: Place, path: str) -> tuple[int, str]:
+def ask(place: HealthPage, path: str) -> tuple[int, str]:
     """The status and the first line of the answer.  Raises ``OSError`` where nothing listens or nothing comes."""
     connection = (
         http.client.HTTPSConnection(place.host, place.port, timeout=TIMEOUT_S, context=_trusting())

@@ -9,7 +9,7 @@ import click
 
 from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
 from sliceplane.cli.cluster import ask, cluster_options
-from sliceplane.cli.options import Group
+from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.values import DurationType
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sliceplane.shell.transport.base import Client
 
 
-@click.group("endpoints", cls=Group)
+@click.group("endpoints", cls=CommandGroup)
 def command() -> None:
     """Leave the Endpoints API: what still depends on it, and what is wrong with its objects."""
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from sliceplane.cli.options import Group
+from sliceplane.cli.options import CommandGroup
 
 #: family -> command -> (module, one line of help), in the order of the help.  Each module has a click command named
 #: ``command``
@@ -47,7 +47,7 @@ USAGE: Final = 64
 click.UsageError.exit_code = USAGE
 
 
-class LazyGroup(Group):
+class LazyGroup(CommandGroup):
     """A group that knows its commands by name and loads them on use."""
 
     def resolve_command(

@@ -3,7 +3,7 @@ first, the others under headings.
 
 ``GROUPS`` says which options stand under which heading, by the names of their parameters and for all commands.  What
 matches none stands first, under "Options": that is for what most people need, so a new option is either that or
-belongs to a group.  ``Command`` and ``Group`` differ from click's classes in nothing else.
+belongs to a group.  ``Command`` and ``CommandGroup`` differ from click's classes in nothing else.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Command(_Laid):
     """A command."""
 
 
-class Group(_Laid, click.Group):
+class CommandGroup(_Laid, click.Group):
     """A command that has others below it."""
 
     command_class = Command

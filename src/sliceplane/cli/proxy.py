@@ -14,7 +14,7 @@ import click
 
 from sliceplane.cli.cluster import cluster_options, connect
 from sliceplane.cli.logs import Logs, log_options
-from sliceplane.cli.options import Group
+from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import on_stop_signal, require, say_ready, spare_descriptors
 from sliceplane.cli.proxy_flags import flag, given_by, proxy_options, used
 from sliceplane.cli.proxy_render import command as render
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group("proxy", cls=Group, invoke_without_command=True)
+@click.group("proxy", cls=CommandGroup, invoke_without_command=True)
 @click.option("--config", type=_FILE, help="A KubeProxyConfiguration; flags that it has fields for are not used then.")
 @click.option("--write-config-to", type=_FILE, help="Write the configuration there, with all that it does not say.")
 @cluster_options

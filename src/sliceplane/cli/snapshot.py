@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 
 from sliceplane.cli.cluster import ask, attempt, cluster_options
-from sliceplane.cli.options import Group
+from sliceplane.cli.options import CommandGroup
 from sliceplane.cli.process import say
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group("snapshot", cls=Group)
+@click.group("snapshot", cls=CommandGroup)
 def command() -> None:
     """Copy the whole state of a server that runs to a file, and make a data directory of such a file."""
 

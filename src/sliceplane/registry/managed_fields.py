@@ -134,7 +134,7 @@ def _base(sent: Any, stored: list[Document]) -> list[Document]:
         return stored
     try:
         return fields.received(sent)
-    except fields.Malformed:
+    except fields.MalformedManagers:
         return stored
 
 
@@ -167,9 +167,9 @@ def _shape(working: Resource) -> fields.StructShape:
     return fields.shape_of(working.schema_key)
 
 
-def _write(ctx: Context, target: Target, options: WriteOptions, operation: Any) -> fields.Write:
+def _write(ctx: Context, target: Target, options: WriteOptions, operation: Any) -> fields.OwnedWrite:
     version = target.spoken.api_version
-    return fields.Write(
+    return fields.OwnedWrite(
         who=fields.identity(options.field_manager, operation, version, target.subresource),
         api_version=version,
         now=_stamp(int(ctx.now)),

@@ -11,11 +11,11 @@ documents and sets, ``managers`` for ``metadata.managedFields``, ``ownership`` f
 from __future__ import annotations
 
 from sliceplane.documents.fields.check import check
-from sliceplane.documents.fields.compare import Change, compare
+from sliceplane.documents.fields.compare import FieldsChange, compare
 from sliceplane.documents.fields.managers import (
-    Entry,
     Identity,
-    Malformed,
+    MalformedManagers,
+    ManagerEntry,
     Managers,
     decode,
     encode,
@@ -29,7 +29,7 @@ from sliceplane.documents.fields.ownership import (
     Applied,
     Conflict,
     Conflicts,
-    Write,
+    OwnedWrite,
     allowed_by_last_applied,
     applied,
     before_first_apply,
@@ -41,16 +41,16 @@ from sliceplane.documents.fields.shape import StructShape, shape_of
 __all__ = [
     "EMPTY",
     "Applied",
-    "Change",
+    "FieldsChange",
     "Conflict",
     "Conflicts",
-    "Entry",
+    "ManagerEntry",
     "FieldSet",
     "Identity",
-    "Malformed",
+    "MalformedManagers",
     "Managers",
     "StructShape",
-    "Write",
+    "OwnedWrite",
     "allowed_by_last_applied",
     "applied",
     "before_first_apply",

@@ -13,7 +13,7 @@ from sliceplane.api.errors import ERRORS_MAX
 from sliceplane.documents.fields import elements
 from sliceplane.documents.fields.shape import KeyedShape, SetShape, Unkeyed, element_of, field_shape
 from sliceplane.documents.patch.merge_patch import go_text
-from sliceplane.documents.schema.model import Field, Struct, Type
+from sliceplane.documents.schema.model import SchemaField, Struct, Type
 from sliceplane.documents.schema.model import struct as definition
 from sliceplane.documents.schema.places import ROOT, Complaints, Place, spelled
 
@@ -24,14 +24,14 @@ _UNTYPED = ("intOrString", "quantity")
 
 def check(schema: Struct, document: object) -> str:
     """What is wrong with *document*, or "".  ``.spec.ports: duplicate entries for key [port=80]``."""
-    walk = _Walk()
+    walk = _ConfigurationWalk()
     walk.value(Type("struct", name=schema.name), document, ROOT)
     if len(walk.errors) < 2:
         return "".join(walk.errors)
     return "\n  ".join(("errors:", *walk.errors))
 
 
-class _Walk:
+class _ConfigurationWalk:
     """State of one walk: the complaints."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class _Walk:
         if not self.errors.full:
             self.errors.add(f"{spelled(place)}: {what}" if place else what)
 
-    def value(self, kind: Type, value: Any, place: Place, field: Field | None = None) -> None:
+    def value(self, kind: Type, value: Any, place: Place, field: SchemaField | None = None) -> None:
         if value is None or kind.kind == "any":
             return
         match kind.kind:
@@ -70,7 +70,7 @@ class _Walk:
                 return
             self.value(field.type, member, (place, f".{name}"), field)
 
-    def _list(self, kind: Type, value: Any, place: Place, field: Field | None) -> None:
+    def _list(self, kind: Type, value: Any, place: Place, field: SchemaField | None) -> None:
         if not isinstance(value, list):
             self.complain(place, f"expected list, got {_pointed(value)}")
             return

@@ -22,14 +22,14 @@ _NAMED = (StructShape, MapShape)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FieldsChange:
     added: FieldSet
     modified: FieldSet
     removed: FieldSet
 
 
-def compare(shape: StructShape, old: Document, new: Document) -> Change:
-    change = Change({}, {}, {})
+def compare(shape: StructShape, old: Document, new: Document) -> FieldsChange:
+    change = FieldsChange({}, {}, {})
     _pieces(shape, old, new, change)
     return change
 
@@ -60,7 +60,7 @@ def whole(shape: Shape, value: Any) -> FieldSet:
     return made if len(made) > 1 else {}
 
 
-def _pieces(shape: StructShape | MapShape, old: Document, new: Document, change: Change) -> None:
+def _pieces(shape: StructShape | MapShape, old: Document, new: Document, change: FieldsChange) -> None:
     """Compare members of structs and maps."""
     fields = shape.fields if isinstance(shape, StructShape) else None
     plain = shape.plain if isinstance(shape, StructShape) else {}
@@ -81,7 +81,7 @@ def _pieces(shape: StructShape | MapShape, old: Document, new: Document, change:
         _part(below, field(name), before, plain.get(name), change)
 
 
-def _part(shape: Shape, element: str, before: Any, after: Any, change: Change) -> None:
+def _part(shape: Shape, element: str, before: Any, after: Any, change: FieldsChange) -> None:
     """Compare what is at *element*; at least one side has it.  ``None``: the other side does not."""
     if before is None:
         change.added[element] = whole(shape, after)
@@ -91,7 +91,7 @@ def _part(shape: Shape, element: str, before: Any, after: Any, change: Change) -
         if before != after:
             change.modified[element] = {}
     else:
-        inner = Change({}, {}, {})
+        inner = FieldsChange({}, {}, {})
         if isinstance(shape, _NAMED):
             _pieces(shape, before, after, inner)
         else:
@@ -105,7 +105,7 @@ def _part(shape: Shape, element: str, before: Any, after: Any, change: Change) -
                 into[element] = found
 
 
-def _elements(shape: KeyedShape | SetShape, old: list[Any], new: list[Any], change: Change) -> None:
+def _elements(shape: KeyedShape | SetShape, old: list[Any], new: list[Any], change: FieldsChange) -> None:
     """Compare lists element by element.  An element that one side has twice is compared as a whole."""
     item: Shape = shape.item if isinstance(shape, KeyedShape) else Leaf()
     before = by_element(shape, old)

@@ -40,7 +40,7 @@ class Identity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ManagerEntry:
     """What one manager owns.  ``time`` is RFC 3339, or "" where the first apply changed nothing."""
 
     fields: FieldSet
@@ -50,13 +50,13 @@ class Entry:
     stored: FieldSet | None = None
 
 
-Managers = dict[Identity, Entry]
+Managers = dict[Identity, ManagerEntry]
 #: from a set and the version it was written in to the names that the caller works with and back; ``None``: the
 #: version is not served any more
 Translate = Callable[[FieldSet, str], FieldSet | None]
 
 
-class Malformed(ValueError):
+class MalformedManagers(ValueError):
     """Entries that cannot be read."""
 
 
@@ -76,7 +76,7 @@ def decode(entries: list[Document], translate: Translate, *, ordered: bool = Tru
         fields = translate(stored, version)
         if fields is not None:
             who = identity(entry.get("manager", ""), entry["operation"], version, entry.get("subresource", ""))
-            managers[who] = Entry(fields, version, entry.get("time", ""), stored if ordered else None)
+            managers[who] = ManagerEntry(fields, version, entry.get("time", ""), stored if ordered else None)
     return managers
 
 
@@ -97,7 +97,7 @@ def encode(managers: Managers, translate: Translate) -> list[Document]:
     return made
 
 
-def _order(item: tuple[Identity, Entry]) -> tuple[str, str, str, str, str]:
+def _order(item: tuple[Identity, ManagerEntry]) -> tuple[str, str, str, str, str]:
     who, entry = item
     # Times are whole seconds in UTC here, so that they sort as text.
     return who.operation, entry.time, who.manager, entry.api_version, who.subresource
@@ -113,26 +113,28 @@ def _said(entry: Any) -> bool:
 
 
 def received(sent: list[Any]) -> list[Document]:
-    """Entries of a client as ``encode`` would have made them.  Raises ``Malformed``."""
+    """Entries of a client as ``encode`` would have made them.  Raises ``MalformedManagers``."""
     made: list[Document] = []
     for position, entry in enumerate(sent):
         if not isinstance(entry, dict):
-            raise Malformed(f"entry {position} is not an object")
+            raise MalformedManagers(f"entry {position} is not an object")
         operation = entry.get("operation")
         version = entry.get("apiVersion")
         if operation not in ("Apply", "Update"):
-            raise Malformed("operation must be `Apply` or `Update`")
+            raise MalformedManagers("operation must be `Apply` or `Update`")
         if not version:
-            raise Malformed("apiVersion must not be empty")
+            raise MalformedManagers("apiVersion must not be empty")
         if entry.get("fieldsType") != FIELDS_TYPE:
-            raise Malformed(f"invalid fieldsType {entry.get('fieldsType')!r} in managed fields entry {position}")
+            raise MalformedManagers(
+                f"invalid fieldsType {entry.get('fieldsType')!r} in managed fields entry {position}"
+            )
         clean: Document = {"manager": entry.get("manager") or "", "operation": operation, "apiVersion": version}
         try:
             if entry.get("time"):
                 clean["time"] = format_time(parse_time(entry["time"]))
             clean["fieldsV1"] = sets.from_wire(entry.get("fieldsV1") or {})
         except (ValueError, OverflowError) as error:
-            raise Malformed(f"error decoding entry: {error}") from error
+            raise MalformedManagers(f"error decoding entry: {error}") from error
         if entry.get("subresource"):
             clean["subresource"] = entry["subresource"]
         made.append(clean)

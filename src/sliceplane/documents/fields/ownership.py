@@ -20,8 +20,8 @@ from msgspec.json import decode, encode
 
 from sliceplane.api.meta import Document
 from sliceplane.documents.fields import sets
-from sliceplane.documents.fields.compare import Change, compare
-from sliceplane.documents.fields.managers import Entry, Identity, Managers
+from sliceplane.documents.fields.compare import FieldsChange, compare
+from sliceplane.documents.fields.managers import Identity, ManagerEntry, Managers
 from sliceplane.documents.fields.objects import merge, remove, set_of, with_named_fields
 from sliceplane.documents.fields.sets import FieldSet, Path
 from sliceplane.documents.fields.shape import StructShape
@@ -53,7 +53,7 @@ UNOWNED: Final[FieldSet] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
+class OwnedWrite:
     """Who writes, in which version, when (RFC 3339), and what this endpoint does not write."""
 
     who: Identity
@@ -88,7 +88,7 @@ class Applied:
     changed: bool
 
 
-def updated(managers: Managers, change: Change, write: Write) -> Managers:
+def updated(managers: Managers, change: FieldsChange, write: OwnedWrite) -> Managers:
     """The managers after an update that made *change*; the argument itself if no manager gains or loses anything."""
     if not (managers or change.modified or change.removed):
         return _first(change.added, write)
@@ -108,13 +108,13 @@ def updated(managers: Managers, change: Change, write: Write) -> Managers:
     if own:
         before = after.get(write.who)
         if before is None:
-            after[write.who] = Entry(own, write.api_version, write.now)
+            after[write.who] = ManagerEntry(own, write.api_version, write.now)
         else:
             after[write.who] = replace(before, fields=sets.union(before.fields, own), time=write.now)
     return _capped(after)
 
 
-def _first(added: FieldSet, write: Write) -> Managers:
+def _first(added: FieldSet, write: OwnedWrite) -> Managers:
     """The managers of what was created.
 
     Objects that one template made have the same fields, whatever their values: what follows from a set is remembered.
@@ -122,7 +122,7 @@ def _first(added: FieldSet, write: Write) -> Managers:
     spelled = encode(added)
     own_of = _own if len(spelled) <= _REMEMBERED_BYTES_MAX else _own.__wrapped__
     own = own_of(spelled, encode(write.reset))
-    return {write.who: Entry(own, write.api_version, write.now, own)} if own else {}
+    return {write.who: ManagerEntry(own, write.api_version, write.now, own)} if own else {}
 
 
 @lru_cache(_REMEMBERED)
@@ -161,21 +161,21 @@ def _capped(managers: Managers) -> Managers:
     return after
 
 
-def before_first_apply(shape: StructShape, live: Document, write: Write) -> Managers:
+def before_first_apply(shape: StructShape, live: Document, write: OwnedWrite) -> Managers:
     """Of an object without tracked managers: all that it has, as one updater's."""
     who = Identity(BEFORE_FIRST_APPLY, "Update", write.api_version, write.who.subresource)
     return updated({}, compare(shape, {}, live), replace(write, who=who))
 
 
 def applied(
-    shape: StructShape, live: Document, config: Document, managers: Managers, write: Write, *, force: bool
+    shape: StructShape, live: Document, config: Document, managers: Managers, write: OwnedWrite, *, force: bool
 ) -> Applied:
     """Apply *config* to *live*.  Raises ``Conflicts``."""
     merged: Document = merge(shape, live, config)
     fields = sets.without(set_of(shape, config), write.reset)
     last = managers.get(write.who)
     after = dict(managers)
-    after[write.who] = Entry(fields, write.api_version, last.time if last else "")
+    after[write.who] = ManagerEntry(fields, write.api_version, last.time if last else "")
     if last is not None and last.fields:
         merged = _pruned(shape, merged, after, last.fields)
     change = compare(shape, live, merged)

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from sliceplane.documents.fields import elements
-from sliceplane.documents.schema.model import Field, Struct, Type, lookup
+from sliceplane.documents.schema.model import SchemaField, Struct, Type, lookup
 from sliceplane.documents.schema.model import struct as definition
 
 #: fields that Go has as plain structs, beside every ``metadata``, ``spec`` and ``status``: they are there, empty, where
@@ -118,7 +118,7 @@ def _is_plain(owner: Struct, name: str) -> bool:
     return name == "metadata" or f"{owner.name}.{name}" in _PLAIN or (kind and name in ("spec", "status"))
 
 
-def field_shape(field: Field) -> Shape:
+def field_shape(field: SchemaField) -> Shape:
     if field.list_type == "atomic":
         return LEAF
     if field.type.kind == "list":
@@ -134,7 +134,7 @@ def _type(kind: Type) -> Shape:
     return LEAF
 
 
-def _list(field: Field) -> Shape:
+def _list(field: SchemaField) -> Shape:
     item = field.type.element
     names = field.map_keys
     if not field.list_type and "merge" in field.strategies:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sliceplane.documents.schema import Field, Struct, Type, lookup_kind, struct
+from sliceplane.documents.schema import SchemaField, Struct, Type, lookup_kind, struct
 from sliceplane.documents.schema.help import COMMON, HELP
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1"
@@ -144,7 +144,7 @@ class Components:
         if schema.atomic:
             entry["x-kubernetes-map-type"] = "atomic"
 
-    def _field(self, field: Field, text: str) -> dict[str, Any]:
+    def _field(self, field: SchemaField, text: str) -> dict[str, Any]:
         entry = self._type(field.type)
         if text:
             entry["description"] = text

@@ -28,7 +28,7 @@ import msgspec
 from sliceplane.api.errors import StatusError, bad_request
 from sliceplane.api.meta import Document
 from sliceplane.documents.patch.merge_patch import copy_of, go_text
-from sliceplane.documents.schema import Field, Type, lookup, struct
+from sliceplane.documents.schema import SchemaField, Type, lookup, struct
 
 PATCH: Final = "$patch"
 RETAIN_KEYS: Final = "$retainKeys"
@@ -77,13 +77,13 @@ def _unexplained(message: str) -> StatusError:
     return StatusError(500, "", message)
 
 
-def _field_of(kind: Type | None, name: str) -> Field | None:
+def _field_of(kind: Type | None, name: str) -> SchemaField | None:
     """The field called *name* of an object of *kind*; ``None`` where the schema knows nothing."""
     if kind is None:
         return None
     if kind.kind == "struct":
         return struct(kind.name).fields.get(name)
-    return Field(name=name, type=kind.element) if kind.kind == "map" else None
+    return SchemaField(name=name, type=kind.element) if kind.kind == "map" else None
 
 
 def _merge_object(target: Document, patch: Document, kind: Type | None, work: _Work) -> Document:
@@ -171,7 +171,7 @@ def _key_of(item: Any, merge_key: str) -> Hashable:
     return _key(item[merge_key])
 
 
-def _merge_list(old: list[Any], patch: list[Any], field: Field, order: Any, work: _Work) -> list[Any]:
+def _merge_list(old: list[Any], patch: list[Any], field: SchemaField, order: Any, work: _Work) -> list[Any]:
     """*old*, which is ours, with *patch* merged into it; *order* is the ``$setElementOrder`` or ``None``."""
     work.spend(len(old) + len(patch))
     merge_key = field.merge_key
@@ -208,7 +208,9 @@ def _merge_list(old: list[Any], patch: list[Any], field: Field, order: Any, work
     return _in_order(merged, wanted, server_order)
 
 
-def _closest(merged: list[tuple[Hashable, Any]], places: list[int], item: Document, field: Field, work: _Work) -> int:
+def _closest(
+    merged: list[tuple[Hashable, Any]], places: list[int], item: Document, field: SchemaField, work: _Work
+) -> int:
     """Which of the old elements with the merge key of *item* is meant.
 
     The merge key need not be unique: a Service may have port 53 for TCP and for UDP.  Kubernetes always takes the
@@ -222,7 +224,7 @@ def _closest(merged: list[tuple[Hashable, Any]], places: list[int], item: Docume
     return places[0]
 
 
-def _order_only(target: Document, name: str, order: Any, field: Field | None, work: _Work) -> None:
+def _order_only(target: Document, name: str, order: Any, field: SchemaField | None, work: _Work) -> None:
     old = target.get(name)
     if field is None or "merge" not in field.strategies or not isinstance(old, list):
         return
@@ -231,7 +233,7 @@ def _order_only(target: Document, name: str, order: Any, field: Field | None, wo
     target[name] = _in_order(list(zip(keys, old, strict=True)), _element_order(order, field, [], []), keys)
 
 
-def _element_order(order: Any, field: Field, spoken_of: list[Hashable], additions: list[Any]) -> list[Hashable]:
+def _element_order(order: Any, field: SchemaField, spoken_of: list[Hashable], additions: list[Any]) -> list[Hashable]:
     """The keys of ``$setElementOrder``, of which *spoken_of* must be a part in the same order."""
     if not isinstance(order, list):
         raise bad_request("invalid patch format of setElementOrder list")

@@ -16,13 +16,13 @@ from functools import cache
 from typing import Any, Final
 
 from sliceplane.api.meta import Document
-from sliceplane.documents.protobuf.schema import SCALARS, Field, message
+from sliceplane.documents.protobuf.schema import SCALARS, ProtobufField, message
 from sliceplane.documents.protobuf.special import NOT_UTF8, SPECIALS, decode_text
 from sliceplane.documents.protobuf.wire import (
     BYTES,
     TRUNCATED,
     VARINT,
-    Malformed,
+    MalformedProtobuf,
     field_number,
     read_length,
     read_varint,
@@ -53,7 +53,7 @@ class MessageDecoder:
         for field in message(name).fields:
             self._add(field)
 
-    def _add(self, field: Field) -> None:
+    def _add(self, field: ProtobufField) -> None:
         self._wire_types[field.number] = field.name
         scalar = field.type in ("bool", "int32", "int64") and field.label != "map"
         if scalar:
@@ -70,7 +70,7 @@ class MessageDecoder:
                 self._required.append((field.name, required))
 
     def read(self, document: Document, data: bytes, position: int, end: int) -> None:
-        """Merge the message at ``data[position:end]`` into *document*.  Raises ``Malformed``."""
+        """Merge the message at ``data[position:end]`` into *document*.  Raises ``MalformedProtobuf``."""
         numbers = self._numbers
         strings = self._bytes
         while position < end:
@@ -84,7 +84,7 @@ class MessageDecoder:
                     start = position + 1
                     position = start + data[position]
                     if position > end:
-                        raise Malformed(TRUNCATED)
+                        raise MalformedProtobuf(TRUNCATED)
                 else:
                     start, position = read_length(data, position, end)
                 put(document, data, start, position)
@@ -108,7 +108,7 @@ class MessageDecoder:
     def _skip(self, data: bytes, position: int, end: int, key: int) -> int:
         number = field_number(key, self._name)
         if number in self._wire_types:
-            raise Malformed(f"proto: wrong wireType = {key & 7} for field {self._wire_types[number] or number}")
+            raise MalformedProtobuf(f"proto: wrong wireType = {key & 7} for field {self._wire_types[number] or number}")
         return skip(data, position, end, key & 7)
 
     def zero(self) -> Document:
@@ -130,7 +130,7 @@ def decoder(name: str) -> MessageDecoder:
     return MessageDecoder(name)
 
 
-def _required(field: Field) -> Callable[[], Any] | None:
+def _required(field: ProtobufField) -> Callable[[], Any] | None:
     """What makes the zero of a member that JSON has even when the wire had nothing, or ``None``."""
     if field.presence == "pointer":
         return None
@@ -152,7 +152,7 @@ def _converter(kind: str) -> Callable[[int], Any]:
     return lambda value: value if value < half else signed(value, bits)
 
 
-def _put_number(field: Field, convert: Callable[[int], Any]) -> PutNumber:
+def _put_number(field: ProtobufField, convert: Callable[[int], Any]) -> PutNumber:
     name = field.name
     omit = field.presence == "omit"
 
@@ -166,7 +166,7 @@ def _put_number(field: Field, convert: Callable[[int], Any]) -> PutNumber:
     return put
 
 
-def _append_number(field: Field, convert: Callable[[int], Any]) -> PutNumber:
+def _append_number(field: ProtobufField, convert: Callable[[int], Any]) -> PutNumber:
     name = field.name
 
     def put(document: Document, number: int) -> None:
@@ -186,7 +186,7 @@ def _unpack(put_number: PutNumber) -> PutBytes:
     return put
 
 
-def _put_bytes(field: Field) -> PutBytes:
+def _put_bytes(field: ProtobufField) -> PutBytes:
     if field.label == "map":
         return _put_entry(field)
     if field.type not in SCALARS and field.type not in SPECIALS:
@@ -211,7 +211,7 @@ def _put_bytes(field: Field) -> PutBytes:
     return append if many else put
 
 
-def _put_string(field: Field) -> PutBytes:
+def _put_string(field: ProtobufField) -> PutBytes:
     name = field.name
     omit = field.presence == "omit"
 
@@ -222,12 +222,12 @@ def _put_string(field: Field) -> PutBytes:
         try:
             document[name] = data[start:stop].decode()
         except UnicodeDecodeError:
-            raise Malformed(NOT_UTF8) from None
+            raise MalformedProtobuf(NOT_UTF8) from None
 
     return put
 
 
-def _append_string(field: Field) -> PutBytes:
+def _append_string(field: ProtobufField) -> PutBytes:
     name = field.name
 
     def append(document: Document, data: bytes, start: int, stop: int) -> None:
@@ -244,7 +244,7 @@ def _to_value(kind: str) -> Callable[[bytes], Any]:
     return SPECIALS[kind].read
 
 
-def _put_message(field: Field) -> PutBytes:
+def _put_message(field: ProtobufField) -> PutBytes:
     name = field.name
     read = decoder(field.type).read
 
@@ -265,7 +265,7 @@ def _put_message(field: Field) -> PutBytes:
     return inlined if field.presence == "inline" else append if field.label == "list" else put
 
 
-def _put_entry(field: Field) -> PutBytes:
+def _put_entry(field: ProtobufField) -> PutBytes:
     """A map's entry {1 key, 2 value}; what it lacks is empty."""
     name = field.name
     if field.type in SCALARS or field.type in SPECIALS:
@@ -282,7 +282,7 @@ def _put_entry(field: Field) -> PutBytes:
                 start = skip(data, start, stop, wire_key & 7)
                 continue
             if wire_key & 7 != BYTES:
-                raise Malformed(f"proto: wrong wireType = {wire_key & 7} for an entry of {name}")
+                raise MalformedProtobuf(f"proto: wrong wireType = {wire_key & 7} for an entry of {name}")
             begin, start = read_length(data, start, stop)
             if number == 1:
                 key = data[begin:start]

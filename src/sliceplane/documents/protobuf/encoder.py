@@ -4,7 +4,7 @@ A message is compiled, on first use, into one entry per field in the order of fi
 the document, the bytes to write when the member is absent (or null), and a closure that writes it
 when it is there.  So the encoder's loop has no case distinction left in it.
 
-What absence writes is upstream's choice and the reason why byte equality needs ``Field.presence``: a
+What absence writes is upstream's choice and the reason why byte equality needs ``ProtobufField.presence``: a
 plain scalar is written as zero, a plain message as its own zero, everything else not at all.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from sliceplane.documents.protobuf.schema import SCALARS, Field, message
+from sliceplane.documents.protobuf.schema import SCALARS, ProtobufField, message
 from sliceplane.documents.protobuf.special import SPECIALS, Mismatch
 from sliceplane.documents.protobuf.wire import BYTES, VARINT, heads, tag, varint
 
@@ -49,7 +49,7 @@ class MessageEncoder:
         return b"".join(out)
 
 
-def _number(field: Field) -> int:
+def _number(field: ProtobufField) -> int:
     return field.number
 
 
@@ -59,12 +59,12 @@ def encoder(name: str) -> MessageEncoder:
     return MessageEncoder(name)
 
 
-def _field_tag(field: Field) -> bytes:
+def _field_tag(field: ProtobufField) -> bytes:
     delimited = field.label == "map" or field.type not in ("bool", "int32", "int64")
     return tag(field.number, BYTES if delimited else VARINT)
 
 
-def _absent(field: Field) -> bytes:
+def _absent(field: ProtobufField) -> bytes:
     if field.label != "one" or field.presence == "pointer":
         return b""
     return _zero(field.type, _field_tag(field))
@@ -79,7 +79,7 @@ def _zero(kind: str, field_tag: bytes) -> bytes:
     return field_tag + varint(len(body)) + body
 
 
-def _writer(field: Field) -> Write:
+def _writer(field: ProtobufField) -> Write:
     field_tag = _field_tag(field)
     if field.label == "map":
         return _map(field.type, field_tag, field.name)

@@ -19,7 +19,7 @@ from sliceplane.documents.protobuf.schema import message as schema_message
 from sliceplane.documents.protobuf.special import Mismatch, decode_text
 from sliceplane.documents.protobuf.wire import (
     BYTES,
-    Malformed,
+    MalformedProtobuf,
     field_number,
     framed,
     read_length,
@@ -106,7 +106,7 @@ def decode(raw: bytes, *, api_version: str = "", kind: str = "") -> Document:
     raw = bytes(raw)
     try:
         found_version, found_kind, body = _open(raw)
-    except Malformed as error:
+    except MalformedProtobuf as error:
         summary = _summary(raw)
         wanted = f" (must be of type {kind})" if kind else ""
         raise bad_request(f"the object provided is unrecognized{wanted}: {error} ({summary})") from None
@@ -126,7 +126,7 @@ def decode(raw: bytes, *, api_version: str = "", kind: str = "") -> Document:
     document: Document = {"apiVersion": found_version, "kind": found_kind}
     try:
         decoder(message.name).read(document, body, 0, len(body))
-    except Malformed as error:
+    except MalformedProtobuf as error:
         raise bad_request(f"{prefix}: {error}") from None
     if any(field.name == "items" for field in message.fields) and found_kind.endswith("List"):
         document.setdefault("items", [])
@@ -135,12 +135,12 @@ def decode(raw: bytes, *, api_version: str = "", kind: str = "") -> Document:
 
 def _open(raw: bytes) -> tuple[str, str, bytes]:
     if not raw:
-        raise Malformed("empty data")
+        raise MalformedProtobuf("empty data")
     if not raw.startswith(MAGIC):
         numbers = " ".join(str(byte) for byte in MAGIC)
-        raise Malformed(f"provided data does not appear to be a protobuf message, expected prefix [{numbers}]")
+        raise MalformedProtobuf(f"provided data does not appear to be a protobuf message, expected prefix [{numbers}]")
     if len(raw) == len(MAGIC):
-        raise Malformed("empty body")
+        raise MalformedProtobuf("empty body")
     type_metas: list[bytes] = []
     body = b""
     for number, start, stop in _fields(raw, len(MAGIC), len(raw), "Unknown", 4):
@@ -168,7 +168,7 @@ def _fields(data: bytes, position: int, end: int, name: str, last: int) -> list[
             position = skip(data, position, end, key & 7)
             continue
         if key & 7 != BYTES:
-            raise Malformed(f"proto: wrong wireType = {key & 7} for field {number} of {name}")
+            raise MalformedProtobuf(f"proto: wrong wireType = {key & 7} for field {number} of {name}")
         start, position = read_length(data, position, end)
         spans.append((number, start, position))
     return spans

@@ -11,7 +11,15 @@ from sliceplane.api.errors import bad_request
 from sliceplane.api.meta import Document
 from sliceplane.documents.protobuf.envelope import decode
 from sliceplane.documents.protobuf.special import decode_text
-from sliceplane.documents.protobuf.wire import BYTES, Malformed, field_number, framed, read_length, read_varint, skip
+from sliceplane.documents.protobuf.wire import (
+    BYTES,
+    MalformedProtobuf,
+    field_number,
+    framed,
+    read_length,
+    read_varint,
+    skip,
+)
 
 #: what a reader accepts; a writer's frames are bounded by the size of objects (3 MiB bodies)
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -62,7 +70,7 @@ def _decode_event(data: bytes) -> tuple[str, Document]:
         parts = _delimited_fields(data, "WatchEvent", 2)
         event_type = decode_text(parts.get(1, b""))
         envelope = _delimited_fields(parts.get(2, b""), "RawExtension", 1).get(1, b"")
-    except Malformed as error:
+    except MalformedProtobuf as error:
         raise bad_request(f"unable to decode watch event: {error}") from None
     return event_type, decode(envelope)
 
@@ -78,7 +86,7 @@ def _delimited_fields(data: bytes, name: str, last: int) -> dict[int, bytes]:
         if number > last:
             position = skip(data, position, end, key & 7)
         elif key & 7 != BYTES:
-            raise Malformed(f"proto: wrong wireType = {key & 7} for field {number} of {name}")
+            raise MalformedProtobuf(f"proto: wrong wireType = {key & 7} for field {number} of {name}")
         else:
             start, position = read_length(data, position, end)
             contents[number] = data[start:position]

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sliceplane.api import codec
 from sliceplane.api.meta import Document
-from sliceplane.documents.protobuf.schema import SCALARS, Field, find_kind, message, message_names
+from sliceplane.documents.protobuf.schema import SCALARS, ProtobufField, find_kind, message, message_names
 from sliceplane.documents.protobuf.special import SPECIALS
 
 #: what the compact JSON of a nothing looks like, by type
@@ -87,11 +87,11 @@ def _walker(name: str) -> _Walker:
     return _Walker(name)
 
 
-def _omits(field: Field) -> bool:
+def _omits(field: ProtobufField) -> bool:
     return field.presence == "omit" and (field.label == "map" or (field.label == "one" and field.type in SCALARS))
 
 
-def _is_part(field: Field) -> bool:
+def _is_part(field: ProtobufField) -> bool:
     return field.type not in SCALARS and field.type not in SPECIALS
 
 

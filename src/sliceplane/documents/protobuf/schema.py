@@ -36,7 +36,7 @@ _GROUPS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ProtobufField:
     """One field.  ``type`` is a scalar's name or a message's full name; ``name`` is "" for an inlined message."""
 
     number: int
@@ -50,7 +50,7 @@ class Field:
 class Message:
     name: str
     is_kind: bool
-    fields: tuple[Field, ...]
+    fields: tuple[ProtobufField, ...]
 
     @property
     def short_name(self) -> str:
@@ -81,14 +81,14 @@ def message(name: str) -> Message:
     return Message(name, word == "kind", tuple(_field(line, package) for line in lines))
 
 
-def _field(line: str, package: str) -> Field:
+def _field(line: str, package: str) -> ProtobufField:
     number, name, kind, presence = line.split(" ")
     label: Label = "list" if kind.startswith("[]") else "map" if kind.startswith("{}") else "one"
     kind = kind.lstrip("[]{}")
     if kind not in SCALARS and "." not in kind:
         kind = f"{package}.{kind}"
     inline = presence == "inline"
-    return Field(int(number), "" if inline else name, kind, label, cast("Presence", presence))
+    return ProtobufField(int(number), "" if inline else name, kind, label, cast("Presence", presence))
 
 
 @cache

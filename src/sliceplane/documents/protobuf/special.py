@@ -19,7 +19,7 @@ from sliceplane.documents.protobuf.schema import META
 from sliceplane.documents.protobuf.wire import (
     BYTES,
     VARINT,
-    Malformed,
+    MalformedProtobuf,
     field_number,
     framed,
     read_length,
@@ -80,7 +80,7 @@ def _scan(data: bytes, name: str, kinds: tuple[int, ...]) -> list[Any]:
         if number > len(kinds):
             position = skip(data, position, end, wire_type)
         elif wire_type != kinds[number - 1]:
-            raise Malformed(f"proto: wrong wireType = {wire_type} for field {number} of {name}")
+            raise MalformedProtobuf(f"proto: wrong wireType = {wire_type} for field {number} of {name}")
         elif wire_type == VARINT:
             values[number - 1], position = read_varint(data, position, end)
         else:
@@ -97,7 +97,7 @@ def decode_text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise Malformed(NOT_UTF8) from None
+        raise MalformedProtobuf(NOT_UTF8) from None
 
 
 def _parse_time(value: Any, wanted: str) -> timedelta:
@@ -132,7 +132,7 @@ def _read_timestamp(data: bytes) -> tuple[datetime, int]:
     try:
         return _EPOCH + timedelta(seconds=signed(seconds or 0, 64)), signed(nanos or 0, 32)
     except OverflowError:
-        raise Malformed("proto: Timestamp: seconds out of range") from None
+        raise MalformedProtobuf("proto: Timestamp: seconds out of range") from None
 
 
 def _read_time(data: bytes) -> str | None:
@@ -150,7 +150,7 @@ def _read_micro_time(data: bytes) -> str | None:
     try:
         moment += timedelta(microseconds=micros)
     except OverflowError:
-        raise Malformed("proto: Timestamp: seconds out of range") from None
+        raise MalformedProtobuf("proto: Timestamp: seconds out of range") from None
     return f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}".rjust(27, "0") if _not_zero(moment) else None
 
 
@@ -172,7 +172,7 @@ def _read_quantity(data: bytes) -> str:
         return "0"
     text = decode_text(raw)
     if not _QUANTITY.fullmatch(text):
-        raise Malformed(f"quantities must match the regular expression '^{_QUANTITY.pattern}$'")
+        raise MalformedProtobuf(f"quantities must match the regular expression '^{_QUANTITY.pattern}$'")
     return text
 
 
@@ -190,7 +190,7 @@ def _read_int_or_string(data: bytes) -> int | str:
         return signed(number or 0, 32)
     if kind == 1:
         return decode_text(text or b"")
-    raise Malformed(f"impossible IntOrString.Type {kind}")
+    raise MalformedProtobuf(f"impossible IntOrString.Type {kind}")
 
 
 def _write_fields(value: Any) -> bytes:
@@ -204,9 +204,9 @@ def _read_fields(data: bytes) -> Any:
     try:
         fields = msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        raise Malformed("proto: FieldsV1 is not JSON") from None
+        raise MalformedProtobuf("proto: FieldsV1 is not JSON") from None
     if deeper_than(fields, _FIELDS_DEPTH_MAX):
-        raise Malformed("proto: FieldsV1: exceeded max depth")
+        raise MalformedProtobuf("proto: FieldsV1: exceeded max depth")
     return fields
 
 
@@ -226,7 +226,7 @@ def _read_strings(data: bytes) -> list[str]:
         if number != 1:
             position = skip(data, position, end, key & 7)
         elif key & 7 != BYTES:
-            raise Malformed(f"proto: wrong wireType = {key & 7} for field Items")
+            raise MalformedProtobuf(f"proto: wrong wireType = {key & 7} for field Items")
         else:
             start, position = read_length(data, position, end)
             items.append(decode_text(data[start:position]))

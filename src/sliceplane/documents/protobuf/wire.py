@@ -1,7 +1,7 @@
 """The protobuf wire format: varints, tags, lengths, and skipping unknown fields without recursion.
 
 Every reading function takes ``data``, a position and an ``end`` that it must not pass, and raises
-``Malformed`` for whatever cannot be.  Leniencies are those of upstream's decoder: a varint may be
+``MalformedProtobuf`` for whatever cannot be.  Leniencies are those of upstream's decoder: a varint may be
 padded to ten bytes, bits above 64 are dropped, and groups are skipped if they are balanced.
 """
 
@@ -21,7 +21,7 @@ _UINT64: Final = (1 << 64) - 1
 _VARINT_BYTES_MAX: Final = 10
 
 
-class Malformed(Exception):
+class MalformedProtobuf(Exception):
     """Bytes that are no message.  The text ends up in a StatusError 400."""
 
 
@@ -61,22 +61,22 @@ def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     result = 0
     for index in range(_VARINT_BYTES_MAX):
         if position >= end:
-            raise Malformed(TRUNCATED)
+            raise MalformedProtobuf(TRUNCATED)
         byte = data[position]
         position += 1
         result |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return result & _UINT64, position
-    raise Malformed("proto: integer overflow")
+    raise MalformedProtobuf("proto: integer overflow")
 
 
 def read_length(data: bytes, position: int, end: int) -> tuple[int, int]:
     """Where the content of a length-delimited field starts and stops."""
     size, start = read_varint(data, position, end)
     if size >> 63:
-        raise Malformed("proto: negative length found during unmarshaling")
+        raise MalformedProtobuf("proto: negative length found during unmarshaling")
     if size > end - start:
-        raise Malformed(TRUNCATED)
+        raise MalformedProtobuf(TRUNCATED)
     return start, start + size
 
 
@@ -90,9 +90,9 @@ def field_number(key: int, message: str) -> int:
     """The field number of a tag's *key*.  Raises for what can never start a field."""
     number = signed(key >> 3, 32)
     if key & 7 == END_GROUP:
-        raise Malformed(f"proto: {message}: wiretype end group for non-group")
+        raise MalformedProtobuf(f"proto: {message}: wiretype end group for non-group")
     if number <= 0:
-        raise Malformed(f"proto: {message}: illegal tag {number} (wire type {key & 7})")
+        raise MalformedProtobuf(f"proto: {message}: illegal tag {number} (wire type {key & 7})")
     return number
 
 
@@ -111,9 +111,9 @@ def skip(data: bytes, position: int, end: int, wire_type: int) -> int:
         elif wire_type in (FIXED32, FIXED64):
             position += 8 if wire_type == FIXED64 else 4
             if position > end:
-                raise Malformed(TRUNCATED)
+                raise MalformedProtobuf(TRUNCATED)
         else:
-            raise Malformed(f"proto: illegal wireType {wire_type}")
+            raise MalformedProtobuf(f"proto: illegal wireType {wire_type}")
         if depth == 0:
             return position
         key, position = read_varint(data, position, end)

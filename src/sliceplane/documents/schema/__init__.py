@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from sliceplane.documents.schema import fast
 from sliceplane.documents.schema.check import PROBLEMS_MAX, TypeMismatch, first_mismatch, fit_in, type_error, unknown_in
-from sliceplane.documents.schema.model import Field, Struct, Type, kubernetes_version, lookup, lookup_kind, struct
+from sliceplane.documents.schema.model import SchemaField, Struct, Type, kubernetes_version, lookup, lookup_kind, struct
 from sliceplane.documents.schema.walks import drop_nulls
 
 __all__ = [
     "PROBLEMS_MAX",
-    "Field",
+    "SchemaField",
     "Struct",
     "Type",
     "TypeMismatch",

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from sliceplane.api.errors import StatusError, bad_request
 from sliceplane.documents.schema.go_types import go_type
-from sliceplane.documents.schema.model import Field, Struct, Type, struct
+from sliceplane.documents.schema.model import SchemaField, Struct, Type, struct
 from sliceplane.documents.schema.places import ROOT, Complaints, Place, spelled
 from sliceplane.documents.schema.scalars import check_base64, check_micro_time, check_quantity, check_time
 from sliceplane.kit.times import since_epoch
@@ -84,7 +84,7 @@ class _TypeWalk:
     def __init__(self) -> None:
         self.remembered: TypeMismatch | None = None
         self.owner: Struct | None = None
-        self.field: Field | None = None
+        self.field: SchemaField | None = None
         self.path: list[str] = []
 
     def mismatch(self, found: str, wanted: Type) -> TypeMismatch:

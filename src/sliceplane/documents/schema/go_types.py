@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sliceplane.documents.schema.model import Field, Struct, Type
+from sliceplane.documents.schema.model import SchemaField, Struct, Type
 
 _SCALARS: Final = {
     "any": "interface {}",
@@ -57,7 +57,7 @@ _NAMED: Final = {
 }
 
 
-def go_type(kind: Type, owner: Struct | None = None, field: Field | None = None) -> str:
+def go_type(kind: Type, owner: Struct | None = None, field: SchemaField | None = None) -> str:
     """Go's name of *kind*, which is the type of *field* of *owner*, or the type of its elements."""
     match kind.kind:
         case "struct":

@@ -57,7 +57,7 @@ class Type:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class SchemaField:
     """One field of a struct."""
 
     name: str
@@ -78,7 +78,7 @@ class Struct:
 
     name: str
     full_name: str
-    fields: dict[str, Field]
+    fields: dict[str, SchemaField]
     atomic: bool = False
 
     @property
@@ -151,7 +151,7 @@ def _parse_type(spelling: str) -> Type:
     return Type("struct", name=spelling)
 
 
-def _parse_field(name: str, spelling: str) -> Field:
+def _parse_field(name: str, spelling: str) -> SchemaField:
     head, *words = spelling.split(" ")
     required = False
     list_type = ""
@@ -175,7 +175,7 @@ def _parse_field(name: str, spelling: str) -> Field:
                 strategies.append(verb)
             case _:
                 raise AssertionError(f"field {name}: unknown word {word!r} in {spelling!r}")
-    return Field(
+    return SchemaField(
         name=name,
         type=_parse_type(head),
         required=required,

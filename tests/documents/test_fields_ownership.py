@@ -18,9 +18,9 @@ SERVICE = fields.shape_of("services")
 NOW = "2026-11-21T10:00:00Z"
 
 
-def write(manager: str, operation: Any = "Apply", now: str = NOW) -> fields.Write:
+def write(manager: str, operation: Any = "Apply", now: str = NOW) -> fields.OwnedWrite:
     who = fields.identity(manager, operation, "v1", "")
-    return fields.Write(who=who, api_version="v1", now=now, reset=fields.of_paths([("f:status",)]))
+    return fields.OwnedWrite(who=who, api_version="v1", now=now, reset=fields.of_paths([("f:status",)]))
 
 
 def shown(found: fields.FieldSet) -> list[str]:

@@ -232,7 +232,7 @@ def test_a_comparison_says_what_became_of_each_field(old: Any, new: Any) -> None
     change = fields.compare(SERVICE, old, new)
     back = fields.compare(SERVICE, new, old)
     assert (back.added, back.removed, back.modified) == (change.removed, change.added, change.modified)
-    assert fields.compare(SERVICE, new, copy.deepcopy(new)) == fields.Change({}, {}, {})
+    assert fields.compare(SERVICE, new, copy.deepcopy(new)) == fields.FieldsChange({}, {}, {})
     was = fields.set_of(SERVICE, old)
     now = fields.set_of(SERVICE, new)
     # Leaves of the new object are new, changed, or were there.

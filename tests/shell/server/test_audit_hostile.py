@@ -15,7 +15,6 @@ from tests.shell.server.serving import Server, run_plane
 
 from sliceplane.shell.process import log as log_module
 from sliceplane.shell.process.start_error import StartError
-from sliceplane.shell.server.audit import log as audit_module
 from sliceplane.shell.server.audit.log import (
     LEFT_OUT,
     LINE_BYTES_MAX,
@@ -243,13 +242,10 @@ def test_a_fifo_without_a_reader_does_not_keep_the_server_from_starting(tmp_path
     assert log.lost == 0
 
 
-def test_a_fifo_that_no_one_ever_opens_does_not_keep_the_server_from_ending(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(audit_module, "CLOSE_S_MAX", 0.2)
+def test_a_fifo_that_no_one_ever_opens_does_not_keep_the_server_from_ending(tmp_path: Path) -> None:
     path = tmp_path / "audit.fifo"
     os.mkfifo(path)
-    log = AuditLog(AuditConfig(path=path), time.time)
+    log = AuditLog(AuditConfig(path=path), time.time, close_s=0.2)
     began = time.monotonic()
     padding = "x" * 20_000
     for _ in range(1000):

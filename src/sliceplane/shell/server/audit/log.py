@@ -61,12 +61,18 @@ class AuditLog:
     """Owns the file's writer, and what strangers may still have of it.  From the loop's thread; ``close`` once."""
 
     def __init__(
-        self, config: AuditConfig, clock: Callable[[], float], steady: Callable[[], float] = time.monotonic
+        self,
+        config: AuditConfig,
+        clock: Callable[[], float],
+        steady: Callable[[], float] = time.monotonic,
+        *,
+        close_s: float = CLOSE_S_MAX,
     ) -> None:
         """Opens the file.  Raises ``StartError``."""
         self._path = config.path
         self._file = AuditFile(config, clock)
         self._steady = steady
+        self._close_s = close_s
         self._strangers = TokenBucket(rate_per_s=STRANGERS_PER_SECOND, burst=STRANGERS_BURST)
         self.metrics = Metrics()
         self.metrics.computed(
@@ -91,7 +97,7 @@ class AuditLog:
                 path=str(config.path),
             )
         for error in self._refused:
-            self._writer.close(CLOSE_S_MAX)
+            self._writer.close(self._close_s)
             why = (error.strerror or str(error)).lower()
             raise StartError(f"cannot open the audit log {config.path}: {why}") from error
 
@@ -123,7 +129,7 @@ class AuditLog:
 
     def close(self) -> None:
         """Write what waits, for a few seconds at most."""
-        if self._writer.close(CLOSE_S_MAX):
+        if self._writer.close(self._close_s):
             self._file.close()
         untold = self.take_left_out()
         if untold:

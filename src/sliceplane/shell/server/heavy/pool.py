@@ -1,6 +1,6 @@
 """The workers: started when there is work, ended when they are idle, or when a job has no time left.
 
-A job that is given up (its client's time is over, or ``SECONDS_MAX`` is) cannot be interrupted, so its process is
+A job that is given up (its client's time is over, or ``JOB_S_MAX`` is) cannot be interrupted, so its process is
 killed.  A process that ends by itself takes its job with it, as an internal error, and the next job gets a new one.
 """
 
@@ -15,7 +15,7 @@ from sliceplane.shell.server.heavy import wire
 from sliceplane.shell.server.heavy.jobs import Job
 
 #: of one job; a request has 34 s for all it does
-SECONDS_MAX = 30.0
+JOB_S_MAX = 30.0
 #: a worker without work ends
 IDLE_S = 60.0
 _MODULE = "sliceplane.shell.server.heavy.worker"
@@ -49,7 +49,10 @@ class Inline:
 class Pool:
     """Owned by the server; ``close`` ends every process.  No more run than jobs are asked for at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, job_s: float = JOB_S_MAX, idle_s: float = IDLE_S) -> None:
+        #: of each job from now on
+        self.job_s = job_s
+        self._idle_s = idle_s
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -61,7 +64,7 @@ class Pool:
         worker = self._idle.pop() if self._idle else await self._start()
         worker.busy()
         try:
-            async with asyncio.timeout(SECONDS_MAX):
+            async with asyncio.timeout(self.job_s):
                 good, result = await worker.work(data)
         except BaseException as error:
             await self._end(worker)
@@ -73,7 +76,7 @@ class Pool:
             await self._end(worker)
         else:
             self._idle.append(worker)
-            worker.idle(lambda: self._retire(worker))
+            worker.idle(self._idle_s, lambda: self._retire(worker))
         if not good:
             raise result
         return result
@@ -121,8 +124,8 @@ class _Worker:
         self._process = process
         self._timer: asyncio.TimerHandle | None = None
 
-    def idle(self, retire: Any) -> None:
-        self._timer = asyncio.get_running_loop().call_later(IDLE_S, retire)
+    def idle(self, seconds: float, retire: Any) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, retire)
 
     def busy(self) -> None:
         if self._timer is not None:

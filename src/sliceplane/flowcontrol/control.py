@@ -1,6 +1,6 @@
 """Priority and fairness put together: who a request is to it, its seat, and the figures.
 
-Reads and writes have seats of their own, so that storage which stands still keeps nobody from reading what is in
+Reads and writes have seats of their own, so that storage which stands still keeps no client from reading what is in
 memory.  (Upstream adds the two limits up and makes no difference between them.)
 """
 

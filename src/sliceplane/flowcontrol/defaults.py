@@ -2,7 +2,7 @@
 
 Facts are those of ``pkg/apis/flowcontrol/bootstrap/default.go`` in ``k8s.io/apiserver`` 1.36.  Ours is
 ``sliceplane-node-proxies``: node proxies that use the user ``system:kube-proxy`` tell in Leases how far they are, and
-upstream would count them among everybody else.
+upstream would count them among all others.
 """
 
 from __future__ import annotations

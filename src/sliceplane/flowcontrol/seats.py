@@ -2,13 +2,13 @@
 
 Each level has a *nominal* number of seats in proportion to its shares, and keeps the part of it that it does not lend
 (``least``) at all times.  What levels lend and do not use is *spare*, and any level may sit there; when a seat gets
-free, the level that has the least of its nominal number goes first.  Nobody is driven from a seat.  Upstream moves the
-borders between levels every ten seconds; here a seat is lent at the moment when it is asked for.
+free, the level that has the least of its nominal number goes first.  No request is driven from a seat.  Upstream moves
+the borders between levels every ten seconds; here a seat is lent at the moment when it is asked for.
 
 Within a level each flow has a line of its own (upstream: a hand of queues that it may share with others), and the line
 with the earliest *tag* goes first (Zhang, "VirtualClock", 1990).  A tag is the time at which a request came, or later
 if its flow has used up more: each seat moves the flow's tag by the time that the seat was held.  So a flow that asks
-for little passes those that ask for much, and since whoever comes later has a later tag, nobody is passed for ever.
+for little passes those that ask for much, and since a later request has a later tag, none is passed for ever.
 
 A flow may wait in ``places_of_one_flow`` places, and in no more than are left free for the others.
 """
@@ -167,7 +167,8 @@ class Seats:
     # Lines
 
     def _line_up(self, room: _Room, ticket: Ticket) -> Reason | None:
-        level, flow = room.level, ticket.flow
+        level = room.level
+        flow = ticket.flow
         if not level.queues or not room.nominal:
             return "concurrency-limit"
         key = (flow.schema.name, flow.distinguisher)

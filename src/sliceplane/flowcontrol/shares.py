@@ -1,7 +1,7 @@
 """Something of which there is only so much, shared among users who hold it for as long as they like.
 
-A user may hold as much as is left for all others, and no more: so whoever comes later finds room, one user alone gets
-half, two get a third each, and nobody has to be told who else there is.  (Choudhury and Hahne, "Dynamic queue length
+A user may hold as much as is left for all others, and no more: so a later user finds room, one user alone gets
+half, two get a third each, and none has to be told who else there is.  (Choudhury and Hahne, "Dynamic queue length
 thresholds for shared-memory packet switches", 1998, share the memory of a switch so.)  The last tenth is for what
 keeps the cluster alive, and for who is exempt; these may take all that is left.
 """
@@ -13,7 +13,7 @@ from sliceplane.flowcontrol.types import Level
 
 
 class Shares:
-    """Owned by the server.  ``total`` is what is held now, ``refused`` how often somebody got none."""
+    """Owned by the server.  ``total`` is what is held now, ``refused`` how often a user got none."""
 
     def __init__(self, most: int, *, most_each: int | None = None) -> None:
         """*most_each*: what one user may hold at most, however much is left."""
@@ -54,5 +54,5 @@ class Shares:
         return self._held.get(user, 0)
 
     def check(self) -> None:
-        assert all(amount > 0 for amount in self._held.values()), f"somebody holds nothing: {self._held}"
+        assert all(amount > 0 for amount in self._held.values()), f"a user holds nothing: {self._held}"
         assert sum(self._held.values()) == self.total, f"{self._held} are not {self.total}"

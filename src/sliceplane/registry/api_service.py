@@ -120,7 +120,7 @@ def _read(record: Record) -> tuple[Address | None, float]:
     return address, renewed + spec.get("leaseDurationSeconds", LEASE_S)
 
 
-# What everybody sees
+# What clients see
 
 
 def _ensure_service(core: Core, ctx: Context) -> None:

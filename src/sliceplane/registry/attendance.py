@@ -1,9 +1,9 @@
 """What was allowed once and still goes on is allowed still: open watches, asked about anew when that may have changed.
 
 Upstream lets a watch that was authorised run to its time-out, half an hour or more; here it ends soon after its
-account, token, role or binding is gone, with the 401 or 403 that a new request would get.  The question is the very one
-of a request, from the token on: is it (still) worth something, may its user act as whoever the headers name, may that
-user watch this.  ``authorization.standing`` knows when to ask it.
+account, token, role or binding is gone, with the 401 or 403 that a new request would get.  The question is the very
+one of a request, from the token on: is it (still) worth something, may its user act as the user whom the headers name,
+may that user watch this.  ``authorization.standing`` knows when to ask it.
 """
 
 from __future__ import annotations
@@ -78,14 +78,17 @@ class Attendance:
 
     def _supports(self, claim: Claim, now: float) -> tuple[tuple[Support, ...], float | None]:
         """What *claim* rests on, and until when.  Raises the 401 or 403 ``StatusError`` if it is not good."""
-        policy, user = self._core.policy, claim.user
+        policy = self._core.policy
+        user = claim.user
         supports: tuple[Support, ...] = ()
         until: float | None = None
         if claim.token:
             authenticated = bearer.authenticate(self._core, claim.token, (), now)
             if authenticated is None:
                 raise unauthorized()
-            user, supports, until = authenticated.user, authenticated.supports, authenticated.until
+            user = authenticated.user
+            supports = authenticated.supports
+            until = authenticated.until
         if claim.acting is not None:
             supports += _rights(user)
             user = impersonate(policy, user, claim.acting)

@@ -136,7 +136,8 @@ class Core:
         """Each address of a Service has its IPAddress and the other way round, but for those yet to be compared."""
         book = self.addresses
         for name in self.services.all_addresses():
-            told, holder = book.told(name), self.services.holder(name)
+            told = book.told(name)
+            holder = self.services.holder(name)
             assert name in book.suspects or (told and told.service == holder), f"{name} of {holder}: {told}"
         for name in book.names():
             told = book.told(name)

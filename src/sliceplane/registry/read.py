@@ -124,7 +124,8 @@ def _continue(core: Core, target: Target, selection: RecordSelection, limit: int
 
 def _page(core: Core, target: Target, selection: RecordSelection, *, revision: int, after: str, limit: int) -> Steps:
     """At most *limit* (0: all) matching records after *after*, as they were at *revision*.  Raises Compacted."""
-    resource, namespace = target.resource, target.namespace
+    resource = target.resource
+    namespace = target.namespace
     records_found = yield from _scan(
         core, target, selection, revision=revision, after=after, wanted=limit + 1 if limit else 0
     )
@@ -149,7 +150,9 @@ def _scan(
     core: Core, target: Target, selection: RecordSelection, *, revision: int, after: str, wanted: int
 ) -> Generator[None, None, list[Record]]:
     """Matching records in key order, at most *wanted* (0: all), without looking further than needed."""
-    store, resource, namespace = core.store, target.resource, target.namespace
+    store = core.store
+    resource = target.resource
+    namespace = target.namespace
     matches = selection.matches
     if matches is not None:
         if namespace and selection.namespace not in (None, namespace):

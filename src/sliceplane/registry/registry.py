@@ -140,7 +140,7 @@ class Registry:
 
     @classmethod
     def around(cls, core: Core) -> Registry:
-        """The verbs over a *core* that somebody else made."""
+        """The verbs over a *core* that was made elsewhere."""
         registry = cls.__new__(cls)
         registry._core = core
         return registry
@@ -190,7 +190,8 @@ class Registry:
 
         Returns their last versions; the revision of the last one is what to wait for.
         """
-        core, gone = self._core, []
+        core = self._core
+        gone = []
         for key in core.expiry.take_due(now, most):
             record = core.store.latest(key)
             assert record is not None, f"{key} has a deadline and does not exist"
@@ -234,7 +235,7 @@ class Registry:
         self._core.follow(keys)
 
     def remaining(self, namespace: str) -> tuple[namespaces.Remaining, ...]:
-        """What is left in a namespace, for whoever empties it."""
+        """What is left in a namespace, for the controller that empties it."""
         return namespaces.remaining(self._core.store, namespace)
 
     def check(self) -> None:

@@ -34,7 +34,7 @@ from sliceplane.store.types import Key, Record
 
 DEFAULT_RANGE: Final = "kubernetes"
 FINALIZER: Final = "networking.k8s.io/service-cidr-finalizer"
-#: an IPAddress whose Service does not exist is left alone for so long: somebody may be about to create it
+#: an IPAddress whose Service does not exist is left alone for so long: a client may be about to create it
 ORPHAN_GRACE_S: Final = 60.0
 _REPORTER: Final = "ipallocator-repair-controller"
 _IN_USE: Final = (
@@ -133,7 +133,7 @@ def _drop(core: Core, ctx: Context, record: Record, reason: str, why: str) -> No
 
 
 def _tell(core: Core, ctx: Context, about: Record, resource: Resource, *, reason: str, why: str) -> None:
-    """A Warning Event; if it cannot be stored (its namespace is going), nobody needs it."""
+    """A Warning Event; if it cannot be stored (its namespace is going), it is not needed."""
     namespace = about.key.namespace or "default"
     event: Document = {
         "metadata": {"name": f"{about.key.name}.{core.rng.text(16, '0123456789abcdef')}", "namespace": namespace},

@@ -94,7 +94,8 @@ def chain(rows: Iterable[StoredRow], compacted: int) -> Iterator[StoreEvent]:
         previous = newest.get(record.key)
         if record.revision <= compacted:
             # A version of the state at the compaction point; what it replaced is gone.
-            kind, replaced = EventType.ADDED, 0
+            kind = EventType.ADDED
+            replaced = 0
         there = previous.revision if previous is not None else 0
         if replaced != there or (kind is EventType.ADDED) != (there == 0):
             raise ValueError(

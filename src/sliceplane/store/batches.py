@@ -47,7 +47,7 @@ class Batch:
     basis: int
     after: HeadName
     events: tuple[StoreEvent, ...]
-    #: turns that it takes away: our own, and those that nobody waits for any more
+    #: turns that it takes away: our own, and those that no writer waits for any more
     turns_over: tuple[str, ...]
     #: if the log refuses it, it asks for a turn by that
     asks: bool
@@ -104,7 +104,7 @@ class Ticket:
         self.confirm = False
         #: the position at which it was decided
         self.seen = 0
-        #: nobody waits for it: it is not run again
+        #: no writer waits for it: it is not run again
         self.abandoned = False
 
     def finish(self) -> None:

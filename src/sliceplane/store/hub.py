@@ -190,7 +190,7 @@ class Hub:
             woken.append(watcher)
 
     def _frame(self, frames: _Frames, encoder: Encoder, seen: Delivery, revision: int) -> Item:
-        # For one event a DELETED is the deletion for everybody or the departure for everybody, so the type will do.
+        # For one event a DELETED is the deletion for all watchers or the departure for all, so the type will do.
         item = frames.get((encoder, seen.kind))
         if item is None:
             item = frames[encoder, seen.kind] = self._encode(encoder, seen, revision)

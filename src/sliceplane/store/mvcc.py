@@ -171,7 +171,8 @@ class Store:
         revision = self._staging.last_given + 1
         record = build(revision)
         created = revision if previous is None else previous.created
-        built, wanted = (record.key, record.revision, record.created), (key, revision, created)
+        built = (record.key, record.revision, record.created)
+        wanted = (key, revision, created)
         assert built == wanted, f"key, revision and created are {built}, must be {wanted}"
         kind = EventType.ADDED if previous is None else EventType.MODIFIED
         self._staging.add(StoreEvent(revision, kind, record, previous))
@@ -225,7 +226,7 @@ class Store:
             shelf.compact(revision)
 
     def go_beyond(self, revision: int) -> None:
-        """Versions up to *revision* may mean something else to somebody: drop all history and go on after it.  Nothing
+        """Versions up to *revision* may mean something else to a client: drop all history and go on after it.  Nothing
         may be staged."""
         assert not len(self._staging), "what is staged has versions that go to others"
         assert revision >= self.revision, f"beyond {revision}, newest is {self.revision}"

@@ -1,6 +1,6 @@
 """Linearizable reads from a cache: ask the log where its head is, wait until the cache has got there.
 
-One question serves everybody who waited when it was asked.  Who comes later waits for the next one: an answer says
+One question serves all reads that waited when it was asked.  A later one waits for the next one: an answer says
 nothing about what was acknowledged after its question was put.
 """
 
@@ -40,7 +40,7 @@ class ReadIndex:
         return bool(self._waiting or self._asked)
 
     def take(self, position: int) -> int | None:
-        """The number of a question to put now, if somebody waits and none is under way; the cache is at *position*."""
+        """The number of a question to put now, if a read waits and none is under way; the cache is at *position*."""
         if self._in_flight or not self.wanted:
             return None
         self._number += 1
@@ -68,12 +68,13 @@ class ReadIndex:
 
     def on_replaced(self) -> None:
         """The cache was made anew, maybe of an older log: what was answered before, or is being answered, says nothing
-        any more.  Everybody waits for the next question."""
+        any more.  All reads wait for the next question."""
         self._number += 1
         self._in_flight = False
         self.asked_at = 0
         self._waiting = [*(done for _, waiters in self._due for done in waiters), *self._asked, *self._waiting]
-        self._due, self._asked = [], []
+        self._due = []
+        self._asked = []
 
     def on_position(self, position: int) -> None:
         """The cache got there."""

@@ -115,14 +115,16 @@ class Replica:
                 self._run(ticket)
 
     def _run(self, ticket: Ticket) -> None:
-        ticket.result, ticket.error, revision = None, None, 0
+        ticket.result = None
+        ticket.error = None
+        revision = 0
         before = self._store.staged_revision
         try:
             ticket.result = ticket.step()
             revision = ticket.revision_of(ticket.result)
         except StatusError as error:
             ticket.error = error
-        except Exception as error:  # a fault of the step: whoever asked is told, the others go on
+        except Exception as error:  # a fault of the step: its caller is told, the others go on
             ticket.error = error
         self._store.end_step()
         staged = self._store.staged_revision
@@ -368,11 +370,12 @@ class Replica:
         return self.turns.next_deadline(now) if self._queue or self._staged_left else None
 
     def abandon_all(self, error: StatusError) -> None:
-        """The process ends: whoever waits is told *error*."""
+        """The process ends: all who wait are told *error*."""
         for ticket in (*self._queue, *self._waiting, *self._doubtful):
             ticket.fail(error)
         self._queue.clear()
-        self._waiting, self._doubtful = [], []
+        self._waiting = []
+        self._doubtful = []
 
     def check(self) -> None:
         """Assert every invariant; for tests and the simulator."""
@@ -383,7 +386,7 @@ class Replica:
         if self._in_flight is not None:
             assert self._in_flight.basis == self.position, f"the batch rests on {self._in_flight.basis}"
         if self._store.staged_revision > self._store.revision:
-            assert self._staged_left or self._in_flight is not None, "something is staged and nobody takes it"
+            assert self._staged_left or self._in_flight is not None, "something is staged and nothing takes it"
 
 
 def _deleted(event: StoreEvent) -> bool:

@@ -63,7 +63,7 @@ class Retention:
         last.bytes += size
         self.events += events
         self.bytes += size
-        # The newest sample stays: whoever has just listed must be able to watch.
+        # The newest sample stays: a client that has just listed must be able to watch.
         while len(self._samples) > 1 and (self.events > self._events_max or self.bytes > self._bytes_max):
             self._drop()
 

@@ -31,7 +31,7 @@ class Group:
 
 
 class Routes:
-    """Owned by one ``Hub``; nobody else calls it."""
+    """Owned by one ``Hub``, which alone calls it."""
 
     __slots__ = ("_places",)
 

@@ -36,7 +36,7 @@ _AFTER_SLASH = chr(ord("/") + 1)
 
 
 class Shelf:
-    """Owned by one ``Store``; nobody else calls it."""
+    """Owned by one ``Store``, which alone calls it."""
 
     __slots__ = ("live", "log", "recent")
 

@@ -8,8 +8,8 @@
 The body stands as it is stored, so that ``jq`` can read it.  The last line is the digest of all bytes before it: a file
 that was cut off, or changed, is told from a whole one before anything is made of it.
 
-History is not in it.  Whoever restores begins at a revision far beyond (``restored``), so that no version is given out
-twice, and everybody who watched or listed before must list again (410), instead of waiting for what never comes.
+History is not in it.  A restored server begins at a revision far beyond (``restored``), so that no version is given out
+twice, and all clients that watched or listed before must list again (410), instead of waiting for what never comes.
 """
 
 from __future__ import annotations

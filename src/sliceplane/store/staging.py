@@ -8,7 +8,7 @@ A *step* is what one request staged: it becomes durable whole or not at all.  A 
 takes as many whole steps as it has room for.
 
 A revision that was forgotten is never given out again in this process.  So "revision 12" names one commit
-for ever, and a writer that asks late whether its commit is durable cannot be told of somebody else's.
+for ever, and a writer that asks late whether its commit is durable cannot be told of another writer's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Room(NamedTuple):
 
 
 class Staging:
-    """Owned by one ``Store``; nobody else calls it."""
+    """Owned by one ``Store``, which alone calls it."""
 
     __slots__ = ("_ends", "_newest", "_pending", "_taken", "last_given")
 
@@ -81,7 +81,10 @@ class Staging:
         return events
 
     def _fitting(self, events: tuple[StoreEvent, ...], room: Room) -> tuple[StoreEvent, ...]:
-        ends, keys, size, whole = frozenset(self._ends), set[Key](), 0, 0
+        ends = frozenset(self._ends)
+        keys = set[Key]()
+        size = 0
+        whole = 0
         for number, event in enumerate(events, 1):
             keys.add(event.record.key)
             size += len(event.record.body)

@@ -1,11 +1,11 @@
 """Turn-taking between servers that write to one log, so that none starves.
 
-Whoever wins a race knows the newest state first, and would win the next race too.  So a server that lost, or that
+The winner of a race knows the newest state first, and would win the next race too.  So a server that lost, or that
 waits with work in hand, *asks for a turn*: it puts a key of its own, and the order in which the log took these keys is
-the order of turns.  Everybody lets the oldest of them go first; a batch takes its own server's key away in the same
+the order of turns.  All servers let the oldest of them go first; a batch takes its own server's key away in the same
 transaction.  With two busy servers batches alternate, and nothing is executed that would have to be redone.
 
-Turns are a courtesy, never a lock: nobody waits longer than ``PATIENCE_S`` for one turn, and who lost patience takes
+Turns are a courtesy, never a lock: no server waits longer than ``PATIENCE_S`` for one turn, and who lost patience takes
 the key away with its next batch.  A server that died or hangs costs the others that time, once.
 """
 
@@ -37,13 +37,15 @@ class Turns:
 
     def on_asked(self, server: str, position: int, now: float) -> None:
         if server == self._own:
-            self.own_position, self.asking = position, False
+            self.own_position = position
+            self.asking = False
         else:
             self._others[server] = _Turn(position, now)
 
     def on_gone(self, server: str) -> None:
         if server == self._own:
-            self.own_position, self.asking = 0, False
+            self.own_position = 0
+            self.asking = False
         else:
             self._others.pop(server, None)
 
@@ -54,7 +56,7 @@ class Turns:
             self.on_asked(server, position, now)
 
     def next_deadline(self, now: float) -> float | None:
-        """Until when somebody else goes first; ``None``: it is ours."""
+        """Until when another server goes first; ``None``: it is ours."""
         before_us = [
             turn.seen_at + PATIENCE_S
             for turn in self._others.values()

@@ -6,7 +6,7 @@ What waits is in two parts, delivered in this order:
    from.  It is read from the store page by page while the client takes it, so a watch that has just begun
    costs no memory, however large the collection is;
 2. the *queue*: live items, encoded already, shared between watchers, bounded in bytes.  A watcher that lets it
-   grow over the bound is closed with a 410; nobody ever waits for it.
+   grow over the bound is closed with a 410; nothing ever waits for it.
 
 Since a bookmark enters at the end of the queue, everything that it vouches for is taken before it.
 """
@@ -188,7 +188,7 @@ class Watcher:
             self.close(too_old(error.revision, error.oldest))
             return
         except Exception as error:
-            # As with live events: what cannot be shown must not be a silent gap, nor harm whoever takes.
+            # As with live events: what cannot be shown must not be a silent gap, nor harm the taker.
             self.close(internal(f"the watch cannot show what is there: {error!r}"))
             return
         self._backlog = None

@@ -61,7 +61,7 @@ def running_plane() -> Path | None:
 
 
 class DataDir:
-    """An opened and locked data folder.  Whoever opened it closes it, last of all."""
+    """An opened and locked data folder.  The caller that opened it closes it, last of all."""
 
     def __init__(self, path: Path, *, ephemeral: bool, lock_fd: int) -> None:
         self.path = path
@@ -160,7 +160,7 @@ def _lock(path: Path) -> int:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace *path* atomically; nobody else may read it.  Raises ``StartError``.
+    """Replace *path* atomically; no other user may read it.  Raises ``StartError``.
 
     A reader sees the old or the new content, never a part, also after a crash.
     """

@@ -136,7 +136,8 @@ class Plane:
             raise
 
     async def _start(self) -> None:
-        config, periods = self.config, self._periods
+        config = self.config
+        periods = self._periods
         self.data_dir = DataDir.open(config.data_dir)
         self._cleanup.callback(self.data_dir.close)
         sock = bind(config.bind_address, config.secure_port)
@@ -179,7 +180,8 @@ class Plane:
         self._up = True
 
     def _spawn_chores(self) -> None:
-        committer, periods = self.committer, self._periods
+        committer = self.committer
+        periods = self._periods
         expired = self.metrics.counter("sliceplane_expired_events_total", "Events removed because their time was over.")
         retention_s = min(periods.retention_s, max(self.config.history_keep_s / 2, 0.1))
         self._spawn(chores.tell_committer_the_time(committer, self.store, retention_s), "retention")

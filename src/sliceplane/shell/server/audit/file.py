@@ -54,7 +54,8 @@ class AuditFile:
         except OSError:
             os.close(fd)
             raise
-        self._fd, self._size = fd, status.st_size
+        self._fd = fd
+        self._size = status.st_size
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -72,7 +73,8 @@ class AuditFile:
                 if self._regular and size and size + len(line) > self._config.size_max:
                     done += self._write(lines[run_begins:number])
                     self._rotate()
-                    run_begins, size = number, 0
+                    run_begins = number
+                    size = 0
                 size += len(line)
             done += self._write(lines[run_begins:])
         except NotAll as error:
@@ -99,7 +101,7 @@ class AuditFile:
     def _rotate(self) -> None:
         path = self._config.path
         old = self._fd
-        with contextlib.suppress(FileNotFoundError):  # somebody else moved it, or the last try ended here
+        with contextlib.suppress(FileNotFoundError):  # another process moved it, or the last try ended here
             path.rename(self._backup_name())
         self.open()
         os.close(old)

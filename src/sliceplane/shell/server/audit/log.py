@@ -115,7 +115,7 @@ class AuditLog:
             _log.error("the audit log takes nothing: events are lost until it does", path=str(self._path))
 
     def admits_stranger(self) -> bool:
-        """Whether one more request of nobody in particular is told of."""
+        """Whether one more anonymous request is written."""
         if self._strangers.try_take(self._steady()):
             return True
         self.left_out.value += 1
@@ -242,7 +242,7 @@ class AuditEntry:
         self._tell("ResponseStarted", {"metadata": {}, "code": 200})
 
     def refused(self, error: StatusError) -> None:
-        """Nobody knows who it was (401): the one event of the request."""
+        """The user is not known (401): the one event of the request."""
         self._settle(told=self._log.admits_stranger())
         self._tell("ResponseStarted", status_of(error, secret=self._secret))
 

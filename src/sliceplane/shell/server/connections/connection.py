@@ -55,7 +55,7 @@ class HeadLimits:
     size: int
 
 
-#: on a connection on which nobody has authenticated; ordinary clients send ten fields and a kilobyte
+#: on a connection without an authenticated user; ordinary clients send ten fields and a kilobyte
 UNKNOWN_HEAD = HeadLimits(100, 64 * 1024)
 #: long selectors and many ``Impersonate-Extra-...``; the size is what Go's servers take
 KNOWN_HEAD = HeadLimits(1000, 1024 * 1024)
@@ -138,7 +138,7 @@ class HttpConnection(HttpToolsProtocol):
             self._listener.newcomers.leave(self.transport)
 
     def distrust_certificate(self) -> None:
-        """Whoever signed its certificate is not trusted any more: what is being answered is the last."""
+        """The signer of its certificate is not trusted any more: what is being answered is the last."""
         if self.app_state["certificate"] is None:
             return
         if self._phase is _Phase.ANSWER and self._on_lost is None and self._answering is not None:
@@ -293,13 +293,14 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.write(data)
 
     def attach(self, on_resumed: Callable[[], None], on_lost: Callable[[], None]) -> None:
-        self._on_resumed, self._on_lost = on_resumed, on_lost
+        self._on_resumed = on_resumed
+        self._on_lost = on_lost
         self._stop_stalling()
         # What waits for a slow client waits in the hub, where it is counted and has a bound.
         self.transport.set_write_buffer_limits(high=STREAM_UNSENT_BYTES)
         self.flow.resume_reading()
         if self.transport.is_closing():
-            # It was lost before the stream began, so nobody else will say so.
+            # It was lost before the stream began, so there is no other place that says so.
             self.loop.call_soon(on_lost)
 
     def detach(self) -> None:

@@ -1,10 +1,10 @@
 """Connections that have not shown yet who is behind them, and what all of them together may cost.
 
-Anybody who reaches the port can open connections, and stop at any point: before the first byte, in the middle of a
-handshake, of a head, of taking an answer.  Each such *newcomer* is charged with the most that its phase can make the
-process hold, and all of them together have a bound.  Above it the oldest are dropped: who means well shakes hands and
-authenticates within moments, so the oldest are those that are least likely to.  The same is done when a connection is
-to be accepted and there is no room for it.
+Every program that reaches the port can open connections, and stop at any point: before the first byte, in the middle
+of a handshake, of a head, of taking an answer.  Each such *newcomer* is charged with the most that its phase can make
+the process hold, and all of them together have a bound.  Above it the oldest are dropped: who means well shakes hands
+and authenticates within moments, so the oldest are those that are least likely to.  The same is done when a connection
+is to be accepted and there is no room for it.
 
 A connection leaves when it has authenticated, or is closed.  Anonymous users stay newcomers for good.
 """

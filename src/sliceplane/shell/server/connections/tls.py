@@ -2,7 +2,7 @@
 
 No session is handed out to be resumed, but for what TLS 1.2 does without tickets, which the ssl module cannot turn
 off: a resumed session brings the certificate of the first one, unverified.  It does so within its own context alone
-and for two hours at most, so whoever changes what is trusted makes a new context, and time is looked at for each
+and for two hours at most, so a change of what is trusted makes a new context, and time is looked at for each
 request (``auth.Certificate``).  Clients of Kubernetes resume none.
 """
 
@@ -69,7 +69,7 @@ def server_context(pki: Pki, client_ca_file: Path | None = None, further: tuple[
     # The client's order of ciphers counts: all of them are good, and Go clients put AES-128 first, which encrypts
     # faster than OpenSSL's own first choice, AES-256.
     context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    # Nobody does it any more (TLS 1.3 has none, nor have Go's servers), and a write would have to wait for a read.
+    # No client does it any more (TLS 1.3 has none, nor have Go's servers), and a write would have to wait for a read.
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0

@@ -4,7 +4,7 @@ Room is what the configuration says, and what the process's descriptors allow: t
 clients, so that storage, logs and whatever else the process does can open files when clients hold all the rest.  The
 system gives the lowest number that is free, so the number of an accepted connection tells how many are in use.
 
-Where there is no room, the oldest connection of somebody unknown makes some (see ``newcomers``); if all are known, the
+Where there is no room, the oldest connection of an unknown client makes some (see ``newcomers``); if all are known, the
 new one is refused: closed at once, counted, and told of once a minute.  The same where the system itself refuses to
 accept; then accepting rests a little too, or the loop would be called for it again and again.
 """
@@ -84,7 +84,7 @@ class TlsAcceptor:
         asyncio.get_running_loop().add_reader(self._sock.fileno(), self._accept)
 
     def close(self) -> None:
-        """Nobody new; handshakes under way go on.  Idempotent."""
+        """No new connection; handshakes under way go on.  Idempotent."""
         if not self._closed:
             self._closed = True
             if self._rest is not None:

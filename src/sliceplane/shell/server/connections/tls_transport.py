@@ -10,15 +10,15 @@ A connection goes through these states, never back:
         '------------'----------'------------------'----- abort, failure, reset, time is up --'------------^
 
 - GREETING: nothing has come.  There is no TLS yet: OpenSSL's buffers are made for who begins to speak.
-- HANDSHAKE: there is no protocol yet, and nobody is told if it fails.
+- HANDSHAKE: there is no protocol yet, and a failure is not reported.
 - OPEN: readable and writable, each with its own wait.  Small writes of one turn of the loop leave as one record.
 - FLUSHING: what was written leaves; nothing is read, no write is taken.
 - FAREWELL: ``close_notify`` and FIN are sent.  What the peer still sends is thrown away until it closes: closed
   at once, the kernel would answer it with RST, and that may destroy what the peer has not yet read.
 
-Whoever is called because there is something to read reads until there is nothing more.  It would not be called again:
-uvloop forgets a socket when it has told of an error on it, even if there was still something to read before the error;
-and what OpenSSL holds is no news to the loop either.
+A reader that is called because there is something to read reads until there is nothing more.  It would not be called
+again: uvloop forgets a socket when it has told of an error on it, even if there was still something to read before the
+error; and what OpenSSL holds is no news to the loop either.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _HIGH_BYTES: Final = 64 * 1024
 #: then others have their turn
 _RECORDS_PER_TURN: Final = 16
 
-#: in the words of Go's servers, for whoever forgot the "s" of https
+#: in the words of Go's servers, for a client that forgot the "s" of https
 _PLAIN_HTTP: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
 #: a fatal alert (RFC 8446 6), for a ClientHello that is none
@@ -128,7 +128,8 @@ class TlsTransport(asyncio.Transport):
         #: what was written and is not sent; the first may be with OpenSSL already, and then must stay as it is
         self._backlog: deque[bytes | memoryview] = deque()
         self._unsent = 0
-        self._high, self._low = _HIGH_BYTES, _HIGH_BYTES // 4
+        self._high = _HIGH_BYTES
+        self._low = _HIGH_BYTES // 4
         self._writing_paused = False
         self._flush_scheduled = False
         self._waits_for_write = False
@@ -177,7 +178,8 @@ class TlsTransport(asyncio.Transport):
         high = high if high is not None else _HIGH_BYTES if low is None else 4 * low
         low = low if low is not None else high // 4
         assert 0 <= low <= high, f"the limits are 0 <= {low} <= {high}"
-        self._high, self._low = high, low
+        self._high = high
+        self._low = low
         self._tell_of_pressure()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
@@ -392,7 +394,8 @@ class TlsTransport(asyncio.Transport):
             backlog[0] = whole[_PORTION_BYTES:]
             backlog.appendleft(whole[:_PORTION_BYTES])
         elif len(backlog) > 1 and len(first) + len(backlog[1]) <= RECORD_BYTES:
-            pieces, size = [], 0
+            pieces = []
+            size = 0
             while backlog and size + len(backlog[0]) <= RECORD_BYTES:
                 size += len(backlog[0])
                 pieces.append(backlog.popleft())
@@ -464,7 +467,7 @@ class TlsTransport(asyncio.Transport):
         self._unsent = 0
         self._sock.close()
         self._newcomers.leave(self)
-        # Protocol and transport know each other: whoever is called last lets go, or only the collector frees them.
+        # Protocol and transport know each other: the one that is called last lets go, or only the collector frees them.
         protocol, self._protocol = self._protocol, None
         if protocol is None:
             self._on_shaken(self)

@@ -50,7 +50,8 @@ class Write:
 
     def apply(self, registry: Registry) -> Outcome:
         """What the verb does.  Raises ``StatusError``."""
-        context, target = self.context, self.target
+        context = self.context
+        target = self.target
         if self.verb == "delete":
             deletion = self.deletion
             if self.raw:

@@ -133,7 +133,8 @@ class _Worker:
             self._timer = None
 
     async def work(self, data: bytes) -> tuple[bool, Any]:
-        sink, source = self._process.stdin, self._process.stdout
+        sink = self._process.stdin
+        source = self._process.stdout
         assert sink is not None, "it is a pipe"
         assert source is not None, "it is a pipe"
         sink.write(wire.LENGTH.pack(len(data)))

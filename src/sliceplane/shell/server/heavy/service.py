@@ -31,7 +31,7 @@ STORED_SHARE: Final = 2
 TOGETHER: Final = 2
 WAITING_OF_USER_MAX: Final = 8
 WAITING_MAX: Final = 64
-#: how often a write is worked out anew since somebody else was first (upstream's patches do it five times)
+#: how often a write is worked out anew since another write was first (upstream's patches do it five times)
 ATTEMPTS_MAX: Final = 6
 
 
@@ -82,9 +82,10 @@ class Heavy:
     async def write(
         self, write: Write, registry: Registry, writer: Writer, errors_in: Representation = PLAIN_JSON
     ) -> Outcome:
-        """Within a turn: work it out, commit it, and again if somebody else was first.  Raises ``StatusError``."""
+        """Within a turn: work it out, commit it, and again if another write was first.  Raises ``StatusError``."""
         target = write.target
-        keys, collections = frozenset[Key](), frozenset[Collection]()
+        keys = frozenset[Key]()
+        collections = frozenset[Collection]()
         for _ in range(ATTEMPTS_MAX):
             extracted = registry.extract(write.context, target, keys, collections)
             job = Rehearse(write=write, found=extracted, errors_in=errors_in)
@@ -120,7 +121,7 @@ class Heavy:
 
 
 async def _finished(steps: Generator[None, None, T]) -> T:
-    """What *steps* return, with everybody else's turn between two of them."""
+    """What *steps* return, with the turns of all others between two of them."""
     while True:
         try:
             next(steps)

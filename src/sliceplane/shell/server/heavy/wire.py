@@ -1,7 +1,7 @@
 """Jobs and answers as bytes, between this program and its own workers: pickles behind their length.
 
-Both ends are the same program of the same user, on a pipe that nobody else has; nothing from outside is ever unpickled,
-request bodies are bytes in a pickle.  Resources are known by identity everywhere, so they travel by name.
+Both ends are the same program of the same user, on a pipe that no other program has; nothing from outside is ever
+unpickled, request bodies are bytes in a pickle.  Resources are known by identity everywhere, so they travel by name.
 """
 
 from __future__ import annotations

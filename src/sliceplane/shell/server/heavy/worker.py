@@ -32,7 +32,8 @@ def main() -> None:
         os.nice(NICENESS)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    source = sys.stdin.buffer
+    sink = os.fdopen(os.dup(1), "wb")
     # What is printed by mistake must not get among the answers.
     os.dup2(2, 1)
     # A job leaves hardly a cycle, and a collection looks at millions of objects that are all in use.
@@ -62,7 +63,7 @@ def _answer(data: bytes) -> bytes:
     """A pair: whether it went well, and the result or the error."""
     try:
         return wire.dump((True, wire.load(data).run()))
-    except Exception as error:  # whatever it is, whoever asked is told
+    except Exception as error:  # whatever it is, the caller is told
         try:
             return wire.dump((False, error))
         except Exception:  # an error that cannot be sent

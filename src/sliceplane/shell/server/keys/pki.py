@@ -7,9 +7,9 @@ cryptography library, which costs a fifth of the start-up budget.  A certificate
 yet, whose names do not cover what is asked for, or that is not the file the manifest describes, is made anew.
 
 **Clocks.**  A certificate is valid from an hour before it was made.  One that is not valid yet was made by a clock that
-was ahead, or is looked at by one that is behind: it would lock everybody out, so it is made anew and that is logged.
+was ahead, or is looked at by one that is behind: it would lock all clients out, so it is made anew and that is logged.
 The authority keeps its key for as long as its files are sound, whatever the clock says meanwhile: the certificate of
-before and the one of now then vouch for each other's clients, so a clock that was wrong for a day costs nobody their
+before and the one of now then vouch for each other's clients, so a clock that was wrong for a day costs no client its
 kubeconfig.  Only an authority that is missing or damaged is replaced, because that cuts off every client.
 """
 
@@ -133,7 +133,7 @@ def ensure(folder: Path, names: tuple[str, ...], now: float) -> tuple[Pki, bool]
         maker.make_authority()
         wanted["apiserver"] = wanted["admin"] = False
     if not wanted["apiserver"]:
-        # Names that an earlier start was asked for stay valid: nobody who dials them is cut off.
+        # Names that an earlier start was asked for stay valid: no client that dials them is cut off.
         old = tuple(manifest.get("apiserver", {}).get("names", ()))
         kept = tuple(name for name in old if name not in names)
         maker.make_server(names + kept[: max(0, NAMES_MAX - len(names))])
@@ -303,9 +303,11 @@ class _Maker:
         if organisation:
             attributes.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organisation))
         subject = x509.Name(attributes)
-        issuer, issuer_key = (subject, key)
+        issuer = subject
+        issuer_key = key
         if self._authority is not None and stem != "ca":
-            issuer, issuer_key = self._authority[0].subject, self._authority[1]
+            issuer = self._authority[0].subject
+            issuer_key = self._authority[1]
         start = datetime.fromtimestamp(int(self._now) - _BACKDATE_S, UTC)
         end = start + timedelta(seconds=_LIFE_S[stem])
         builder = (
@@ -315,7 +317,8 @@ class _Maker:
         )
         certificate = shape(builder).sign(issuer_key, hashes.SHA256())
         pem = certificate.public_bytes(serialization.Encoding.PEM)
-        form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        form = serialization.PrivateFormat.PKCS8
+        plain = serialization.NoEncryption()
         key_pem = key.private_bytes(serialization.Encoding.PEM, form, plain)
         write_private(self._folder / f"{stem}.key", key_pem)
         write_private(self._folder / f"{stem}.crt", pem)

@@ -199,7 +199,8 @@ def _ensure_key(path: Path) -> None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    plain = serialization.NoEncryption()
     key = ec.generate_private_key(ec.SECP256R1())
     write_private(path, key.private_bytes(serialization.Encoding.PEM, form, plain))
 

@@ -64,7 +64,8 @@ class LoopSteps:
         self, inner: Coroutine[Any, Any, None], who: Callable[[], dict[str, object]]
     ) -> Generator[Any, Any, None]:
         """*inner*, a request's coroutine, with each of its steps timed.  *who* is asked when one was long."""
-        clock, observe = self._clock, self._steps.observe
+        clock = self._clock
+        observe = self._steps.observe
         sent: Any = None
         thrown: BaseException | None = None
         while True:
@@ -107,7 +108,9 @@ class LoopSteps:
             times=self._held,
             **who(),
         )
-        self._told_at, self._held, self._longest = now, 0, 0.0
+        self._told_at = now
+        self._held = 0
+        self._longest = 0.0
 
     async def beat(self) -> None:
         """Runs as long as the server."""

@@ -1,7 +1,7 @@
 """Named health checks behind ``/healthz``, ``/livez`` and ``/readyz`` (kubernetes.io, API health endpoints).
 
 A check is a function that returns "" when all is well, else why not; it must not block.  The reason goes to
-the single check's page only; lists say "reason withheld", as upstream does, because anybody may read them.
+the single check's page only; lists say "reason withheld", as upstream does, because every client may read them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class HealthChecks:
 
 def _summary(endpoint: str, checks: dict[str, Check], query: Query) -> Response:
     excluded = set(query.all("exclude"))
-    lines, healthy = [], True
+    lines = []
+    healthy = True
     for name, check in checks.items():
         if name in excluded:
             lines.append(f"[+]{name} excluded: ok")

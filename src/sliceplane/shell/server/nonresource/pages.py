@@ -120,7 +120,8 @@ def _not_found() -> Response:
 
 async def send_snapshot(send: Send, store: Store, *, now: float, audit_id: str) -> None:
     """A portion is made when the client has taken the one before; its connection cuts off one that takes nothing."""
-    records, revision = records_of(store), store.revision
+    records = records_of(store)
+    revision = store.revision
     headers = [*common_headers(now, audit_id), NO_CACHE, (b"content-type", b"application/x-ndjson")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     for portion in written(records, revision):

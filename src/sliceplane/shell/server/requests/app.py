@@ -81,7 +81,7 @@ class Services:
     audit: AuditLog | None = None
     #: who shows nothing may be ``system:anonymous``
     anonymous: bool = True
-    #: keys that verify tokens, for whoever else has to
+    #: keys that verify tokens, for other programs that have to
     issuer: IssuerPages | None = None
     #: tells what holds the loop; made of the metrics unless given
     steps: LoopSteps | None = None
@@ -106,7 +106,7 @@ class _Exchange:
         self.audit: AuditEntry | None = None
 
     def settle(self, code: int, user: User | None) -> None:
-        """The answer is out, or nobody is there to take it."""
+        """The answer is out, or its client is gone."""
         if self.audit is None:
             return
         if user is None and self.error is not None:
@@ -264,7 +264,8 @@ class ApiServer:
 
     async def _stream(self, request: Request, path: ResourcePath | None, exchange: _Exchange, send: Send) -> None:
         """A watch, or (without a *path*) the snapshot: its client decides how long it takes, so it has no seat."""
-        services, key = self._services, exchange.key
+        services = self._services
+        key = exchange.key
 
         def on_head() -> str:
             exchange.streaming = True
@@ -311,7 +312,8 @@ def _tell(request: Request, exchange: _Exchange, code: int, seconds: float) -> N
 
 def _attributes(request: Request, verb: str, path: ResourcePath) -> Attributes:
     """What the request wants.  A list or watch of one object, by field selector, names it."""
-    name, namespace = path.name, path.namespace
+    name = path.name
+    namespace = path.namespace
     if path.plural == "namespaces" and not path.group:
         namespace = name
     if not name and verb in ("list", "watch"):

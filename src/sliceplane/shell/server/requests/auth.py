@@ -1,7 +1,7 @@
 """Who asks, and may they: the two questions that come before every other.
 
 Authentication: a client certificate of our authority (CN = user, O = groups), else a bearer token (of the static token
-file, or of a service account), else nobody in particular (``system:anonymous``).  A bad token, and a certificate that
+file, or of a service account), else anonymous (``system:anonymous``).  A bad token, and a certificate that
 is over, is a 401 even where anonymous users may read.  A connection may live longer than its certificate, and TLS may
 resume a session without looking at one, so its time is looked at for each request.
 
@@ -74,7 +74,8 @@ def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
     """The user that a verified certificate names, from ``ssl.SSLSocket.getpeercert()``'s dictionary."""
     if not peer:
         return None
-    name, groups = "", []
+    name = ""
+    groups = []
     for relative_name in peer.get("subject", ()):
         for attribute, value in relative_name:
             if attribute == "commonName":
@@ -97,7 +98,7 @@ class Certificate:
 
     @classmethod
     def of(cls, chain: Iterable[Mapping[str, Any]]) -> Certificate | None:
-        """From dictionaries as ``getpeercert()`` gives them, the client's own first; ``None`` if it names nobody."""
+        """From dictionaries as ``getpeercert()`` gives them, the client's own first; ``None`` if it names no user."""
         certificates = tuple(chain)
         user = user_of_certificate(certificates[0] if certificates else None)
         if user is None:
@@ -127,7 +128,7 @@ def authenticate(
     """The user of a request.
 
     Raises the 401 ``StatusError`` for a bearer token that *find_user* does not know, for a *certificate* that does not
-    count *now*, without a token, and for no credentials at all where nobody may be *anonymous*.
+    count *now*, without a token, and for no credentials at all where no user may be *anonymous*.
     """
     if certificate is not None and certificate.counts(now):
         return certificate.user

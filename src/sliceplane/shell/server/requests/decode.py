@@ -60,7 +60,8 @@ def decode_delete_options(request: Request, raw: bytes, resource: Resource) -> D
 
 def decode_delete_options_body(media: str, raw: bytes, resource: Resource) -> DeleteOptions:
     document = _decode_loosely(media, raw, "v1", "DeleteOptions")
-    version, kind = document.get("apiVersion") or "v1", document.get("kind") or "DeleteOptions"
+    version = document.get("apiVersion") or "v1"
+    kind = document.get("kind") or "DeleteOptions"
     if kind != "DeleteOptions":
         short = str(version).rpartition("/")[2]
         why = f"converting ({short}.{kind}) to (v1.DeleteOptions): unknown conversion"

@@ -52,7 +52,8 @@ class Lists:
 
     async def find(self, context: Context, target: Target, options: ListOptions) -> ListOutcome:
         """As ``Registry.list``, but that the bodies are the stored ones.  Raises ``StatusError``."""
-        steps, slice_ = self._registry.list_steps(context, target, options), self._pace.slice()
+        steps = self._registry.list_steps(context, target, options)
+        slice_ = self._pace.slice()
         while True:
             try:
                 next(steps)
@@ -90,7 +91,8 @@ class Lists:
         """In the version that was asked for."""
         if not target.converted:
             return found
-        records, slice_ = [], self._pace.slice()
+        records = []
+        slice_ = self._pace.slice()
         for record in found.records:
             records.append(versions.shown_record(target, record))
             await slice_.over()
@@ -126,7 +128,8 @@ class Lists:
         finish: Callable[[bytes], bytes],
         tail: bytes,
     ) -> bytes:
-        parts, slice_ = [finish(head)], self._pace.slice()
+        parts = [finish(head)]
+        slice_ = self._pace.slice()
         for portion in _portions(records):
             if len(parts) > 1:
                 parts.append(b",")
@@ -171,7 +174,8 @@ class Lists:
         columns = kind_of(resource).columns
         made = build(resource, columns, (), context.now, include_object=include, list_meta=metadata, version=version)
         empty = encode(made)
-        head, plain = empty[: -len(b"]}")], representation.media == "json" and not representation.pretty
+        head = empty[: -len(b"]}")]
+        plain = representation.media == "json" and not representation.pretty
         if plain:
             head, parts = escape(head), [escape(part) for part in parts]
         separated = [piece for part in parts for piece in (b",", part)][1:]
@@ -219,6 +223,7 @@ def _portions(records: tuple[Record, ...]) -> Iterator[list[Record]]:
         size += len(record.body)
         if size >= _PORTION_BYTES or len(portion) >= _PORTION_RECORDS:
             yield portion
-            portion, size = [], 0
+            portion = []
+            size = 0
     if portion:
         yield portion

@@ -71,7 +71,8 @@ def parse_accept(header: str) -> tuple[Clause, ...]:
         name, *pieces = (piece.strip() for piece in part.split(";"))
         if not name:
             continue
-        quality, parameters = 1.0, []
+        quality = 1.0
+        parameters = []
         for piece in pieces:
             key, _, value = piece.partition("=")
             value = value.strip().strip('"')

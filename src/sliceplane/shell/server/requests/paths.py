@@ -58,9 +58,13 @@ def parse(path: str) -> ResourcePath | None:
     """The resource path of *path*; ``None`` for discovery, health and every other non-resource path."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) >= 3:
-        group, version, rest = "", parts[1], parts[2:]
+        group = ""
+        version = parts[1]
+        rest = parts[2:]
     elif parts[0] == "apis" and len(parts) >= 4:
-        group, version, rest = parts[1], parts[2], parts[3:]
+        group = parts[1]
+        version = parts[2]
+        rest = parts[3:]
     else:
         return None
     legacy_watch = rest[0] == "watch"

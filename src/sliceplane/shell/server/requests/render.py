@@ -87,7 +87,8 @@ class RenderedError(StatusError):
     @classmethod
     def of(cls, error: StatusError, representation: Representation) -> RenderedError:
         made = cls(error.code, error.reason, error.message)
-        made.retry_after_s, made.allowed_methods = error.retry_after_s, error.allowed_methods
+        made.retry_after_s = error.retry_after_s
+        made.allowed_methods = error.allowed_methods
         made.rendered = render_status(error, representation)
         return made
 
@@ -144,7 +145,8 @@ def render_list(
     if form == "PartialObjectMetadata":
         why = "you requested PartialObjectMetadata, but the requested object is a list"
         raise StatusError(406, "NotAcceptable", f"{why} (*{_go_type(resource.list_kind, resource)})")
-    metadata, version = list_metadata_of(outcome), representation.form_version
+    metadata = list_metadata_of(outcome)
+    version = representation.form_version
     if form == "Table":
         from sliceplane.documents.table import build
         from sliceplane.registry.kinds import kind_of
@@ -193,7 +195,8 @@ def render_items(
         return encode(made["rows"])[1:-1]
     from sliceplane.documents.protobuf import encode_item, frame_item
 
-    version, kind = resource.api_version, resource.kind
+    version = resource.api_version
+    kind = resource.kind
     return b"".join(frame_item(encode_item(version, kind, document)) for document in documents)
 
 
@@ -218,7 +221,8 @@ def _plain_list(outcome: ListOutcome, resource: Resource) -> bytes:
 def _protobuf_list(outcome: ListOutcome, resource: Resource) -> bytes:
     from sliceplane.documents.protobuf import assemble_list, encode_item
 
-    version, kind = resource.api_version, resource.kind
+    version = resource.api_version
+    kind = resource.kind
     items = (encode_item(version, kind, decode_document(record.body)) for record in outcome.records)
     return assemble_list(version, resource.list_kind, list_metadata_of(outcome), items)
 
@@ -250,7 +254,7 @@ def _yaml_dumper() -> Any:
     base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
     class Dumper(base):  # type: ignore[misc]  # which base depends on how PyYAML was built
-        # An alias for what is there twice would be understood, but nobody expects one.
+        # An alias for what is there twice would be understood, but no client expects one.
         def ignore_aliases(self, data: object) -> bool:
             return True
 

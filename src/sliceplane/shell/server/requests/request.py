@@ -133,7 +133,8 @@ class Request:
     @property
     def uri(self) -> str:
         """Path and query as they were sent."""
-        path, query = self._scope["raw_path"].decode("latin-1"), self._scope["query_string"].decode("latin-1")
+        path = self._scope["raw_path"].decode("latin-1")
+        query = self._scope["query_string"].decode("latin-1")
         return f"{path}?{query}" if query else path
 
     @property
@@ -177,7 +178,8 @@ class Request:
         declared = self.headers.get(b"content-length", b"")
         if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
             raise too_large_body(BODY_BYTES_MAX)
-        chunks, size = [], 0
+        chunks = []
+        size = 0
         self.place.hold_body(0)
         while True:
             message = await self._receive()

@@ -228,7 +228,8 @@ class ResourceHandlers:
     ) -> Response:
         """*has_turn*: the request has its turn for heavy work."""
         included = included_objects(request, representation)
-        resource, now = target.spoken, self.clock()
+        resource = target.spoken
+        now = self.clock()
         if is_quick(representation) or not self._heavy.is_heavy(len(outcome.body)):
             body = render_object(outcome.body, resource, representation, now=now, include_object=included)
         else:
@@ -248,7 +249,7 @@ class ResourceHandlers:
     async def wait_for(self, request: Request, target: Target, resource_version: str | None) -> None:
         """Wait until memory is as new as a read asks for: as storage is now, if it names no version; a little for a
         version from the future.  Raises the 504 ``StatusError``, and ``TooMany`` if the user waits for too many; what
-        is no number and what nobody waits for is left to the registry to complain of."""
+        is no number and what is not waited for is left to the registry to complain of."""
         if not resource_version:
             await self._committer.current()
             return

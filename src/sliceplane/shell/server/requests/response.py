@@ -36,7 +36,8 @@ class _Clock:
     def date(self, now: float) -> bytes:
         second = int(now)
         if second != self._second:
-            self._second, self._text = second, formatdate(second, usegmt=True).encode()
+            self._second = second
+            self._text = formatdate(second, usegmt=True).encode()
         return self._text
 
 

@@ -1,8 +1,8 @@
 """Watch streams: from a hub's watcher to one HTTP response.
 
-A stream holds nobody up: when its client does not read, the connection says that writing is paused and the stream stops
-taking; its queue at the hub grows to its bound, the hub closes the watch, and if the client has still taken nothing
-``STALLED_S_MAX`` later, the connection is cut.
+A stream holds nothing up: when its client does not read, the connection says that writing is paused and the stream
+stops taking; its queue at the hub grows to its bound, the hub closes the watch, and if the client has still taken
+nothing ``STALLED_S_MAX`` later, the connection is cut.
 
 Frames come from the encoders as ready HTTP chunks, so that one frame is the same bytes for every stream, down to the
 socket; only the head and the last chunk of a response go through ASGI.
@@ -184,7 +184,8 @@ class Stream:
         if self._columns_due and isinstance(self._encoder, TableEncoder):
             self._columns_due = False
             first = self._encoder.with_columns(first)
-        run, size = [first], len(first)
+        run = [first]
+        size = len(first)
         while self._held and size + len(self._held[0]) <= SEND_BYTES:
             run.append(self._held.popleft())
             size += len(run[-1])
@@ -233,7 +234,8 @@ class WatchHandler:
         *on_head* is called when the head is about to be sent, and gives the audit id; *traffic* is added to.  Raises
         ``StatusError`` before that, never after: later errors are ERROR events.
         """
-        query, target = request.query, route.target
+        query = request.query
+        target = route.target
         representation = negotiate(request.header(b"accept"), watch=True)
         included = included_objects(request, representation)
         options = watch_options(query, name=target.name)

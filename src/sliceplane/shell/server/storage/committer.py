@@ -92,7 +92,7 @@ class Committer:
         self._stopped = False
         self._may_compact = True
         self._compaction_failing = ""
-        #: memory is always as new as storage: nobody else writes to that
+        #: memory is always as new as storage: no other server writes to that
         self.staleness_s = 0.0
         #: why every write is refused until a restart; ``None``: it is not so
         self.sealed: str | None = None
@@ -116,12 +116,12 @@ class Committer:
         return result
 
     async def current(self) -> None:
-        """Return when memory is as new as storage, which is always so: nobody else writes to it."""
+        """Return when memory is as new as storage, which is always so: no other server writes to it."""
 
     async def durable(self, revision: int) -> None:
         """Return when *revision* is durable and published (at once for 0: nothing was written).
 
-        Raises ``StatusError`` 500 if it was not stored or nobody knows, 503 after ``close``.
+        Raises ``StatusError`` 500 if it was not stored or that is not known, 503 after ``close``.
         """
         if self._stopped:
             self._give_up(self.sealed or "the committer stopped")
@@ -141,7 +141,7 @@ class Committer:
         await future
 
     def kick(self) -> None:
-        """Commit what is staged although nobody waits for it."""
+        """Commit what is staged although no writer waits for it."""
         self._wake.set()
 
     def tick(self, now: float) -> None:
@@ -171,7 +171,7 @@ class Committer:
                 self._wake.clear()
                 await self._drain()
         except BaseException as error:
-            # Nobody may wait for a task that is gone, now or later.
+            # No writer may wait for a task that is gone, now or later.
             self._stopped = True
             self._seal(f"the committer stopped: {error!r}")
             raise

@@ -2,7 +2,7 @@
 
     write(step) --> replica --Batch--> etcd
                        ^                  |  taken, refused, no answer
-                       '------- feed -----'  what everybody's batches did, in order
+                       '------- feed -----'  what the batches of all servers did, in order
 
 - A batch without an answer is sent again until something is known: the condition on the head lets it in once at most.
 - Meanwhile nothing is acknowledged.  Who has waited for storage longer than ``OUTAGE_S`` is not let in at all: a
@@ -119,7 +119,8 @@ class ReplicatedCommitter:
         )
 
     def _declared(self) -> CommitMetrics:
-        metrics, replica = CommitMetrics(lambda: self.commits, lambda: self.staleness_s), self.replica
+        metrics = CommitMetrics(lambda: self.commits, lambda: self.staleness_s)
+        replica = self.replica
         metrics.include(self._backend.client.families)
         for name, text, read in (
             ("conflicts", "Batches that another server's came before.", lambda: replica.conflicts),
@@ -177,7 +178,7 @@ class ReplicatedCommitter:
         """*function* for threads to call: it runs in the loop."""
 
         def call(argument: T) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever asked
+            with contextlib.suppress(RuntimeError):  # the loop is gone, and with it the caller
                 self._loop.call_soon_threadsafe(function, argument)
 
         return call
@@ -463,7 +464,7 @@ class ReplicatedCommitter:
         loaded = Loaded(tuple(snapshot.loaded.history), snapshot.loaded.revision, snapshot.loaded.compacted)
         if Known(snapshot.position, snapshot.name, loaded.revision) != self.replica.known:
             self._retention.on_replaced()
-            # Nobody may be told that history is dropped up to a revision that is still to come.
+            # No client may be told that history is dropped up to a revision that is still to come.
             self._compaction_target = min(self._compaction_target, loaded.revision)
             self.replica.on_reloaded(loaded, snapshot.position, snapshot.name, snapshot.turns, self._loop.time())
         if self._feed is not None:

@@ -9,7 +9,7 @@ may go are the rows that the rows up to R name as their previous ones, and the D
 
 Settings, and what rests on them: WAL with ``synchronous=FULL`` (COMMIT returns after fsync of the log: durable means
 durable); ``locking_mode=EXCLUSIVE`` (SQLite holds a lock on the file as long as it is open, the kernel lets it go when
-the process dies: two servers never share a file, and nobody changes it behind the store's back);
+the process dies: two servers never share a file, and no program changes it behind the store's back);
 ``auto_vacuum=INCREMENTAL`` (compaction gives space back to the file system instead of keeping the largest size for
 ever).
 
@@ -146,7 +146,8 @@ class SqliteBackend:
         self._connection.execute("PRAGMA synchronous=NORMAL")
         try:
             self._transact(drop)
-            self._compacted, self._tally = revision, after
+            self._compacted = revision
+            self._tally = after
             self._give_back()
         finally:
             self._sync_again()

@@ -251,7 +251,8 @@ def _create(connection: sqlite3.Connection) -> None:
 
 def _bring_up(path: Path, connection: sqlite3.Connection) -> None:
     """A file without a tally, of the schema before.  The mark comes first: who finds the tally wants the mark, too."""
-    history, revision = _new_history(), newest(connection)
+    history = _new_history()
+    revision = newest(connection)
     Mark.begin(path, history, revision).close()
     connection.execute(tally.CREATE)
     count, total = connection.execute(tally.COUNT).fetchone()

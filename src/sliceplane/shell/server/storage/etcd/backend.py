@@ -136,7 +136,7 @@ class EtcdBackend:
                 if self._closed.wait(0.1) or time.monotonic() > deadline:
                     raise StorageError(f"etcd cannot be reached: {error}") from error
             except Compacted:
-                history = False  # somebody else compacts this etcd; what is there now is enough
+                history = False  # another program compacts this etcd; what is there now is enough
             except Refused as error:
                 raise StorageError(f"etcd refused to be read: {error}") from error
             except UnknownFormat as error:
@@ -237,7 +237,8 @@ class EtcdBackend:
         for group in groups:
             if group.rows:
                 self.note(group.rows[-1].record.revision, group.position)
-        self._position, self._name = seen.position, seen.head.name
+        self._position = seen.position
+        self._name = seen.head.name
         loaded = Loaded(tuple(chain(rows, point.revision)), seen.head.revision, point.revision)
         asked = ((kv.key[len(layout.turns) :].decode(), kv.mod_revision) for kv in turns)
         return Snapshot(loaded, seen.position, answer.header.revision, tuple(asked), seen.head.name)
@@ -249,7 +250,8 @@ class EtcdBackend:
 
     def _state_at(self, position: int) -> list[StoredRow]:
         """Every object as it was at etcd's revision *position*, by revision."""
-        start, end = self.layout.objects, wire.end_of(self.layout.objects)
+        start = self.layout.objects
+        end = wire.end_of(self.layout.objects)
         rows: list[StoredRow] = []
         while True:
             request = wire.RangeRequest(key=start, range_end=end, limit=_PAGE_KEYS, revision=position)
@@ -393,7 +395,7 @@ class EtcdBackend:
     # Compaction
 
     def compact(self, revision: int) -> None:
-        """Of this server's log, whoever else compacts it.  Blocks."""
+        """Of this server's log, if other programs compact it too.  Blocks."""
         try:
             self.compact_shared(revision)
         except NoAnswer as error:
@@ -418,7 +420,8 @@ class EtcdBackend:
             with contextlib.suppress(Damaged):  # a start will tell
                 self._note_compaction(answer.responses[0].range.kvs)
             return False
-        self._compaction_mod, self._compacted = answer.header.revision, revision
+        self._compaction_mod = answer.header.revision
+        self._compacted = revision
         with contextlib.suppress(Compacted):  # it was further already
             self.client.ask("compact", wire.CompactionRequest(revision=point.position), timeout_s=_LOAD_S_MAX)
         return True

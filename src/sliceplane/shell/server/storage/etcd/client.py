@@ -1,7 +1,7 @@
 """Calls to an etcd cluster: one channel to each member, one call at a time to one of them.
 
 Built on grpcio's plain (thread) API with callbacks, not on ``grpc.aio``: a call's end comes from grpcio's own thread,
-and whoever asked hands it to its loop.  Nothing here retries, since only the caller knows what is safe; after a call
+and the caller hands it to its loop.  Nothing here retries, since only the caller knows what is safe; after a call
 without an answer the next one goes to another member.
 
 Every call carries ``hasleader``: a member that was cut off from the majority then says so at once, and ends watches,
@@ -97,7 +97,7 @@ class EtcdConfig:
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
-    #: 0: never; then somebody else has to
+    #: 0: never; then another program has to
     compaction_interval_s: float = 300.0
 
 
@@ -133,7 +133,8 @@ class EtcdClient:
 
     def call(self, method: str, request: Any, done: Done, *, timeout_s: float = CALL_S_MAX) -> None:
         """*done* gets the answer, or the error that came instead."""
-        member, started = self._current, time.perf_counter()
+        member = self._current
+        started = time.perf_counter()
         future = self._calls[member][method].future(request, timeout=timeout_s, metadata=_METADATA)
 
         def ended(call: Any) -> None:
@@ -196,7 +197,8 @@ class EtcdClient:
 
 
 def error_of(call: Any, server: str) -> EtcdError:
-    code, why = call.code(), " ".join((call.details() or "").split())
+    code = call.code()
+    why = " ".join((call.details() or "").split())
     if code is grpc.StatusCode.OUT_OF_RANGE and "compacted" in why:
         return Compacted(why)
     if code in _REFUSALS and "etcdserver" in why:

@@ -6,7 +6,8 @@ several that say that more follow.  So whatever ends a stream, the next one star
 events have not come).  Nothing comes twice and nothing is passed over; where etcd has dropped what lies between, the
 owner is told (``on_gap``) and the feed rests until ``resume``.
 
-A silent stream is not told from an idle one here.  Whoever knows that the head moved on calls ``restart``.
+A silent stream is not told from an idle one here.  The committer, which knows that the head moved on, calls
+``restart``.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class Feed:
     def _stream(self) -> None:
         """One stream, until it ends."""
         with self._lock:
-            generation, start = self._generation, self._next
+            generation = self._generation
+            start = self._next
         requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         create = wire.WatchCreateRequest(
             key=self._prefix,

@@ -100,7 +100,8 @@ class ConsistentHash:
         self._known.discard(identity)
 
     def pick(self, key: bytes, out: Set[str]) -> Endpoint | None:
-        pool, load = self._usable.pool, self._load
+        pool = self._usable.pool
+        load = self._load
         count = len(pool) - sum(identity in pool for identity in out)
         if not count:
             return None

@@ -19,7 +19,8 @@ def as_text(report: Report, width: int | None = None) -> str:
 
 
 def _lines(report: Report, width: int | None) -> Iterator[str]:
-    counts, log = report.counts, report.log
+    counts = report.counts
+    log = report.log
     read = f"read {counts['services']:,} Services, {counts['endpoints']:,} Endpoints"
     yield f"{read}, {counts['endpointslices']:,} EndpointSlices"
     if log is not None:

@@ -129,7 +129,8 @@ class AuditLogUsage:
 
 def _concerns(event: WireAuditEvent) -> bool:
     """A request on Endpoints that was let in; one line of it, but two of a watch."""
-    target, answer = event.object_ref, event.response_status
+    target = event.object_ref
+    answer = event.response_status
     if target is None or target.resource != "endpoints" or target.api_group:
         return False
     if event.verb not in (*_READS, *_WRITES) or (answer is not None and answer.code in (401, 403)):

@@ -159,7 +159,8 @@ class _Port:
         name = chain_name(prefix, self._port.name)
         if ("nat", name) in self._chains:
             return name
-        categories, timeout_s = self._state.categories, self._port.affinity_timeout_s
+        categories = self._state.categories
+        timeout_s = self._port.affinity_timeout_s
         endpoints = categories.local if prefix == "KUBE-SVL-" else categories.cluster
         leads = [self._endpoint_chain(endpoint) for endpoint in endpoints]
         rules = list(self._masquerade()) if (prefix == "KUBE-SVL-") == self._port.internal_local else []
@@ -173,7 +174,8 @@ class _Port:
     def _masquerade(self) -> tuple[str, ...]:
         """What goes to the cluster IP and is not from this node's pods is masqueraded: a pod of another node, or who is
         no pod at all, may have no other way back."""
-        port, source = self._port, ""
+        port = self._port
+        source = ""
         if not self._masquerade_all:
             if self._node.detector is None:
                 return ()

@@ -122,7 +122,8 @@ class _Draft:
                 self.entries["LOAD-BALANCER-SOURCE-CIDR"][f"{entry},{network}"] = None
 
     def _add_node_port(self, state: PortState, local: str) -> None:
-        port, protocol = state.port, state.port.name.protocol
+        port = state.port
+        protocol = state.port.name.protocol
         addresses = self.found.node_ports if self.found.node_ports is not None else ()
         for ip in addresses:
             self._serve(state, ip, port.node_port, state.outside, own=False)

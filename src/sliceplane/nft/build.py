@@ -177,7 +177,8 @@ class _Port:
         return name
 
     def _build_firewall(self) -> None:
-        port, ranges = self._port, allowed_sources(self._port, self._node.ip)
+        port = self._port
+        ranges = allowed_sources(self._port, self._node.ip)
         name = chain_name("firewall", port.name)
         self._chains.append(RuleChain(name, (NftRule((AddressIn("saddr", ranges, inside=False), Drop())),)))
         for ip in port.vips:

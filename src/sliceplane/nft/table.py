@@ -240,7 +240,8 @@ class NftRules:
             wanted = self._wanted[name]
             self._place(draft, wanted, None)
             if isinstance(wanted, RuleChain) and wanted.own_set is not None:
-                clients, bound_s = wanted.own_set.name, wanted.own_set.timeout_s
+                clients = wanted.own_set.name
+                bound_s = wanted.own_set.timeout_s
                 for ip, seconds in memory.get(clients, ()):
                     if seconds > 0:
                         draft.edits.additions[clients].append(((ip,), RemainingTime(min(seconds, bound_s))))
@@ -296,7 +297,8 @@ class NftRules:
 
     def _place_targets(self, draft: _Draft, wanted: BalancedChain, held: HeldTargets | None) -> None:
         """Brings a chain's targets and rule to *wanted*, leaving in place whatever can stay."""
-        name, count = wanted.name, len(wanted.targets)
+        name = wanted.name
+        count = len(wanted.targets)
         assert count, f"{name} has no targets: its Service must not have built it"
         if held is None:
             protocol = wanted.protocol

@@ -76,7 +76,8 @@ class Grounds:
         if owners is not None:
             return owners[0]
         address = ipaddress.ip_address(ip)
-        number, bits = int(address), address.max_prefixlen
+        number = int(address)
+        bits = address.max_prefixlen
         for length in sorted(self._lengths, reverse=True):
             owners = self._ranges.get((length, number >> (bits - length)))
             if owners is not None:

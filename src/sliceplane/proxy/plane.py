@@ -28,7 +28,7 @@ from sliceplane.proxy.grounds import Ground
 from sliceplane.proxy.model import ServedPort, ServiceKey
 from sliceplane.proxy.ruleset import Ruleset, RulesTransaction
 from sliceplane.proxy.schedule import Freshness, Schedule
-from sliceplane.proxy.surroundings import NodeNetwork, RulesConfig, ThisNode, own_address, surroundings
+from sliceplane.proxy.surroundings import NodeNetwork, RulesConfig, Surroundings, ThisNode, own_address, surroundings
 from sliceplane.proxy.surroundings import node_port_addresses as addresses_of_node_ports
 from sliceplane.proxy.tracker import ServiceTracker, node_ground, node_ip
 
@@ -60,11 +60,11 @@ class NodePlane(Generic[R, T]):
         self._node = NodeNetwork()
         self._node_name = config.node_name
         self._service_cidrs: dict[str, tuple[str, ...]] = {}
-        around = surroundings(config.rules, family, self._node)
-        self._facts = ThisNode("", around.detector)
+        self._around = surroundings(config.rules, family, self._node)
+        self._facts = ThisNode("", self._around.detector)
         self._tracker = ServiceTracker(family, config.node_name, since=config.since)
         self._tracker.reserve_ports("the node proxy", [("TCP", port) for port in config.own_ports])
-        rules.set_surroundings(around, ())
+        rules.set_surroundings(self._around, ())
         self._schedule = Schedule(min_period_s=config.min_period_s)
         self._synced = False
         self._writes = 0
@@ -95,6 +95,11 @@ class NodePlane(Generic[R, T]):
     def busy(self) -> bool:
         """A write runs, or the last one failed: what the kernel holds is unknown."""
         return self._schedule.running or self.rules.needs_full
+
+    @property
+    def around(self) -> Surroundings:
+        """What rules depend on besides Services."""
+        return self._around
 
     @property
     def facts(self) -> ThisNode:
@@ -161,10 +166,10 @@ class NodePlane(Generic[R, T]):
         if node == self._node:
             return
         self._node = node
-        around = surroundings(self._config, self.family, node)
+        self._around = surroundings(self._config, self.family, node)
         listed = addresses_of_node_ports(self._config, self.family, node) or ()
-        changed = self.rules.set_surroundings(around, listed)
-        facts = ThisNode(node.ip, around.detector)
+        changed = self.rules.set_surroundings(self._around, listed)
+        facts = ThisNode(node.ip, self._around.detector)
         if facts != self._facts:
             self._facts = facts
             changed = bool(self._tracker.mark_all()) or changed

@@ -58,7 +58,8 @@ def read(service: Service, family: Family) -> tuple[tuple[ServedPort, ...], Exce
     served = list(numbers.items())[:PORTS_MAX]
     ingress = service.status.load_balancer.ingress or ()
     all_vips = _of_family([entry.ip for entry in ingress[:READ_MAX] if entry.ip_mode in {None, "", "VIP"}], family)
-    externals, sources = spec.external_ips or (), spec.load_balancer_source_ranges or ()
+    externals = spec.external_ips or ()
+    sources = spec.load_balancer_source_ranges or ()
     all_external = _of_family(externals[:READ_MAX], family)
     most = share(DESTINATIONS_MAX, len(served))
     vips = all_vips[:most]
@@ -90,7 +91,9 @@ def read(service: Service, family: Family) -> tuple[tuple[ServedPort, ...], Exce
 
 def why_not_served(service: Service) -> str:
     """What about *service* makes every proxy like ours pass it over, a few words; "" if it is served."""
-    spec, meta, labels = service.spec, service.metadata, service.metadata.labels or {}
+    spec = service.spec
+    meta = service.metadata
+    labels = service.metadata.labels or {}
     if not (_NAME.fullmatch(meta.namespace) and _NAME.fullmatch(meta.name)):
         return "a namespace or name that no Kubernetes API lets through"
     for label in (LABEL_SERVICE_PROXY_NAME, LABEL_HEADLESS):

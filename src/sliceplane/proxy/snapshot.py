@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.model import PortState, ServiceChange
-from sliceplane.proxy.plane import AnyNodePlane, NodePlane, NodePlaneConfig
-from sliceplane.proxy.ruleset import RulesTransaction
+from sliceplane.proxy.model import PortState
+from sliceplane.proxy.plane import AnyNodePlane
 from sliceplane.proxy.surroundings import Surroundings, ThisNode
 
 
@@ -48,47 +47,8 @@ def feed(plane: AnyNodePlane, objects: NodeObjects) -> None:
     plane.on_synced(0.0)
 
 
-def snapshot(family: Family, config: NodePlaneConfig, objects: NodeObjects) -> NodeSnapshot:
-    notes = _Notes()
-    plane = NodePlane[_Notes, RulesTransaction](family, config, notes)
-    feed(plane, objects)
-    plane.take_transaction(0.0)
-    return NodeSnapshot(family, tuple(notes.states), notes.around, plane.facts, plane.node_port_addresses)
-
-
-class _Notes:
-    """A ``proxy.ruleset.Ruleset`` that makes no rules."""
-
-    def __init__(self) -> None:
-        self.around = Surroundings()
-        self.states: list[PortState] = []
-
-    def set_surroundings(self, around: Surroundings, node_ports: tuple[str, ...]) -> bool:
-        self.around = around
-        return True
-
-    def set_service(self, change: ServiceChange, node: ThisNode) -> bool:
-        self.states.extend(change.ports)
-        return True
-
-    def take_transaction(self, now: float) -> None:
-        """Nothing is written."""
-
-    def on_success(self, now: float) -> None:
-        """Nothing is written."""
-
-    def on_failure(self) -> None:
-        """Nothing is written."""
-
-    def force_full(self) -> None:
-        """Nothing is written."""
-
-    @property
-    def needs_full(self) -> bool:
-        return True
-
-    def next_deadline(self) -> float | None:
-        return None
-
-    def check(self) -> None:
-        """Nothing is kept."""
+def snapshot(plane: AnyNodePlane) -> NodeSnapshot:
+    """What a render asks of a *plane* that was told of everything, whatever its back end."""
+    tracker = plane.tracker
+    states = tuple(state for key in tracker.services() for state in tracker.state(key))
+    return NodeSnapshot(plane.family, states, plane.around, plane.facts, plane.node_port_addresses)

@@ -188,7 +188,8 @@ class ServiceTracker:
                 self._portions.put(key)
             else:
                 yield self._change(key, self._honoured(key))
-        budget, turns = PORTION, self._portions.waiting
+        budget = PORTION
+        turns = self._portions.waiting
         while turns and (whole or budget > 0):
             turns -= 1
             key = self._portions.pop()

@@ -73,7 +73,8 @@ class PacketDecision:
         container = SERVICE_IPS.name if self._translated else _REFUSED.get(self.check)
         if container is None:
             return None
-        packet, facts = self.inquiry.flight.packet, self.run.plane.facts
+        packet = self.inquiry.flight.packet
+        facts = self.run.plane.facts
         keys = {(packet.daddr, packet.proto, packet.dport), (packet.proto, packet.dport)}
         for state in self.states:
             elements = build_service((state,), facts).elements
@@ -128,7 +129,8 @@ class PacketDecision:
     @cached_property
     def refusals(self) -> dict[ServiceKey, ClaimRefusal]:
         """Services that ask for the destination and do not get it, sorted."""
-        claims, packet = self.run.plane.tracker.claims, self.inquiry.flight.packet
+        claims = self.run.plane.tracker.claims
+        packet = self.inquiry.flight.packet
         protocol = packet.proto.upper()
         places = [(packet.daddr, protocol, packet.dport)]
         if packet.daddr in self.inquiry.flight.own:
@@ -150,5 +152,6 @@ class PacketDecision:
     @cached_property
     def choice(self) -> Choice[NodeEndpoint]:
         """What the policy that counted leaves of them."""
-        endpoints, place = [origin.endpoint for origin in self.origins], self.run.plane.tracker.place
+        endpoints = [origin.endpoint for origin in self.origins]
+        place = self.run.plane.tracker.place
         return choose_local(endpoints, place) if self.used == "Local" else choose(endpoints, place)

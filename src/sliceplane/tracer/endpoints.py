@@ -52,7 +52,8 @@ def _target(decision: PacketDecision, origin: Origin, trails: list[Trail]) -> Tr
 
 def others(decision: PacketDecision, state: PortState, chosen: set[tuple[str, int]]) -> tuple[TracedEndpoint, ...]:
     """The endpoints that get nothing: those that the model left out, then those that another slice knows better."""
-    tracker, name = decision.run.plane.tracker, state.port.name
+    tracker = decision.run.plane.tracker
+    name = state.port.name
     made = []
     usable = {(endpoint.ip, endpoint.port) for endpoint in decision.choice.endpoints}
     winners: dict[tuple[str, int], Origin] = {}
@@ -74,7 +75,9 @@ def slices(decision: PacketDecision) -> tuple[TracedSlice, ...]:
     """The slices of the Service, but those of the other IP family."""
     if decision.state is None:
         return ()
-    family, name, tracker = decision.inquiry.flight.family, decision.state.port.name, decision.run.plane.tracker
+    family = decision.inquiry.flight.family
+    name = decision.state.port.name
+    tracker = decision.run.plane.tracker
     made = []
     for endpoint_slice in decision.inquiry.slices(name.service):
         if endpoint_slice.address_type in {"IPv4", "IPv6"} and endpoint_slice.address_type != family:

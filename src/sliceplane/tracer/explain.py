@@ -28,7 +28,8 @@ def explain(inquiry: Inquiry) -> Answer:
 
 
 def _answer(decision: PacketDecision) -> Answer:
-    flight, packet = decision.inquiry.flight, decision.inquiry.flight.packet
+    flight = decision.inquiry.flight
+    packet = decision.inquiry.flight.packet
     targets = endpoints.targets(decision)
     others: tuple[TracedEndpoint, ...] = ()
     if decision.state is not None:
@@ -58,7 +59,8 @@ def _answer(decision: PacketDecision) -> Answer:
 
 
 def _reason(decision: PacketDecision, count: int) -> str:
-    cluster, packet = decision.inquiry.cluster, decision.inquiry.flight.packet
+    cluster = decision.inquiry.cluster
+    packet = decision.inquiry.flight.packet
     if decision.state is None:
         if decision.check == CLUSTER_IPS_CHECK:
             ports = [state.port for state in decision.states if state.port.cluster_ip == packet.daddr]

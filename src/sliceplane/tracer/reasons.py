@@ -93,7 +93,8 @@ def of_endpoint(endpoint: NodeEndpoint, choice: Choice[NodeEndpoint], field: Pol
 
 def hints(use: HintUse, endpoints: Sequence[NodeEndpoint], choice: Choice[NodeEndpoint]) -> str:
     """What became of the hints of *endpoints*, in one sentence; the endpoint that is to blame is the first."""
-    place, mine = choice.place, len(choice.endpoints)
+    place = choice.place
+    mine = len(choice.endpoints)
     ready = [endpoint for endpoint in endpoints if endpoint.ready]
     if use.node == "honoured":
         return f"honoured: every ready endpoint names nodes, {mine} of {len(ready)} node {place.node}"

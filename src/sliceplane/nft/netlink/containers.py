@@ -182,7 +182,8 @@ def element_lists(table: str, name: str, elements: Iterable[bytes], set_id: int 
     for element in elements:
         if size + len(element) > _ELEMENTS_BYTES_MAX:
             yield head + nest(_LIST_ELEMENTS, *part)
-            part, size = [], 0
+            part = []
+            size = 0
         part.append(element)
         size += len(element)
     if not part:

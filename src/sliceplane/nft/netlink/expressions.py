@@ -156,7 +156,8 @@ def _flip_mark(mask: int) -> bytes:
 @_remembered
 def _load(fields: tuple[Field, ...], family: NftFamily) -> bytes:
     """The fields, one after the other, each from the begin of a register on."""
-    parts, word = [], 0
+    parts = []
+    word = 0
     for field in fields:
         match field:
             case "saddr" | "daddr":

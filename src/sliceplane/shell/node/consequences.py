@@ -57,7 +57,8 @@ class Consequences:
 
     async def on_written(self, *, full: bool) -> None:
         """The kernel has what the plane has."""
-        plane, aftermath = self._plane, self._plane.aftermath
+        plane = self._plane
+        aftermath = self._plane.aftermath
         self._metrics.on_written(plane.family, self._clock(), aftermath.take_latencies(), aftermath.without_local)
         if self._flows is None:
             aftermath.take_udp()
@@ -69,7 +70,8 @@ class Consequences:
     async def run(self) -> None:
         """Forgets UDP flows to endpoints that are gone, until cancelled: after each write those of the Services that
         changed, after a full one all; all too where a port went, whose address may be another Service's as well."""
-        plane, aftermath = self._plane, self._plane.aftermath
+        plane = self._plane
+        aftermath = self._plane.aftermath
         complained = ""
         while self._flows is not None:
             await self._changed.wait()

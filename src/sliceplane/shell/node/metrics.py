@@ -84,7 +84,8 @@ class ProxyMetrics(Metrics):
 
     def _of_failures(self, mode: str) -> tuple[Labelled[Count], Labelled[Count] | None]:
         """Refused writes, and those of them that were not of the whole table; upstream counts these for iptables."""
-        prefix, refused = "sync_proxy_rules", "Writes that the kernel refused."
+        prefix = "sync_proxy_rules"
+        refused = "Writes that the kernel refused."
         if mode == "nftables":
             return self._by_family(f"{prefix}_nftables_sync_failures_total", refused, counts=True), None
         return self._by_family(f"{prefix}_iptables_restore_failures_total", refused, counts=True), self._by_family(

@@ -15,7 +15,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services, is_done_without
 from sliceplane.kit.ip import Family
-from sliceplane.proxy.configuration.fields import Mode
+from sliceplane.proxy.configuration.fields import DEFAULT_MODE, Mode
 from sliceplane.proxy.plane import NodePlaneConfig
 from sliceplane.proxy.selections import common_selector
 from sliceplane.proxy.snapshot import NodeObjects, feed, snapshot
@@ -46,23 +46,23 @@ class RenderError(Exception):
 
 def render(mode: RenderMode, family: Family, config: NodePlaneConfig, objects: NodeObjects) -> str:
     """The same objects give the same bytes."""
+    from sliceplane.shell.node.kernel.modes import PLANES
+
+    # What renders alone have is a node's model without rules; any back end's plane has it.
+    plane = PLANES[DEFAULT_MODE if mode == "ipvs" or mode == "kernelspace" else mode](family, config)  # noqa: PLR1714
+    feed(plane, objects)
     match mode:
         case "ipvs":
             from sliceplane.ipvs.render import render as render_ipvs
 
-            return render_ipvs(snapshot(family, config, objects)).render()
+            return render_ipvs(snapshot(plane)).render()
         case "kernelspace":
             from sliceplane.hns.render import render as render_hns
 
-            return json.dumps(render_hns(snapshot(family, config, objects)), indent=2) + "\n"
-        case _:
-            from sliceplane.shell.node.kernel.modes import PLANES
-
-            plane = PLANES[mode](family, config)
-            feed(plane, objects)
-            transaction = plane.take_transaction(0.0)
-            assert transaction is not None, "a first write is never empty"
-            return str(transaction.render())
+            return json.dumps(render_hns(snapshot(plane)), indent=2) + "\n"
+    transaction = plane.take_transaction(0.0)
+    assert transaction is not None, "a first write is never empty"
+    return str(transaction.render())
 
 
 def objects_of(texts: Iterable[tuple[str, str]], node_name: str) -> NodeObjects:

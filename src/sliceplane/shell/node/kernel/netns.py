@@ -30,8 +30,15 @@ Listen = Callable[[str, int], Awaitable[socket.socket]]
 async def within(netns: str, work: Callable[[], T]) -> T:
     """What *work* returns or raises, in the namespace of that name ("": our own, and at once).  Raises ``OSError`` if
     the namespace cannot be entered.  *work* must be short: nothing can interrupt it."""
-    if not netns:
-        return work()
+    return await asyncio.wrap_future(_started(netns, work)) if netns else work()
+
+
+def within_at_once(netns: str, work: Callable[[], T]) -> T:
+    """The same for a thread that may wait."""
+    return _started(netns, work).result() if netns else work()
+
+
+def _started(netns: str, work: Callable[[], T]) -> Future[T]:
     done: Future[T] = Future()
 
     def run() -> None:
@@ -42,7 +49,7 @@ async def within(netns: str, work: Callable[[], T]) -> T:
             done.set_exception(error)
 
     start_thread(Thread(target=run, name=f"netns {netns}", daemon=True))
-    return await asyncio.wrap_future(done)
+    return done
 
 
 def start_thread(thread: Thread) -> None:

@@ -7,17 +7,13 @@ tell it.)  From linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import struct
-import threading
 
-from sliceplane.shell.node.kernel.netns import start_thread
+from sliceplane.shell.node.kernel.netns import FOLDER, within_at_once
 
 _NETLINK_NETFILTER = 12
-_CLONE_NEWNET = 0x40000000
-NETNS_FOLDER = "/run/netns"
 _REQUEST = 1  # NLM_F_REQUEST
 _GET_GENERATION, _NEW_GENERATION = 10 << 8 | 16, 10 << 8 | 15
 _GENERATION_ID = 1  # NFTA_GEN_ID
@@ -30,35 +26,14 @@ def namespace_of(netns: str) -> tuple[int, int]:
     """Which namespace has the name *netns* now; our own ("") stays the same.  Raises ``OSError``."""
     if not netns:
         return (0, 0)
-    status = os.stat(os.path.join(NETNS_FOLDER, netns))
+    status = os.stat(FOLDER / netns)
     return status.st_dev, status.st_ino
 
 
 def netfilter_socket(netns: str = "") -> socket.socket:
-    """*netns*: a name under /run/netns; "" is our own.  A socket belongs to the namespace in which it was made, whoever
-    uses it.  Raises ``OSError``."""
-    if not netns:
-        return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)
-    made: list[socket.socket | OSError] = []
-
-    def make() -> None:
-        try:
-            with open(os.path.join(NETNS_FOLDER, netns), "rb") as file:
-                libc = ctypes.CDLL(None, use_errno=True)
-                if libc.setns(file.fileno(), _CLONE_NEWNET) != 0:
-                    raise OSError(ctypes.get_errno(), f"cannot enter network namespace {netns}")
-            made.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER))
-        except OSError as error:
-            made.append(error)
-
-    # A thread has a namespace of its own, and this one ends in it: nobody has to find the way back.
-    thread = threading.Thread(target=make, name="nft-socket")
-    start_thread(thread)
-    thread.join()
-    (found,) = made
-    if isinstance(found, OSError):
-        raise found
-    return found
+    """*netns*: a name under /run/netns; "" is our own.  A socket belongs to the namespace in which it was made.  Raises
+    ``OSError``."""
+    return within_at_once(netns, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER))
 
 
 def generation(netns: str = "") -> int | None:

@@ -45,7 +45,7 @@ def stamped(at: float | None, endpoints: list[Any], version: int = 1, name: str 
 
 
 class TestTriggerTimes:
-    """Reference A12 and A16; times of the machine begin at 0, so does its tracker."""
+    """Times of the machine begin at 0, so does its tracker."""
 
     def machine(self) -> Machine:
         machine = Machine()

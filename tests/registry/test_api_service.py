@@ -1,4 +1,4 @@
-"""``default/kubernetes`` for one server and for several over one store (reference, controllers.md section 6)."""
+"""``default/kubernetes`` for one server and for several over one store."""
 
 from __future__ import annotations
 

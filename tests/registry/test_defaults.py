@@ -1,4 +1,4 @@
-"""Defaults per kind, and that applying them again changes nothing (reference B6, controllers.md 5.1)."""
+"""Defaults per kind, and that applying them again changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acting as somebody else: what headers ask for, what it takes, and who results (reference B17)."""
+"""Impersonation: what its headers ask for, what right it takes, and which user results."""
 
 from __future__ import annotations
 

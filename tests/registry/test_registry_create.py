@@ -1,4 +1,4 @@
-"""POST: identity, names, generateName, namespaces, strictness, dryRun (reference B6, B10, B14)."""
+"""POST: identity, names, generateName, namespaces, strictness, dryRun."""
 
 from __future__ import annotations
 

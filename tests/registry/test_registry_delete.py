@@ -1,4 +1,4 @@
-"""DELETE: replies, finalizers, propagation, grace, preconditions, collections, namespaces (reference B9, B14)."""
+"""DELETE: replies, finalizers, propagation, grace, preconditions, collections, namespaces."""
 
 from __future__ import annotations
 

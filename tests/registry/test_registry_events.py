@@ -1,4 +1,4 @@
-"""Events: two APIs over one stored object, and their end after an hour (reference B16)."""
+"""Events: two APIs over one stored object, and their end after an hour (KEP-383)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PATCH: three forms, and what is said of patches that do not work (reference B7)."""
+"""PATCH: three forms, and the answers to patches that do not apply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResourceQuota: what may be limited, what a write costs, and who is refused (reference B15)."""
+"""ResourceQuota: what may be limited, what a write costs, and which one is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET, list and watch options: versions, selectors, tokens, and every sentence about wrong ones (reference B4, B5)."""
+"""GET, list and watch options: versions, selectors, tokens, and every sentence about wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses, families and node ports of Services (reference B6, KEP-563), and who holds them."""
+"""Addresses, families and node ports of Services (KEP-563), and which Service holds them."""
 
 from __future__ import annotations
 

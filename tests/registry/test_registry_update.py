@@ -1,4 +1,4 @@
-"""PUT: concurrency, immutables, generation, no-ops, status, finalize, the last finalizer (reference B6, B10, B14)."""
+"""PUT: concurrency, immutables, generation, no-ops, status, finalize, the last finalizer."""
 
 from __future__ import annotations
 

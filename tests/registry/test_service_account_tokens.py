@@ -1,4 +1,4 @@
-"""Tokens of service accounts: what is granted, and for how long it is worth something (reference B17)."""
+"""Tokens of service accounts: what is granted, and for how long it is worth something (KEP-1205)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses that can be nobody's endpoint are refused on every path, in the same words (controllers.md 5.2)."""
+"""Addresses that no endpoint can have are refused on every path, in the same words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EndpointSlice: one row for each rule, with the exact complaint (controllers.md 5.2, 5.4)."""
+"""EndpointSlice: one row for each rule, with the exact complaint (``pkg/apis/discovery/validation/validation.go``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata and the smaller kinds: one row for each rule, with the exact complaint (reference B9, B13, B14, B16)."""
+"""Metadata and the smaller kinds: one row for each rule, with the exact complaint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Service: one row for each rule, with the exact complaint (reference B6; KEP-4444, KEP-563)."""
+"""Service: one row for each rule, with the exact complaint (KEP-4444, KEP-563)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings: one row for each, with the exact text (controllers.md 5.2)."""
+"""Warnings: one row for each, with the exact text."""
 
 from __future__ import annotations
 

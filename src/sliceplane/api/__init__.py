@@ -4,7 +4,7 @@ Two views of one object, on purpose.  The server keeps *documents*: JSON diction
 field the client sent, known to us or not.  Readers keep *projections*: frozen ``msgspec`` structs
 with just the fields that they use, decoded straight from the stored bytes.
 
-Promises: the resource table (``scheme``), projections, defaults, validation, selectors, patches,
-codecs (JSON, protobuf, Table), OpenAPI documents and Status errors, worded as Kubernetes words them.
+Promises: the resource table (``scheme``) and that of subresources, projections, requests, rules of
+Services, selectors, gates and Status errors, worded as Kubernetes words them.
 Never: keeps state between calls, performs I/O, knows a store or a server.
 """

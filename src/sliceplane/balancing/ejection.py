@@ -8,7 +8,7 @@ goes well clears it.  **At most half of the usable endpoints are out**, those th
 of the network or of the client itself never takes a Service away.  What is known is bounded: the ``KNOWN_MAX`` that
 failed last.
 
-Owned by ``balancing.view.ServiceView``; shells tell what happened, and the time.
+Owned by ``balancing.view.BalancedService``; shells tell what happened, and the time.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ dying one): one that is not terminating wins, among equals the newest slice; the
 These are the node proxy's rules (``proxy.slicecache``).
 
 A changed slice costs O(that slice).  Slices of the type FQDN and endpoints without a usable address are left out, as
-proxies leave them out.  Owned by ``balancing.view.ServiceView``.
+proxies leave them out.  Owned by ``balancing.view.BalancedService``.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Scope = Literal["node", "zone", "all", "terminating"]
 
 
 class Usable:
-    """Owned by ``balancing.view.ServiceView``; pickers read ``pool``, ``candidates`` and ``is_near``."""
+    """Owned by ``balancing.view.BalancedService``; pickers read ``pool``, ``candidates`` and ``is_near``."""
 
     def __init__(self, place: Locality, *, honour_hints: bool = True) -> None:
         self._place = place

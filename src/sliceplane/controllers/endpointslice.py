@@ -1,8 +1,8 @@
 """The EndpointSlice controller: Services, Pods and Nodes in, EndpointSlices out (KEP-0752).
 
-Policy and state are ``slices.SliceEngine``'s; this file decides *when* a service is synced: at once after a change
-of the service or where traffic must leave an endpoint, after the batch period for all else that its pods and nodes
-do, a second later for its slices (most such changes are echoes of our own writes, and of a foreign edit there is
+Policy and state are ``slices.engine.SliceEngine``'s; this file decides *when* a service is synced: at once after a
+change of the service or where traffic must leave an endpoint, after the batch period for all else that its pods and
+nodes do, a second later for its slices (most such changes are echoes of our own writes, and of a foreign edit there is
 often a second one), and with exponential back-off after a failure.  A sync costs what changed since the last one, so
 syncing once too often is cheap.
 

@@ -3,10 +3,10 @@
 Events mark Services; nothing is computed until ``take_changes``.  So a thousand events of one Service between two
 writes cost one computation.
 
-**Trigger times** (``network_programming_latency.md`` among the SLOs of kubernetes/community): an EndpointSlice says
-when the Pod or Service changed that it was written for.  They are kept by Service until ``take_triggers``; a slice that
-goes takes those of its Service with it, and a slice whose content did not change, or that says the same time as before,
-adds none.
+**Trigger times** (``sig-scalability/slos/network_programming_latency.md`` of kubernetes/community): an EndpointSlice
+says when the Pod or Service changed that it was written for.  They are kept by Service until ``take_triggers``; a slice
+that goes takes those of its Service with it, and a slice whose content did not change, or that says the same time as
+before, adds none.
 
 **What a Service asks for** is not what it gets: ``claims`` decides over addresses for clients outside and node ports,
 ``bounds`` how much of a Service is served, ``portions`` in which steps.

@@ -10,7 +10,7 @@ after our health makes us ask the server, unless a watch has just brought someth
 and for no longer than ``PROBE_TIMEOUT_S``.  What we say is at most a second old, nodes that are not asked cost the
 server nothing, and nodes of a busy cluster hardly anything.  A watch that failed and was not opened again since is a
 reason by itself.  (That the connection of one watch died, while the server answers on others, is for TCP's keep-alive
-to find: ``client.http``.)
+to find: ``shell.transport.http``.)
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ import click
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner
+from tools.draw_imports import PICTURE, drawn
 from tools.make_reference import DOCUMENTS, refreshed
 
 from sliceplane.cli.main import COMMANDS, main
@@ -65,8 +66,7 @@ CITING = [
         path
         for folder in ("src", "tests", "docs", "benchmarks", "tools", "demo", "examples")
         for path in sorted((ROOT / folder).rglob("*"))
-        if path.suffix in {".py", ".md", ".sh"}
-        and path.name not in {"decisions.md", "test_tidy.py", Path(__file__).name}
+        if path.suffix in {".py", ".md", ".sh"} and path.name not in {"decisions.md", Path(__file__).name}
     ),
 ]
 _UNITS = {"": 1, "s": 1, "levels": 1, "KiB": 1024, "MiB": 1024**2, "characters": 1}
@@ -250,6 +250,11 @@ def test_made_parts_are_as_made_now(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert "<!-- " in text
     assert text == refreshed(text), f"{page(path)}: run tools/make_reference.py"
+
+
+def test_the_picture_of_imports_is_as_drawn_now() -> None:
+    """Which it can only be if every import goes down."""
+    assert PICTURE.read_text(encoding="utf-8") == drawn(), "run tools/draw_imports.py"
 
 
 def flags_of(command: click.Command) -> set[str]:

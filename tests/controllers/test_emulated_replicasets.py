@@ -12,7 +12,15 @@ from tests.effort import effort
 
 from sliceplane.api.core import Pod, PodSpec, PodStatus
 from sliceplane.api.meta import Condition, ObjectMeta
-from sliceplane.api.scheme import Deployments, Events, LimitRanges, Pods, ReplicaSets, ResourceQuotas
+from sliceplane.api.scheme import (
+    Deployments,
+    Events,
+    LimitRanges,
+    Pods,
+    ReplicaSets,
+    ReplicationControllers,
+    ResourceQuotas,
+)
 from sliceplane.controllers.emulation.kubelet import KubeletController
 from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.controllers.emulation.pods import deletion_cost, deletion_rank
@@ -200,6 +208,33 @@ def test_available_only_after_min_ready_seconds() -> None:
     assert "availableReplicas" not in status
     cluster.settle(limit_s=15)
     assert cluster.get(ReplicaSets, "web")["status"]["availableReplicas"] == 2
+
+
+def test_a_replication_controller_is_a_set_that_selects_by_labels_alone() -> None:
+    cluster = make(ReplicaSetController(ReplicationControllers))
+    cluster.create(Pods, bare_pod("lonely", app="old"))
+    cluster.create(Pods, bare_pod("other", app="new"))
+    cluster.settle()
+    template = {"metadata": {"labels": {"app": "old"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    made = cluster.create(
+        ReplicationControllers, {"metadata": {"name": "old"}, "spec": {"replicas": 3, "template": template}}
+    )
+    cluster.settle()
+    assert owners(cluster.get(Pods, "lonely")) == [("ReplicationController", made["metadata"]["uid"])]
+    assert owners(cluster.get(Pods, "other")) == []
+    assert cluster.get(ReplicationControllers, "old")["status"] == {
+        "replicas": 3,
+        "fullyLabeledReplicas": 3,
+        "readyReplicas": 3,
+        "availableReplicas": 3,
+        "observedGeneration": 1,
+    }
+    cluster.patch(Pods, "lonely", {"metadata": {"labels": {"app": "looked-at"}}})
+    cluster.patch(ReplicationControllers, "old", {"spec": {"replicas": 1}})
+    cluster.settle()
+    assert owners(cluster.get(Pods, "lonely")) == []
+    assert len([pod for pod in cluster.list(Pods) if owners(pod)]) == 1
+    cluster.check()
 
 
 # -- any history ----------------------------------------------------------------------------------------

@@ -150,3 +150,22 @@ def test_a_pod_taken_out_of_its_set_for_a_look_is_replaced_and_left_alone(plane:
     kubectl(plane, "create", "deployment", "odd", "--image=example/odd:1", "--replicas=2")
     kubectl(plane, "rollout", "status", "deployment/odd", "--timeout=60s")
     assert len(get(plane, "replicasets", "-l", "app=odd")["items"]) == 1, "the orphaned set was adopted"
+
+
+def test_stateful_and_daemon_sets_roll_out_as_kubectl_waits_for_them(plane: Plane) -> None:
+    """Pods of a StatefulSet come again under their names: the next of a name must not wait for the last one's end."""
+    template = {"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [{"name": "c", "image": "db:1"}]}}
+    spec = {"selector": {"matchLabels": {"app": "db"}}, "template": template}
+    for kind, more in (("StatefulSet", {"serviceName": "db", "replicas": 3}), ("DaemonSet", {})):
+        name = kind.lower()
+        document = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": {**spec, **more}}
+        kubectl(plane, "apply", "-f", "-", document=document)
+        status = ("rollout", "status", f"{name}/{name}", "--timeout=60s")
+        kubectl(plane, *status)
+        kubectl(plane, "set", "image", f"{name}/{name}", "c=db:2")
+        began = time.monotonic()
+        kubectl(plane, *status)
+        assert time.monotonic() - began < 25, "an own write was waited for that was seen already"
+        pods = get(plane, "pods", "-l", "app=db")["items"]
+        assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {"db:2"}
+        kubectl(plane, "delete", f"{name}/{name}", "--cascade=foreground")

@@ -24,7 +24,7 @@ _COMPANIONS = (
 #: ``--emulate`` and its companions; they reach the command as one dictionary, for ``emulation_config``
 emulation_options = with_options(
     click.option("--emulate", is_flag=True,
-        help="Emulate kubelets: Deployments and ReplicaSets become Pods on Nodes."),
+        help="Emulate kubelets: workloads become Pods on Nodes."),
     click.option("--emulate-nodes", type=click.IntRange(1, 250), default=1, show_default=True,
         help="How many Nodes, named node-1, node-2, ..."),
     click.option("--zones", default="", metavar="ZONE,ZONE", help="Zones that the Nodes are spread over in turn."),

@@ -169,3 +169,105 @@ def test_a_namespace_with_every_kind_goes(complete: Server, tmp_path: Path) -> N
     for arguments in (("secret", "generic", "s"), ("serviceaccount", "a"), ("quota", "q", "--hard=pods=1")):
         kubectl(complete, tmp_path, "create", "-n", "full", *arguments)
     kubectl(complete, tmp_path, "delete", "namespace", "full", "--timeout=20s")
+
+
+MANY = """
+apiVersion: v1
+kind: PodTemplate
+metadata: {name: later}
+template: {metadata: {labels: {app: t}}, spec: {containers: [{name: c, image: "t:1"}]}}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: web}
+spec:
+  ingressClassName: nginx
+  rules:
+  - host: a.example
+    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: IngressClass
+metadata: {name: nginx}
+spec: {controller: example.com/nginx}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: closed}
+spec: {podSelector: {}, policyTypes: [Ingress]}
+---
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: high}
+value: 1000
+preemptionPolicy: Never
+---
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: runc}
+handler: runc
+---
+apiVersion: v1
+kind: ReplicationController
+metadata: {name: old}
+spec: {replicas: 0, template: {metadata: {labels: {app: old}}, spec: {containers: [{name: c, image: "old:1"}]}}}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: agent}
+spec:
+  selector: {matchLabels: {app: agent}}
+  template: {metadata: {labels: {app: agent}}, spec: {containers: [{name: c, image: "agent:1"}]}}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  replicas: 2
+  selector: {matchLabels: {app: db}}
+  template: {metadata: {labels: {app: db}}, spec: {containers: [{name: c, image: "db:1"}]}}
+"""
+
+
+def test_workloads_classes_and_policies(server: Server, tmp_path: Path) -> None:
+    created = kubectl(server, tmp_path, "apply", "-f", "-", stdin=MANY).splitlines()
+    assert len(created) == 9
+    assert all(line.endswith(" created") for line in created), created
+    again = kubectl(server, tmp_path, "apply", "-f", "-", stdin=MANY).splitlines()
+    assert all(line.endswith(" unchanged") for line in again), again
+    for name, cells in (
+        ("podtemplates", ["later", "c", "t:1", "app=t"]),
+        ("ing", ["web", "nginx", "a.example"]),
+        ("ingressclasses", ["nginx", "example.com/nginx", "<none>"]),
+        ("netpol", ["closed", "<none>"]),
+        ("runtimeclasses", ["runc", "runc"]),
+        ("rc", ["old", "0", "0", "0"]),
+        ("ds", ["agent", "0", "0", "0", "0", "0", "<none>"]),
+        ("sts", ["db", "0/2"]),
+    ):
+        line = kubectl(server, tmp_path, "get", name, "--no-headers").split()
+        assert line[: len(cells)] == cells
+    assert kubectl(server, tmp_path, "get", "pc", "high", "--no-headers").split()[1:3] == ["1000", "false"]
+    kubectl(server, tmp_path, "scale", "sts/db", "rc/old", "--replicas=3")
+    assert kubectl(server, tmp_path, "get", "sts", "db", "-o", "jsonpath={.spec.replicas}") == "3"
+    scale = json.loads(kubectl(server, tmp_path, "get", "rc", "old", "--subresource=scale", "-o", "json"))
+    assert (scale["spec"]["replicas"], scale["status"]["selector"]) == (3, "app=old")
+    assert "Allowing the specific traffic to all pods" in kubectl(server, tmp_path, "describe", "netpol", "closed")
+    assert "names that stay" in kubectl(server, tmp_path, "explain", "statefulset")
+    pod = '{"spec": {"priorityClassName": "high"}}'
+    kubectl(server, tmp_path, "run", "dear", "--image=i", f"--overrides={pod}")
+    shown = kubectl(server, tmp_path, "get", "pod", "dear", "-o", "jsonpath={.spec.priority} {.spec.preemptionPolicy}")
+    assert shown == "1000 Never"
+    kubectl(server, tmp_path, "delete", "-f", "-", stdin=MANY)
+    kubectl(server, tmp_path, "delete", "pod", "dear", "--now")
+
+
+def test_a_budget_is_stored_with_its_status(server: Server, tmp_path: Path) -> None:
+    kubectl(server, tmp_path, "create", "pdb", "some", "--selector=app=w", "--min-available=50%")
+    change = '{"status": {"disruptionsAllowed": 2}}'
+    kubectl(server, tmp_path, "patch", "pdb", "some", "--subresource=status", "--type=merge", "-p", change)
+    line = kubectl(server, tmp_path, "get", "pdb", "some", "--no-headers").split()
+    assert line[:4] == ["some", "50%", "N/A", "2"]
+    assert "Min available:  50%" in kubectl(server, tmp_path, "describe", "pdb", "some")
+    kubectl(server, tmp_path, "delete", "pdb", "some")

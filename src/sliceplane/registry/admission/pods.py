@@ -1,7 +1,7 @@
 """What every Pod gets besides what its author said: zone and region of its node, an account, a priority, tolerations.
 
-As upstream's admission does it, in that order, with the built-in priority classes only: nothing here schedules.  An
-account is named and neither looked up nor mounted: nothing here runs containers.
+As upstream's admission does it, in that order, with the two priority classes of the system built in.  An account is
+named and neither looked up nor mounted: nothing here schedules or runs containers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sliceplane.api import codec
 from sliceplane.api.core import Node
 from sliceplane.api.errors import forbidden
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Nodes, Pods
+from sliceplane.api.scheme import Nodes, Pods, PriorityClasses
 from sliceplane.registry.admission import limit_ranges
 from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key
@@ -32,7 +32,7 @@ def complete(store: Store, document: Document) -> None:
     limit_ranges.admit_pod(store, document)
     account = spec.get("serviceAccountName") or _DEFAULT_ACCOUNT
     spec["serviceAccountName"] = spec["serviceAccount"] = account
-    _settle_priority(document)
+    _settle_priority(store, document)
     missing = [key for key in _BAD_NODES if not _is_tolerated(spec, key)]
     if missing:
         spec["tolerations"] = [*spec.get("tolerations", ()), *map(_toleration, missing)]
@@ -67,27 +67,30 @@ def _label_topology(store: Store, document: Document) -> None:
         head["labels"] = {**head.get("labels", {}), **topology}
 
 
-def _settle_priority(document: Document) -> None:
+def _settle_priority(store: Store, document: Document) -> None:
     spec = document["spec"]
     name = spec.get("priorityClassName", "")
     why = ""
-    computed = PRIORITY_CLASSES.get(name, 0)
-    if name and name not in PRIORITY_CLASSES:
+    record = store.latest(Key(PriorityClasses.storage_key, "", name)) if name else None
+    settings = {} if record is None else codec.decode_document(record.body)
+    computed = settings.get("value", PRIORITY_CLASSES.get(name, 0))
+    policy = settings.get("preemptionPolicy", _PREEMPTS)
+    if name and record is None and name not in PRIORITY_CLASSES:
         why = f"no PriorityClass with name {name} was found"
     elif spec.get("priority", computed) != computed:
         why = (
             f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; "
             f"priority admission controller computed {computed} from the given PriorityClass name"
         )
-    elif spec.get("preemptionPolicy", _PREEMPTS) != _PREEMPTS:
+    elif spec.get("preemptionPolicy", policy) != policy:
         why = (
             f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod spec; "
-            f"priority admission controller computed {_PREEMPTS} from the given PriorityClass name"
+            f"priority admission controller computed {policy} from the given PriorityClass name"
         )
     if why:
         raise forbidden(Pods.plural, Pods.group, document["metadata"].get("name", ""), why)
     spec["priority"] = computed
-    spec["preemptionPolicy"] = _PREEMPTS
+    spec["preemptionPolicy"] = policy
 
 
 def _is_tolerated(spec: Document, key: str) -> bool:

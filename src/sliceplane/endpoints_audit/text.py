@@ -68,14 +68,14 @@ def _clients(report: Report) -> list[tuple[str, ...]]:
     ordered = sorted(report.clients, key=lambda each: (not each.concerned, each.client.user, each.client.agent))
     return [
         (
-            client.client.user or "(nobody)",
-            client.client.agent or "(no name)",
-            client.reads,
-            ", ".join(f"{number:,} {verb}" for verb, number in sorted(client.client.requests.items())),
-            client.client.last,
-            "yes" if client.concerned else "no",
+            row.client.user or "(nobody)",
+            row.client.agent or "(no name)",
+            row.reads,
+            ", ".join(f"{number:,} {verb}" for verb, number in sorted(row.client.requests.items())),
+            row.client.last,
+            "yes" if row.concerned else "no",
         )
-        for client in ordered
+        for row in ordered
     ]
 
 

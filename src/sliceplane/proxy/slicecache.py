@@ -48,7 +48,7 @@ class HeldSlice:
     age: tuple[int, str]  # (resourceVersion, name): orders the slices of one Service
 
 
-class Origin(NamedTuple):
+class EndpointOrigin(NamedTuple):
     """An endpoint and where it comes from: what its slice says of it, and the key (``namespace/name``) of the slice."""
 
     endpoint: NodeEndpoint
@@ -113,11 +113,11 @@ class SliceCache:
                 result[name] = [known[key][0] for key in sorted(known)]
         return result
 
-    def origins(self, service: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[Origin]]:
+    def origins(self, service: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[EndpointOrigin]]:
         """As ``endpoints``, with where each comes from; of one slice alone, where it is named (then also what another
         slice knows better).  O(the Service)."""
         merged = self._merged(service, (slice_key,) if slice_key else tuple(self._slices.get(service, ())))
-        return {name: [Origin(*merged[name][key]) for key in sorted(merged[name])] for name in sorted(merged)}
+        return {name: [EndpointOrigin(*merged[name][key]) for key in sorted(merged[name])] for name in sorted(merged)}
 
     def slices(self, service: ServiceKey) -> dict[str, HeldSlice]:
         """What counts for *service* now, by key, sorted."""

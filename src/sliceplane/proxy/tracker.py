@@ -40,7 +40,7 @@ from sliceplane.proxy.model import (
 )
 from sliceplane.proxy.portions import PORTION, Portions
 from sliceplane.proxy.servicemap import health_port, read
-from sliceplane.proxy.slicecache import HeldSlice, Origin, SliceCache
+from sliceplane.proxy.slicecache import EndpointOrigin, HeldSlice, SliceCache
 from sliceplane.proxy.usable import Locality
 
 _NO_EXCESS = Excess()
@@ -266,7 +266,7 @@ class ServiceTracker:
     def _states(self, ports: tuple[ServedPort, ...], endpoints: _EndpointsOf) -> tuple[PortState, ...]:
         return tuple(PortState(port, categorize(endpoints.get(port.name, ()), port, self._place)) for port in ports)
 
-    def origins(self, key: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[Origin]]:
+    def origins(self, key: ServiceKey, slice_key: str = "") -> dict[ServicePortName, list[EndpointOrigin]]:
         """Where the endpoints of *key* come from, see ``SliceCache.origins``."""
         return self._slices.origins(key, slice_key)
 

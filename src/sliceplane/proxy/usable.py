@@ -39,7 +39,7 @@ class Locality(msgspec.Struct, frozen=True):
     zone: str = ""
 
 
-class Candidate(Protocol):
+class AnyEndpoint(Protocol):
     """What the rule asks of an endpoint.  Absent conditions are already read as KEP-0752 says: ready and serving are
     true, terminating is false."""
 
@@ -55,7 +55,7 @@ class Candidate(Protocol):
     def node_hints(self) -> tuple[str, ...]: ...
 
 
-class PlacedCandidate(Candidate, Protocol):
+class PlacedEndpoint(AnyEndpoint, Protocol):
     """One that says whether it is on this node."""
 
     @property
@@ -69,8 +69,8 @@ class HintUse(NamedTuple):
     zone: HintOutcome
 
 
-E = TypeVar("E", bound=Candidate)
-P = TypeVar("P", bound=PlacedCandidate)
+E = TypeVar("E", bound=AnyEndpoint)
+P = TypeVar("P", bound=PlacedEndpoint)
 
 
 class Choice(NamedTuple, Generic[E]):
@@ -110,8 +110,8 @@ class Why(Enum):
 
 _USED = frozenset({Why.READY, Why.NODE_NAMED, Why.ZONE_NAMED, Why.STILL_SERVING})
 _NOT_LOOKED_AT = HintUse("nobody ready", "nobody ready")
-_hints_of_nodes: Callable[[Candidate], tuple[str, ...]] = attrgetter("node_hints")
-_hints_of_zones: Callable[[Candidate], tuple[str, ...]] = attrgetter("zone_hints")
+_hints_of_nodes: Callable[[AnyEndpoint], tuple[str, ...]] = attrgetter("node_hints")
+_hints_of_zones: Callable[[AnyEndpoint], tuple[str, ...]] = attrgetter("zone_hints")
 
 
 def choose(endpoints: Sequence[E], place: Locality, *, honour_hints: bool = True) -> Choice[E]:
@@ -145,7 +145,7 @@ def why(endpoint: P, choice: Choice[P]) -> Why:
     return Why.READY
 
 
-def is_still_serving(endpoint: Candidate) -> bool:
+def is_still_serving(endpoint: AnyEndpoint) -> bool:
     """Whether it may be used where none is ready (and it is not either)."""
     return endpoint.serving and endpoint.terminating
 
@@ -175,7 +175,7 @@ def _narrowed(ready: tuple[E, ...], place: Locality) -> tuple[tuple[E, ...], Hin
 
 
 def _naming(
-    ready: tuple[E, ...], place: str, hints_of: Callable[[Candidate], tuple[str, ...]]
+    ready: tuple[E, ...], place: str, hints_of: Callable[[AnyEndpoint], tuple[str, ...]]
 ) -> tuple[tuple[E, ...], HintOutcome]:
     """Those that name *place*, and what became of the hints."""
     every_one_names = all(map(hints_of, ready))

@@ -21,7 +21,7 @@ from sliceplane.nft.layout import (
 from sliceplane.nft.objects import DnatTarget, item_text
 from sliceplane.proxy.claims import ClaimRefusal
 from sliceplane.proxy.model import NodeEndpoint, PortState, ServiceKey
-from sliceplane.proxy.slicecache import Origin
+from sliceplane.proxy.slicecache import EndpointOrigin
 from sliceplane.proxy.usable import Choice, Policy, choose, choose_local
 from sliceplane.tracer.answer import Verdict
 from sliceplane.tracer.cluster import role_of
@@ -143,7 +143,7 @@ class PacketDecision:
         return "internalTrafficPolicy" if self.role == "cluster IP" else "externalTrafficPolicy"
 
     @cached_property
-    def origins(self) -> list[Origin]:
+    def origins(self) -> list[EndpointOrigin]:
         """The endpoints of the service port, as the model merged them."""
         assert self.state is not None, "no Service decided"
         name = self.state.port.name

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from sliceplane.nft.trace import Trail
 from sliceplane.proxy.model import PortState
-from sliceplane.proxy.slicecache import Origin
+from sliceplane.proxy.slicecache import EndpointOrigin
 from sliceplane.tracer import reasons
 from sliceplane.tracer.answer import TracedEndpoint, TracedSlice, Verdict
 from sliceplane.tracer.decision import PacketDecision
@@ -18,21 +18,20 @@ def targets(decision: PacketDecision) -> tuple[TracedEndpoint, ...]:
     """Where a translated packet may go, with what becomes of it there."""
     if decision.state is None:
         return ()
-    found = {(origin.endpoint.ip, origin.endpoint.port): origin for origin in decision.origins}
     ways: dict[tuple[str, int], list[Trail]] = {}
     for trail in decision.run.trails:
         if trail.packet.dnat:
             ways.setdefault((trail.packet.daddr, trail.packet.dport), []).append(trail)
     made = []
-    for each in decision.origins:
-        trails = ways.pop((each.endpoint.ip, each.endpoint.port), [])
+    for origin in decision.origins:
+        trails = ways.pop((origin.endpoint.ip, origin.endpoint.port), [])
         if trails:
-            made.append(_target(decision, found[each.endpoint.ip, each.endpoint.port], trails))
+            made.append(_target(decision, origin, trails))
     assert not ways, f"the packet goes to {sorted(ways)}, which no slice has"
     return tuple(made)
 
 
-def _target(decision: PacketDecision, origin: Origin, trails: list[Trail]) -> TracedEndpoint:
+def _target(decision: PacketDecision, origin: EndpointOrigin, trails: list[Trail]) -> TracedEndpoint:
     assert decision.state is not None, "no Service decided"
     share = sum((trail.share for trail in trails), Fraction(0))
     outcome = trails[0].outcome
@@ -56,7 +55,7 @@ def others(decision: PacketDecision, state: PortState, chosen: set[tuple[str, in
     name = state.port.name
     made = []
     usable = {(endpoint.ip, endpoint.port) for endpoint in decision.choice.endpoints}
-    winners: dict[tuple[str, int], Origin] = {}
+    winners: dict[tuple[str, int], EndpointOrigin] = {}
     for origin in decision.origins:
         key = (origin.endpoint.ip, origin.endpoint.port)
         winners[key] = origin
@@ -99,7 +98,7 @@ def slices(decision: PacketDecision) -> tuple[TracedSlice, ...]:
 
 
 def _view(
-    found: Origin,
+    found: EndpointOrigin,
     why: str,
     *,
     share: str = "0",

@@ -290,7 +290,7 @@ def test_a_key_waits_for_what_was_not_shown(steps: list[tuple[str, str, str, int
                 unseen.wait(key, uid, version, now) if step == "wait" else unseen.wait_for_end(key, uid, now)
             case "shown":
                 behind = any(entry[1] == uid and version < entry[2] for entry in awaited)
-                assert unseen.on_shown(uid, version) is not behind
+                assert unseen.on_shown(uid, str(version)) is not behind
                 awaited = [entry for entry in awaited if entry[1] != uid or version < entry[2]]
             case "gone":
                 unseen.settle(uid)

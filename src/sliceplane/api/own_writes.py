@@ -14,7 +14,7 @@ answer may be of a server that lost the write, so a write that stays unseen is b
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
 
@@ -22,7 +22,7 @@ import msgspec
 
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError
-from sliceplane.api.meta import Document, ObjectMeta, is_newer
+from sliceplane.api.meta import ObjectMeta, is_newer, revision_of
 
 #: how long an own create or delete may stay unseen by the cache before it is not believed in any more
 UNSEEN_TIMEOUT_S: Final = 300.0
@@ -59,23 +59,20 @@ class PlannedWrite:
     @classmethod
     def update(cls, meta: ObjectMeta, body: bytes, **own: Any) -> Self:
         """*meta*: of the object as it is.  *own*: what a subclass has beyond this class."""
-        return cls._of("update", meta, body, own)
-
-    @classmethod
-    def delete(cls, meta: ObjectMeta, **own: Any) -> Self:
-        return cls._of("delete", meta, delete_options(meta.uid), own)
-
-    @classmethod
-    def _of(cls, verb: Verb, meta: ObjectMeta, body: bytes, own: Document) -> Self:
+        version = meta.resource_version
         return cls(
-            verb=verb,
+            verb="update",
             namespace=meta.namespace,
             name=meta.name,
             uid=meta.uid,
-            resource_version=meta.resource_version,
+            resource_version=version,
             body=body,
             **own,
         )
+
+    @classmethod
+    def delete(cls, meta: ObjectMeta, **own: Any) -> Self:
+        return replace(cls.update(meta, delete_options(meta.uid), **own), verb="delete")
 
 
 class _Awaited(NamedTuple):
@@ -107,12 +104,13 @@ class Unseen:
         """The server removed *uid*."""
         self.wait(key, uid, _END, now)
 
-    def on_shown(self, uid: str, version: int) -> bool:
+    def on_shown(self, uid: str, resource_version: str) -> bool:
         """The cache shows *uid* in this version.  False: it is older than what is awaited."""
         awaited = self._awaited.get(uid)
-        if awaited is not None and version < awaited.version:
-            return False
-        self.settle(uid)
+        if awaited is not None:
+            if revision_of(resource_version) < awaited.version:
+                return False
+            self.settle(uid)
         return True
 
     def settle(self, uid: str) -> None:
@@ -134,7 +132,9 @@ class Unseen:
 
     def give_up(self, key: str, now: float) -> tuple[str, ...]:
         """Forget the writes of *key* whose time is over.  Gives their uids."""
-        uids = tuple(uid for uid in self._of_key.get(key, ()) if self._awaited[uid].deadline <= now)
+        if key not in self._of_key:
+            return ()
+        uids = tuple(uid for uid in self._of_key[key] if self._awaited[uid].deadline <= now)
         for uid in uids:
             self.settle(uid)
         return uids
@@ -207,16 +207,16 @@ class OwnWrites(Generic[T]):
 
     def on_shown(self, meta: ObjectMeta, read: Callable[[], T]) -> Shown:
         """An object is there in this version.  *read* gives what is kept of it, and is called if that is news."""
-        if not self._unseen.on_shown(meta.uid, meta.revision):
+        if not self._unseen.on_shown(meta.uid, meta.resource_version):
             return Shown.OLD
         known = self.meta(meta.name, meta.uid)
-        if known is None or is_newer(meta, known):
-            self._put(meta.name, read())
-            return Shown.NEW
-        if meta.resource_version == known.resource_version:
+        if known is not None and meta.resource_version == known.resource_version:
             if meta.name in self._doubts:
                 self._doubts[meta.name].older = None
             return Shown.ECHO
+        if known is None or is_newer(meta, known):
+            self._put(meta.name, read())
+            return Shown.NEW
         self._doubts.setdefault(meta.name, _Doubt()).older = read
         return Shown.OLD
 
@@ -290,10 +290,12 @@ class OwnWrites(Generic[T]):
     @property
     def waits(self) -> bool:
         """The cache has not caught up with a conflict: nothing may be planned before it has."""
-        return any(doubt.patience for doubt in self._doubts.values())
+        return bool(self._doubts) and any(doubt.patience for doubt in self._doubts.values())
 
     def wait_once(self) -> bool:
         """The same, asked for a plan: each that waits costs patience."""
+        if not self._doubts:
+            return False
         waits = self.waits
         for name, doubt in list(self._doubts.items()):
             doubt.patience = max(doubt.patience - 1, 0)

@@ -136,8 +136,9 @@ class EndpointSliceController(SyncController):
     # -- work -------------------------------------------------------------------------------------------
 
     def take_work(self, now: float, max_jobs: int) -> Work:
-        if self._syncs.began:
-            self.add(self._engine.take_unsettled(), 0.0, now)
+        unsettled = self._engine.take_unsettled() if self._syncs.began else ()
+        if unsettled:
+            self.add(unsettled, 0.0, now)
         return super().take_work(now, max_jobs)
 
     def job(self, key: str, now: float) -> Job | None:

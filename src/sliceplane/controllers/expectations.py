@@ -38,7 +38,7 @@ class Expectations:
             self._newest[change.resource] = max(meta.revision, self._newest.get(change.resource, 0))
             if lives:
                 self._alive.add(meta.uid)
-                self._unseen.on_shown(meta.uid, meta.revision)
+                self._unseen.on_shown(meta.uid, meta.resource_version)
             elif change.new is None or change.new.metadata.uid != meta.uid:
                 self._alive.discard(meta.uid)
                 self._unseen.settle(meta.uid)

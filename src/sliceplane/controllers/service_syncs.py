@@ -52,8 +52,10 @@ class SyncController(ABC):
 
     def add_touched(self, touched: Touched, batch_period_s: float, now: float) -> None:
         """What traffic must leave is not waited with; the batch so far goes with it."""
-        self.add(touched.urgent, 0.0, now)
-        self.add(touched.later, batch_period_s, now)
+        if touched.urgent:
+            self.add(touched.urgent, 0.0, now)
+        if touched.later:
+            self.add(touched.later, batch_period_s, now)
 
     def on_synced(self, now: float) -> None:
         self._syncs.begin()

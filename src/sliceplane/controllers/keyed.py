@@ -94,6 +94,8 @@ class KeyedController(QueueController):
 
     def __init__(self, info: ControllerInfo, *, backoff: Backoff = RETRY_BACKOFF) -> None:
         super().__init__(info, backoff=backoff)
+        #: for those that ``observe`` and ``expect``; others wait for nothing
+        self._expectations = Expectations()
         #: uids of which a write found nothing -> until when nothing is done for them
         self._gone: dict[str, float] = {}
 
@@ -151,6 +153,13 @@ class KeyedController(QueueController):
             if version is not None:
                 self._gone.pop(version.metadata.uid, None)
 
-    def expect_results(self, expectations: Expectations, done: Done, now: float) -> None:
-        """Wait until the cache shows what the job's writes did, as the server's answers tell."""
-        expectations.expect(done, now)
+    def waits_for_cache(self, key: str, now: float) -> bool:
+        """The cache does not show yet what the writes of *key* did; it will be looked at again."""
+        again = self._expectations.pending(key, now)
+        if again is not None:
+            self.enqueue_after(key, again - now, now)
+        return again is not None
+
+    def check(self) -> None:
+        super().check()
+        self._expectations.check()

@@ -21,7 +21,6 @@ from sliceplane.api.meta import Object
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import Pods, ResourceQuotas, Services, by_key
 from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
-from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.changes import Change
 from sliceplane.registry.kinds.counting import COUNTABLE, COUNTED, usage
@@ -54,7 +53,6 @@ class ResourceQuotaController(KeyedController):
         self._charged: dict[str, dict[str, tuple[int, float]]] = {}
         #: quota -> version that our last write made
         self._own: dict[str, int] = {}
-        self._expectations = Expectations()
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -123,9 +121,7 @@ class ResourceQuotaController(KeyedController):
         quota = self._quotas.get(key)
         if quota is None:
             return ()
-        again = self._expectations.pending(key, now)
-        if again is not None:
-            self.enqueue_after(key, again - now, now)
+        if self.waits_for_cache(key, now):
             return ()
         hard = quota.spec.hard or {}
         used, wait_until = self._used(key, quota, now)
@@ -186,11 +182,10 @@ class ResourceQuotaController(KeyedController):
         for result in done.results:
             if result and key in self._quotas:
                 self._own[key] = decode(result, Object).metadata.revision
-        self.expect_results(self._expectations, done, now)
+        self._expectations.expect(done, now)
 
     def check(self) -> None:
         super().check()
-        self._expectations.check()
         by_namespace = {(quota.metadata.namespace, key) for key, quota in self._quotas.items()}
         assert by_namespace == {(namespace, key) for namespace, keys in self._here.items() for key in keys}
         assert self._charged.keys() <= self._quotas.keys(), "charges of a quota that is gone"

@@ -29,7 +29,6 @@ from sliceplane.api.discovery import (
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
-from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.controllers.service_syncs import to_write
 from sliceplane.endpoints.reverse import ReverseSource, view_of
@@ -78,7 +77,6 @@ class ReverseMirrorController(KeyedController):
         #: the oldest trigger time, in nanoseconds, of what is not written yet; and of what is being written
         self._triggers: dict[str, int] = {}
         self._sent: dict[str, int] = {}
-        self._expectations = Expectations()
 
     # -- events -----------------------------------------------------------------------------------------
 
@@ -142,9 +140,7 @@ class ReverseMirrorController(KeyedController):
     # -- work -------------------------------------------------------------------------------------------
 
     def plan(self, key: str, now: float) -> tuple[Write, ...]:
-        again = self._expectations.pending(key, now)
-        if again is not None:
-            self.enqueue_after(key, again - now, now)
+        if self.waits_for_cache(key, now):
             return ()
         if key in self._foreign:
             self._triggers.pop(key, None)
@@ -179,11 +175,10 @@ class ReverseMirrorController(KeyedController):
         sent = self._sent.pop(key, 0)
         if done.error is not None and sent:
             self._triggers[key] = min(sent, self._triggers.get(key, sent))
-        self.expect_results(self._expectations, done, now)
+        self._expectations.expect(done, now)
 
     def check(self) -> None:
         super().check()
-        self._expectations.check()
         assert not self._foreign & self._objects.keys(), "an object is ours and another writer's"
         for key, source in self._sources.items():
             assert source, f"{key} has no slices and was not dropped"

@@ -25,7 +25,6 @@ from sliceplane.controllers.emulation.refusals import Refusals
 from sliceplane.controllers.emulation.revisions import revision_of
 from sliceplane.controllers.emulation.strategy import Rollout, next_steps
 from sliceplane.controllers.emulation.templates import Fingerprints, controller_uid, template_hash
-from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.changes import Change
 
@@ -50,7 +49,6 @@ class DeploymentController(KeyedController):
         self._fingerprints = Fingerprints()
         self._refusals = Refusals()
         self._telling: dict[str, tuple[str, ...]] = {}  # key -> what Events say of its job's writes, "" for nothing
-        self._expectations = Expectations()
 
     def on_change(self, change: Change[Object], now: float) -> None:
         self._expectations.observe(change)
@@ -135,9 +133,7 @@ class DeploymentController(KeyedController):
         deployment = self._deployments.get(key)
         if deployment is None or self.rests(key, deployment.metadata.uid, now):
             return ()
-        again = self._expectations.pending(key, now)
-        if again is not None:
-            self.enqueue_after(key, again - now, now)
+        if self.waits_for_cache(key, now):
             return ()
         owned = self._sets.get(deployment.metadata.uid, {})
         claims = self._claims.plan(deployment, owned.values(), lambda item: item.metadata.deletion_timestamp is None)
@@ -184,7 +180,7 @@ class DeploymentController(KeyedController):
                 if note and result:
                     self._event(deployment, "Normal", "ScalingReplicaSet", note)
             self._note_refusal(deployment, done, now)
-        self.expect_results(self._expectations, done, now)
+        self._expectations.expect(done, now)
 
     def _note_refusal(self, deployment: Deployment, done: Done, now: float) -> None:
         meta = deployment.metadata
@@ -215,7 +211,6 @@ class DeploymentController(KeyedController):
 
     def check(self) -> None:
         super().check()
-        self._expectations.check()
         self._claims.check()
         assert set(self._key_of_uid.values()) == set(self._deployments), "uid index differs from the cache"
         assert all(self._sets.values()), "an owner without sets is kept"

@@ -31,7 +31,6 @@ from sliceplane.controllers.emulation.placement import Placement
 from sliceplane.controllers.emulation.pod_status import readiness, ready_status, started_status
 from sliceplane.controllers.emulation.pods import has_ended, pod_condition
 from sliceplane.controllers.emulation.templates import controller_uid
-from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.changes import Change
 from sliceplane.kit.times import parse_time
@@ -54,7 +53,6 @@ class KubeletController(KeyedController):
         self._placement = Placement()
         self._seen: dict[tuple[str, bool], float] = {}  # (pod uid, terminating) -> when we first saw it so
         self._addresses = PodAddresses(config.nodes)
-        self._expectations = Expectations()
 
     def on_synced(self, now: float) -> None:
         super().on_synced(now)
@@ -117,9 +115,7 @@ class KubeletController(KeyedController):
         pod = self._pods.get(key)
         if pod is None or has_ended(pod):
             return ()
-        again = self._expectations.pending(key, now)
-        if again is not None:
-            self.enqueue_after(key, again - now, now)
+        if self.waits_for_cache(key, now):
             return ()
         if not pod.spec.node_name:
             return self._bind(key, pod)
@@ -237,7 +233,7 @@ class KubeletController(KeyedController):
 
     def finished(self, done: Done, now: float) -> None:
         if done.job.writes[0].subresource != "binding":
-            self.expect_results(self._expectations, done, now)
+            self._expectations.expect(done, now)
             return
         # The answer to a binding is a Status without a version; the placement stands in for it until the
         # cache shows the node.  A binding that failed is taken back.
@@ -247,7 +243,6 @@ class KubeletController(KeyedController):
 
     def check(self) -> None:
         super().check()
-        self._expectations.check()
         self._addresses.check()
         self._placement.check()
         assert self._waiting <= set(self._pods), f"{self._waiting} not in the cache"

@@ -21,7 +21,6 @@ from sliceplane.controllers.emulation.claims import Claims
 from sliceplane.controllers.emulation.pods import available_at, is_active
 from sliceplane.controllers.emulation.refusals import Refusals
 from sliceplane.controllers.emulation.templates import controller_uid
-from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.informer.changes import Change
 
@@ -43,7 +42,6 @@ class PodOwnerController(KeyedController, Generic[O]):
         self._pods: dict[str, dict[str, Pod]] = {}  # owner uid -> pod key -> Pod
         self._claims: Claims[Pod] = Claims(owners, Pods)
         self._refusals = Refusals()
-        self._expectations = Expectations()
 
     # -- what a subclass says ------------------------------------------------------------------------------
 
@@ -143,9 +141,7 @@ class PodOwnerController(KeyedController, Generic[O]):
         owner = self._owners.get(key)
         if owner is None or self.rests(key, owner.metadata.uid, now):
             return ()
-        again = self._expectations.pending(key, now)
-        if again is not None:
-            self.enqueue_after(key, again - now, now)
+        if self.waits_for_cache(key, now):
             return ()
         owned = self._pods.get(owner.metadata.uid, {})
         pods = [owned[name] for name in sorted(owned)]
@@ -161,7 +157,7 @@ class PodOwnerController(KeyedController, Generic[O]):
             if self._claims.heard(owner, done):
                 self.enqueue(done.job.key, now)
             self._tell(owner, done, now)
-        self.expect_results(self._expectations, done, now)
+        self._expectations.expect(done, now)
 
     def _tell(self, owner: O, done: Done, now: float) -> None:
         """Events of what was done and refused; what was refused is kept for status and back-off."""
@@ -207,7 +203,6 @@ class PodOwnerController(KeyedController, Generic[O]):
 
     def check(self) -> None:
         super().check()
-        self._expectations.check()
         self._claims.check()
         assert set(self._key_of_uid.values()) == set(self._owners), f"{self._key_of_uid} != {sorted(self._owners)}"
         assert all(self._pods.values()), "an owner without Pods is kept"

@@ -27,7 +27,7 @@ from sliceplane.client import EndpointView, Picker
 REQUESTS = 400
 AT_ONCE = 8
 #: a client that waits longer for an answer gives up on the endpoint
-PATIENCE_S = 0.3
+PATIENCE_S = 1.0
 PICKERS = ("random", "round_robin", "least_outstanding", "consistent_hash", "zone_first")
 KINDS = ("refuses", "resets", "never answers")
 

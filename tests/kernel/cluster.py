@@ -107,7 +107,7 @@ def slice_of(family: Family, endpoints: list[Any], name: str = "svc", version: i
 
 
 async def ask(
-    host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 1, patience_s: float = 1.0
+    host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 1, patience_s: float = 20.0
 ) -> list[str]:
     """What *host* hears: "NAME SOURCE", the server's name and the address that it saw, or "!ERROR"."""
     done = await asyncio.to_thread(host.python, CLIENT, proto, address, str(port), str(count), str(patience_s))
@@ -176,9 +176,11 @@ class Cluster:
             while any(freshness.pending_since is not None for _, freshness in self.proxy.health().families):
                 await asyncio.sleep(0.005)
 
-    async def ask(self, address: str, port: int = 80, proto: str = "tcp", count: int = 1) -> Counter[str]:
+    async def ask(
+        self, address: str, port: int = 80, proto: str = "tcp", count: int = 1, patience_s: float = 20.0
+    ) -> Counter[str]:
         """Who answered the node how often; the answers' first word."""
-        return Counter(answer.split()[0] for answer in await ask(self.host, address, port, proto, count))
+        return Counter(answer.split()[0] for answer in await ask(self.host, address, port, proto, count, patience_s))
 
     @staticmethod
     def _resource(subject: Object) -> Resource:

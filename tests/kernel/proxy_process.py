@@ -87,7 +87,7 @@ async def page(port: int, path: str) -> tuple[int, str]:
 _ASK = """
 import sys, urllib.error, urllib.request
 try:
-    answer = urllib.request.urlopen(sys.argv[1], timeout=2)
+    answer = urllib.request.urlopen(sys.argv[1], timeout=20)
 except urllib.error.HTTPError as error:
     answer = error
 print(answer.status, answer.read().decode())

@@ -28,7 +28,7 @@ import json, socket, sys
 answers = []
 for own in sys.argv[2:]:
     with socket.socket(socket.AF_INET6 if ":" in own else socket.AF_INET) as s:
-        s.settimeout(2)
+        s.settimeout(20)
         s.bind((own, 0))
         s.connect((sys.argv[1], 80))
         s.sendall(b"?")

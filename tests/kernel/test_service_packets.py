@@ -138,8 +138,10 @@ def this_node() -> Any:
     return node("", *OUTSIDE_OF_NODE.values())
 
 
-async def names(host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 1) -> set[str]:
-    return {answer.split()[0] for answer in await ask(host, address, port, proto, count)}
+async def names(
+    host: Host, address: str, port: int = 80, proto: str = "tcp", count: int = 1, patience_s: float = 20.0
+) -> set[str]:
+    return {answer.split()[0] for answer in await ask(host, address, port, proto, count, patience_s)}
 
 
 async def sources(host: Host, address: str, port: int = 80, count: int = 12) -> set[str]:
@@ -190,7 +192,7 @@ async def test_from_outside_with_policy_local(site: Site, family: Family, slow_m
         cluster.put(slices(site, family, *site.there, version=2))
         await cluster.written()
         for address, port in ((LB[family], 80), (OUTSIDE_OF_NODE[family], 30080)):
-            assert await names(site.outside, address, port) == {TIMEOUT}
+            assert await names(site.outside, address, port, patience_s=0.5) == {TIMEOUT}
         assert await names(site.pod, LB[family], count=60) == {"r1", "r2"}
         assert await names(site.node, EXTERNAL[family], count=60) == {"r1", "r2"}
 
@@ -219,8 +221,8 @@ async def test_source_ranges(site: Site, family: Family, slow_mode: Mode) -> Non
         guarded = reachable(family, loadBalancerSourceRanges=[allowed, "198.51.100.0/24", "2001:db8:1::/48"])
         await start(cluster, this_node(), guarded, slices(site, family, site.here, *site.there))
         assert await names(site.outside, LB[family], count=4) <= EVERYBODY
-        assert await names(site.pod, LB[family]) == {TIMEOUT}
-        assert await names(site.node, LB[family]) == {TIMEOUT}
+        assert await names(site.pod, LB[family], patience_s=0.5) == {TIMEOUT}
+        assert await names(site.node, LB[family], patience_s=0.5) == {TIMEOUT}
         for address, port in ((VIP[family], 80), (EXTERNAL[family], 80)):
             assert await names(site.pod, address, port, count=4) <= EVERYBODY
         assert await names(site.pod, OUTSIDE_OF_NODE[family], 30080, count=4) <= EVERYBODY
@@ -229,7 +231,7 @@ async def test_source_ranges(site: Site, family: Family, slow_mode: Mode) -> Non
         with_node = [f"{address}/{128 if ':' in address else 32}" for address in OF_NODE]
         cluster.put(reachable(family, loadBalancerSourceRanges=with_node))
         await cluster.written()
-        assert await names(site.outside, LB[family]) == {TIMEOUT}
+        assert await names(site.outside, LB[family], patience_s=0.5) == {TIMEOUT}
         assert await names(site.node, LB[family], count=4) <= EVERYBODY
 
 
@@ -306,7 +308,7 @@ async def test_an_unallocated_cluster_ip_is_dropped(site: Site, mode: Mode) -> N
         cluster.put(codec.decode(codec.encode(document), ServiceCIDR))
         await cluster.written()
         for host in (site.pod, site.outside):
-            assert await names(host, "172.30.0.99") == {TIMEOUT}
+            assert await names(host, "172.30.0.99", patience_s=0.5) == {TIMEOUT}
             assert await names(host, VIP["IPv4"], 81) == {REFUSED}
             assert await names(host, VIP["IPv4"], count=4) <= EVERYBODY
 

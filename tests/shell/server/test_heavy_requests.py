@@ -15,10 +15,10 @@ from tests.fuzz.application import Application
 from tests.fuzz.heavy_bodies import CONFIG_MAPS, MERGE, SERVICES, asked
 
 from sliceplane.kit.metrics import Metrics
-from sliceplane.shell.server.heavy.jobs import Job
+from sliceplane.shell.server.heavy.jobs import HeavyJob
 from sliceplane.shell.server.heavy.pool import Inline, Pool, WorkerDied
 from sliceplane.shell.server.heavy.service import ATTEMPTS_MAX, Heavy
-from sliceplane.shell.server.heavy.turns import Turns
+from sliceplane.shell.server.heavy.turns import HeavyTurns
 from sliceplane.shell.server.monitoring.steps import HELD_S, LoopSteps
 from sliceplane.shell.server.requests.limits import TooMany
 from sliceplane.shell.server.requests.pace import Pace
@@ -58,7 +58,7 @@ class Swallow:
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(("asks", "ends", "leaves"))), max_size=40))
 def test_a_user_has_one_turn_at_a_time_and_none_waits_while_there_is_room(steps: list[tuple[str, str]]) -> None:
     async def run() -> None:
-        turns = Turns(together=2, waiting_of_user_max=3, waiting_max=6)
+        turns = HeavyTurns(together=2, waiting_of_user_max=3, waiting_max=6)
         running: list[str] = []
         requests: list[tuple[asyncio.Task[None], asyncio.Event]] = []
 
@@ -96,7 +96,7 @@ def test_a_user_has_one_turn_at_a_time_and_none_waits_while_there_is_room(steps:
 
 
 async def test_one_who_sends_many_is_refused_and_another_is_served_next() -> None:
-    turns, order, gate = Turns(together=1, waiting_of_user_max=3, waiting_max=10), [], asyncio.Event()
+    turns, order, gate = HeavyTurns(together=1, waiting_of_user_max=3, waiting_max=10), [], asyncio.Event()
 
     async def request(user: str) -> None:
         async with turns.admit(user):
@@ -129,7 +129,7 @@ async def test_a_job_without_time_left_is_ended_and_the_next_has_a_worker() -> N
 
 
 @pytest.mark.parametrize("job", [Die(), Swallow()], ids=["ends", "has no memory"])
-async def test_a_job_that_takes_its_worker_along_is_an_error_of_that_job_alone(job: Job) -> None:
+async def test_a_job_that_takes_its_worker_along_is_an_error_of_that_job_alone(job: HeavyJob) -> None:
     pool = Pool()
     try:
         with pytest.raises((WorkerDied, MemoryError)):
@@ -160,7 +160,7 @@ class _Interfering(Inline):
     def __init__(self, times: int, write: Any) -> None:
         self.times, self.write, self.runs = times, write, 0
 
-    async def run(self, job: Job) -> Any:
+    async def run(self, job: HeavyJob) -> Any:
         self.runs += 1
         result = await super().run(job)
         if self.runs <= self.times:

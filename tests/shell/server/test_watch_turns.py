@@ -10,11 +10,11 @@ from functools import partial
 import pytest
 from tests.shell.server.serving import Server
 
-from sliceplane.shell.server.requests.watch import STREAMS_PER_TURN, Turns
+from sliceplane.shell.server.requests.watch import STREAMS_PER_TURN, StreamTurns
 
 
 async def test_turns_are_in_order_and_others_run_in_between() -> None:
-    turns, seen = Turns(), []
+    turns, seen = StreamTurns(), []
     count = 2 * STREAMS_PER_TURN + 1
     for number in range(count):
         turns.add(partial(seen.append, number))
@@ -27,7 +27,7 @@ async def test_turns_are_in_order_and_others_run_in_between() -> None:
 
 
 async def test_who_comes_again_waits_behind_the_others() -> None:
-    turns, seen = Turns(), []
+    turns, seen = StreamTurns(), []
 
     def greedy() -> None:
         seen.append("greedy")
@@ -42,7 +42,7 @@ async def test_who_comes_again_waits_behind_the_others() -> None:
 
 
 async def test_a_stream_that_fails_takes_nobodys_turn() -> None:
-    turns, seen = Turns(), []
+    turns, seen = StreamTurns(), []
     problems: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
 

@@ -23,12 +23,12 @@ CAUSES_MAX = 100
 WriteVerb = Literal["create", "update", "patch", "delete"]
 
 
-class Job(Protocol):
+class HeavyJob(Protocol):
     def run(self) -> object: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
+class HeavyWrite:
     """A write to rehearse.  ``options`` is an error where the request's own are wrong, which counts once its body is
     decoded; ``deletion`` is of a request whose body says nothing of it."""
 
@@ -71,7 +71,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearse:
-    write: Write
+    write: HeavyWrite
     found: Extract
     #: what an error is worded in
     errors_in: Representation

@@ -12,7 +12,7 @@ import sys
 from typing import Any, Protocol
 
 from sliceplane.shell.server.heavy import wire
-from sliceplane.shell.server.heavy.jobs import Job
+from sliceplane.shell.server.heavy.jobs import HeavyJob
 
 #: of one job; a request has 34 s for all it does
 JOB_S_MAX = 30.0
@@ -30,7 +30,7 @@ class WorkerDied(Exception):
 class Workers(Protocol):
     """Whatever runs jobs."""
 
-    async def run(self, job: Job) -> Any:
+    async def run(self, job: HeavyJob) -> Any:
         """What the job returns.  Raises what it raises, ``TimeoutError`` and ``WorkerDied``."""
 
     async def close(self) -> None: ...
@@ -39,7 +39,7 @@ class Workers(Protocol):
 class Inline:
     """Runs jobs at once, where they are asked for: for tests, on the same values as a worker gets."""
 
-    async def run(self, job: Job) -> Any:
+    async def run(self, job: HeavyJob) -> Any:
         return wire.load(wire.dump(wire.load(wire.dump(job)).run()))
 
     async def close(self) -> None:
@@ -59,7 +59,7 @@ class Pool:
         self._closed = False
         self.started = 0
 
-    async def run(self, job: Job) -> Any:
+    async def run(self, job: HeavyJob) -> Any:
         data = wire.dump(job)
         worker = self._idle.pop() if self._idle else await self._start()
         worker.busy()

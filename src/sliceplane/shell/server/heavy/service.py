@@ -15,9 +15,9 @@ from sliceplane.kit.metrics import Metrics
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.rehearsal import Collection, Rehearsed, Stale, labelled
 from sliceplane.registry.types import Outcome, User
-from sliceplane.shell.server.heavy.jobs import Job, Rehearse, Write
+from sliceplane.shell.server.heavy.jobs import HeavyJob, HeavyWrite, Rehearse
 from sliceplane.shell.server.heavy.pool import Pool, WorkerDied, Workers
-from sliceplane.shell.server.heavy.turns import Turns
+from sliceplane.shell.server.heavy.turns import HeavyTurns
 from sliceplane.shell.server.requests.negotiate import PLAIN_JSON, Representation
 from sliceplane.store.types import Key
 
@@ -46,7 +46,7 @@ class Heavy:
 
     def __init__(self, workers: Workers | None = None, *, heavy_bytes: int = HEAVY_BYTES) -> None:
         self.workers: Workers = workers if workers is not None else Pool()
-        self.turns = Turns(together=TOGETHER, waiting_of_user_max=WAITING_OF_USER_MAX, waiting_max=WAITING_MAX)
+        self.turns = HeavyTurns(together=TOGETHER, waiting_of_user_max=WAITING_OF_USER_MAX, waiting_max=WAITING_MAX)
         self.heavy_bytes = heavy_bytes
         self.metrics = Metrics()
         self.metrics.include(self.turns.metrics.families)
@@ -71,7 +71,7 @@ class Heavy:
             self.requests.value += 1
             yield
 
-    async def run(self, job: Job) -> object:
+    async def run(self, job: HeavyJob) -> object:
         """Within a turn.  Raises what the job raises, ``TimeoutError``, and 500 ``StatusError``."""
         try:
             return cast(object, await self.workers.run(job))
@@ -80,7 +80,7 @@ class Heavy:
             raise internal("the process that worked on the request ended") from error
 
     async def write(
-        self, write: Write, registry: Registry, writer: Writer, errors_in: Representation = PLAIN_JSON
+        self, write: HeavyWrite, registry: Registry, writer: Writer, errors_in: Representation = PLAIN_JSON
     ) -> Outcome:
         """Within a turn: work it out, commit it, and again if another write was first.  Raises ``StatusError``."""
         target = write.target
@@ -101,7 +101,7 @@ class Heavy:
                 keys, collections = keys | stale.keys, collections | stale.collections
         raise conflict(target.resource.plural, target.resource.group, target.name, STALE_WRITE)
 
-    async def delete(self, write: Write, registry: Registry, writer: Writer) -> None:
+    async def delete(self, write: HeavyWrite, registry: Registry, writer: Writer) -> None:
         """Within a turn: as ``write``, but what is gone by then was to be deleted anyway."""
         try:
             await self.write(write, registry, writer)
@@ -109,7 +109,7 @@ class Heavy:
             if error.code != 404:
                 raise
 
-    async def render(self, job: Job, user: User | None) -> bytes:
+    async def render(self, job: HeavyJob, user: User | None) -> bytes:
         """An answer in another form; in a turn of *user*, ``None``: they have it already."""
         if user is None:
             return cast(bytes, await self.run(job))

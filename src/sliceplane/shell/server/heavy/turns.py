@@ -14,7 +14,7 @@ from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.server.requests.limits import TooMany
 
 
-class Turns:
+class HeavyTurns:
     """Owned by the server's ``Heavy``; used in one loop."""
 
     def __init__(self, *, together: int, waiting_of_user_max: int, waiting_max: int) -> None:

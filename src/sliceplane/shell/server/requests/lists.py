@@ -18,7 +18,7 @@ from sliceplane.registry import versions
 from sliceplane.registry.documents import item_bytes
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Context, DeleteOptions, ListOptions, ListOutcome, Target
-from sliceplane.shell.server.heavy.jobs import Convert, RenderItems, Write
+from sliceplane.shell.server.heavy.jobs import Convert, HeavyWrite, RenderItems
 from sliceplane.shell.server.heavy.service import Heavy, Writer
 from sliceplane.shell.server.requests.negotiate import Representation
 from sliceplane.shell.server.requests.pace import Pace
@@ -196,7 +196,7 @@ class Lists:
                 together = []
                 single = replace(target, namespace=record.key.namespace, name=record.key.name)
                 async with self._heavy.turn(context.user):
-                    write = Write(verb="delete", context=context, target=single, deletion=options)
+                    write = HeavyWrite(verb="delete", context=context, target=single, deletion=options)
                     await self._heavy.delete(write, self._registry, self._writer)
                 continue
             together.append(record)

@@ -18,7 +18,7 @@ from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.rehearsal import is_known
 from sliceplane.registry.types import Context, Outcome, Target, WriteOptions
-from sliceplane.shell.server.heavy.jobs import Render, Write
+from sliceplane.shell.server.heavy.jobs import HeavyWrite, Render
 from sliceplane.shell.server.heavy.service import Heavy
 from sliceplane.shell.server.requests.decode import decode_delete_options, decode_object, media_type, patch_type
 from sliceplane.shell.server.requests.lists import Lists
@@ -133,8 +133,10 @@ class ResourceHandlers:
         context = self.context(request)
         media = media_type(request)
         if self._is_heavy(target, raw):
-            options_or_error = _options_or_error(request, kind)
-            write = Write(verb=verb, context=context, target=target, media=media, raw=raw, options=options_or_error)
+            chosen = _options_or_error(request, kind)
+            write = HeavyWrite(
+                verb=verb, context=context, target=target, media=media, raw=raw, options=options_or_error
+            )
             return await self._worked_out(request, representation, write)
         body = decode_object(media, raw, target.spoken, target.subresource)
         options = write_options(request, kind)
@@ -154,7 +156,7 @@ class ResourceHandlers:
         options = write_options(request, "PatchOptions", kind)
         context = self.context(request)
         if self._is_heavy(target, patch):
-            write = Write(verb="patch", context=context, target=target, raw=patch, patch=kind, options=options)
+            write = HeavyWrite(verb="patch", context=context, target=target, raw=patch, patch=kind, options=options)
             return await self._worked_out(request, representation, write)
         return await self._written(
             request, target, representation, lambda: self._registry.patch(context, target, kind, patch, options)
@@ -164,7 +166,7 @@ class ResourceHandlers:
         raw = await request.body()
         context = self.context(request)
         if self._is_heavy(target, raw):
-            write = Write(verb="delete", context=context, target=target, media=media_type(request), raw=raw)
+            write = HeavyWrite(verb="delete", context=context, target=target, media=media_type(request), raw=raw)
             if not raw:
                 write = replace(write, deletion=decode_delete_options(request, raw, target.spoken))
             return await self._worked_out(request, representation, write)
@@ -182,7 +184,7 @@ class ResourceHandlers:
             raise too_large_body(self._heavy.heavy_bytes)
         return True
 
-    async def _worked_out(self, request: Request, representation: Representation, write: Write) -> Response:
+    async def _worked_out(self, request: Request, representation: Representation, write: HeavyWrite) -> Response:
         """A write that is worked out in another process."""
         async with self._heavy.turn(write.context.user):
             errors_in = error_representation(request.header(b"accept"), pretty=request.pretty)

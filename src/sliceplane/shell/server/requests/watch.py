@@ -49,7 +49,7 @@ STREAMS_PER_TURN = 16
 _TOO_OLD_IN_STORAGE = "The resourceVersion for the provided watch is too old."
 
 
-class Turns:
+class StreamTurns:
     """Lets streams write a few at a time, so that others run in between.  One for all streams of a loop.
 
     An event for thousands of watches makes as many writes, each of which encrypts and sends.  Were they all made in one
@@ -107,7 +107,7 @@ class Stream:
         connection: Connection,
         watcher: Watcher,
         encoder: AnyEncoder,
-        turns: Turns,
+        turns: StreamTurns,
         traffic: WatchTraffic,
         *,
         stalled_s: float = STALLED_S_MAX,
@@ -224,7 +224,7 @@ class WatchHandler:
         self._hub = hub
         self._ticker = ticker
         self._revocation = revocation
-        self._turns = Turns()
+        self._turns = StreamTurns()
 
     async def respond(
         self, request: Request, route: Route, send: Send, on_head: Callable[[], str], traffic: WatchTraffic

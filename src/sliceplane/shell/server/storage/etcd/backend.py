@@ -21,7 +21,14 @@ from typing import Any, Final
 
 from sliceplane.shell.server.storage.committing import StorageError
 from sliceplane.shell.server.storage.etcd import wire
-from sliceplane.shell.server.storage.etcd.client import Compacted, EtcdClient, EtcdConfig, EtcdError, NoAnswer, Refused
+from sliceplane.shell.server.storage.etcd.client import (
+    EtcdClient,
+    EtcdCompacted,
+    EtcdConfig,
+    EtcdError,
+    NoAnswer,
+    Refused,
+)
 from sliceplane.shell.server.storage.etcd.feed import Feed
 from sliceplane.shell.server.storage.etcd.layout import (
     FORMAT,
@@ -135,7 +142,7 @@ class EtcdBackend:
             except NoAnswer as error:
                 if self._closed.wait(0.1) or time.monotonic() > deadline:
                     raise StorageError(f"etcd cannot be reached: {error}") from error
-            except Compacted:
+            except EtcdCompacted:
                 history = False  # another program compacts this etcd; what is there now is enough
             except Refused as error:
                 raise StorageError(f"etcd refused to be read: {error}") from error
@@ -196,7 +203,7 @@ class EtcdBackend:
             return seen.head.name == known.name
         try:
             before = self.client.ask("range", wire.RangeRequest(key=self.layout.head, revision=known.position))
-        except Compacted:
+        except EtcdCompacted:
             return True
         then = self.layout.head_of(before.kvs, before.header)
         return then.head is not None and (then.position, then.head.name) == (known.position, known.name)
@@ -278,7 +285,7 @@ class EtcdBackend:
                 ended.set()
 
         def on_gap(why: str) -> None:
-            problem.append(Compacted(why))
+            problem.append(EtcdCompacted(why))
             ended.set()
 
         feed = Feed(self.client, self.layout.prefix, on_events=on_events, on_gap=on_gap)
@@ -422,7 +429,7 @@ class EtcdBackend:
             return False
         self._compaction_mod = answer.header.revision
         self._compacted = revision
-        with contextlib.suppress(Compacted):  # it was further already
+        with contextlib.suppress(EtcdCompacted):  # it was further already
             self.client.ask("compact", wire.CompactionRequest(revision=point.position), timeout_s=_LOAD_S_MAX)
         return True
 

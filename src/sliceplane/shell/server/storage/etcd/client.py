@@ -80,7 +80,7 @@ class Refused(EtcdError):
         self.lasting = lasting
 
 
-class Compacted(Refused):
+class EtcdCompacted(Refused):
     """The revision that was asked for is gone."""
 
 
@@ -200,7 +200,7 @@ def error_of(call: Any, server: str) -> EtcdError:
     code = call.code()
     why = " ".join((call.details() or "").split())
     if code is grpc.StatusCode.OUT_OF_RANGE and "compacted" in why:
-        return Compacted(why)
+        return EtcdCompacted(why)
     if code in _REFUSALS and "etcdserver" in why:
         return Refused(why, lasting=code in _LASTING)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -134,9 +134,7 @@ class ResourceHandlers:
         media = media_type(request)
         if self._is_heavy(target, raw):
             chosen = _options_or_error(request, kind)
-            write = HeavyWrite(
-                verb=verb, context=context, target=target, media=media, raw=raw, options=options_or_error
-            )
+            write = HeavyWrite(verb=verb, context=context, target=target, media=media, raw=raw, options=chosen)
             return await self._worked_out(request, representation, write)
         body = decode_object(media, raw, target.spoken, target.subresource)
         options = write_options(request, kind)

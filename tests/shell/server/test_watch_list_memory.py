@@ -168,5 +168,5 @@ async def test_those_who_read_on_get_all_of_it(plane: Plane) -> None:
             connection.resume()
             await asyncio.sleep(0)
         assert connection.taken > OBJECTS * OBJECT_BYTES
-    assert plane.traffic.events == 3 * (OBJECTS + 1)
+    assert plane.traffic.events.value == 3 * (OBJECTS + 1)
     await end(plane, streams)

@@ -22,7 +22,7 @@ class PodAddresses:
         self._held: dict[str, tuple[str, ...]] = {}  # uid -> addresses
 
     def hold(self, uid: str, addresses: tuple[str, ...]) -> None:
-        """The Pod has these addresses, whoever gave them."""
+        """The Pod has these addresses; another kubelet may have given them."""
         if self._held.get(uid) == addresses or not addresses:
             return
         self.release(uid)
@@ -34,9 +34,9 @@ class PodAddresses:
         """The Pod's addresses: those that it holds, else fresh ones; () if the node has none left."""
         if uid in self._held:
             return self._held[uid]
-        found = [self._next(network) for network in self._networks[node]]
-        addresses = tuple(address for address in found if address is not None)
-        if len(addresses) != len(found):
+        free = [self._next(network) for network in self._networks[node]]
+        addresses = tuple(address for address in free if address is not None)
+        if len(addresses) != len(free):
             return ()
         self.hold(uid, addresses)
         return addresses

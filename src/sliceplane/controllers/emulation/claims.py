@@ -88,10 +88,10 @@ class Claims(Generic[C]):
         place, selector = self._selectors[meta.key]
         strays = [child for child in owned if not selector.matches(child.metadata.labels) and not self._in_vain(child)]
         writes = [self._reference(child, {"$patch": "delete", "uid": meta.uid}) for child in strays]
-        found = [self._orphans[key] for key in sorted(self._orphans_at.get(place, ()))]
+        orphans = [self._orphans[key] for key in sorted(self._orphans_at.get(place, ()))]
         wanted = [
             child
-            for child in found
+            for child in orphans
             if selector.matches(child.metadata.labels) and may_adopt(child) and not self._in_vain(child)
         ]
         if wanted and meta.uid not in self._alive:

@@ -5,8 +5,8 @@ A Node fits if the template's node selector and affinity want it and its taints 
 ``pkg/controller/daemon/util/daemonset_util.go`` lists.  A Pod is bound to its Node by an affinity to the Node's name,
 which the emulated scheduler obeys.
 
-A plan first makes each Node have the Pods that it should have (``_place``); only when nothing is to be done there does
-a rollout take its next step (``_roll``).  A Node whose Pod is missing or not available counts as unavailable.
+A plan first makes each Node have the Pods that it should have (``_Plan.place``); only when nothing is to be done there
+does a rollout take its next step (``_Plan.roll``).  A Node whose Pod is missing or not available counts as unavailable.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class DeploymentController(KeyedController):
         self._deployments: dict[str, Deployment] = {}
         self._key_of_uid: dict[str, str] = {}
         self._sets: dict[str, dict[str, ReplicaSet]] = {}  # owner uid -> name -> set
-        self._set_named: dict[str, ReplicaSet] = {}  # namespace/name -> set, whoever owns it
+        self._set_named: dict[str, ReplicaSet] = {}  # namespace/name -> set, of any owner
         self._owner_of_set: dict[str, str] = {}  # ReplicaSet uid -> Deployment uid
         self._pods: dict[
             str, set[str]
@@ -92,8 +92,8 @@ class DeploymentController(KeyedController):
         else:
             self._set_named.pop(name, None)
         key = name.rpartition("-")[0]
-        for told in (*((key,) if key in self._deployments else ()), *self._claims.on_child(old, new)):
-            self.enqueue(told, now)
+        for owner in (*((key,) if key in self._deployments else ()), *self._claims.on_child(old, new)):
+            self.enqueue(owner, now)
 
     def _on_set(self, item: ReplicaSet, *, present: bool, now: float) -> None:
         owner = controller_uid(item)
@@ -171,12 +171,12 @@ class DeploymentController(KeyedController):
     def finished(self, done: Done, now: float) -> None:
         key = done.job.key
         deployment = self._deployments.get(key)
-        told = self._telling.pop(key, ())
+        notes = self._telling.pop(key, ())
         if deployment is not None:
             self.note_gone(deployment.metadata.uid, done, Deployments, now)
             if self._claims.heard(deployment, done):
                 self.enqueue(key, now)
-            for note, result in zip(told, done.results, strict=False):
+            for note, result in zip(notes, done.results, strict=False):
                 if note and result:
                     self._event(deployment, "Normal", "ScalingReplicaSet", note)
             self._note_refusal(deployment, done, now)

@@ -2,7 +2,7 @@
 
 Conditions, reasons and messages are upstream's.  A condition is left as it is while its status and reason stay, but for
 Progressing, whose update time is the time of the last progress: ``progressDeadlineSeconds`` counts from there.  While a
-Deployment is paused or being scaled nobody estimates progress.
+Deployment is paused or being scaled, progress is not estimated.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def _due_at(deployment: Deployment, conditions: _Conditions) -> float | None:
         return None
     if progressing.get("reason") in ("NewReplicaSetAvailable", "ProgressDeadlineExceeded"):
         return None
-    told = progressing.get("lastUpdateTime")
-    return None if told is None else parse_time(told) + deadline_s
+    updated_at = progressing.get("lastUpdateTime")
+    return None if updated_at is None else parse_time(updated_at) + deadline_s
 
 
 def _is_overdue(deployment: Deployment, conditions: _Conditions, now: float) -> bool:
@@ -153,7 +153,7 @@ def _conditions(rollout: Rollout, counts: dict[str, int], now: float, *, creatin
 def _tell_failure(rollout: Rollout, conditions: _Conditions) -> None:
     """What a set says of its Pods' refusal, the newest before the others."""
     ordered: list[ReplicaSet] = [*reversed(rollout.sets)]
-    failure = next((found for item in ordered if (found := replica_failure(item)) is not None), None)
+    failure = next((condition for item in ordered if (condition := replica_failure(item)) is not None), None)
     if failure is None:
         conditions.held.pop(REPLICA_FAILURE, None)
     else:
@@ -182,8 +182,8 @@ def status_patch(rollout: Rollout, now: float, *, creating: bool) -> tuple[tuple
     """
     deployment = rollout.deployment
     counts = _counts(rollout)
-    told = _conditions(rollout, counts, now, creating=creating)
-    conditions = list(told.held.values())
+    shown = _conditions(rollout, counts, now, creating=creating)
+    conditions = list(shown.held.values())
     current = msgspec.to_builtins(deployment.status)
     same = all(current.get(member, 0) == value for member, value in counts.items())
     same = same and deployment.status.terminating_replicas is not None
@@ -195,7 +195,7 @@ def status_patch(rollout: Rollout, now: float, *, creating: bool) -> tuple[tuple
     revision = (rollout.newest.metadata.annotations or {}).get(REVISION) if rollout.newest else None
     if revision and rollout.mode != "deleted" and (deployment.metadata.annotations or {}).get(REVISION) != revision:
         writes.append(_patch(deployment, {"metadata": {"annotations": {REVISION: revision}}}))
-    due = _due_at(deployment, told) if rollout.mode == "rollout" else None
+    due = _due_at(deployment, shown) if rollout.mode == "rollout" else None
     return tuple(writes), None if due is None else due + _LATE_S
 
 

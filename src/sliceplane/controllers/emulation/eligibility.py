@@ -66,8 +66,8 @@ def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
 
 def repels(node: Node, tolerations: Iterable[Toleration], effects: tuple[str, ...]) -> bool:
     """A taint of *effects* that is not tolerated."""
-    given = tuple(tolerations)
-    return any(taint.effect in effects and not tolerates(given, taint) for taint in node.spec.taints or ())
+    tolerated = tuple(tolerations)
+    return any(taint.effect in effects and not tolerates(tolerated, taint) for taint in node.spec.taints or ())
 
 
 def wanted_node(spec: PodSpec) -> str:

@@ -6,8 +6,8 @@ the configuration, has passed.  While it terminates it stays as it was: a termin
 is what consumers must cope with.
 
 Whether a Pod's containers are ready is the configured default unless the Pod carries the annotation
-``emulation.sliceplane.dev/ready``: whoever runs the real thing behind a Pod's address says so there.  The Pod itself is
-ready when its readiness gates are met, too (``pod_status``).
+``emulation.sliceplane.dev/ready``: the program that runs the real thing behind a Pod's address says so there.  The Pod
+itself is ready when its readiness gates are met, too (``pod_status``).
 """
 
 from __future__ import annotations
@@ -182,10 +182,10 @@ class KubeletController(KeyedController):
         body = encode({"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}})
         return (_write("delete", pod, body=body),)
 
-    def _moment(self, pod: Pod, told: float) -> float:
+    def _moment(self, pod: Pod, server_time: float) -> float:
         """A moment that the server told by its own clock.  No later than when we saw it: the machine's clock may
         have been set since, and a Pod must not wait an hour for that."""
-        return min(told, self._seen[pod.metadata.uid, pod.metadata.deletion_timestamp is not None])
+        return min(server_time, self._seen[pod.metadata.uid, pod.metadata.deletion_timestamp is not None])
 
     def _run(self, key: str, pod: Pod, now: float) -> tuple[Write, ...]:
         if not pod.status.pod_ips:
@@ -203,16 +203,16 @@ class KubeletController(KeyedController):
                 return ()
             self._without_address.discard(key)
             node = self._emulated[pod.spec.node_name]
-            told = readiness(pod, containers=self._wants_ready(pod) and not self._config.ready_s)
-            return (_status(pod, started_status(pod, addresses, node.address, told, now)),)
+            state = readiness(pod, containers=self._wants_ready(pod) and not self._config.ready_s)
+            return (_status(pod, started_status(pod, addresses, node.address, state, now)),)
         wants = self._wants_ready(pod)
         containers = pod_condition(pod, "ContainersReady")
         due = parse_time(pod.status.start_time or "1970-01-01T00:00:00Z") + self._config.ready_s
         if wants and now < due and (containers is None or containers.status != "True"):
             self.enqueue_after(key, due - now, now)
             return ()
-        told = readiness(pod, containers=wants)
-        return () if told.is_told(pod) else (_status(pod, ready_status(pod, told, now)),)
+        state = readiness(pod, containers=wants)
+        return () if state.is_shown(pod) else (_status(pod, ready_status(pod, state, now)),)
 
     def _warn(self, pod: Pod, reason: str, note: str, action: str) -> None:
         self.note(

@@ -1,7 +1,7 @@
 """The status documents that an emulated kubelet writes: started, ready, not ready.
 
 A Pod is Ready when its containers are and, for each of its readiness gates, the condition of that name is "True";
-whoever feeds a gate patches that condition into the Pod's status.
+the program that feeds a gate patches that condition into the Pod's status.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Readiness:
     reason: str = ""
     message: str = ""
 
-    def is_told(self, pod: Pod) -> bool:
+    def is_shown(self, pod: Pod) -> bool:
         ready, containers = pod_condition(pod, "Ready"), pod_condition(pod, "ContainersReady")
         if ready is None or containers is None or (containers.status == "True") != self.containers:
             return False
@@ -82,25 +82,25 @@ def _containers(pod: Pod, *, ready: bool, started_at: str) -> list[Document]:
     ]
 
 
-def ready_status(pod: Pod, told: Readiness, now: float) -> Document:
+def ready_status(pod: Pod, state: Readiness, now: float) -> Document:
     """The part of a running Pod's status that readiness changes (a strategic merge patch)."""
-    why = {"reason": told.reason, "message": told.message}
-    of_containers = {} if told.containers else why
+    why = {"reason": state.reason, "message": state.message}
+    of_containers = {} if state.containers else why
     return {
         "conditions": [
-            _condition(pod, "Ready", true=told.ready, now=now, **why),
-            _condition(pod, "ContainersReady", true=told.containers, now=now, **of_containers),
+            _condition(pod, "Ready", true=state.ready, now=now, **why),
+            _condition(pod, "ContainersReady", true=state.containers, now=now, **of_containers),
         ],
         "containerStatuses": _containers(
-            pod, ready=told.containers, started_at=pod.status.start_time or format_time(now)
+            pod, ready=state.containers, started_at=pod.status.start_time or format_time(now)
         ),
     }
 
 
-def started_status(pod: Pod, addresses: tuple[str, ...], host: str, told: Readiness, now: float) -> Document:
+def started_status(pod: Pod, addresses: tuple[str, ...], host: str, state: Readiness, now: float) -> Document:
     """A Pod that has just started on its node."""
     stamp = format_time(now)
-    status = ready_status(pod, told, now)
+    status = ready_status(pod, state, now)
     status["conditions"] += [
         _condition(pod, "PodScheduled", true=True, now=now),
         _condition(pod, "Initialized", true=True, now=now),

@@ -19,7 +19,7 @@ from sliceplane.kit.times import format_time
 
 ReplicaOwner = ReplicaSet | ReplicationController
 REPLICA_FAILURE: Final = "ReplicaFailure"
-#: members that are told even if they are zero
+#: members that are shown even if they are zero
 _ALWAYS: Final = ("replicas", "observedGeneration", "terminatingReplicas")
 
 
@@ -55,8 +55,8 @@ def status_patch(
     conditions = _conditions(item, refusal, now)
     current = msgspec.to_builtins(item.status)
     same = all(current.get(member, 0) == value for member, value in counts.items())
-    told = resource is not ReplicaSets or item.status.terminating_replicas is not None
-    if same and told and conditions == (current.get("conditions") or []):
+    is_complete = resource is not ReplicaSets or item.status.terminating_replicas is not None
+    if same and is_complete and conditions == (current.get("conditions") or []):
         return ()
     # Zero is "absent" upstream; null in a merge patch removes the member.
     status: Document = {member: value if value or member in _ALWAYS else None for member, value in counts.items()}

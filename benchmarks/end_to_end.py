@@ -110,7 +110,7 @@ async def delays(client: HttpClient, flipper: Flipper, flips: int) -> list[float
 
     since = (await client.list(EndpointSlices, namespace=NAMESPACE)).resource_version
     watching = asyncio.create_task(watch(since))
-    found = []
+    latencies = []
     try:
         await asyncio.sleep(0.5)  # the watch opens, the plane comes to rest
         for _ in range(flips):
@@ -120,13 +120,13 @@ async def delays(client: HttpClient, flipper: Flipper, flips: int) -> list[float
                     body, at = await events.get()
                     if mark in body:
                         break
-            found.append(at - started)
+            latencies.append(at - started)
             await asyncio.sleep(PAUSE_S)
     finally:
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
-    return found
+    return latencies
 
 
 async def cpu_of_flips(process: Process, flipper: Flipper, flips: int) -> float:

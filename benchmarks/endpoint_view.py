@@ -68,8 +68,10 @@ async def measure(who: str, folder: Path, kubeconfig: Path, client: HttpClient, 
     changes = min(CHANGES, slices)
     command = (sys.executable, "-m", "benchmarks.tools.view_clients", who, str(kubeconfig), NAMESPACE, SERVICE)
     with Process(*command, str(changes), log=folder / f"{who}.log") as process:
-        word, seconds, size, found = (await asyncio.to_thread(process.line, START_S)).split()
-        assert (word, int(found)) == ("synced", endpoints), f"{who} found {found} endpoints of {endpoints}"
+        word, seconds, size, endpoints_held = (await asyncio.to_thread(process.line, START_S)).split()
+        assert (word, int(endpoints_held)) == ("synced", endpoints), (
+            f"{who} found {endpoints_held} endpoints of {endpoints}"
+        )
         assert await asyncio.to_thread(process.line, START_S) == "following"
         await asyncio.sleep(0.5)  # until its watch is open
         await change(client, slices, changes)

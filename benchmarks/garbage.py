@@ -74,10 +74,10 @@ def resident_bytes() -> int:
 
 
 async def together(calls: list[Any]) -> list[bytes]:
-    found: list[bytes] = []
+    answers: list[bytes] = []
     for start in range(0, len(calls), TOGETHER):
-        found += await asyncio.gather(*calls[start : start + TOGETHER])
-    return found
+        answers += await asyncio.gather(*calls[start : start + TOGETHER])
+    return answers
 
 
 async def fill(client: InProcessClient, services: int, each: int) -> None:

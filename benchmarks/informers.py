@@ -118,11 +118,11 @@ async def environment(folder: Path) -> str:
 
 def table(versions: dict[str, str], verdicts: list[Verdict]) -> str:
     """Markdown: a line for each scenario, a column for each library."""
-    found = {(verdict.scenario, verdict.library): verdict.text for verdict in verdicts}
+    texts = {(verdict.scenario, verdict.library): verdict.text for verdict in verdicts}
     heads = [f"{library} {versions[library]}".strip() for library in versions]
     lines = ["| failure | seen as | " + " | ".join(heads) + " |", "|---" * (len(heads) + 2) + "|"]
     for scenario in SCENARIOS:
-        cells = [found[scenario.name, library] for library in versions]
+        cells = [texts[scenario.name, library] for library in versions]
         lines.append(f"| {scenario.name} | {scenario.source} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -134,8 +134,8 @@ async def compare(
     versions: dict[str, str] = {}
     verdicts: list[Verdict] = []
     for library in libraries:
-        versions[library], found = await follow(library, python, seconds, scenarios)
-        verdicts += found
+        versions[library], judged = await follow(library, python, seconds, scenarios)
+        verdicts += judged
     return versions, verdicts
 
 

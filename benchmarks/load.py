@@ -50,13 +50,13 @@ async def prepare(kubeconfig: Path) -> None:
 
 def drive(server: PlaneProcess, folder: Path, clients: int, seconds: float) -> tuple[list[dict], list[float], float]:
     """What each process of clients says, the server's memory once a second (MiB), and its processor seconds."""
-    each = clients // PROCESSES
+    count = clients // PROCESSES
     with ExitStack() as stack:
         fleets = [
             stack.enter_context(
                 Process(
                     *(sys.executable, "-m", "benchmarks.tools.load_clients", str(server.kubeconfig)),
-                    *(str(number * each), str(each), str(seconds)),
+                    *(str(number * count), str(count), str(seconds)),
                     log=folder / "clients.log",
                 )
             )
@@ -83,17 +83,17 @@ def run(small: bool = False) -> list[Result]:
         said, memory, cpu = drive(server, Path(name), clients, seconds)
     latencies: dict[str, list[float]] = defaultdict(list)
     errors: Counter[str] = Counter()
-    for one in said:
-        errors.update(one["errors"])
-        for verb, found in one["latencies"].items():
-            latencies[verb] += found
+    for process in said:
+        errors.update(process["errors"])
+        for verb, results in process["latencies"].items():
+            latencies[verb] += results
     if errors:
         raise SystemExit(f"{errors.total()} requests failed: {errors.most_common(5)}")
     requests = sum(map(len, latencies.values()))
     what = f"{clients} clients, {seconds:.0f} s"
     third = max(1, len(memory) // 3)
     growth = statistics.mean(memory[-third:]) - statistics.mean(memory[:third])
-    found = [
+    results = [
         Result(name="requests, none failed", size=what, value=requests / seconds, unit="1/s"),
         Result(name="server CPU for a request", size=what, value=cpu / requests * 1e6, unit="us"),
         Result(name="server memory", size=what, value=memory[-1], unit="MiB"),
@@ -103,10 +103,10 @@ def run(small: bool = False) -> list[Result]:
         for percent in (50, 99):
             if latencies[verb]:
                 value = percentile(latencies[verb], percent) * 1e3
-                found.append(
+                results.append(
                     Result(name=f"{verb}, p{percent}", size=f"{len(latencies[verb]):,}", value=value, unit="ms")
                 )
-    return found
+    return results
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ class Bench:
             self.show(Services.key, None, service)
         for endpoints in self.endpoints:
             self.show(EndpointsObjects.key, None, endpoints)
-        for each in self.slices.values():
-            self.show(EndpointSlices.key, None, each)
+        for slice_ in self.slices.values():
+            self.show(EndpointSlices.key, None, slice_)
         self.controller.on_synced(self.now)
         self.writes = 0
         serving = self.settle()

@@ -78,17 +78,17 @@ def measure(*arguments: str) -> dict[str, Any]:
 
 
 def _median(measured: list[dict[str, Any]], what: str) -> float:
-    return statistics.median(one[what] for one in measured)
+    return statistics.median(run[what] for run in measured)
 
 
 def _all(measured: list[dict[str, Any]], event: str, what: str) -> list[float]:
-    return [value for one in measured for value in one[event][what]]
+    return [value for run in measured for value in run[event][what]]
 
 
 def parts(measured: list[dict[str, Any]]) -> list[Result]:
     """Where the time goes, and what ``nft`` takes for the same rules as text and nothing else."""
     size = _size(measured[0])
-    ours_s = statistics.median(one["first_sync_s"] - one["first_write_s"] for one in measured)
+    ours_s = statistics.median(run["first_sync_s"] - run["first_write_s"] for run in measured)
     rows = [
         ("  first sync: until the transaction is finished", ours_s, "s"),
         ("  first sync: messages and kernel", _median(measured, "first_write_s"), "s"),

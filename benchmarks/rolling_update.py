@@ -100,7 +100,7 @@ async def roll(client: HttpClient, pods: int, surge: int) -> None:
 async def addresses(client: HttpClient) -> list[str]:
     page = await client.list(EndpointSlices, namespace=NAMESPACE)
     slices = [decode(item, EndpointSlice) for item in page.items]
-    return sorted(endpoint.addresses[0] for one in slices for endpoint in one.endpoints or ())
+    return sorted(endpoint.addresses[0] for slice_ in slices for endpoint in slice_.endpoints or ())
 
 
 async def until_settled(client: HttpClient, expected: list[str]) -> None:

@@ -115,7 +115,7 @@ class Churn:
 
 def _size(path: Path) -> int:
     """With the log beside it."""
-    return sum(each.stat().st_size for each in path.parent.glob(f"{path.name}*"))
+    return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*"))
 
 
 def _resident_bytes() -> int:

@@ -58,10 +58,10 @@ def requests(clients: dict[str, Host], address: str, count: int) -> dict[str, Co
 
 def pods(plane: Plane) -> dict[str, str]:
     """Zone of each Pod that is not on its way out."""
-    found = json.loads(plane.kubectl("get", "pods", "-l", "app=demo-app", "-o", "json"))["items"]
+    listed = json.loads(plane.kubectl("get", "pods", "-l", "app=demo-app", "-o", "json"))["items"]
     return {
         pod["metadata"]["name"]: Plane.NODES[pod["spec"]["nodeName"]]
-        for pod in found
+        for pod in listed
         if not pod["metadata"].get("deletionTimestamp")
     }
 

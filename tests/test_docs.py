@@ -80,25 +80,25 @@ def page(path: Path) -> str:
 def names_in(path: Path) -> frozenset[str]:
     """What is defined in a module: ``name`` and ``Class.member``, also by assignment; what a package imports to offer
     it."""
-    found: set[str] = set()
+    names: set[str] = set()
 
     def collect(body: list[ast.stmt], prefix: str) -> None:
         for node in body:
             match node:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                    found.add(prefix + name)
+                    names.add(prefix + name)
                 case ast.ClassDef(name=name, body=inside):
-                    found.add(prefix + name)
+                    names.add(prefix + name)
                     collect(inside, f"{prefix}{name}.")
                 case ast.Assign(targets=targets):
-                    found.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
+                    names.update(prefix + target.id for target in targets if isinstance(target, ast.Name))
                 case ast.AnnAssign(target=ast.Name(id=name)):
-                    found.add(prefix + name)
+                    names.add(prefix + name)
                 case ast.ImportFrom(names=aliases) if path.name == "__init__.py":
-                    found.update(alias.asname or alias.name for alias in aliases)
+                    names.update(alias.asname or alias.name for alias in aliases)
 
     collect(ast.parse(path.read_text(encoding="utf-8")).body, "")
-    return frozenset(found)
+    return frozenset(names)
 
 
 # Names
@@ -236,10 +236,10 @@ def test_links_lead_somewhere(path: Path) -> None:
         if re.match(r"[a-z]+:", target):
             continue
         file, _, anchor = target.partition("#")
-        found = (path.parent / file).resolve() if file else path
-        assert found.exists(), f"{page(path)}: {target} leads nowhere"
-        if anchor and found.suffix == ".md":
-            assert anchor in anchors(found), f"{page(path)}: no heading for {target}"
+        page_linked = (path.parent / file).resolve() if file else path
+        assert page_linked.exists(), f"{page(path)}: {target} leads nowhere"
+        if anchor and page_linked.suffix == ".md":
+            assert anchor in anchors(page_linked), f"{page(path)}: no heading for {target}"
 
 
 # Made parts, flags, figures
@@ -294,12 +294,12 @@ def value_of(dotted: str) -> Any:
     """A constant, or the default of a dataclass field."""
     parts = dotted.split(".")
     length = next(n for n in range(len(parts), 0, -1) if SOURCE.joinpath(*parts[:n]).with_suffix(".py").is_file())
-    found: Any = importlib.import_module(".".join(("sliceplane", *parts[:length])))
+    value: Any = importlib.import_module(".".join(("sliceplane", *parts[:length])))
     for part in parts[length:]:
-        found = (
-            next(f.default for f in fields(found) if f.name == part) if is_dataclass(found) else getattr(found, part)
+        value = (
+            next(f.default for f in fields(value) if f.name == part) if is_dataclass(value) else getattr(value, part)
         )
-    return found
+    return value
 
 
 def test_limits_are_those_of_the_code() -> None:
@@ -307,8 +307,10 @@ def test_limits_are_those_of_the_code() -> None:
     rows = re.findall(r"^\| [^|]+ \| ([\d,]+) ?([A-Za-z]*) \|[^|]+\| `([\w.]+)` \|$", text, re.MULTILINE)
     assert len(rows) > 25
     for number, unit, constant in rows:
-        told = int(number.replace(",", "")) * _UNITS[unit]
-        assert told == value_of(constant), f"{constant} is {value_of(constant)}, docs/operations.md says {told}"
+        documented = int(number.replace(",", "")) * _UNITS[unit]
+        assert documented == value_of(constant), (
+            f"{constant} is {value_of(constant)}, docs/operations.md says {documented}"
+        )
 
 
 # What a running server shows, and examples
@@ -340,16 +342,16 @@ async def fetch(plane: Plane, path: str) -> str:
 async def test_metrics_are_those_of_a_server(server: Plane) -> None:
     shown = dict(re.findall(r"^# TYPE (\w+) (\w+)$", await fetch(server, "/metrics"), re.MULTILINE))
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    told = dict(re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram) \|", text, re.MULTILINE))
-    assert told == shown
+    documented = dict(re.findall(r"^\| `(\w+)` \| (counter|gauge|histogram) \|", text, re.MULTILINE))
+    assert documented == shown
 
 
 async def test_health_checks_are_those_of_a_server(server: Plane) -> None:
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    told = re.findall(r"^\| `(\w+)` \| (?:all|`/readyz`)", text, re.MULTILINE)
+    documented = re.findall(r"^\| `(\w+)` \| (?:all|`/readyz`)", text, re.MULTILINE)
     answered = await fetch(server, "/readyz?verbose")
     shown = re.findall(r"^\[\+\](\w+) ok$", answered, re.MULTILINE)
-    assert sorted(told) == sorted(shown)
+    assert sorted(documented) == sorted(shown)
 
 
 def examples() -> dict[str, str]:

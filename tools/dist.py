@@ -131,11 +131,11 @@ asyncio.run(main())
 def follow(plain: Path, env: Mapping[str, str]) -> None:
     """The guide's first program against a plane that fills, and then loses an endpoint."""
     text = GUIDE.read_text()
-    found = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert found is not None, f"{GUIDE} has no program"
-    wanted = text[found.end() :].split("```")[1].strip().splitlines()
+    example = re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert example is not None, f"{GUIDE} has no program"
+    wanted = text[example.end() :].split("```")[1].strip().splitlines()
     run(plain / "python", "-c", _FILL, "two", env=env)
-    program = subprocess.Popen((plain / "python", "-c", found[1]), stdout=subprocess.PIPE, text=True, env=env)
+    program = subprocess.Popen((plain / "python", "-c", example[1]), stdout=subprocess.PIPE, text=True, env=env)
     assert program.stdout is not None
     try:
         printed = [program.stdout.readline().strip() for _ in wanted[:-1]]
@@ -159,7 +159,9 @@ def try_out(version: str, python: str, scratch: Path) -> None:
     plain = environment(python, scratch / "plain", wheels, str(wheel))
     listing = json.loads(run(plain / "python", *_PIP[:-1], "list", "--format", "json"))
     print(f"Python {version}: pip install {wheel.name}")
-    print("     ", " ".join(f"{each['name']} {each['version']}" for each in listing if each["name"] != "pip"))
+    print(
+        "     ", " ".join(f"{package['name']} {package['version']}" for package in listing if package["name"] != "pip")
+    )
     for words in (("sliceplane", "--version"), ("kubectl-sliceplane", "--version"), ("sliceplane", "--help")):
         first, *rest = run(plain / words[0], *words[1:], cwd=scratch).splitlines()
         print(f"      {' '.join(words)}: {first}" + (f" ... {len(rest)} lines more" if rest else ""))

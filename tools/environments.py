@@ -41,18 +41,18 @@ def bounds() -> dict[str, str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [
         *project["dependencies"],
-        *(each for extra in project["optional-dependencies"].values() for each in extra),
+        *(requirement for extra in project["optional-dependencies"].values() for requirement in extra),
     ]
-    found: dict[str, str] = {}
-    for each in wanted:
-        if each.startswith(f"{project['name']}["):
+    lower_bounds: dict[str, str] = {}
+    for requirement in wanted:
+        if requirement.startswith(f"{project['name']}["):
             continue
-        bound = _BOUND.match(each)
+        bound = _BOUND.match(requirement)
         if bound is None:
-            raise SystemExit(f"pyproject.toml: {each!r} has no lower bound")
-        if found.setdefault(bound[1], bound[2]) != bound[2]:
+            raise SystemExit(f"pyproject.toml: {requirement!r} has no lower bound")
+        if lower_bounds.setdefault(bound[1], bound[2]) != bound[2]:
             raise SystemExit(f"pyproject.toml: {bound[1]} has two lower bounds")
-    return found
+    return lower_bounds
 
 
 def pin() -> None:
@@ -88,7 +88,7 @@ def interpreters() -> dict[str, str]:
     """Version to program, of those that really run: on PATH, and where pyenv and uv keep theirs."""
     home = Path.home()
     kept = [Path(os.environ.get("PYENV_ROOT", home / ".pyenv"), "versions"), home / ".local/share/uv/python"]
-    found: dict[str, str] = {}
+    pythons: dict[str, str] = {}
     for version in VERSIONS:
         name = f"python{version}"
         on_path = [str(Path(folder, name)) for folder in os.get_exec_path()]
@@ -100,9 +100,9 @@ def interpreters() -> dict[str, str]:
             # A shim of pyenv is there for versions that are not.
             asked = subprocess.run((program, "-c", question), capture_output=True, text=True, check=False)
             if asked.stdout.strip() == version:
-                found[version] = program
+                pythons[version] = program
                 break
-    return found
+    return pythons
 
 
 def tried(what: str, python: str, *, lint: bool, tests: list[str]) -> int:

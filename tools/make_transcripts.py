@@ -56,7 +56,7 @@ def write_hints() -> None:
                 for step in chapter.steps
             ]
             text = f"{chapter.text}\n\n" if chapter.text else ""
-            blocks = "\n\n".join(f"```console\n{each.rstrip()}\n```" for each in shown if each)
+            blocks = "\n\n".join(f"```console\n{block.rstrip()}\n```" for block in shown if block)
             parts.append(f"### {chapter.title}\n\n{text}{blocks}\n")
     HINTS.write_text("\n".join(parts), encoding="utf-8")
 

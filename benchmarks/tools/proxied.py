@@ -188,7 +188,7 @@ class Commits:
 def cpu_s() -> float:
     """Of this process, the kernel's work for it, and the programs that it ran."""
     used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 class Taken(NamedTuple):

@@ -53,8 +53,8 @@ def restart_in_the_middle(pods: int) -> list[Result]:
     cluster.writes.clear()
     cluster.replace(EndpointSliceController())
     cluster.settle()
-    found = [address for each in _slices(cluster) for address in _addresses(each)]
-    assert sorted(found) == sorted(wanted), "an endpoint was lost or doubled"
+    addresses = [address for slice_ in _slices(cluster) for address in _addresses(slice_)]
+    assert sorted(addresses) == sorted(wanted), "an endpoint was lost or doubled"
     size = f"{pods:,} Pods, half replaced, a quarter meanwhile"
     return [
         Result(
@@ -71,16 +71,16 @@ def restart_in_the_middle(pods: int) -> list[Result]:
 def least_writes(slices: list[Document], wanted: set[str]) -> int:
     """Slices that hold an address that has to go must be written; newcomers fit into what that frees, then into
     slices with room, then into new ones."""
-    outdated = [each for each in slices if not set(_addresses(each)) <= wanted]
-    newcomers = len(wanted - {address for each in slices for address in _addresses(each)})
-    room = sum(PER_SLICE - len(set(_addresses(each)) & wanted) for each in outdated)
+    outdated = [slice_ for slice_ in slices if not set(_addresses(slice_)) <= wanted]
+    newcomers = len(wanted - {address for slice_ in slices for address in _addresses(slice_)})
+    room = sum(PER_SLICE - len(set(_addresses(slice_)) & wanted) for slice_ in outdated)
     left = max(0, newcomers - room)
-    free = sorted((PER_SLICE - len(_addresses(each)) for each in slices if each not in outdated), reverse=True)
+    free = sorted((PER_SLICE - len(_addresses(slice_)) for slice_ in slices if slice_ not in outdated), reverse=True)
     extra = 0
-    for each in free:
-        if left <= 0 or not each:
+    for places in free:
+        if left <= 0 or not places:
             break
-        left = left - each
+        left = left - places
         extra = extra + 1
     return len(outdated) + extra + ceil(max(0, left) / PER_SLICE)
 
@@ -97,9 +97,11 @@ def _replace(cluster: Cluster, number: int, pods: int) -> None:
 
 
 def _slices(cluster: Cluster) -> list[Document]:
-    found = cluster.list(EndpointSlices, NAMESPACE)
-    assert all(each["metadata"]["labels"]["kubernetes.io/service-name"] == APP for each in found), "only one service"
-    return found
+    slices = cluster.list(EndpointSlices, NAMESPACE)
+    assert all(slice_["metadata"]["labels"]["kubernetes.io/service-name"] == APP for slice_ in slices), (
+        "only one service"
+    )
+    return slices
 
 
 def _addresses(each: Document) -> list[str]:

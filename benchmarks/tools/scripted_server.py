@@ -70,11 +70,11 @@ class World:
         self.version = version
         self.compacted = 0
         self.events.clear()
-        for each in self.pods.values():
-            each["metadata"]["resourceVersion"] = str(version)
+        for pod in self.pods.values():
+            pod["metadata"]["resourceVersion"] = str(version)
 
     def state(self) -> State:
-        return {name: believed(each) for name, each in self.pods.items()}
+        return {name: believed(pod) for name, pod in self.pods.items()}
 
 
 def pod(name: str, uid: str, generation: int, version: int) -> dict[str, Any]:

@@ -70,20 +70,20 @@ def official(kubeconfig: str, namespace: str, service: str, changes: int) -> Non
     slices: dict[str, Any] = {}
     endpoints: dict[str, Any] = {}
 
-    def put(each: Any) -> None:
-        old = slices.get(each.metadata.name)
+    def put(item: Any) -> None:
+        old = slices.get(item.metadata.name)
         for endpoint in (old.endpoints or ()) if old is not None else ():
             endpoints.pop(endpoint.target_ref.uid, None)
-        slices[each.metadata.name] = each
-        for endpoint in each.endpoints or ():
+        slices[item.metadata.name] = item
+        for endpoint in item.endpoints or ():
             endpoints[endpoint.target_ref.uid] = endpoint
 
     token = None
     version = ""
     while True:
         page = api.list_namespaced_endpoint_slice(namespace, label_selector=selector, limit=500, _continue=token)
-        for each in page.items:
-            put(each)
+        for item in page.items:
+            put(item)
         token = page.metadata._continue
         version = page.metadata.resource_version
         if not token:

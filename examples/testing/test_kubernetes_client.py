@@ -49,20 +49,22 @@ def addresses(item: client.V1EndpointSlice) -> set[str]:
 @pytest.fixture
 def held(sliceplane: Plane) -> Iterator[dict[str, set[str]]]:
     """What a follower in a thread of its own holds."""
-    found: dict[str, set[str]] = {}
+    endpoints: dict[str, set[str]] = {}
     ended = threading.Event()
     settings = client.Configuration()
     config.load_kube_config(str(sliceplane.kubeconfig), client_configuration=settings)
     with client.ApiClient(settings) as api:
-        thread = threading.Thread(target=follow, args=(client.DiscoveryV1Api(api), found, lambda: not ended.is_set()))
+        thread = threading.Thread(
+            target=follow, args=(client.DiscoveryV1Api(api), endpoints, lambda: not ended.is_set())
+        )
         thread.start()
-        yield found
+        yield endpoints
         ended.set()
         thread.join()
 
 
 def known(held: dict[str, set[str]]) -> set[str]:
-    return {address for each in tuple(held.values()) for address in each}
+    return {address for addresses in tuple(held.values()) for address in addresses}
 
 
 def test_it_follows(sliceplane: Plane, held: dict[str, set[str]]) -> None:

@@ -16,16 +16,16 @@ from sliceplane.shell.server.plane import PlaneConfig
 
 def parsed(*arguments: str) -> PlaneConfig:
     """What the flags make of a configuration."""
-    found: list[PlaneConfig] = []
+    configs: list[PlaneConfig] = []
 
     @click.command()
     @access_options
     def command(**flags: Any) -> None:
-        found.append(with_access(PlaneConfig(), flags))
+        configs.append(with_access(PlaneConfig(), flags))
 
     done = CliRunner().invoke(command, arguments)
     assert done.exit_code == 0, done.output
-    return found[0]
+    return configs[0]
 
 
 def test_without_flags_nothing_differs() -> None:
@@ -66,6 +66,6 @@ def test_both_commands_have_them(command: str) -> None:
     def flags(of: click.Command) -> set[str]:
         return {flag for parameter in of.params for flag in parameter.opts}
 
-    found = main.get_command(click.Context(main), command)
-    assert found is not None
-    assert flags(access_options(click.Command("none"))) <= flags(found)
+    loaded = main.get_command(click.Context(main), command)
+    assert loaded is not None
+    assert flags(access_options(click.Command("none"))) <= flags(loaded)

@@ -49,11 +49,11 @@ def test_version_without_an_installation(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_help_has_every_command_on_a_line_of_its_own() -> None:
     lines = CliRunner().invoke(main, ["--help"], terminal_width=80).output.splitlines()
-    told = {summary for _, summary in COMMANDS.values()}
+    summaries = {summary for _, summary in COMMANDS.values()}
     shown = [
         line.split(maxsplit=1)
         for line in lines
-        if line.strip().split(maxsplit=1)[-1:] and line.split(maxsplit=1)[-1] in told
+        if line.strip().split(maxsplit=1)[-1:] and line.split(maxsplit=1)[-1] in summaries
     ]
     assert shown == [[name, summary] for name, (_, summary) in COMMANDS.items()]
 

@@ -33,7 +33,7 @@ from sliceplane.cli.main import COMMANDS, main
     ],
 )
 def test_usage_errors(flags: list[str], sentence: str) -> None:
-    done = CliRunner().invoke(main, ["up", "--data-dir", "memory:", *(each.format(file=__file__) for each in flags)])
+    done = CliRunner().invoke(main, ["up", "--data-dir", "memory:", *(flag.format(file=__file__) for flag in flags)])
     assert done.exit_code == 64
     assert sentence in " ".join(done.output.split())
 
@@ -53,15 +53,15 @@ def test_every_option_has_a_help_text(command: str) -> None:
     def commands(found: click.Command) -> Iterator[click.Command]:
         yield found
         if isinstance(found, click.Group):
-            for each in found.commands.values():
-                yield from commands(each)
+            for command_below in found.commands.values():
+                yield from commands(command_below)
 
     made = main.get_command(click.Context(main), command)
     assert made is not None
     silent = [
-        f"{each.name} {option.opts[0]}"
-        for each in commands(made)
-        for option in each.params
+        f"{below.name} {option.opts[0]}"
+        for below in commands(made)
+        for option in below.params
         if isinstance(option, click.Option) and not option.help
     ]
     assert silent == []

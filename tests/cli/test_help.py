@@ -48,8 +48,8 @@ def test_every_option_is_told_once_and_in_one_piece(words: tuple[str, ...]) -> N
     lines = help_of(words).partition("\nOptions:\n")[2].splitlines()
     for option in command.params:
         if isinstance(option, click.Option):
-            told = [line for line in lines if re.match(rf"  (-[\w-]+, )*{option.opts[0]}(?![\w-])", line)]
-            assert len(told) == 1, (option.opts, told)
+            shown = [line for line in lines if re.match(rf"  (-[\w-]+, )*{option.opts[0]}(?![\w-])", line)]
+            assert len(shown) == 1, (option.opts, shown)
 
 
 def test_a_url_in_a_help_text_can_be_copied() -> None:
@@ -73,7 +73,7 @@ def test_each_pattern_of_a_group_stands_for_an_option() -> None:
             assert isinstance(command, click.Group)
             command = command.get_command(click.Context(command), word)
         assert command is not None
-        names |= {each.name or "" for each in command.params}
+        names |= {parameter.name or "" for parameter in command.params}
     used = {heading(name) for name in names}
     assert used - {FIRST} == {title for title, _ in GROUPS}
 

@@ -48,7 +48,7 @@ def written(tmp_path: Path, *flags: str) -> dict[str, Any]:
 
 
 def test_each_flag_is_a_field(tmp_path: Path) -> None:
-    found = written(
+    configuration = written(
         tmp_path,
         *("--kubeconfig", "/k", "--bind-address", "fd00::1", "--healthz-bind-address", "[::1]:99"),
         *("--metrics-bind-address", "127.0.0.1:98", "--iptables-sync-period", "10s", "--min-sync-period", "250ms"),
@@ -59,16 +59,19 @@ def test_each_flag_is_a_field(tmp_path: Path) -> None:
         *("--conntrack-tcp-be-liberal", "--conntrack-udp-timeout", "3s", "--conntrack-udp-timeout-stream", "4s"),
         *("--oom-score-adj", "0", "--feature-gates", "EndpointSliceSubsetting=true", "--bind-address-hard-fail"),
     )
-    assert found["clientConnection"]["kubeconfig"] == "/k"
-    assert (found["bindAddress"], found["bindAddressHardFail"]) == ("fd00::1", True)
-    assert (found["healthzBindAddress"], found["metricsBindAddress"]) == ("[::1]:99", "127.0.0.1:98")
+    assert configuration["clientConnection"]["kubeconfig"] == "/k"
+    assert (configuration["bindAddress"], configuration["bindAddressHardFail"]) == ("fd00::1", True)
+    assert (configuration["healthzBindAddress"], configuration["metricsBindAddress"]) == ("[::1]:99", "127.0.0.1:98")
     for section in ("nftables", "iptables"):
-        assert (found[section]["syncPeriod"], found[section]["minSyncPeriod"]) == ("10s", "250ms")
-        assert found[section]["masqueradeAll"] is True
-    assert (found["clusterCIDR"], found["detectLocalMode"]) == ("10.0.0.0/8,fd00::/8", "InterfaceNamePrefix")
-    assert found["detectLocal"] == {"bridgeInterface": "br0", "interfaceNamePrefix": "cali"}
-    assert found["nodePortAddresses"] == ["10.0.0.0/8", "fd00::/8"]
-    assert found["conntrack"] == {
+        assert (configuration[section]["syncPeriod"], configuration[section]["minSyncPeriod"]) == ("10s", "250ms")
+        assert configuration[section]["masqueradeAll"] is True
+    assert (configuration["clusterCIDR"], configuration["detectLocalMode"]) == (
+        "10.0.0.0/8,fd00::/8",
+        "InterfaceNamePrefix",
+    )
+    assert configuration["detectLocal"] == {"bridgeInterface": "br0", "interfaceNamePrefix": "cali"}
+    assert configuration["nodePortAddresses"] == ["10.0.0.0/8", "fd00::/8"]
+    assert configuration["conntrack"] == {
         "maxPerCore": 0,
         "min": 7,
         "tcpBeLiberal": True,
@@ -77,16 +80,16 @@ def test_each_flag_is_a_field(tmp_path: Path) -> None:
         "udpStreamTimeout": "4s",
         "udpTimeout": "3s",
     }
-    assert (found["oomScoreAdj"], found["featureGates"]) == (0, {"EndpointSliceSubsetting": True})
+    assert (configuration["oomScoreAdj"], configuration["featureGates"]) == (0, {"EndpointSliceSubsetting": True})
 
 
 def test_with_a_file_the_file_decides(tmp_path: Path) -> None:
     written(tmp_path, "--cluster-cidr", "10.0.0.0/8").clear()
     first = tmp_path / "first.conf"
     (tmp_path / "written.conf").rename(first)
-    found = written(tmp_path, "--config", str(first), "--cluster-cidr", "11.0.0.0/8", "--masquerade-all")
-    assert found["clusterCIDR"] == "10.0.0.0/8"
-    assert found["nftables"]["masqueradeAll"] is False
+    configuration = written(tmp_path, "--config", str(first), "--cluster-cidr", "11.0.0.0/8", "--masquerade-all")
+    assert configuration["clusterCIDR"] == "10.0.0.0/8"
+    assert configuration["nftables"]["masqueradeAll"] is False
 
 
 def test_the_file_of_a_plane_needs_its_proxy(tmp_path: Path) -> None:

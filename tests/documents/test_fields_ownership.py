@@ -216,12 +216,12 @@ def test_conflicts_are_the_shared_fields_with_other_values(mine: Any, theirs: An
     change = fields.compare(SERVICE, live.document, objects.merge(SERVICE, live.document, mine))
     owned = sets.difference(fields.set_of(SERVICE, theirs), fields.of_paths([("f:metadata", "f:name")]))
     contested = sets.intersection(sets.union(change.modified, change.added), owned)
-    found: list[str] = []
+    conflicts: list[str] = []
     try:
         fields.applied(SERVICE, live.document, mine, live.managers, write("me"), force=False)
     except fields.Conflicts as refused:
-        found = [fields.show(one.path) for one in refused.conflicts]
-    assert found == shown(contested)
+        conflicts = [fields.show(one.path) for one in refused.conflicts]
+    assert conflicts == shown(contested)
     forced = fields.applied(SERVICE, live.document, mine, live.managers, write("me"), force=True)
     theirs_now = forced.managers.get(write("them").who)
     assert theirs_now is None or not sets.intersection(theirs_now.fields, contested)

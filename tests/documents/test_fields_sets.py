@@ -29,10 +29,10 @@ def build(paths: frozenset[sets.Path]) -> sets.FieldSet:
 
 
 def members(fields: sets.FieldSet) -> frozenset[sets.Path]:
-    found = list(sets.paths(fields))
-    assert len(found) == len(set(found))
+    members = list(sets.paths(fields))
+    assert len(members) == len(set(members))
     check_tidy(fields)
-    return frozenset(found)
+    return frozenset(members)
 
 
 def check_tidy(fields: sets.FieldSet) -> None:

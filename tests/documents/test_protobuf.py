@@ -268,11 +268,11 @@ EVENTS = [
 def test_frames_survive_any_chunking(cuts: list[int]) -> None:
     stream = b"".join(encode_watch_event(event, encode(document)) for event, document in EVENTS)
     reader = FrameReader()
-    found: list[tuple[str, dict[str, Any]]] = []
+    reviews: list[tuple[str, dict[str, Any]]] = []
     bounds = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     for start, stop in itertools.pairwise(bounds):
-        found.extend(reader.feed(stream[start:stop]))
-    assert found == EVENTS
+        reviews.extend(reader.feed(stream[start:stop]))
+    assert reviews == EVENTS
     assert reader.pending_bytes == 0
 
 

@@ -37,6 +37,6 @@ DOCUMENTS: list[Document] = [
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document["kind"])
 def test_there_and_back(document: Document) -> None:
-    found = decode(encode(document), api_version=document["apiVersion"], kind=document["kind"])
-    assert found["spec"] == document["spec"]
-    assert found["status"] == document["status"]
+    decoded = decode(encode(document), api_version=document["apiVersion"], kind=document["kind"])
+    assert decoded["spec"] == document["spec"]
+    assert decoded["status"] == document["status"]

@@ -38,9 +38,9 @@ GOLDEN: dict[str, Any] = json.loads(
 
 def resource_of(document: dict[str, Any]) -> Resource:
     """The served resource, or a stand-in for kinds that are printed and not served."""
-    found = scheme.by_kind(document["apiVersion"], document["kind"])
-    if found is not None:
-        return found
+    resource = scheme.by_kind(document["apiVersion"], document["kind"])
+    if resource is not None:
+        return resource
     group, _, version = document["apiVersion"].rpartition("/")
     return Resource(group=group, version=version, kind=document["kind"], plural=f"{document['kind'].lower()}s")
 
@@ -67,8 +67,8 @@ def test_rows_are_upstreams(row: dict[str, Any]) -> None:
 def test_columns_are_upstreams(kind: str) -> None:
     api_version, _, name = kind.rpartition(" ")
     columns = columns_of(printer_of(resource_of({"apiVersion": api_version, "kind": name})))
-    found = [[column["name"], column["type"], column["format"], column["priority"]] for column in columns]
-    assert found == GOLDEN["columns"][kind]
+    shown = [[column["name"], column["type"], column["format"], column["priority"]] for column in columns]
+    assert shown == GOLDEN["columns"][kind]
     assert all(column["description"].endswith(".") for column in columns)
 
 

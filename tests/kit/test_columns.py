@@ -58,7 +58,7 @@ def test_nothing_of_nothing() -> None:
 def test_every_word_is_there_and_no_line_is_longer_than_it_must_be(rows: list[tuple[str, ...]], width: int) -> None:
     heads = ("ONE", "TWO", "THREE")
     lines = list(table(heads, rows, width=width))
-    told = " ".join(lines).split()
-    assert all(word in told for row in rows for cell in row for word in cell.split())
+    words = " ".join(lines).split()
+    assert all(word in words for row in rows for cell in row for word in cell.split())
     longest = max((len(word) for row in rows for cell in row for word in cell.split()), default=0)
     assert all(len(line) <= max(width, len("THREE:  ") + max(longest, 20)) for line in lines)

@@ -24,7 +24,7 @@ from sliceplane.shell.node.kernel.netns import within
 from sliceplane.shell.node.kernel.program import KernelProgram
 from sliceplane.shell.node.service_health import ServiceHealth
 from sliceplane.shell.process import descriptors, door
-from sliceplane.shell.process.door import Door, Port
+from sliceplane.shell.process.door import Door, GuardedPort
 from sliceplane.shell.process.interfaces import addresses_of
 from sliceplane.shell.process.pages import Page, serve_pages
 
@@ -39,7 +39,7 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Door, in
     async def answer(request: web.BaseRequest) -> web.Response:
         return web.Response(body=b"x" * int(request.query.get("bytes", "2")))
 
-    port = Port(answer, guard)
+    port = GuardedPort(answer, guard)
     yield guard, await port.listen_at("127.0.0.1", 0)
     await port.close()
     async with asyncio.timeout(60):

@@ -30,7 +30,7 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.shadow.differences import Difference, DifferenceKind
 from sliceplane.shadow.ledger import DIFFERENCES_PER_SERVICE_MAX, DifferenceLedger, News
 from sliceplane.shell.hosting.shadow import ShadowRun
-from sliceplane.shell.hosting.shadow_report import Summary, line, summary_of, table
+from sliceplane.shell.hosting.shadow_report import ShadowSummary, line, summary_of, table
 from sliceplane.shell.server.plane import PlaneConfig
 from sliceplane.shell.transport import kubeconfig
 from sliceplane.shell.transport.guards import ReadOnlyClient
@@ -68,7 +68,7 @@ class Heard:
     def news(self, news: tuple[News, ...]) -> None:
         self.all += news
 
-    def look(self, ledger: DifferenceLedger, summary: Summary, now: float) -> None:
+    def look(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float) -> None:
         assert summary.differences == len(tuple(ledger.standing()))
 
 

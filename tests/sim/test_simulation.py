@@ -14,11 +14,11 @@ from sliceplane.cli.main import main
 from sliceplane.controllers.election import Election
 from sliceplane.informer.cache import Cache
 from sliceplane.sim.agenda import Agenda
-from sliceplane.sim.faults import KINDS, LEVELS, Faults, parse_faults
+from sliceplane.sim.faults import KINDS, LEVELS, FaultPlan, parse_faults
 from sliceplane.sim.invariants import INVARIANTS
 from sliceplane.sim.report import replay, report, shrink
 from sliceplane.sim.roster import ROSTER, Setup, all_controllers, draw_setup, parse_controllers
-from sliceplane.sim.simulation import Options, Simulation, Verdict
+from sliceplane.sim.simulation import Options, RunVerdict, Simulation
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -32,7 +32,7 @@ for seed in range(1, 6):
 
 def run(
     seed: int, steps: int = 50, faults: str = "normal", controllers: str = "all", workload: str = "full"
-) -> Verdict:
+) -> RunVerdict:
     chosen = all_controllers(workload) if controllers == "all" else parse_controllers(controllers)
     options = Options(seed=seed, steps=steps, faults=parse_faults(faults), controllers=chosen, workload=workload)
     return Simulation(options).run()
@@ -174,7 +174,7 @@ def test_many_seeds() -> None:
         assert verdict.violation is None, report(verdict)
 
 
-# Faults
+# FaultPlan
 
 
 def test_faults_are_read() -> None:
@@ -195,8 +195,8 @@ def test_faults_that_cannot_be_read(text: str) -> None:
 def test_leaving_a_kind_out_leaves_the_draws_of_others() -> None:
     from sliceplane.kit.rng import Rng
 
-    both = Faults({"crash": 0.5, "pause": 0.5}, Rng(9))
-    one = Faults({"pause": 0.5}, Rng(9))
+    both = FaultPlan({"crash": 0.5, "pause": 0.5}, Rng(9))
+    one = FaultPlan({"pause": 0.5}, Rng(9))
     assert [(both.strikes("crash"), both.strikes("pause"))[1] for _ in range(50)] == [
         (one.strikes("crash"), one.strikes("pause"))[1] for _ in range(50)
     ]

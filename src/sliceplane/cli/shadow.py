@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sliceplane.controllers.endpointslice import EndpointSliceConfig
     from sliceplane.shadow.ledger import DifferenceLedger, News
     from sliceplane.shell.hosting.shadow import ShadowRun
-    from sliceplane.shell.hosting.shadow_report import Summary
+    from sliceplane.shell.hosting.shadow_report import ShadowSummary
     from sliceplane.shell.transport.kubeconfig import Connection
 
 _CLEAR = "\x1b[H\x1b[2J"
@@ -100,7 +100,7 @@ class Printed:
         else:
             self._torn = False
 
-    def look(self, ledger: DifferenceLedger, summary: Summary, now: float) -> None:
+    def look(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float) -> None:
         from sliceplane.shell.hosting.shadow_report import NO_CONTROLLER, table
 
         if self.plain and summary.lacks_controller and not self._said_nobody:
@@ -113,7 +113,7 @@ class Printed:
             self._shown = picture
             say(f"{_CLEAR}{picture}")
 
-    def end(self, ledger: DifferenceLedger, summary: Summary, now: float, *, complete: bool) -> None:
+    def end(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float, *, complete: bool) -> None:
         """The last words."""
         from sliceplane.shell.hosting.shadow_report import json_summary, table
 

@@ -16,7 +16,7 @@ from sliceplane.cli.values import DurationType
 from sliceplane.kit.columns import table
 
 if TYPE_CHECKING:
-    from sliceplane.sim.simulation import Options, Verdict
+    from sliceplane.sim.simulation import Options, RunVerdict
 
 #: more processes than that do not help
 JOBS_MAX = 256
@@ -149,7 +149,7 @@ def _from(seed: int) -> Iterator[int]:
         seed += 1
 
 
-def _run(options: Options) -> Verdict:
+def _run(options: Options) -> RunVerdict:
     from dataclasses import replace
 
     from sliceplane.sim.simulation import Simulation
@@ -161,7 +161,7 @@ def _run(options: Options) -> Verdict:
     return verdict
 
 
-def _traced(options: Options, path: str | None) -> Verdict:
+def _traced(options: Options, path: str | None) -> RunVerdict:
     from sliceplane.sim.simulation import Simulation
 
     with ExitStack() as stack:
@@ -176,14 +176,14 @@ def _traced(options: Options, path: str | None) -> Verdict:
         return Simulation(options, file.write).run()
 
 
-def _shrunk(verdict: Verdict) -> Verdict:
+def _shrunk(verdict: RunVerdict) -> RunVerdict:
     from sliceplane.sim.report import shrink
 
     click.echo(f"seed {verdict.options.seed} fails after {verdict.steps} steps; looking for fewer", err=True)
     return shrink(verdict)
 
 
-def _many(runs: Iterator[Options], jobs: int, *, stop: bool) -> Iterator[Verdict]:
+def _many(runs: Iterator[Options], jobs: int, *, stop: bool) -> Iterator[RunVerdict]:
     """The verdicts, in order; with *stop* until the first that fails."""
     if jobs == 1:
         for options in runs:
@@ -196,7 +196,7 @@ def _many(runs: Iterator[Options], jobs: int, *, stop: bool) -> Iterator[Verdict
     from multiprocessing import get_context
 
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        waiting: list[Future[Verdict]] = []
+        waiting: list[Future[RunVerdict]] = []
         for options in runs:
             waiting.append(pool.submit(_run, options))
             if len(waiting) < 2 * jobs:

@@ -15,7 +15,7 @@ from sliceplane.kit.rng import Rng
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class FaultKind:
     """``weight`` is the one of the level ``normal``; ``per`` names the opportunity."""
 
     weight: float
@@ -23,26 +23,32 @@ class Kind:
     what: str
 
 
-KINDS: Final[Mapping[str, Kind]] = {
-    "watch-delay": Kind(
+KINDS: Final[Mapping[str, FaultKind]] = {
+    "watch-delay": FaultKind(
         weight=0.3, per="watch", what="a stream lags by up to 5 s, so that order across watches differs"
     ),
-    "watch-burst": Kind(weight=0.01, per="message", what="a stream stalls for up to 20 s, then all comes at once"),
-    "watch-cut": Kind(weight=0.01, per="message", what="a stream breaks; what was under way in it is lost"),
-    "watch-silence": Kind(weight=0.0005, per="message", what="a stream is half open: nothing comes, not even its end"),
-    "compaction": Kind(weight=0.03, per="step", what="the server forgets its history: 410 for a client that resumes"),
-    "request-lost": Kind(weight=0.02, per="request", what="a request never arrives; the sender times out"),
-    "response-lost": Kind(weight=0.02, per="request", what="a write is applied, and its sender sees a timeout"),
-    "request-twice": Kind(weight=0.02, per="request", what="a write is applied twice; the second answer counts"),
-    "request-late": Kind(weight=0.005, per="request", what="a write is applied a minute after its sender gave up"),
-    "server-error": Kind(weight=0.03, per="request", what="500 InternalError, nothing applied"),
-    "throttled": Kind(weight=0.03, per="request", what="429 with Retry-After, nothing applied"),
-    "foreign-edit": Kind(weight=0.03, per="step", what="another writer edits, relabels or deletes a slice of ours"),
-    "crash": Kind(weight=0.02, per="step", what="a controller dies with all it knew and starts again"),
-    "overlap": Kind(weight=0.01, per="step", what="a second instance starts before the first has stopped"),
-    "pause": Kind(weight=0.02, per="step", what="a process stands still for up to 30 s; its caches grow stale"),
-    "slow-node": Kind(weight=0.02, per="step", what="a node's agent stands still for up to 30 s"),
-    "clock-skew": Kind(weight=0.01, per="step", what="the server's clock is set, by up to 15 minutes either way"),
+    "watch-burst": FaultKind(weight=0.01, per="message", what="a stream stalls for up to 20 s, then all comes at once"),
+    "watch-cut": FaultKind(weight=0.01, per="message", what="a stream breaks; what was under way in it is lost"),
+    "watch-silence": FaultKind(
+        weight=0.0005, per="message", what="a stream is half open: nothing comes, not even its end"
+    ),
+    "compaction": FaultKind(
+        weight=0.03, per="step", what="the server forgets its history: 410 for a client that resumes"
+    ),
+    "request-lost": FaultKind(weight=0.02, per="request", what="a request never arrives; the sender times out"),
+    "response-lost": FaultKind(weight=0.02, per="request", what="a write is applied, and its sender sees a timeout"),
+    "request-twice": FaultKind(weight=0.02, per="request", what="a write is applied twice; the second answer counts"),
+    "request-late": FaultKind(weight=0.005, per="request", what="a write is applied a minute after its sender gave up"),
+    "server-error": FaultKind(weight=0.03, per="request", what="500 InternalError, nothing applied"),
+    "throttled": FaultKind(weight=0.03, per="request", what="429 with Retry-After, nothing applied"),
+    "foreign-edit": FaultKind(
+        weight=0.03, per="step", what="another writer edits, relabels or deletes a slice of ours"
+    ),
+    "crash": FaultKind(weight=0.02, per="step", what="a controller dies with all it knew and starts again"),
+    "overlap": FaultKind(weight=0.01, per="step", what="a second instance starts before the first has stopped"),
+    "pause": FaultKind(weight=0.02, per="step", what="a process stands still for up to 30 s; its caches grow stale"),
+    "slow-node": FaultKind(weight=0.02, per="step", what="a node's agent stands still for up to 30 s"),
+    "clock-skew": FaultKind(weight=0.01, per="step", what="the server's clock is set, by up to 15 minutes either way"),
 }
 
 LEVELS: Final[Mapping[str, float]] = {"none": 0.0, "light": 0.3, "normal": 1.0, "heavy": 3.0}
@@ -72,7 +78,7 @@ def parse_faults(text: str) -> dict[str, float]:
     return weights
 
 
-class Faults:
+class FaultPlan:
     """A plan at work.  ``active`` is false at quiet points, and nothing strikes then."""
 
     def __init__(self, weights: Mapping[str, float], rng: Rng) -> None:

@@ -17,7 +17,7 @@ from sliceplane.controllers.base import Write
 from sliceplane.kit.rng import Rng
 from sliceplane.sim.agenda import Agenda, Trace
 from sliceplane.sim.collection import check_deletion
-from sliceplane.sim.faults import Faults
+from sliceplane.sim.faults import FaultPlan
 from sliceplane.sim.server import Server, described
 
 #: as the production host's
@@ -33,7 +33,7 @@ Answer = Callable[[bytes | StatusError], None]
 class Network:
     """Owned by one simulation, whose processes reach everything else by it."""
 
-    def __init__(self, agenda: Agenda, server: Server, faults: Faults, trace: Trace, rng: Rng) -> None:
+    def __init__(self, agenda: Agenda, server: Server, faults: FaultPlan, trace: Trace, rng: Rng) -> None:
         self.agenda = agenda
         self.server = server
         self.faults = faults

@@ -14,7 +14,7 @@ from typing import Final
 from sliceplane.sim.faults import KINDS, LEVELS
 from sliceplane.sim.invariants import ALWAYS, INVARIANTS
 from sliceplane.sim.roster import WORKLOADS, all_controllers
-from sliceplane.sim.simulation import STEPS_DEFAULT, Options, Simulation, Verdict
+from sliceplane.sim.simulation import STEPS_DEFAULT, Options, RunVerdict, Simulation
 
 #: runs that one shrinking may cost
 RUNS_MAX: Final = 40
@@ -46,7 +46,7 @@ def faults_text(options: Options) -> str:
     return ",".join(f"{name}={weight:g}" for name, weight in weights.items() if weight) or "none"
 
 
-def setup_text(verdict: Verdict) -> str:
+def setup_text(verdict: RunVerdict) -> str:
     """The flags that the seed drew."""
     setup = verdict.setup
     parts = [f"subsetting {setup.subsetting.value or 'off'}"]
@@ -56,7 +56,7 @@ def setup_text(verdict: Verdict) -> str:
     return ", ".join(parts)
 
 
-def summary(verdict: Verdict) -> str:
+def summary(verdict: RunVerdict) -> str:
     """One line; for many seeds."""
     options = verdict.options
     violation = verdict.violation
@@ -65,7 +65,7 @@ def summary(verdict: Verdict) -> str:
     return f"seed {options.seed}: {outcome} ({counts}, {sum(verdict.faults.values())} faults) {verdict.digest}"
 
 
-def report(verdict: Verdict) -> str:
+def report(verdict: RunVerdict) -> str:
     """Everything about one run."""
     options = verdict.options
     violation = verdict.violation
@@ -92,7 +92,7 @@ def report(verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-def shrink(verdict: Verdict, run: Callable[[Options], Verdict] | None = None) -> Verdict:
+def shrink(verdict: RunVerdict, run: Callable[[Options], RunVerdict] | None = None) -> RunVerdict:
     """A failing verdict of the same seed with the fewest steps found.  *verdict* must be failing."""
     assert verdict.violation is not None, f"seed {verdict.options.seed} does not fail"
     run = run or (lambda options: Simulation(options).run())

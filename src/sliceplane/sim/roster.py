@@ -59,7 +59,7 @@ def draw_setup(workload: str, seed: int) -> Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RosterEntry:
     """``agent``: one of its kind stands beside a node; it has no second instance that could overlap."""
 
     make: Callable[[Setup], Controller]
@@ -81,19 +81,19 @@ def _kubelet(_: Setup) -> Controller:
     return KubeletController(EmulationConfig(nodes=nodes, start_s=0.2, ready_s=1.0, termination_s=2.0))
 
 
-ROSTER: Final[Mapping[str, Entry]] = {
-    "endpointslice": Entry(_endpointslice, elected=True),
-    "garbage-collector": Entry(lambda _: GarbageCollector()),
-    "namespace": Entry(lambda _: NamespaceController()),
-    "resourcequota": Entry(lambda _: ResourceQuotaController()),
-    "serviceaccount": Entry(lambda _: ServiceAccountController()),
-    "deployment": Entry(lambda _: DeploymentController()),
-    "replicaset": Entry(lambda _: ReplicaSetController()),
-    "kubelet": Entry(_kubelet, agent=True),
-    "root-ca": Entry(lambda _: RootCaPublisher(AUTHORITY)),
-    "traffic-distribution": Entry(lambda _: TrafficDistributionController(find_shipped)),
-    "endpoints": Entry(lambda _: EndpointsController()),
-    "endpointslice-mirroring": Entry(lambda _: EndpointSliceMirroringController()),
+ROSTER: Final[Mapping[str, RosterEntry]] = {
+    "endpointslice": RosterEntry(_endpointslice, elected=True),
+    "garbage-collector": RosterEntry(lambda _: GarbageCollector()),
+    "namespace": RosterEntry(lambda _: NamespaceController()),
+    "resourcequota": RosterEntry(lambda _: ResourceQuotaController()),
+    "serviceaccount": RosterEntry(lambda _: ServiceAccountController()),
+    "deployment": RosterEntry(lambda _: DeploymentController()),
+    "replicaset": RosterEntry(lambda _: ReplicaSetController()),
+    "kubelet": RosterEntry(_kubelet, agent=True),
+    "root-ca": RosterEntry(lambda _: RootCaPublisher(AUTHORITY)),
+    "traffic-distribution": RosterEntry(lambda _: TrafficDistributionController(find_shipped)),
+    "endpoints": RosterEntry(lambda _: EndpointsController()),
+    "endpointslice-mirroring": RosterEntry(lambda _: EndpointSliceMirroringController()),
 }
 #: those that recorded seeds of the classic workload ran with
 CLASSIC: Final = tuple(ROSTER)[:8]

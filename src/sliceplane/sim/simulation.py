@@ -23,7 +23,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.sim import deeds
 from sliceplane.sim.agenda import Agenda, Trace
 from sliceplane.sim.candidates import Candidates
-from sliceplane.sim.faults import KINDS, LEVELS, Faults
+from sliceplane.sim.faults import KINDS, LEVELS, FaultPlan
 from sliceplane.sim.invariants import INVARIANTS, World
 from sliceplane.sim.network import Network
 from sliceplane.sim.process import ControllerFault, Process
@@ -78,7 +78,7 @@ class Violation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RunVerdict:
     """``checked``: invariant -> at how many quiet points it held."""
 
     options: Options
@@ -107,7 +107,7 @@ class Simulation:
         self.setup = draw_setup(options.workload, options.seed)
         self.agenda = Agenda(START)
         self.trace = Trace(START, sink)
-        self.faults = Faults(options.faults, rng.fork())
+        self.faults = FaultPlan(options.faults, rng.fork())
         self.server = Server(self.agenda, rng.fork())
         self.network = Network(self.agenda, self.server, self.faults, self.trace, rng.fork())
         self._gaps = rng.fork()
@@ -285,7 +285,7 @@ class Simulation:
 
     # The whole
 
-    def run(self) -> Verdict:
+    def run(self) -> RunVerdict:
         violation = None
         try:
             self._run()
@@ -296,7 +296,7 @@ class Simulation:
             violation = self._violation("no-part-fails", f"{fault}: {cause!r}", fault.actor, cause)
         except Exception as error:
             violation = self._violation("no-part-fails", f"{type(error).__name__}: {error}", "", error)
-        return Verdict(
+        return RunVerdict(
             options=self.options,
             setup=self.setup,
             violation=violation,

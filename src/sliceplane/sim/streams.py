@@ -56,7 +56,7 @@ class SimulatedInformer:
         self._alarm = Alarm(self._agenda, self._on_deadline, receive)
         #: counts requests; answers to older ones are dropped
         self._request = 0
-        self._stream: _Stream | None = None
+        self._stream: _SimulatedStream | None = None
 
     def start(self) -> None:
         self.reflector.start(self._agenda.now)
@@ -156,7 +156,7 @@ class SimulatedInformer:
             else:
                 lag = self._faults.draw("watch-delay", 0.0, LAG_MAX_S) if self._faults.strikes("watch-delay") else 0.0
                 self._answered(request, lambda: self.reflector.on_watch_opened(self._agenda.now))
-                self._stream = _Stream(self, request, watcher, lag)
+                self._stream = _SimulatedStream(self, request, watcher, lag)
                 self._stream.pump()
                 return
         self._watch_ended(request, error)
@@ -186,7 +186,7 @@ class SimulatedInformer:
             self._watch_ended(self._request, unreachable("connection reset by peer"))
 
 
-class _Stream:
+class _SimulatedStream:
     """One watch: from the hub's queue to the reflector, in order."""
 
     def __init__(self, owner: SimulatedInformer, request: int, watcher: Watcher, lag_s: float) -> None:

@@ -16,7 +16,7 @@ from sliceplane.shell.hosting.catalogue import default_controllers
 from sliceplane.shell.hosting.freshness import complaint, stuck
 from sliceplane.shell.hosting.host import HostStatus
 from sliceplane.shell.hosting.informers import InformerStatus
-from sliceplane.shell.hosting.life import Tally
+from sliceplane.shell.hosting.life import ControllerTally
 from sliceplane.shell.hosting.runner import ControllerStatus
 from sliceplane.shell.hosting.standalone import Standalone
 from sliceplane.shell.server.plane import Plane, PlaneConfig
@@ -32,7 +32,7 @@ def informer(resource: Resource, age: float, error: StatusError | None = None, *
 
 def status(*informers: InformerStatus) -> HostStatus:
     filled = all(each.synced for each in informers)
-    controller = ControllerStatus("endpointslice-controller", True, filled, 0, 0, Tally(), "")
+    controller = ControllerStatus("endpointslice-controller", True, filled, 0, 0, ControllerTally(), "")
     return HostStatus(informers, (controller,), RecorderStatus(0, 0, 0, 0, 0), NOW)
 
 

@@ -27,7 +27,7 @@ COMPONENT = "sliceplane-controllers"
 _log = get_logger("election")
 
 
-class Candidate:
+class LeaseCandidate:
     """One instance of several.  ``run`` is its life; everything else may be read at any time.
 
     *clock* gives seconds since the epoch and must go on steadily when the machine's is set.  *note* is told

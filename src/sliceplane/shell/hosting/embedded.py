@@ -15,7 +15,7 @@ from sliceplane.controllers.election import ElectionConfig
 from sliceplane.controllers.per_namespace import RootCaPublisher
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.hosting.election import Candidate
+from sliceplane.shell.hosting.election import LeaseCandidate
 from sliceplane.shell.hosting.freshness import stale, unfilled
 from sliceplane.shell.hosting.host import ControllerHost, Entry, make_host
 from sliceplane.shell.hosting.monitoring import leader_family, staleness_family
@@ -41,7 +41,7 @@ class ControllerService:
         self._entries = entries
         self._elect = elect
         self._host: ControllerHost | None = None
-        self._candidate: Candidate | None = None
+        self._candidate: LeaseCandidate | None = None
         self._term: asyncio.Task[None] | None = None
         #: this server was ready once: a later term must not take it from clients while its caches fill
         self._settled = False
@@ -58,23 +58,22 @@ class ControllerService:
             self._host.start()
             return
         config = ElectionConfig(identity=f"{socket.gethostname()}_{rng.uuid()}", name=LEASE_NAME)
-        candidate = Candidate(client, config, rng=rng.fork(), clock=loop_clock(context.clock()))
+        candidate = LeaseCandidate(client, config, rng=rng.fork(), clock=loop_clock(context.clock()))
         self._candidate = candidate
 
         async def term() -> None:
-            host = self._host = make_host(FencedClient(client, lambda: candidate.leading), entries, rng.fork())
-            host.start()
+            self._host = make_host(FencedClient(client, lambda: candidate.leading), entries, rng.fork())
             try:
-                await asyncio.Event().wait()
+                await self._host.run()
             finally:
                 self._host = None
-                await host.close()
 
         self._term = asyncio.get_running_loop().create_task(candidate.run(term), name="election")
 
     def _samples(self) -> tuple[Family, ...]:
         """The figures of the controllers while they work, how fresh their caches are, and who leads."""
-        host, candidate = self._host, self._candidate
+        host = self._host
+        candidate = self._candidate
         figures = () if host is None else host.samples()
         age = staleness_family(0.0 if host is None else host.status().staleness_s)
         return (*figures, age) if candidate is None else (*figures, age, leader_family(LEASE_NAME, candidate.leading))

@@ -19,7 +19,7 @@ from sliceplane.controllers.events import RecorderStatus
 from sliceplane.kit.metrics import Family, merged
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.hosting.informers import InformerStatus, SharedInformers
-from sliceplane.shell.hosting.runner import ControllerStatus, Factory, Runner
+from sliceplane.shell.hosting.runner import ControllerRunner, ControllerStatus, Factory
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.events import EventRecorder
@@ -59,7 +59,8 @@ class HostStatus:
 
 
 class ControllerHost:
-    """Made inside a running loop; ``add`` before ``start``.  The client stays its owner's and is not closed here.
+    """Made inside a running loop; ``add``, then ``start`` and ``close``, or ``run``.  The client stays its
+    owner's and is not closed here.
 
     *clock* gives seconds since the epoch.  *check* makes cores check their invariants at every turn (tests).
     *instance* names this process in Events.
@@ -79,13 +80,13 @@ class ControllerHost:
         self._check = check
         self._informers = SharedInformers(client, clock=self._clock, rng=rng.fork())
         self._recorder = EventRecorder(client, clock=self._clock, instance=instance)
-        self._runners: list[Runner] = []
+        self._runners: list[ControllerRunner] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     def add(self, factory: Factory, *, max_in_flight: int = MAX_IN_FLIGHT) -> None:
         """*factory* makes a fresh core each time it is called: once now, and again after each fault."""
         assert not self._tasks, "controllers are added before start"
-        runner = Runner(
+        runner = ControllerRunner(
             factory,
             self._informers,
             self._client,
@@ -104,6 +105,14 @@ class ControllerHost:
             self._tasks.append(loop.create_task(runner.run(), name=runner.info.name))
         for task in self._tasks:
             task.add_done_callback(_complain)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self.start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         """Stop taking work, let writes in flight finish for a few seconds, end every task.  Idempotent."""

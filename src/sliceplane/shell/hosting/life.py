@@ -41,7 +41,7 @@ _Letter = Change[Object] | Done | _Mark
 
 
 @dataclass(slots=True)
-class Tally:
+class ControllerTally:
     """What a controller did in all its lives; for metrics.  It only grows."""
 
     changes: int = 0
@@ -52,7 +52,7 @@ class Tally:
 
 
 class Life:
-    """Made and run by a ``Runner``; ``close`` ends what is left of it."""
+    """Made and run by a ``ControllerRunner``; ``close`` ends what is left of it."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Life:
         *,
         clock: Callable[[], float],
         max_in_flight: int,
-        tally: Tally,
+        tally: ControllerTally,
         check: bool,
     ) -> None:
         self._controller = controller

@@ -10,7 +10,7 @@ from sliceplane.controllers.base import Controller, ControllerInfo, EventNote
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
 from sliceplane.shell.hosting.informers import SharedInformers
-from sliceplane.shell.hosting.life import Life, Tally
+from sliceplane.shell.hosting.life import ControllerTally, Life
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client
 
@@ -38,12 +38,12 @@ class ControllerStatus:
     synced: bool
     backlog: int
     in_flight: int
-    tally: Tally
+    tally: ControllerTally
     fault: str
     due_s: float | None = None
 
 
-class Runner:
+class ControllerRunner:
     """Owned by one host, which runs it as one task."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Runner:
         self._first: Controller | None = factory()
         self.info: ControllerInfo = self._first.info
         self._life: Life | None = None
-        self._tally = Tally()
+        self._tally = ControllerTally()
         self._fault = ""
 
     def status(self) -> ControllerStatus:

@@ -19,7 +19,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.shadow.ledger import DifferenceLedger, News
 from sliceplane.shell.hosting import ControllerHost
 from sliceplane.shell.hosting.monitoring import health_pages
-from sliceplane.shell.hosting.shadow_report import Summary, summary_of
+from sliceplane.shell.hosting.shadow_report import ShadowSummary, summary_of
 from sliceplane.shell.process.pages import Page, PageMaker
 from sliceplane.shell.transport.base import Reader
 from sliceplane.shell.transport.guards import ReadOnlyClient
@@ -38,7 +38,7 @@ class Output(Protocol):
 
     def news(self, news: tuple[News, ...]) -> None: ...
 
-    def look(self, ledger: DifferenceLedger, summary: Summary, now: float) -> None:
+    def look(self, ledger: DifferenceLedger, summary: ShadowSummary, now: float) -> None:
         """Every ``LOOK_S``; for an output that shows a picture rather than news."""
 
 
@@ -102,7 +102,7 @@ class ShadowRun:
             output.news(news)
         output.look(self.ledger, self.summary(), self._clock())
 
-    def summary(self) -> Summary:
+    def summary(self) -> ShadowSummary:
         informers = self._host.status().informers
         services = next((informer.objects for informer in informers if informer.watched.resource is Services), 0)
         return summary_of(self.ledger, services)

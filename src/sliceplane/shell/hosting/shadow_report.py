@@ -25,7 +25,7 @@ HEADER = ("SERVICE", "KIND", "TYPE", "WHERE", "OURS", "THEIRS", "FOR")
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ShadowSummary:
     """Where a run stands.  ``differing``: services of which a difference stands; ``pending``: differences within the
     grace period; ``beyond``: only counted; ``managed``: slices there are of the controller that is compared."""
 
@@ -105,13 +105,13 @@ def json_line(news: News) -> bytes:
     )
 
 
-def json_summary(summary: Summary, now: float) -> bytes:
+def json_summary(summary: ShadowSummary, now: float) -> bytes:
     return msgspec.json.encode({"time": format_micro_time(now), "event": "summary", **msgspec.to_builtins(summary)})
 
 
-def summary_of(ledger: DifferenceLedger, services: int) -> Summary:
+def summary_of(ledger: DifferenceLedger, services: int) -> ShadowSummary:
     standing: Sequence[StandingDifference] = tuple(ledger.standing())
-    return Summary(
+    return ShadowSummary(
         services, ledger.differing, ledger.compared, len(standing), ledger.pending, ledger.beyond, ledger.managed
     )
 

@@ -16,7 +16,7 @@ from typing import Final
 from sliceplane.controllers.election import ElectionConfig
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.rng import Rng
-from sliceplane.shell.hosting.election import Candidate
+from sliceplane.shell.hosting.election import LeaseCandidate
 from sliceplane.shell.hosting.freshness import complaint
 from sliceplane.shell.hosting.host import ControllerHost, Entry, HostStatus, make_host
 from sliceplane.shell.hosting.informers import check_readable
@@ -56,7 +56,7 @@ class Standalone:
         self._candidate = (
             None
             if election is None
-            else Candidate(
+            else LeaseCandidate(
                 election_client or client, election, rng=self._rng.fork(), clock=self._clock, note=self._recorder.record
             )
         )
@@ -86,13 +86,11 @@ class Standalone:
     async def _work(self) -> None:
         candidate = self._candidate
         client = self._client if candidate is None else FencedClient(self._client, lambda: candidate.leading)
-        host = self._host = make_host(client, self._entries, self._rng.fork(), self._clock)
-        host.start()
+        self._host = make_host(client, self._entries, self._rng.fork(), self._clock)
         try:
-            await asyncio.Event().wait()
+            await self._host.run()
         finally:
             self._host = None
-            await host.close()
 
     def pages(self) -> dict[str, PageMaker]:
         """For ``shell.process.pages.serve_pages``: alive, and ready to work or to take over."""

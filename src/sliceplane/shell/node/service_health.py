@@ -26,7 +26,7 @@ from sliceplane.proxy.aftermath import HealthCheck
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.shell.node.kernel.netns import Listen, listening_in
 from sliceplane.shell.process import descriptors
-from sliceplane.shell.process.door import Door, Port, door
+from sliceplane.shell.process.door import Door, GuardedPort, door
 from sliceplane.shell.process.log import get_logger
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ServiceHealth:
         self._healthy = healthy
         self._on_failed = on_failed
         self._checks: dict[ServiceKey, HealthCheck] = {}
-        self._servers: dict[ServiceKey, tuple[int, tuple[str, ...], Port]] = {}
+        self._servers: dict[ServiceKey, tuple[int, tuple[str, ...], GuardedPort]] = {}
         self._failed: set[ServiceKey] = set()
 
     async def update(self, checks: Mapping[ServiceKey, HealthCheck], addresses: tuple[str, ...] | None) -> None:
@@ -85,7 +85,7 @@ class ServiceHealth:
         async def answer(_: web.BaseRequest) -> web.Response:
             return self._answer(key)
 
-        served = Port(answer, self._guard)
+        served = GuardedPort(answer, self._guard)
         try:
             if (len(self._servers) + 1) * len(hosts) > descriptors.limit() // _SHARE_OF_DESCRIPTORS:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

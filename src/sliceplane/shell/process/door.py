@@ -141,7 +141,7 @@ class _Guarded(asyncio.Protocol):
         self._door.leave(self)
 
 
-class Port:
+class GuardedPort:
     """Some listening sockets that *answer* serves.  ``close`` ends it and its connections."""
 
     def __init__(self, answer: Answer, guard: Door = door) -> None:

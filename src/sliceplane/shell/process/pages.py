@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from sliceplane.shell.process.door import Door, Port, door
+from sliceplane.shell.process.door import Door, GuardedPort, door
 
 
 class PageError(Exception):
@@ -50,7 +50,7 @@ async def serve_pages(
             headers={"Content-Type": page.content_type, "X-Content-Type-Options": "nosniff"},
         )
 
-    served = Port(answer, guard)
+    served = GuardedPort(answer, guard)
     try:
         try:
             listening = await served.listen_at(address, port)

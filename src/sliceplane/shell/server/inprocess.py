@@ -11,7 +11,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from operator import attrgetter
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from sliceplane.api import codec
 from sliceplane.api.errors import too_large_resource_version
@@ -30,27 +30,15 @@ from sliceplane.registry.types import (
     WatchPlan,
     WriteOptions,
 )
+from sliceplane.shell.server.storage.committing import Durability
 from sliceplane.shell.transport.base import Verbs
 from sliceplane.store.hub import Hub
 from sliceplane.store.watcher import Item, Watcher
-
-T = TypeVar("T")
 
 #: watches that ask for no end get one after this times a random 1..2, as over HTTP
 WATCH_S: Final = 1800.0
 #: how long a read waits for a version that the server does not have yet
 FUTURE_VERSION_S_MAX: Final = 3.0
-
-
-class Durability(Protocol):
-    """The committer, as far as this client needs it."""
-
-    async def write(self, step: Callable[[], T], revision_of: Callable[[T], int]) -> T:
-        """Runs *step*, possibly several times, and returns what it returned last when that is durable and published.
-        Raises what *step* raises, and a 500 ``StatusError`` if it never will be durable."""
-
-    async def current(self) -> None:
-        """Returns when memory is as new as storage was at the call.  Raises the 504 ``StatusError``."""
 
 
 class InProcessClient(Verbs):

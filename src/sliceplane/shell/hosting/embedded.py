@@ -89,8 +89,10 @@ class ControllerService:
             return ""
         if self._host is not None:
             why = unfilled(self._host.status())
-        else:
-            why = "" if self._candidate is not None and self._candidate.holder else "nobody is known to lead"
+        elif self._candidate is None or not self._candidate.holder:
+            why = "nobody is known to lead"
+        else:  # between the Lease and the first step of the work it leads without a host
+            why = "the controllers are starting" if self._candidate.leading else ""
         self._settled = self._elect and not why
         return why
 

@@ -12,12 +12,12 @@ from tests.effort import effort
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, RoleBindings, Roles
 from sliceplane.registry.authorization.coverage import missing
 from sliceplane.registry.authorization.index import PolicyIndex
-from sliceplane.registry.authorization.rules import Rule, document_of_rule, rules_of
+from sliceplane.registry.authorization.rules import PolicyRule, document_of_rule, rules_of
 from sliceplane.registry.authorization.types import MASTERS, Attributes
 from sliceplane.registry.types import User
 from sliceplane.store.types import Key
 
-READER = Rule(verbs=("get", "list"), groups=("",), resources=("pods", "pods/status"))
+READER = PolicyRule(verbs=("get", "list"), groups=("",), resources=("pods", "pods/status"))
 
 
 @pytest.mark.parametrize(
@@ -29,46 +29,54 @@ READER = Rule(verbs=("get", "list"), groups=("",), resources=("pods", "pods/stat
         (READER, Attributes(verb="get", resource="pods", group="apps"), False),
         (READER, Attributes(verb="get", resource="pods", subresource="log"), False),
         (READER, Attributes(verb="get", path="/pods"), False),
-        (Rule(verbs=("*",), groups=("*",), resources=("*",)), Attributes(verb="x", resource="y", group="z"), True),
-        (Rule(verbs=("*",), groups=("*",), resources=("*",)), Attributes(verb="get", path="/metrics"), False),
         (
-            Rule(verbs=("get",), groups=("*",), resources=("*/status",)),
+            PolicyRule(verbs=("*",), groups=("*",), resources=("*",)),
+            Attributes(verb="x", resource="y", group="z"),
+            True,
+        ),
+        (PolicyRule(verbs=("*",), groups=("*",), resources=("*",)), Attributes(verb="get", path="/metrics"), False),
+        (
+            PolicyRule(verbs=("get",), groups=("*",), resources=("*/status",)),
             Attributes(verb="get", resource="pods", subresource="status"),
             True,
         ),
-        (Rule(verbs=("get",), groups=("*",), resources=("*/status",)), Attributes(verb="get", resource="pods"), False),
         (
-            Rule(verbs=("*",), groups=("",), resources=("pods",), names=("a",)),
+            PolicyRule(verbs=("get",), groups=("*",), resources=("*/status",)),
+            Attributes(verb="get", resource="pods"),
+            False,
+        ),
+        (
+            PolicyRule(verbs=("*",), groups=("",), resources=("pods",), names=("a",)),
             Attributes(verb="delete", resource="pods", name="a"),
             True,
         ),
         (
-            Rule(verbs=("*",), groups=("",), resources=("pods",), names=("a",)),
+            PolicyRule(verbs=("*",), groups=("",), resources=("pods",), names=("a",)),
             Attributes(verb="create", resource="pods"),
             False,
         ),
-        (Rule(verbs=("get",), urls=("/healthz/*",)), Attributes(verb="get", path="/healthz/a/b"), True),
-        (Rule(verbs=("get",), urls=("/healthz/*",)), Attributes(verb="get", path="/healthz"), False),
-        (Rule(verbs=("get",), urls=("/healthz",)), Attributes(verb="get", path="/healthz"), True),
-        (Rule(verbs=("get",), urls=("*",)), Attributes(verb="post", path="/healthz"), False),
+        (PolicyRule(verbs=("get",), urls=("/healthz/*",)), Attributes(verb="get", path="/healthz/a/b"), True),
+        (PolicyRule(verbs=("get",), urls=("/healthz/*",)), Attributes(verb="get", path="/healthz"), False),
+        (PolicyRule(verbs=("get",), urls=("/healthz",)), Attributes(verb="get", path="/healthz"), True),
+        (PolicyRule(verbs=("get",), urls=("*",)), Attributes(verb="post", path="/healthz"), False),
     ],
 )
-def test_rules(rule: Rule, wanted: Attributes, allowed: bool) -> None:
+def test_rules(rule: PolicyRule, wanted: Attributes, allowed: bool) -> None:
     assert rule.allows(wanted) is allowed
 
 
 def test_what_is_not_covered_is_told_verb_by_verb_and_resource_by_resource() -> None:
-    wanted = Rule(verbs=("get", "list", "watch"), groups=("",), resources=("pods", "services"))
-    held = (READER, Rule(verbs=("*",), groups=("",), resources=("services",), names=("one",)))
+    wanted = PolicyRule(verbs=("get", "list", "watch"), groups=("",), resources=("pods", "services"))
+    held = (READER, PolicyRule(verbs=("*",), groups=("",), resources=("services",), names=("one",)))
     assert [str(rule) for rule in missing(held, [wanted])] == [
         '{APIGroups:[""], Resources:["pods"], Verbs:["watch"]}',
         '{APIGroups:[""], Resources:["services"], Verbs:["get" "list" "watch"]}',
     ]
-    named = Rule(verbs=("get",), groups=("",), resources=("services",), names=("one", "two"))
+    named = PolicyRule(verbs=("get",), groups=("",), resources=("services",), names=("one", "two"))
     assert [str(rule) for rule in missing(held, [named])] == [
         '{APIGroups:[""], Resources:["services"], ResourceNames:["two"], Verbs:["get"]}'
     ]
-    assert [str(rule) for rule in missing(held, [Rule(verbs=("get",), urls=("/a", "/b"))])] == [
+    assert [str(rule) for rule in missing(held, [PolicyRule(verbs=("get",), urls=("/a", "/b"))])] == [
         '{NonResourceURLs:["/a"], Verbs:["get"]}',
         '{NonResourceURLs:["/b"], Verbs:["get"]}',
     ]
@@ -79,13 +87,13 @@ def subset(*items: str) -> st.SearchStrategy[tuple[str, ...]]:
 
 
 RESOURCE_RULES = st.builds(
-    Rule,
+    PolicyRule,
     verbs=subset("get", "list", "create", "*"),
     groups=subset("", "apps", "*"),
     resources=subset("pods", "pods/status", "*/status", "*"),
     names=st.one_of(st.just(()), subset("a", "b")),
 )
-URL_RULES = st.builds(Rule, verbs=subset("get", "post", "*"), urls=subset("/a", "/a/*", "/b", "*"))
+URL_RULES = st.builds(PolicyRule, verbs=subset("get", "post", "*"), urls=subset("/a", "/a/*", "/b", "*"))
 RULES = st.one_of(RESOURCE_RULES, URL_RULES)
 REQUESTS = st.one_of(
     st.builds(
@@ -104,7 +112,7 @@ REQUESTS = st.one_of(
 @effort(200)
 @given(st.lists(RULES, max_size=3), st.lists(RULES, max_size=3), st.lists(REQUESTS, min_size=1, max_size=8))
 def test_who_holds_what_covers_may_do_all_that_is_covered(
-    held: list[Rule], wanted: list[Rule], requests: list[Attributes]
+    held: list[PolicyRule], wanted: list[PolicyRule], requests: list[Attributes]
 ) -> None:
     lacking = tuple(missing(held, wanted))
     assert not tuple(missing([*held, *lacking], wanted)), "what was missing is all that was missing"
@@ -114,7 +122,7 @@ def test_who_holds_what_covers_may_do_all_that_is_covered(
 
 
 @given(st.lists(RULES, max_size=3))
-def test_rules_round_trip_through_their_objects(rules: list[Rule]) -> None:
+def test_rules_round_trip_through_their_objects(rules: list[PolicyRule]) -> None:
     assert rules_of({"rules": [document_of_rule(rule) for rule in rules]}) == tuple(rules)
 
 
@@ -140,7 +148,7 @@ USERS = [
 ]
 
 
-def role_of(rules: list[Rule]) -> dict[str, Any]:
+def role_of(rules: list[PolicyRule]) -> dict[str, Any]:
     return {"rules": [document_of_rule(rule) for rule in rules]}
 
 

@@ -16,7 +16,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoles, RoleBindings, Roles
 from sliceplane.registry.authorization.aggregation import GATHERED_CHARACTERS_MAX
 from sliceplane.registry.authorization.index import PolicyIndex
-from sliceplane.registry.authorization.rules import RoleRules, Rule
+from sliceplane.registry.authorization.rules import PolicyRule, RoleRules
 from sliceplane.registry.authorization.types import AUTHENTICATED, Attributes
 from sliceplane.registry.types import User
 from sliceplane.store.mvcc import Store
@@ -62,7 +62,7 @@ def test_ten_thousand_bindings_to_one_large_role_are_one_question(monkeypatch: p
     index.on_stored(Key(Roles.storage_key, "n", "r"), role(*(f"r{number}" for number in range(1000))))
     for number in range(10_000):
         bind(index, f"b{number}", "r")
-    roles, rules = counting(monkeypatch, RoleRules, "allow"), counting(monkeypatch, Rule, "allows_on_resource")
+    roles, rules = counting(monkeypatch, RoleRules, "allow"), counting(monkeypatch, PolicyRule, "allows_on_resource")
     wanted = Attributes(verb="get", resource="other", namespace="n")
     assert not index.decide(ANYBODY, wanted).allowed
     assert (roles(), rules()) == (0, 0), "no rule speaks of it"
@@ -79,7 +79,7 @@ def test_a_decision_looks_at_the_rules_that_speak_of_it(monkeypatch: pytest.Monk
     for number in range(2_000):
         index.on_stored(Key(Roles.storage_key, "n", f"r{number}"), role(f"r{number}", "*/scale"))
         bind(index, f"b{number}", f"r{number}")
-    rules = counting(monkeypatch, Rule, "allows_on_resource")
+    rules = counting(monkeypatch, PolicyRule, "allows_on_resource")
     assert index.decide(ANYBODY, Attributes(verb="get", resource="r1999", namespace="n")).allowed
     assert rules() == 1
     assert not index.decide(ANYBODY, Attributes(verb="put", resource="x", subresource="scale", namespace="n")).allowed

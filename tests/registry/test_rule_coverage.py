@@ -14,24 +14,24 @@ from tests.effort import effort
 
 from sliceplane.registry.authorization import coverage
 from sliceplane.registry.authorization.coverage import TooManySteps, covers, missing
-from sliceplane.registry.authorization.rules import Rule
+from sliceplane.registry.authorization.rules import PolicyRule
 
-EVERYTHING = (Rule(verbs=("*",), groups=("*",), resources=("*",)), Rule(verbs=("*",), urls=("*",)))
+EVERYTHING = (PolicyRule(verbs=("*",), groups=("*",), resources=("*",)), PolicyRule(verbs=("*",), urls=("*",)))
 
 
-def atoms(rule: Rule) -> Iterator[Rule]:
+def atoms(rule: PolicyRule) -> Iterator[PolicyRule]:
     """Upstream's BreakdownRule, in words: one verb on one resource (of one name), or on one URL."""
     for group in rule.groups:
         for resource in rule.resources:
             for verb in rule.verbs:
                 for names in [(name,) for name in rule.names] or [()]:
-                    yield Rule(verbs=(verb,), groups=(group,), resources=(resource,), names=names)
+                    yield PolicyRule(verbs=(verb,), groups=(group,), resources=(resource,), names=names)
     for url in rule.urls:
         for verb in rule.verbs:
-            yield Rule(verbs=(verb,), urls=(url,))
+            yield PolicyRule(verbs=(verb,), urls=(url,))
 
 
-def takes(mine: Rule, atom: Rule) -> bool:
+def takes(mine: PolicyRule, atom: PolicyRule) -> bool:
     if "*" not in mine.verbs and atom.verbs[0] not in mine.verbs:
         return False
     if mine.names and (not atom.names or atom.names[0] not in mine.names):
@@ -46,9 +46,9 @@ def takes(mine: Rule, atom: Rule) -> bool:
     )
 
 
-def told_by_upstream(held: Sequence[Rule], wanted: Sequence[Rule]) -> list[str]:
+def told_by_upstream(held: Sequence[PolicyRule], wanted: Sequence[PolicyRule]) -> list[str]:
     """Covers, then CompactRules, then a sorted set of lines."""
-    compact: dict[Rule, list[str]] = {}
+    compact: dict[PolicyRule, list[str]] = {}
     lines = set()
     for atom in (atom for rule in wanted for atom in atoms(rule)):
         if any(takes(mine, atom) for mine in held):
@@ -70,21 +70,21 @@ RESOURCES = subset(
 )
 NAMED = st.one_of(st.just(()), subset("a", "b", "*", ""))
 RESOURCE_RULES = st.builds(
-    Rule,
+    PolicyRule,
     verbs=subset("get", "list", "create", "*"),
     groups=subset("", "apps", "*", '"'),
     resources=RESOURCES,
     names=NAMED,
 )
 URL_RULES = st.builds(
-    Rule, verbs=subset("get", "post", "*"), urls=subset("/a", "/a/*", "/a/b", "/a/**", "/a*", "*", "**", "/b", "")
+    PolicyRule, verbs=subset("get", "post", "*"), urls=subset("/a", "/a/*", "/a/b", "/a/**", "/a*", "*", "**", "/b", "")
 )
 RULES = st.lists(st.one_of(RESOURCE_RULES, RESOURCE_RULES, URL_RULES), max_size=5)
 
 
 @effort(600)
 @given(held=RULES, wanted=RULES)
-def test_the_answers_are_those_of_all_combinations(held: list[Rule], wanted: list[Rule]) -> None:
+def test_the_answers_are_those_of_all_combinations(held: list[PolicyRule], wanted: list[PolicyRule]) -> None:
     lines = told_by_upstream(held, wanted)
     assert [str(rule) for rule in missing(held, wanted)] == lines
     assert covers(held, wanted) is (not lines)
@@ -97,28 +97,28 @@ def test_the_answers_are_those_of_all_combinations_where_many_rules_are_held_in_
     values = [str(number) for number in range(4)]
     sides = [data.draw(st.permutations(values)) for _ in range(3)]
     pieces = [
-        Rule(verbs=tuple(verbs), groups=tuple(groups), resources=(resource,))
+        PolicyRule(verbs=tuple(verbs), groups=tuple(groups), resources=(resource,))
         for verbs in (sides[0][:2], sides[0][2:])
         for groups in (sides[1][:1], sides[1][1:3], sides[1][3:])
         for resource in sides[2]
     ]
     held = data.draw(st.lists(st.sampled_from(pieces), min_size=len(pieces) - 4, max_size=len(pieces), unique=True))
-    wanted = [Rule(verbs=tuple(values), groups=tuple(values), resources=tuple(values))]
+    wanted = [PolicyRule(verbs=tuple(values), groups=tuple(values), resources=tuple(values))]
     assert [str(rule) for rule in missing(held, wanted)] == told_by_upstream(held, wanted)
 
 
-def cube(side: int, **more: tuple[str, ...]) -> Rule:
+def cube(side: int, **more: tuple[str, ...]) -> PolicyRule:
     def values(letter: str) -> tuple[str, ...]:
         return tuple(f"{letter}{number}" for number in range(side))
 
-    return Rule(**{"verbs": values("v"), "groups": values("g"), "resources": values("r")} | more)  # type: ignore[arg-type]
+    return PolicyRule(**{"verbs": values("v"), "groups": values("g"), "resources": values("r")} | more)  # type: ignore[arg-type]
 
 
-def holder(side: int) -> list[Rule]:
+def holder(side: int) -> list[PolicyRule]:
     """Reads everything, has one rule for each group, and writes what is in a few lists."""
     return [
-        Rule(verbs=("get", "list"), groups=("*",), resources=("*",)),
-        *(Rule(verbs=("*",), groups=(f"g{number}",), resources=("*/scale", "r0")) for number in range(side)),
+        PolicyRule(verbs=("get", "list"), groups=("*",), resources=("*",)),
+        *(PolicyRule(verbs=("*",), groups=(f"g{number}",), resources=("*/scale", "r0")) for number in range(side)),
         cube(side // 4),
     ]
 
@@ -136,7 +136,7 @@ class Counted:
 
         monkeypatch.setattr(coverage._Budget, "spend", count)
 
-    def of(self, held: list[Rule], wanted: list[Rule]) -> int:
+    def of(self, held: list[PolicyRule], wanted: list[PolicyRule]) -> int:
         self.spent = 0
         next(iter(missing(held, wanted)), None)
         return self.spent
@@ -144,7 +144,7 @@ class Counted:
 
 def test_a_thousand_groups_by_resources_by_verbs_cost_what_their_text_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     count = Counted(monkeypatch)
-    for held in ([], [Rule(verbs=("get",), groups=("*",), resources=("*",))]):
+    for held in ([], [PolicyRule(verbs=("get",), groups=("*",), resources=("*",))]):
         few, many = count.of(held, [cube(250)]), count.of(held, [cube(1000)])
         assert many <= 5 * few, f"{few} steps for 250, {many} for 1000"
         assert many < 20_000
@@ -158,11 +158,11 @@ def test_a_thousand_groups_by_resources_by_verbs_cost_what_their_text_costs(monk
 def test_many_small_rules_cost_what_their_text_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     count = Counted(monkeypatch)
 
-    def tiny(side: int) -> list[Rule]:
+    def tiny(side: int) -> list[PolicyRule]:
         places = ((v, g, r) for v in range(side) for g in range(side) for r in range(side))
-        return [Rule(verbs=(f"v{v}", "x"), groups=(f"g{g}",), resources=(f"r{r}",)) for v, g, r in places]
+        return [PolicyRule(verbs=(f"v{v}", "x"), groups=(f"g{g}",), resources=(f"r{r}",)) for v, g, r in places]
 
-    def again(rules: list[Rule]) -> list[Rule]:
+    def again(rules: list[PolicyRule]) -> list[PolicyRule]:
         return [replace(rule, verbs=rule.verbs[:1]) for rule in rules]
 
     few, many = (count.of(tiny(side), again(tiny(side))) for side in (10, 16))
@@ -173,10 +173,10 @@ def test_many_small_rules_cost_what_their_text_costs(monkeypatch: pytest.MonkeyP
 def test_many_urls_cost_what_their_text_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     count = Counted(monkeypatch)
 
-    def urls(number: int) -> list[Rule]:
-        return [Rule(verbs=("get", "put"), urls=tuple(f"/{each}/*" for each in range(number)))]
+    def urls(number: int) -> list[PolicyRule]:
+        return [PolicyRule(verbs=("get", "put"), urls=tuple(f"/{each}/*" for each in range(number)))]
 
-    held = [Rule(verbs=("get",), urls=(f"/{number}*",)) for number in range(100)]
+    held = [PolicyRule(verbs=("get",), urls=(f"/{number}*",)) for number in range(100)]
     assert count.of(held, urls(4000)) <= 5 * count.of(held, urls(1000))
 
 
@@ -187,17 +187,19 @@ def test_what_is_made_to_be_hard_is_given_up_in_time() -> None:
     def without(letter: str, bit: int) -> tuple[str, ...]:
         return tuple(f"{letter}{number}" for number, code in enumerate(codes) if not code >> bit & 1)
 
-    held = [Rule(verbs=without("v", bit), groups=without("g", bit), resources=without("r", bit)) for bit in range(16)]
+    held = [
+        PolicyRule(verbs=without("v", bit), groups=without("g", bit), resources=without("r", bit)) for bit in range(16)
+    ]
     began = time.thread_time()
     with pytest.raises(TooManySteps):
         covers(held, [cube(1000)])
     assert time.thread_time() - began < 2.0
-    few = Rule(verbs=cube(12).verbs, groups=cube(12).groups, resources=cube(12).resources)
+    few = PolicyRule(verbs=cube(12).verbs, groups=cube(12).groups, resources=cube(12).resources)
     assert covers(held, [few])
 
 
 def test_everything_covers_everything() -> None:
-    assert covers(EVERYTHING, [*EVERYTHING, cube(1000), Rule(verbs=("get",), urls=("/a",))])
+    assert covers(EVERYTHING, [*EVERYTHING, cube(1000), PolicyRule(verbs=("get",), urls=("/a",))])
     assert not covers([cube(3)], EVERYTHING)
     assert covers([], [])
-    assert covers([], [Rule(verbs=("get",))]), "a rule about nothing grants nothing"
+    assert covers([], [PolicyRule(verbs=("get",))]), "a rule about nothing grants nothing"

@@ -9,7 +9,7 @@ import pytest
 
 from sliceplane.api.scheme import Events, IPAddresses, ServiceCIDRs, Services
 from sliceplane.kit.rng import Rng
-from sliceplane.registry.admission.ledger import Ledger, Range, static_band
+from sliceplane.registry.admission.ledger import NumberLedger, Range, static_band
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.registry import Registry
 from sliceplane.store.mvcc import Store
@@ -292,7 +292,7 @@ def _moved(record: Any, revision: int) -> Any:
 
 def test_low_numbers_are_given_out_last() -> None:
     assert [static_band(size, share=16, most=256) for size in (8, 16, 32, 1024, 65536)] == [0, 0, 16, 64, 256]
-    ledger, rng = Ledger((Range(1, 100, 16), Range(200, 201, 0)), reserved=(1,)), Rng(1)
+    ledger, rng = NumberLedger((Range(1, 100, 16), Range(200, 201, 0)), reserved=(1,)), Rng(1)
     given: list[int] = []
     while (number := ledger.choose(rng)) is not None:
         given.append(number)

@@ -21,7 +21,7 @@ from sliceplane.registry.authorization.index import require
 from sliceplane.registry.authorization.types import creation_of
 from sliceplane.registry.core import Core, key_of, missing
 from sliceplane.registry.create import create_document
-from sliceplane.registry.decoding import Undecodable, decoded
+from sliceplane.registry.decoding import UndecodableBody, decoded
 from sliceplane.registry.documents import document_of
 from sliceplane.registry.types import Context, Outcome, Target, WriteOptions
 from sliceplane.registry.update import check_version, replace
@@ -184,7 +184,7 @@ def _sorted(value: Any) -> Any:
 def _decoded(resource: Resource, merged: Document) -> Document:
     try:
         return decoded(resource, merged)
-    except Undecodable as error:
+    except UndecodableBody as error:
         head = merged["metadata"]
         what = f"{head.get('namespace', '')}/{head.get('name', '')}; {_kind_text(resource.api_version, resource.kind)}"
         raise StatusError(500, "", f"failed to convert new typed object ({what}) to object: {error}") from error

@@ -29,7 +29,7 @@ from sliceplane.registry.admission.services import ServiceLedgers
 from sliceplane.registry.authentication.types import NoTokens, TokenService
 from sliceplane.registry.authorization.aggregation import Aggregation, Gatherers
 from sliceplane.registry.authorization.index import PolicyIndex
-from sliceplane.registry.authorization.rules import Rule, document_of_rule
+from sliceplane.registry.authorization.rules import PolicyRule, document_of_rule
 from sliceplane.registry.authorization.standing import Standing
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.documents import canonical, document_of, make_record
@@ -250,7 +250,7 @@ class Core:
             self.put(ResourceQuotas, quota)
 
 
-def _with_rules(role: Document, rules: tuple[Rule, ...]) -> Document:
+def _with_rules(role: Document, rules: tuple[PolicyRule, ...]) -> Document:
     """*role*, changed."""
     if rules:
         role["rules"] = [document_of_rule(rule) for rule in rules]

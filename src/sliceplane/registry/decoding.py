@@ -24,7 +24,7 @@ from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.types import Body, WriteOptions
 
 
-class Undecodable(Exception):
+class UndecodableBody(Exception):
     """The document does not decode as its kind; the text is Go's, without "KIND in version ..."."""
 
 
@@ -61,7 +61,7 @@ def decode_body(resource: Resource, body: Body, options: WriteOptions) -> tuple[
         raise strict.strict_error(resource.kind, problems, resource.version)
     try:
         document = decoded(resource, body.document)
-    except Undecodable as error:
+    except UndecodableBody as error:
         cannot = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
         raise bad_request(f"{cannot}: {error}") from error
     return document, problems if options.field_validation == "Warn" else ()
@@ -70,7 +70,7 @@ def decode_body(resource: Resource, body: Body, options: WriteOptions) -> tuple[
 def decoded(resource: Resource, document: Document, *, fresh: bool = False) -> Document:
     """A normalised, type-checked, defaulted copy in stored form (the hub version), without unknown members.
 
-    *fresh*: the caller has no use for *document*, so that it need not be copied.  Raises ``Undecodable``.
+    *fresh*: the caller has no use for *document*, so that it need not be copied.  Raises ``UndecodableBody``.
     """
     tidy = is_tidy(resource.schema_key, document)
     fits = tidy or _fits(resource, document)
@@ -100,7 +100,7 @@ def decoded(resource: Resource, document: Document, *, fresh: bool = False) -> D
 
 
 def _fits(resource: Resource, document: Document) -> bool:
-    """Whether there is nothing to take out of *document*.  Raises ``Undecodable`` for a member of a wrong type.
+    """Whether there is nothing to take out of *document*.  Raises ``UndecodableBody`` for a member of a wrong type.
 
     Required order: before nulls and empty lists go, since those of a wrong type must not go unnoticed.
     """
@@ -108,7 +108,7 @@ def _fits(resource: Resource, document: Document) -> bool:
         return True
     mismatch = schema.first_mismatch(schema.lookup(resource.schema_key), document)
     if mismatch is not None:
-        raise Undecodable(str(mismatch))
+        raise UndecodableBody(str(mismatch))
     return False
 
 
@@ -116,7 +116,7 @@ def _normalised(document: Document) -> Document:
     try:
         return normalised(document)
     except ValueError as error:
-        raise Undecodable(str(error)) from error
+        raise UndecodableBody(str(error)) from error
 
 
 def _must_project(resource: Resource, document: Document) -> None:
@@ -124,7 +124,7 @@ def _must_project(resource: Resource, document: Document) -> None:
     try:
         msgspec.convert(document, resource.projection)
     except msgspec.ValidationError as error:
-        raise Undecodable(f"json: {error}") from error
+        raise UndecodableBody(f"json: {error}") from error
 
 
 def _set_aside(document: Document) -> tuple[Document, Any]:
@@ -141,7 +141,7 @@ def _respelt(text: str) -> str:
     try:
         return format_time(parse_time(text))
     except (ValueError, OverflowError) as error:
-        raise Undecodable(f"parsing time {show(text)}: year outside of 1..9999") from error
+        raise UndecodableBody(f"parsing time {show(text)}: year outside of 1..9999") from error
 
 
 def must_be_unset_on_create() -> StatusError:

@@ -19,7 +19,7 @@ from sliceplane.store.types import Key
 
 
 @dataclass(frozen=True, slots=True)
-class Remaining:
+class RemainingObjects:
     """What one resource still has in a namespace.  ``finalizers`` counts the objects that each one holds."""
 
     resource: Resource
@@ -46,7 +46,7 @@ def admit_content(store: Store, resource: Resource, head: Document) -> None:
     raise forbidden(resource.plural, resource.group, head.get("name", ""), why, [cause])
 
 
-def remaining(store: Store, namespace: str) -> tuple[Remaining, ...]:
+def remaining(store: Store, namespace: str) -> tuple[RemainingObjects, ...]:
     """Everything left in *namespace*, in the order of the scheme; empty when it may be finalized."""
     left = []
     for resource in RESOURCES:
@@ -58,11 +58,11 @@ def remaining(store: Store, namespace: str) -> tuple[Remaining, ...]:
             count += 1
             holders.update(codec.decode(record.body, Object).metadata.finalizers or ())
         if count:
-            left.append(Remaining(resource, count, tuple(sorted(holders.items()))))
+            left.append(RemainingObjects(resource, count, tuple(sorted(holders.items()))))
     return tuple(left)
 
 
-def describe_content(left: tuple[Remaining, ...]) -> str:
+def describe_content(left: tuple[RemainingObjects, ...]) -> str:
     """The message of the condition NamespaceContentRemaining."""
     if not left:
         return "All content successfully removed"
@@ -70,7 +70,7 @@ def describe_content(left: tuple[Remaining, ...]) -> str:
     return f"Some resources are remaining: {', '.join(parts)}"
 
 
-def describe_finalizers(left: tuple[Remaining, ...]) -> str:
+def describe_finalizers(left: tuple[RemainingObjects, ...]) -> str:
     """The message of the condition NamespaceFinalizersRemaining."""
     totals: Counter[str] = Counter()
     for item in left:

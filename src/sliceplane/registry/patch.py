@@ -17,7 +17,7 @@ from sliceplane.documents import strict
 from sliceplane.registry import apply as applying
 from sliceplane.registry import metadata, versions
 from sliceplane.registry.core import Core
-from sliceplane.registry.decoding import Undecodable, decoded
+from sliceplane.registry.decoding import UndecodableBody, decoded
 from sliceplane.registry.documents import document_of
 from sliceplane.registry.types import Context, Outcome, PatchType, Target, WriteOptions
 from sliceplane.registry.update import check_version, replace
@@ -83,7 +83,7 @@ def _decode(
     )
     try:
         return decoded(resource, patched.document), warnings
-    except Undecodable as error:
+    except UndecodableBody as error:
         raise _refused(patched, str(error)) from error
 
 

@@ -234,7 +234,7 @@ class Registry:
         """Another server wrote *keys*, or what was staged for them was forgotten.  Cheaper than ``on_aborted``."""
         self._core.follow(keys)
 
-    def remaining(self, namespace: str) -> tuple[namespaces.Remaining, ...]:
+    def remaining(self, namespace: str) -> tuple[namespaces.RemainingObjects, ...]:
         """What is left in a namespace, for the controller that empties it."""
         return namespaces.remaining(self._core.store, namespace)
 

@@ -37,7 +37,7 @@ def static_band(size: int, *, share: int, most: int) -> int:
     return 0 if size <= _BAND_MIN else min(max(_BAND_MIN, size // share), most)
 
 
-class Ledger:
+class NumberLedger:
     """Numbers and their holders.  ``reserved`` ones are never chosen.  Owned by ``ServiceLedgers``."""
 
     def __init__(self, ranges: tuple[Range, ...], reserved: Collection[int] = ()) -> None:

@@ -19,7 +19,7 @@ from sliceplane.kit.ip import Family, family, parse_lenient
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.admission import ip_families
 from sliceplane.registry.admission.address_book import AddressBook, family_of
-from sliceplane.registry.admission.ledger import Ledger, Range, static_band
+from sliceplane.registry.admission.ledger import NumberLedger, Range, static_band
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.store.types import Key
 
@@ -41,13 +41,13 @@ class ServiceLedgers:
     def __init__(self, config: RegistryConfig, rng: Rng, book: AddressBook) -> None:
         self._rng = rng
         self._book = book
-        self._addresses: dict[Family, Ledger] = {}
+        self._addresses: dict[Family, NumberLedger] = {}
         for text in config.service_cidrs:
             wanted: Family = "IPv4" if ipaddress.ip_network(text).version == 4 else "IPv6"
             assert wanted not in self._addresses, f"two {wanted} ranges in {config.service_cidrs}"
             ranges = book.ranges(wanted)
             # The API server's own Service has the primary range's first address, from the first moment on.
-            self._addresses[wanted] = Ledger(ranges, reserved=() if self._addresses else (ranges[0].first,))
+            self._addresses[wanted] = NumberLedger(ranges, reserved=() if self._addresses else (ranges[0].first,))
         assert self._addresses, "at least one service CIDR is needed"
         self._families = tuple(self._addresses)
         self._reserved = _address_text(self._families[0], self._addresses[self._families[0]].ranges[0].first)
@@ -55,7 +55,7 @@ class ServiceLedgers:
         last = config.node_port_last
         size = last - first + 1
         band = static_band(size, share=_PORT_BAND_SHARE, most=_PORT_BAND_MAX)
-        self._ports = Ledger((Range(first, last, band),))
+        self._ports = NumberLedger((Range(first, last, band),))
 
     @property
     def reserved_address(self) -> str:
@@ -166,7 +166,7 @@ class ServiceLedgers:
         spec["clusterIP"] = addresses[0]
         spec["clusterIPs"] = addresses
 
-    def _choose_address(self, wanted: Family, ledger: Ledger, dry_run: bool) -> int | None:
+    def _choose_address(self, wanted: Family, ledger: NumberLedger, dry_run: bool) -> int | None:
         """A dry run shows the first address of the range."""
         if dry_run and ledger.ranges:
             return ledger.ranges[0].first

@@ -21,7 +21,7 @@ from sliceplane.store.types import Key, Record
 
 GROUP = "authentication.k8s.io"
 KIND = "TokenRequest"
-DEFAULT_SECONDS = 3600
+EXPIRATION_DEFAULT_S = 3600
 SECONDS_MIN = 600
 SECONDS_MAX = 1 << 32
 _BINDABLE: dict[str, Resource] = {"Node": Nodes, "Pod": Pods, "Secret": Secrets}
@@ -38,7 +38,7 @@ def grant(core: Core, ctx: Context, target: Target, body: Body, options: WriteOp
         why = f"the UID in the token request ({head['uid']}) does not match the UID of the service account"
         raise conflict(KIND, GROUP, target.name, f"{why} ({account.uid})")
     audiences = spec.get("audiences") or list(core.tokens.audiences)
-    seconds = spec.get("expirationSeconds", DEFAULT_SECONDS)
+    seconds = spec.get("expirationSeconds", EXPIRATION_DEFAULT_S)
     _check_seconds(seconds)
     reference = spec.get("boundObjectRef")
     bound = {} if reference is None else _bound(core, target, reference)

@@ -24,7 +24,7 @@ from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.scheme import ClusterRoles
 from sliceplane.api.selectors import LabelRequirements, from_label_selector
 from sliceplane.registry.authorization.index import PolicyIndex
-from sliceplane.registry.authorization.rules import Rule, rules_of, size_of
+from sliceplane.registry.authorization.rules import PolicyRule, rules_of, size_of
 from sliceplane.store.types import Key
 
 _Labels = Mapping[str, str]
@@ -94,7 +94,7 @@ class Aggregation:
             if key != changed and any(selector.matches(each) for selector, _ in found for each in labels)
         )
 
-    def rules_of(self, key: Key, policy: PolicyIndex) -> tuple[Rule, ...]:
+    def rules_of(self, key: Key, policy: PolicyIndex) -> tuple[PolicyRule, ...]:
         """What the aggregated role *key* gathers."""
         return _rules(self._found[key], policy)
 
@@ -116,7 +116,7 @@ class Aggregation:
                 why = f"ClusterRole {quote(key.name)} would gather {most}"
                 raise forbidden(ClusterRoles.plural, ClusterRoles.group, own.name, why)
 
-    def rules_for(self, document: Document, policy: PolicyIndex) -> tuple[Rule, ...] | None:
+    def rules_for(self, document: Document, policy: PolicyIndex) -> tuple[PolicyRule, ...] | None:
         """What a role that is about to be stored gathers; ``None`` if it is none that gathers."""
         selectors = _selectors(document)
         return _rules(self._find(document["metadata"]["name"], selectors), policy) if selectors else None
@@ -159,8 +159,8 @@ class Gatherers:
         self._waiting += [each for each in more if each not in self._waiting]
 
 
-def _rules(found: Iterable[tuple[LabelRequirements, list[str]]], policy: PolicyIndex) -> tuple[Rule, ...]:
-    rules: dict[Rule, None] = {}
+def _rules(found: Iterable[tuple[LabelRequirements, list[str]]], policy: PolicyIndex) -> tuple[PolicyRule, ...]:
+    rules: dict[PolicyRule, None] = {}
     for _, names in found:
         for name in names:
             rules.update(dict.fromkeys(policy.role(Key(ClusterRoles.storage_key, "", name)) or ()))

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from sliceplane.api.errors import quote
-from sliceplane.registry.authorization.rules import ALL, Rule, subresource_of_all, url_prefix
+from sliceplane.registry.authorization.rules import ALL, PolicyRule, subresource_of_all, url_prefix
 
 #: what one comparison may cost, in values of rules that it looks at: about 50 ms, and some thousand rules
 STEPS_MAX = 300_000
@@ -47,19 +47,19 @@ class TooManySteps(Exception):
     """The two lists of rules are too entangled to be compared."""
 
 
-def covers(held: Iterable[Rule], wanted: Iterable[Rule]) -> bool:
+def covers(held: Iterable[PolicyRule], wanted: Iterable[PolicyRule]) -> bool:
     """Whether *held* grants all that *wanted* does.  Raises ``TooManySteps``."""
     return all(boxes.all_covered() for boxes in _both(held, wanted))
 
 
-def missing(held: Iterable[Rule], wanted: Iterable[Rule]) -> Iterator[Rule]:
+def missing(held: Iterable[PolicyRule], wanted: Iterable[PolicyRule]) -> Iterator[PolicyRule]:
     """What *wanted* grants and *held* does not, as upstream lists it: the verbs of one resource (of one name) together,
     each verb of a URL alone, sorted as shown.  Lazy.  Raises ``TooManySteps``."""
     for boxes in _both(held, wanted):
         yield from boxes.missing()
 
 
-def _both(held: Iterable[Rule], wanted: Iterable[Rule]) -> tuple[_Boxes, _Boxes]:
+def _both(held: Iterable[PolicyRule], wanted: Iterable[PolicyRule]) -> tuple[_Boxes, _Boxes]:
     owned = tuple(held)
     known = frozenset(owned)
     # Most of what people write they hold word for word, and administrators hold everything.
@@ -70,11 +70,11 @@ def _both(held: Iterable[Rule], wanted: Iterable[Rule]) -> tuple[_Boxes, _Boxes]
     return _ResourceBoxes(owned, on_resources, budget), _UrlBoxes(owned, on_urls, budget)
 
 
-def _takes_all_resources(rule: Rule) -> bool:
+def _takes_all_resources(rule: PolicyRule) -> bool:
     return ALL in rule.resources and ALL in rule.groups and ALL in rule.verbs and not rule.names
 
 
-def _takes_all_urls(rule: Rule) -> bool:
+def _takes_all_urls(rule: PolicyRule) -> bool:
     return ALL in rule.verbs and not rule.names and any(url_prefix(url) == "" for url in rule.urls)
 
 
@@ -94,7 +94,7 @@ class _Boxes:
     """Wanted and held rules of one kind, by their numbers.  Immutable but for the budget and what is remembered."""
 
     def __init__(
-        self, held: Iterable[tuple[frozenset[_Key] | None, ...]], wanted: tuple[Rule, ...], budget: _Budget
+        self, held: Iterable[tuple[frozenset[_Key] | None, ...]], wanted: tuple[PolicyRule, ...], budget: _Budget
     ) -> None:
         """*held* has for each dimension the keys that a held rule takes (``None``: all values)."""
         self._rules = wanted
@@ -123,13 +123,13 @@ class _Boxes:
     #: sides in the order in which a missing rule shows them, verbs last
     shown_order: tuple[int, ...] = ()
 
-    def _sides_of(self, rule: Rule) -> tuple[Sequence[_Value], ...]:
+    def _sides_of(self, rule: PolicyRule) -> tuple[Sequence[_Value], ...]:
         raise NotImplementedError
 
     def _lookup_keys(self, dimension: int, value: _Value) -> tuple[_Key, ...]:
         raise NotImplementedError
 
-    def _told(self, place: tuple[_Value, ...], boxes: Sequence[int], verbs: frozenset[_Key]) -> Iterator[Rule]:
+    def _told(self, place: tuple[_Value, ...], boxes: Sequence[int], verbs: frozenset[_Key]) -> Iterator[PolicyRule]:
         """The missing rules of one *place*: what is wanted there, but for *verbs*."""
         raise NotImplementedError
 
@@ -232,13 +232,13 @@ class _Boxes:
 
     # What is missing
 
-    def missing(self) -> Iterator[Rule]:
+    def missing(self) -> Iterator[PolicyRule]:
         boxes, held, open_ = self._everything()
         yield from self._missing(boxes, held, open_, ())
 
     def _missing(
         self, boxes: tuple[int, ...], held: tuple[int, ...], open_: tuple[int, ...], place: tuple[_Value, ...]
-    ) -> Iterator[Rule]:
+    ) -> Iterator[PolicyRule]:
         if self._covered(boxes, held, open_):
             return
         dimension = self.shown_order[len(place)]
@@ -261,7 +261,7 @@ class _ResourceBoxes(_Boxes):
     dimensions = 4
     shown_order = (_GROUPS, _RESOURCES, _NAMES, _VERBS)
 
-    def __init__(self, held: tuple[Rule, ...], wanted: tuple[Rule, ...], budget: _Budget) -> None:
+    def __init__(self, held: tuple[PolicyRule, ...], wanted: tuple[PolicyRule, ...], budget: _Budget) -> None:
         sides = (
             (
                 None if ALL in rule.verbs else frozenset(rule.verbs),
@@ -274,14 +274,14 @@ class _ResourceBoxes(_Boxes):
         )
         super().__init__(sides, wanted, budget)
 
-    def _sides_of(self, rule: Rule) -> tuple[Sequence[_Value], ...]:
+    def _sides_of(self, rule: PolicyRule) -> tuple[Sequence[_Value], ...]:
         return rule.verbs, rule.groups, rule.resources, rule.names or (_UNNAMED,)
 
     def _lookup_keys(self, dimension: int, value: _Value) -> tuple[_Key, ...]:
         of_all = subresource_of_all(value) if dimension == _RESOURCES and value is not None else ""
         return (value, of_all) if of_all and of_all != value else (value,)
 
-    def _told(self, place: tuple[_Value, ...], boxes: Sequence[int], verbs: frozenset[_Key]) -> Iterator[Rule]:
+    def _told(self, place: tuple[_Value, ...], boxes: Sequence[int], verbs: frozenset[_Key]) -> Iterator[PolicyRule]:
         group, resource, name = place
         assert group is not None
         assert resource is not None
@@ -296,14 +296,14 @@ class _ResourceBoxes(_Boxes):
 
         names = () if name is _UNNAMED else (name,)
         told = tuple(islice(wanted(), _VERBS_TOLD_MAX))
-        yield Rule(verbs=told, groups=(group,), resources=(resource,), names=names)
+        yield PolicyRule(verbs=told, groups=(group,), resources=(resource,), names=names)
 
 
 class _UrlBoxes(_Boxes):
     dimensions = 2
     shown_order = (_URLS, _VERBS)
 
-    def __init__(self, held: tuple[Rule, ...], wanted: tuple[Rule, ...], budget: _Budget) -> None:
+    def __init__(self, held: tuple[PolicyRule, ...], wanted: tuple[PolicyRule, ...], budget: _Budget) -> None:
         mine = tuple(rule for rule in held if rule.urls and not rule.names) if wanted else ()
         prefixes = {prefix for rule in mine for prefix in map(url_prefix, rule.urls) if prefix is not None}
         self._prefixes = prefixes
@@ -311,7 +311,7 @@ class _UrlBoxes(_Boxes):
         sides = ((None if ALL in rule.verbs else frozenset(rule.verbs), _url_keys(rule)) for rule in mine)
         super().__init__(sides, wanted, budget)
 
-    def _sides_of(self, rule: Rule) -> tuple[Sequence[_Value], ...]:
+    def _sides_of(self, rule: PolicyRule) -> tuple[Sequence[_Value], ...]:
         return rule.verbs, rule.urls
 
     def _lookup_keys(self, dimension: int, value: _Value) -> tuple[_Key, ...]:
@@ -321,15 +321,15 @@ class _UrlBoxes(_Boxes):
         begins = (value[:length] for length in self._lengths if length <= len(value))
         return (value, *((begin,) for begin in begins if begin in self._prefixes))
 
-    def _told(self, place: tuple[_Value, ...], boxes: Sequence[int], verbs: frozenset[_Key]) -> Iterator[Rule]:
+    def _told(self, place: tuple[_Value, ...], boxes: Sequence[int], verbs: frozenset[_Key]) -> Iterator[PolicyRule]:
         (url,) = place
         assert url is not None
         wanted = {verb for box in boxes for verb in self._rules[box].verbs}
         for verb in sorted(wanted, key=quote):
             if verb not in verbs:
-                yield Rule(verbs=(verb,), urls=(url,))
+                yield PolicyRule(verbs=(verb,), urls=(url,))
 
 
-def _url_keys(rule: Rule) -> frozenset[_Key]:
+def _url_keys(rule: PolicyRule) -> frozenset[_Key]:
     exact: set[_Key] = set(rule.urls)
     return frozenset(exact | {(prefix,) for prefix in map(url_prefix, rule.urls) if prefix is not None})

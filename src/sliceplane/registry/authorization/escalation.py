@@ -21,7 +21,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, Roles
 from sliceplane.registry.authorization.coverage import TooManySteps, covers, missing
 from sliceplane.registry.authorization.index import RESOURCES, PolicyIndex, resolution_errors, role_key
-from sliceplane.registry.authorization.rules import ALL, Rule, go_list, rules_of
+from sliceplane.registry.authorization.rules import ALL, PolicyRule, go_list, rules_of
 from sliceplane.registry.authorization.types import MASTERS, Attributes
 from sliceplane.registry.documents import canonical
 from sliceplane.registry.types import Target, User
@@ -29,7 +29,7 @@ from sliceplane.registry.types import Target, User
 #: of the list in one refusal; the last line says that there would be more
 LISTED_CHARACTERS_MAX = 16 * 1024
 _MUST_BE_ADMIN = "must have cluster-admin privileges to use the aggregationRule"
-_EVERYTHING = (Rule(verbs=(ALL,), groups=(ALL,), resources=(ALL,)), Rule(verbs=(ALL,), urls=(ALL,)))
+_EVERYTHING = (PolicyRule(verbs=(ALL,), groups=(ALL,), resources=(ALL,)), PolicyRule(verbs=(ALL,), urls=(ALL,)))
 _OF_GARBAGE_COLLECTION = frozenset({"finalizers", "managedFields", "ownerReferences", "resourceVersion"})
 
 
@@ -87,7 +87,7 @@ def _but_for_garbage(resource: Resource, document: Document) -> Document:
     return {name: value for name, value in {**shaped, "metadata": head}.items() if value != []}
 
 
-def _confirm(policy: PolicyIndex, user: User, target: Target, new: Document, wanted: tuple[Rule, ...]) -> None:
+def _confirm(policy: PolicyIndex, user: User, target: Target, new: Document, wanted: tuple[PolicyRule, ...]) -> None:
     held = policy.rules_for(user, target.namespace)
     if _covers(policy, held, wanted):
         return
@@ -104,7 +104,7 @@ def _confirm_admin(policy: PolicyIndex, user: User, target: Target, new: Documen
         raise _refused(target, new, _MUST_BE_ADMIN)
 
 
-def _covers(policy: PolicyIndex, held: tuple[Rule, ...], wanted: tuple[Rule, ...]) -> bool:
+def _covers(policy: PolicyIndex, held: tuple[PolicyRule, ...], wanted: tuple[PolicyRule, ...]) -> bool:
     try:
         return covers(held, wanted)
     except TooManySteps:
@@ -117,7 +117,7 @@ def _refused(target: Target, new: Document, why: str) -> StatusError:
     return forbidden(target.resource.plural, target.resource.group, new["metadata"].get("name", ""), why)
 
 
-def _listed(held: tuple[Rule, ...], wanted: tuple[Rule, ...]) -> Iterator[str]:
+def _listed(held: tuple[PolicyRule, ...], wanted: tuple[PolicyRule, ...]) -> Iterator[str]:
     """The lines that fit."""
     left = LISTED_CHARACTERS_MAX
     try:

@@ -21,7 +21,7 @@ from itertools import islice
 from sliceplane.api.errors import StatusError, forbidden, not_found, quote
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
-from sliceplane.registry.authorization.rules import RoleRules, Rule, rules_of
+from sliceplane.registry.authorization.rules import PolicyRule, RoleRules, rules_of
 from sliceplane.registry.authorization.standing import Standing, identities
 from sliceplane.registry.authorization.types import MASTERS, REFUSED, Attributes, Decision
 from sliceplane.registry.types import User
@@ -178,7 +178,7 @@ class PolicyIndex:
             return _ALLOWED
         # A rule in a namespace says nothing of URLs.
         namespace = wanted.namespace if wanted.resource else ""
-        spoken = Rule.spoken_resources(wanted)
+        spoken = PolicyRule.spoken_resources(wanted)
         roles = self._roles
         absent: dict[Key, None] = {}
         for scope, identity, place in self._places_of(user, namespace):
@@ -192,16 +192,16 @@ class PolicyIndex:
             return REFUSED
         return Decision(False, f"RBAC: {absence(tuple(islice(absent, ABSENT_ROLES_MAX)))}")
 
-    def rules_for(self, user: User, namespace: str) -> tuple[Rule, ...]:
+    def rules_for(self, user: User, namespace: str) -> tuple[PolicyRule, ...]:
         """All rules that count for *user* in *namespace* ("": cluster scope alone), each once."""
         roles = dict.fromkeys(role for _, _, place in self._places_of(user, namespace) for _, role in place.roles)
-        found: dict[Rule, None] = {}
+        found: dict[PolicyRule, None] = {}
         for role in roles:
             if role in self._roles:
                 found.update(dict.fromkeys(self._roles[role].rules))
         return tuple(found)
 
-    def role(self, key: Key) -> tuple[Rule, ...] | None:
+    def role(self, key: Key) -> tuple[PolicyRule, ...] | None:
         """The rules of a Role or ClusterRole; ``None`` if there is none of that name."""
         role = self._roles.get(key)
         return None if role is None else role.rules

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, Resource, RoleBindings, Roles
-from sliceplane.registry.authorization.rules import ALL, Rule, document_of_rule
+from sliceplane.registry.authorization.rules import ALL, PolicyRule, document_of_rule
 from sliceplane.registry.authorization.types import AUTHENTICATED, MASTERS, UNAUTHENTICATED
 from sliceplane.registry.kinds import KINDS
 from sliceplane.registry.kinds.kind import Granted
@@ -22,22 +22,22 @@ _WRITE = ("create", "delete", "deletecollection", "patch", "update")
 _DISCOVERY = "discovery.k8s.io"
 
 
-def _on(groups: str | tuple[str, ...], resources: str | tuple[str, ...], *verbs: str) -> Rule:
-    return Rule(
+def _on(groups: str | tuple[str, ...], resources: str | tuple[str, ...], *verbs: str) -> PolicyRule:
+    return PolicyRule(
         verbs=verbs,
         groups=(groups,) if isinstance(groups, str) else groups,
         resources=(resources,) if isinstance(resources, str) else resources,
     )
 
 
-def _get(*urls: str) -> Rule:
-    return Rule(verbs=("get",), urls=urls)
+def _get(*urls: str) -> PolicyRule:
+    return PolicyRule(verbs=("get",), urls=urls)
 
 
 _EVENTS = _on(("", "events.k8s.io"), "events", "create", "patch", "update")
 
 
-def _of_kinds(subresources_of: Callable[[Granted], tuple[str, ...]], *verbs: str) -> tuple[Rule, ...]:
+def _of_kinds(subresources_of: Callable[[Granted], tuple[str, ...]], *verbs: str) -> tuple[PolicyRule, ...]:
     """One rule for each API group, of what its kinds say that a role grants."""
     granted: dict[str, list[str]] = {}
     for kind in KINDS:
@@ -48,9 +48,9 @@ def _of_kinds(subresources_of: Callable[[Granted], tuple[str, ...]], *verbs: str
     return tuple(_on(group, tuple(names), *verbs) for group, names in granted.items())
 
 
-ROLES: dict[str, tuple[Rule, ...]] = {
+ROLES: dict[str, tuple[PolicyRule, ...]] = {
     "admin": (),
-    "cluster-admin": (_on(ALL, ALL, ALL), Rule(verbs=(ALL,), urls=(ALL,))),
+    "cluster-admin": (_on(ALL, ALL, ALL), PolicyRule(verbs=(ALL,), urls=(ALL,))),
     "edit": (),
     "system:aggregate-to-admin": (
         _on("authorization.k8s.io", "localsubjectaccessreviews", "create"),
@@ -206,7 +206,7 @@ ROLES: dict[str, tuple[Rule, ...]] = {
 }
 #: roles of one namespace: (namespace, name) -> rules, and the user that has them.  A proxy tells in a Lease how far it
 #: is (``proxy.progress``), in the namespace where the kubelets' Leases are; rules cannot name objects that are created.
-NAMESPACED_ROLES: dict[tuple[str, str], tuple[tuple[Rule, ...], str]] = {
+NAMESPACED_ROLES: dict[tuple[str, str], tuple[tuple[PolicyRule, ...], str]] = {
     ("kube-node-lease", "sliceplane:node-proxier"): (
         (_on("coordination.k8s.io", "leases", "create", "patch"),),
         "system:kube-proxy",
@@ -263,7 +263,7 @@ def objects() -> Iterator[tuple[Resource, Document]]:
         yield RoleBindings, {"metadata": dict(head), "subjects": [subject], "roleRef": reference}
 
 
-def gathered_rules(name: str) -> tuple[Rule, ...]:
+def gathered_rules(name: str) -> tuple[PolicyRule, ...]:
     """What the bootstrap role *name* of ``AGGREGATED`` gathers at a first start."""
     return tuple(rule for source in _GATHERED[name] for rule in ROLES[f"system:aggregate-to-{source}"])
 

@@ -23,7 +23,7 @@ from sliceplane.kit.times import format_time
 from sliceplane.registry import metadata
 from sliceplane.registry.authentication import bearer
 from sliceplane.registry.authorization.index import PolicyIndex, absence
-from sliceplane.registry.authorization.rules import Rule, document_of_rule
+from sliceplane.registry.authorization.rules import PolicyRule, document_of_rule
 from sliceplane.registry.authorization.types import Attributes
 from sliceplane.registry.core import Core
 from sliceplane.registry.decoding import decode_body
@@ -137,7 +137,7 @@ def _wanted(spec: Document) -> Attributes:
     return Attributes(**{member: spec["resourceAttributes"].get(member, "") for member in members})
 
 
-def _rules_status(rules: tuple[Rule, ...]) -> Document:
+def _rules_status(rules: tuple[PolicyRule, ...]) -> Document:
     """Both lists are there also when they are empty: clients iterate over them."""
     return {
         "resourceRules": [document_of_rule(rule) for rule in rules if not rule.urls],

@@ -19,7 +19,7 @@ _NO_RESOURCE = frozenset(("",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class PolicyRule:
     """The members as they are spelled in the object, in its order."""
 
     verbs: tuple[str, ...] = ()
@@ -70,10 +70,10 @@ def go_list(values: Iterable[str]) -> str:
     return "[" + " ".join(quote(value) for value in values) + "]"
 
 
-def rules_of(document: Document) -> tuple[Rule, ...]:
+def rules_of(document: Document) -> tuple[PolicyRule, ...]:
     """The rules of a Role or ClusterRole."""
     return tuple(
-        Rule(
+        PolicyRule(
             verbs=tuple(rule.get("verbs", ())),
             groups=tuple(rule.get("apiGroups", ())),
             resources=tuple(rule.get("resources", ())),
@@ -84,13 +84,13 @@ def rules_of(document: Document) -> tuple[Rule, ...]:
     )
 
 
-def size_of(rules: Iterable[Rule]) -> int:
+def size_of(rules: Iterable[PolicyRule]) -> int:
     """About the characters that *rules* take in an object."""
     sides = (side for rule in rules for side in (rule.verbs, rule.groups, rule.resources, rule.names, rule.urls))
     return sum(16 + 3 * len(side) + sum(map(len, side)) for side in sides if side)
 
 
-def document_of_rule(rule: Rule) -> Document:
+def document_of_rule(rule: PolicyRule) -> Document:
     """The PolicyRule, without empty members."""
     members = {
         "verbs": rule.verbs,
@@ -107,10 +107,10 @@ class RoleRules:
 
     __slots__ = ("_by_resource", "_on_urls", "resources", "rules")
 
-    def __init__(self, rules: tuple[Rule, ...]) -> None:
+    def __init__(self, rules: tuple[PolicyRule, ...]) -> None:
         self.rules = rules
         self._on_urls = tuple(rule for rule in rules if rule.urls)
-        by_resource: dict[str, list[Rule]] = {}
+        by_resource: dict[str, list[PolicyRule]] = {}
         for rule in rules:
             for resource in rule.resources:
                 by_resource.setdefault(resource, []).append(rule)
@@ -124,7 +124,7 @@ class RoleRules:
     __hash__ = None  # type: ignore[assignment]
 
     def allow(self, wanted: Attributes, spoken: frozenset[str]) -> bool:
-        """*spoken* is ``Rule.spoken_resources`` of *wanted*, which is the same for all roles."""
+        """*spoken* is ``PolicyRule.spoken_resources`` of *wanted*, which is the same for all roles."""
         if not wanted.resource:
             return any(rule.allows(wanted) for rule in self._on_urls)
         by_resource = self._by_resource

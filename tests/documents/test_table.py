@@ -21,8 +21,7 @@ from sliceplane.documents.table import (
     partial_list,
     partial_object,
 )
-from sliceplane.documents.table.ages import duration
-from sliceplane.documents.table.columns import PLAIN, Printer
+from sliceplane.documents.table.columns import PLAIN, Printer, duration
 from sliceplane.kit.times import format_time, parse_time
 from sliceplane.registry.kinds import KINDS, kind_of
 

@@ -8,8 +8,7 @@ from typing import Final
 from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invalid_value, too_long, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, mapping, name_of
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of
 from sliceplane.registry.kinds.kind import (
     ADMITTED,
     AT_ONCE,

@@ -7,8 +7,18 @@ from typing import Final
 from sliceplane.api.errors import FieldError, invalid_value, not_supported, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import DaemonSets
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, labels_text, mapping, name_of, number
+from sliceplane.documents.table.columns import (
+    AGE,
+    NAME,
+    Cell,
+    Column,
+    Printer,
+    age,
+    labels_text,
+    mapping,
+    name_of,
+    number,
+)
 from sliceplane.registry.kinds.kind import (
     ADMITTED,
     AT_ONCE,

@@ -8,8 +8,7 @@ from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, no
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Deployments
 from sliceplane.documents import fields
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, name_of, number
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, number
 from sliceplane.registry.kinds.kind import (
     ADMITTED,
     AT_ONCE,

@@ -20,7 +20,6 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointSlices
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT
 from sliceplane.documents import conversion
-from sliceplane.documents.table.ages import age
 from sliceplane.documents.table.columns import (
     AGE,
     NAME,
@@ -28,6 +27,7 @@ from sliceplane.documents.table.columns import (
     Cell,
     Column,
     Printer,
+    age,
     first_few,
     name_of,
     number,
@@ -37,12 +37,12 @@ from sliceplane.documents.table.columns import (
 )
 from sliceplane.kit.names import check_dns_subdomain
 from sliceplane.registry.kinds.kind import ADMITTED, AT_ONCE, COUNTED, NO_STATUS, Kind, viewed
+from sliceplane.registry.types import Target
 from sliceplane.registry.validation.addresses import spelling
 from sliceplane.registry.validation.endpoint_slices import validate, validate_update
 
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core
-    from sliceplane.registry.types import Target
 
 FQDN_WARNING: Final = "spec.addressType: FQDN endpoints are deprecated"
 #: slices of the built-in controllers repeat what the author of a Service or Endpoints was warned of

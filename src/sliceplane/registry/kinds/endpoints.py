@@ -9,7 +9,6 @@ from sliceplane.api.errors import FieldError, invalid_value, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import EndpointsObjects
 from sliceplane.api.service_rules import PROTOCOL_DEFAULT
-from sliceplane.documents.table.ages import age
 from sliceplane.documents.table.columns import (
     AGE,
     NAME,
@@ -17,6 +16,7 @@ from sliceplane.documents.table.columns import (
     Cell,
     Column,
     Printer,
+    age,
     first_few,
     name_of,
     number,

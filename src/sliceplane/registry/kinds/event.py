@@ -11,8 +11,7 @@ from typing import Final
 from sliceplane.api.errors import FieldError, invalid_value, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Events, EventsV1
-from sliceplane.documents.table.ages import since
-from sliceplane.documents.table.columns import Cell, Column, Printer, mapping, name_of, number, text
+from sliceplane.documents.table.columns import Cell, Column, Printer, mapping, name_of, number, since, text
 from sliceplane.kit.names import check_qualified_name
 from sliceplane.registry.kinds.kind import (
     ADMITTED,

@@ -6,7 +6,6 @@ from typing import Final
 
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import FlowSchemas, PriorityLevelConfigurations
-from sliceplane.documents.table.ages import age
 from sliceplane.documents.table.columns import (
     AGE,
     NAME,
@@ -14,6 +13,7 @@ from sliceplane.documents.table.columns import (
     Cell,
     Column,
     Printer,
+    age,
     condition,
     member,
     name_of,

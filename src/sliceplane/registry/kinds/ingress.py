@@ -7,8 +7,19 @@ from typing import Final
 from sliceplane.api.errors import FieldError, invalid_value, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Ingresses
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, NONE, Cell, Column, Printer, member, name_of, objects, text
+from sliceplane.documents.table.columns import (
+    AGE,
+    NAME,
+    NONE,
+    Cell,
+    Column,
+    Printer,
+    age,
+    member,
+    name_of,
+    objects,
+    text,
+)
 from sliceplane.kit.names import check_dns_subdomain
 from sliceplane.registry.kinds.kind import (
     ADMITTED,

@@ -15,8 +15,19 @@ from sliceplane.api.errors import (
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IngressClasses
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, NONE, Cell, Column, Printer, mapping, member, name_of, text
+from sliceplane.documents.table.columns import (
+    AGE,
+    NAME,
+    NONE,
+    Cell,
+    Column,
+    Printer,
+    age,
+    mapping,
+    member,
+    name_of,
+    text,
+)
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
 from sliceplane.registry.kinds.kind import (
     ADMITTED,

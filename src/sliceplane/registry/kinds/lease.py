@@ -7,8 +7,7 @@ from typing import Final
 from sliceplane.api.errors import FieldError, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Leases
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, name_of, text
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, text
 from sliceplane.registry.kinds.kind import (
     ADMITTED,
     AT_ONCE,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 from sliceplane.api.errors import FieldError, forbidden, invalid_value, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, name_of, text
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, text
 from sliceplane.registry.kinds.kind import (
     ADMITTED,
     SPEC,
@@ -27,11 +26,11 @@ from sliceplane.registry.kinds.kind import (
     viewed,
 )
 from sliceplane.registry.metadata import mark_deleted
+from sliceplane.registry.types import Target
 from sliceplane.registry.validation.metadata import validate_finalizer
 
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core
-    from sliceplane.registry.types import Target
 
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 #: made at start; the first three can never be deleted

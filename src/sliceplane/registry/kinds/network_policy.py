@@ -9,8 +9,7 @@ from typing import Final
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import NetworkPolicies
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, mapping, name_of
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of
 from sliceplane.registry.kinds.kind import (
     ADMITTED,
     AT_ONCE,

@@ -16,7 +16,6 @@ from sliceplane.api.errors import (
 )
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Nodes
-from sliceplane.documents.table.ages import age
 from sliceplane.documents.table.columns import (
     AGE,
     NAME,
@@ -25,6 +24,7 @@ from sliceplane.documents.table.columns import (
     Cell,
     Column,
     Printer,
+    age,
     condition,
     flag,
     mapping,
@@ -46,10 +46,10 @@ from sliceplane.registry.kinds.kind import (
     status_as_sent,
     updated_as_sent,
 )
+from sliceplane.registry.types import Target
 
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core
-    from sliceplane.registry.types import Target
 
 _NODE_INFO = (
     "machineID",

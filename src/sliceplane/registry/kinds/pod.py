@@ -28,11 +28,11 @@ from sliceplane.registry.kinds.kind import (
     no_warnings,
 )
 from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_pod_spec
+from sliceplane.registry.types import Target
 from sliceplane.registry.validation.addresses import ip_problem
 
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core
-    from sliceplane.registry.types import Target
 
 PHASES = ("Failed", "Pending", "Running", "Succeeded", "Unknown")
 _CONTAINER_LISTS = ("initContainers", "containers")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from sliceplane.api.meta import Document
-from sliceplane.documents.table.ages import age, since
 from sliceplane.documents.table.columns import (
     AGE,
     NAME,
@@ -16,12 +15,14 @@ from sliceplane.documents.table.columns import (
     Cell,
     Column,
     Printer,
+    age,
     condition,
     flag,
     mapping,
     name_of,
     number,
     objects,
+    since,
     text,
     true_conditions,
 )

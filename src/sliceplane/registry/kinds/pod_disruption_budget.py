@@ -10,8 +10,7 @@ from typing import Final
 from sliceplane.api.errors import FieldError, invalid_value, not_supported
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PodDisruptionBudgets
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, member, name_of, number
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, member, name_of, number
 from sliceplane.registry.kinds.kind import (
     ADMITTED,
     AT_ONCE,

@@ -7,8 +7,7 @@ from typing import Final
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PriorityClasses
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, flag, name_of, number, text
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, flag, name_of, number, text
 from sliceplane.registry.kinds.kind import (
     ADMITTED,
     AT_ONCE,

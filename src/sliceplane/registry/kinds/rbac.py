@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, RoleBindings, Roles
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, PLAIN, Cell, Column, Printer, name_of, objects, text
+from sliceplane.documents.table.columns import AGE, NAME, PLAIN, Cell, Column, Printer, age, name_of, objects, text
 from sliceplane.kit.names import check_dns_subdomain, check_label_value, check_path_segment, check_qualified_name
 from sliceplane.registry.kinds.kind import (
     ADMINISTERED,

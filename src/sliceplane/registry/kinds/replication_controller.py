@@ -7,8 +7,18 @@ from typing import Final
 from sliceplane.api.errors import FieldError, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ReplicationControllers
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, labels_text, mapping, name_of, number
+from sliceplane.documents.table.columns import (
+    AGE,
+    NAME,
+    Cell,
+    Column,
+    Printer,
+    age,
+    labels_text,
+    mapping,
+    name_of,
+    number,
+)
 from sliceplane.kit.names import check_dns_label
 from sliceplane.registry.kinds.kind import (
     ADMITTED,

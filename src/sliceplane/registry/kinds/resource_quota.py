@@ -9,8 +9,7 @@ from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, wh
 from sliceplane.api.meta import Document
 from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import ResourceQuotas
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, mapping, name_of
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of
 from sliceplane.kit.names import check_qualified_name
 from sliceplane.registry.kinds.kind import (
     ADMITTED,

@@ -7,8 +7,7 @@ from typing import Final
 from sliceplane.api.errors import FieldError, duplicate, invalid_value, not_supported, required, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RuntimeClasses
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, name_of, text
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, text
 from sliceplane.kit.names import check_dns_label, check_label_value, check_qualified_name
 from sliceplane.registry.kinds.kind import (
     ADMITTED,

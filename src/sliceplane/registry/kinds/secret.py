@@ -10,8 +10,7 @@ from typing import Final
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, required, too_long, while_few
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Secrets
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, mapping, name_of, text
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of, text
 from sliceplane.registry.kinds.config_map import validate_key
 from sliceplane.registry.kinds.kind import (
     ADMITTED,

@@ -23,7 +23,6 @@ from sliceplane.api.service_rules import (
     PROTOCOL_DEFAULT,
     is_externally_accessible,
 )
-from sliceplane.documents.table.ages import age
 from sliceplane.documents.table.columns import (
     AGE,
     NAME,
@@ -32,6 +31,7 @@ from sliceplane.documents.table.columns import (
     Cell,
     Column,
     Printer,
+    age,
     labels_text,
     mapping,
     name_of,
@@ -44,6 +44,7 @@ from sliceplane.kit.names import is_domain_qualified
 from sliceplane.registry.admission.service_update import carry_over
 from sliceplane.registry.config import DENY_SERVICE_EXTERNAL_IPS
 from sliceplane.registry.kinds.kind import AT_ONCE, SPEC, Admission, Kind, Quota, Status, edited
+from sliceplane.registry.types import Target
 from sliceplane.registry.validation.addresses import range_spelling, spelling
 from sliceplane.registry.validation.load_balancers import validate_service_status
 from sliceplane.registry.validation.service_update import validate_service_update
@@ -55,7 +56,6 @@ from sliceplane.registry.validation.services import (
 
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core
-    from sliceplane.registry.types import Target
 
 _DISTRIBUTION: Final = "spec.trafficDistribution"
 #: without PreferSameTrafficDistribution

@@ -6,8 +6,7 @@ from typing import Final
 
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ServiceAccounts
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Printer, name_of
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Printer, age, name_of
 from sliceplane.registry.kinds.kind import (
     ADMITTED,
     AT_ONCE,

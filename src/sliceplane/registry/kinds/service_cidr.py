@@ -9,8 +9,19 @@ from sliceplane.api.errors import FieldError, invalid_value, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import IPAddresses, ServiceCIDRs
 from sliceplane.documents import fields
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, NONE, Cell, Column, Printer, mapping, name_of, text, texts
+from sliceplane.documents.table.columns import (
+    AGE,
+    NAME,
+    NONE,
+    Cell,
+    Column,
+    Printer,
+    age,
+    mapping,
+    name_of,
+    text,
+    texts,
+)
 from sliceplane.kit.names import check_dns_subdomain
 from sliceplane.registry.kinds.kind import (
     ADMITTED,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import StatefulSets
-from sliceplane.documents.table.ages import age
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, name_of, number
+from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, number
 from sliceplane.kit.names import check_dns_label
 from sliceplane.registry.kinds.kind import ADMITTED, AT_ONCE, COUNTED, SPEC, Kind, Status
 from sliceplane.registry.kinds.workload import (
@@ -21,11 +20,11 @@ from sliceplane.registry.kinds.workload import (
     labels_fit,
     template_cells,
 )
+from sliceplane.registry.types import Target
 from sliceplane.registry.validation.metadata import check_label_selector, in_go
 
 if TYPE_CHECKING:
     from sliceplane.registry.core import Core
-    from sliceplane.registry.types import Target
 
 _COUNTS: Final = ("replicas", "readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas")
 _RETENTION: Final = ("Retain", "Delete")

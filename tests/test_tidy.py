@@ -33,6 +33,7 @@ SMALL = {
     "shell/server/connections/timing.py": "an interface: what a server is told of times",
     "slices/succession.py": "a rule that slices and Endpoints share",
     "store/restamp.py": "one deed on bytes, which store and server share",
+    "registry/kinds/service_account.py": "a kind is a module",
 }
 
 

@@ -9,18 +9,7 @@ from sliceplane.api.errors import FieldError, duplicate, forbidden_field, invali
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ConfigMaps
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    NO_STATUS,
-    Kind,
-    counted_as,
-    created_as_sent,
-    edited,
-    no_defaults,
-    no_warnings,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 
 DATA_MAX_BYTES = 1024 * 1024
 KEY_MAX_BYTES = 253
@@ -84,18 +73,18 @@ def _cells(config_map: Document, now: float) -> tuple[Cell, ...]:
     )
 
 
-CONFIG_MAP: Final = Kind(
+CONFIG_MAP: Final = kind.Kind(
     resource=ConfigMaps,
-    defaults=no_defaults,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    defaults=kind.no_defaults,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=counted_as(ConfigMaps.plural),
-    granted=edited(),
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.counted_as(ConfigMaps.plural),
+    granted=kind.edited(),
     columns=Printer((NAME, Column(name="Data", description="How many entries there are."), AGE), _cells),
 )

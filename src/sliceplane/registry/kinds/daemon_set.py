@@ -19,18 +19,7 @@ from sliceplane.documents.table.columns import (
     name_of,
     number,
 )
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    COUNTED,
-    SPEC,
-    Kind,
-    Status,
-    created_as_sent,
-    edited,
-    no_warnings,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.workload import (
     TEMPLATE_COLUMNS,
     check_at_most_100_percent,
@@ -121,19 +110,19 @@ def _cells(daemon_set: Document, now: float) -> tuple[Cell, ...]:
     )
 
 
-DAEMON_SET: Final = Kind(
+DAEMON_SET: Final = kind.Kind(
     resource=DaemonSets,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
-    warnings=no_warnings,
-    status=Status(first=_first_status, validate=_validate_status, not_written=SPEC, kept=()),
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
-    granted=edited("status"),
+    warnings=kind.no_warnings,
+    status=kind.Status(first=_first_status, validate=_validate_status, not_written=kind.SPEC, kept=()),
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
+    granted=kind.edited("status"),
     columns=Printer(
         (
             NAME,

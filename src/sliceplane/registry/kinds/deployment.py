@@ -9,18 +9,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Deployments
 from sliceplane.documents import fields
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, number
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    COUNTED,
-    Kind,
-    Status,
-    created_as_sent,
-    empty_status,
-    no_update_rules,
-    no_warnings,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.workload import (
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
@@ -98,23 +87,23 @@ def _cells(deployment: Document, now: float) -> tuple[Cell, ...]:
     )
 
 
-DEPLOYMENT: Final = Kind(
+DEPLOYMENT: Final = kind.Kind(
     resource=Deployments,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
-    warnings=no_warnings,
-    status=Status(
-        first=empty_status,
-        validate=no_update_rules,
+    warnings=kind.no_warnings,
+    status=kind.Status(
+        first=kind.empty_status,
+        validate=kind.no_update_rules,
         not_written=fields.of_paths([("f:spec",), ("f:metadata", "f:labels")]),
         kept=("labels",),
     ),
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
     granted=SCALED_WORKLOAD,
     columns=Printer(
         (

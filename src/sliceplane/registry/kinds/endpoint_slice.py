@@ -36,7 +36,7 @@ from sliceplane.documents.table.columns import (
     texts,
 )
 from sliceplane.kit.names import check_dns_subdomain
-from sliceplane.registry.kinds.kind import ADMITTED, AT_ONCE, COUNTED, NO_STATUS, Kind, viewed
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.types import Target
 from sliceplane.registry.validation.addresses import spelling
 from sliceplane.registry.validation.endpoint_slices import validate, validate_update
@@ -182,7 +182,7 @@ _ENDPOINT_RULES: Final = (
         _drop_members("hints", "forNodes"),
     ),
 )
-ENDPOINT_SLICE: Final = Kind(
+ENDPOINT_SLICE: Final = kind.Kind(
     resource=EndpointSlices,
     defaults=_default,
     prepare_create=_prepare_create,
@@ -190,11 +190,11 @@ ENDPOINT_SLICE: Final = Kind(
     validate=validate,
     validate_update=validate_update,
     warnings=_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
-    granted=viewed(),
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
+    granted=kind.viewed(),
     columns=Printer(
         (
             NAME,

@@ -25,16 +25,7 @@ from sliceplane.documents.table.columns import (
 )
 from sliceplane.kit.containers import remembered
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain, check_qualified_name
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    COUNTED,
-    NO_STATUS,
-    Kind,
-    created_as_sent,
-    updated_as_sent,
-    viewed,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.validation.addresses import check_endpoint_ip, check_number, check_protocol, spelling
 
 
@@ -140,18 +131,18 @@ def _host_ports(subsets: list[Document]) -> Iterator[str]:
                 yield f"{host}:{number(port, 'port')}"
 
 
-ENDPOINTS: Final = Kind(
+ENDPOINTS: Final = kind.Kind(
     resource=EndpointsObjects,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
     warnings=_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
-    granted=viewed(),
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
+    granted=kind.viewed(),
     columns=Printer((NAME, Column(name="Endpoints", description="Ready addresses with their ports."), AGE), _cells),
 )

@@ -13,20 +13,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Events, EventsV1
 from sliceplane.documents.table.columns import Cell, Column, Printer, mapping, name_of, number, since, text
 from sliceplane.kit.names import check_qualified_name
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    NO_STATUS,
-    NOT_GRANTED,
-    UNCOUNTED,
-    Kind,
-    as_new,
-    created_as_sent,
-    edited,
-    no_defaults,
-    no_warnings,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.validation.metadata import IMMUTABLE
 
 TEXT_MAX: Final = 128
@@ -189,34 +176,34 @@ _PRINTER: Final = Printer(
     _cells,
 )
 #: Events come and go by themselves, and no quota holds them
-EVENT: Final = Kind(
+EVENT: Final = kind.Kind(
     resource=Events,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=as_new(_validate),
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=UNCOUNTED,
-    granted=edited(),
+    validate_update=kind.as_new(_validate),
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.UNCOUNTED,
+    granted=kind.edited(),
     columns=_PRINTER,
 )
 #: a body has its defaults in the stored form, which is the other kind's
-EVENT_V1: Final = Kind(
+EVENT_V1: Final = kind.Kind(
     resource=EventsV1,
-    defaults=no_defaults,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    defaults=kind.no_defaults,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate_v1,
     validate_update=_validate_v1_update,
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=UNCOUNTED,
-    granted=NOT_GRANTED,
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.UNCOUNTED,
+    granted=kind.NOT_GRANTED,
     columns=_PRINTER,
 )

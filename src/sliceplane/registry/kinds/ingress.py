@@ -21,17 +21,7 @@ from sliceplane.documents.table.columns import (
     text,
 )
 from sliceplane.kit.names import check_dns_subdomain
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    COUNTED,
-    SPEC,
-    Kind,
-    Status,
-    created_as_sent,
-    edited,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.validation.addresses import ip_problem, version_of
 from sliceplane.registry.validation.ingresses import NOT_A_NAME, check_spec
 
@@ -102,19 +92,19 @@ def _cells(ingress: Document, now: float) -> tuple[Cell, ...]:
     )
 
 
-INGRESS: Final = Kind(
+INGRESS: Final = kind.Kind(
     resource=Ingresses,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
     warnings=_warnings,
-    status=Status(first=_first_status, validate=_validate_status, not_written=SPEC, kept=()),
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
-    granted=edited("status"),
+    status=kind.Status(first=_first_status, validate=_validate_status, not_written=kind.SPEC, kept=()),
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
+    granted=kind.edited("status"),
     columns=Printer(
         (
             NAME,

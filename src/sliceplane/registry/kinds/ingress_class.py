@@ -29,17 +29,7 @@ from sliceplane.documents.table.columns import (
     text,
 )
 from sliceplane.kit.names import check_dns_label, check_dns_subdomain
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    NO_STATUS,
-    NOT_GRANTED,
-    UNCOUNTED,
-    Kind,
-    created_as_sent,
-    no_warnings,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.validation.ingresses import check_reference
 from sliceplane.registry.validation.metadata import IMMUTABLE
 
@@ -113,19 +103,19 @@ def _cells(ingress_class: Document, now: float) -> tuple[Cell, ...]:
     )
 
 
-INGRESS_CLASS: Final = Kind(
+INGRESS_CLASS: Final = kind.Kind(
     resource=IngressClasses,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=UNCOUNTED,
-    granted=NOT_GRANTED,
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.UNCOUNTED,
+    granted=kind.NOT_GRANTED,
     columns=Printer(
         (
             NAME,

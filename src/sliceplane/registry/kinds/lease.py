@@ -8,18 +8,7 @@ from sliceplane.api.errors import FieldError, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Leases
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, text
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    COUNTED,
-    EDITED_UNSEEN,
-    NO_STATUS,
-    Kind,
-    as_new,
-    created_as_sent,
-    no_warnings,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 
 
 def _default(document: Document) -> None:
@@ -42,18 +31,18 @@ def _cells(lease: Document, now: float) -> tuple[Cell, ...]:
     return name_of(lease), text(lease, "spec", "holderIdentity"), age(lease, now)
 
 
-LEASE: Final = Kind(
+LEASE: Final = kind.Kind(
     resource=Leases,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=as_new(_validate),
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
-    granted=EDITED_UNSEEN,
+    validate_update=kind.as_new(_validate),
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
+    granted=kind.EDITED_UNSEEN,
     columns=Printer((NAME, Column(name="Holder", description="Who holds the lease."), AGE), _cells),
 )

@@ -10,18 +10,7 @@ from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import LimitRanges
 from sliceplane.documents.table.columns import PLAIN
 from sliceplane.kit.names import check_qualified_name
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    COUNTED,
-    NO_STATUS,
-    NOT_GRANTED,
-    Kind,
-    as_new,
-    created_as_sent,
-    no_warnings,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 
 _LIMIT_MEMBERS = ("default", "defaultRequest", "max", "maxLimitRequestRatio", "min")
 TYPES: Final = ("Container", "PersistentVolumeClaim", "Pod")
@@ -124,18 +113,18 @@ def _resource(path: str, name: str) -> list[FieldError]:
     return errors
 
 
-LIMIT_RANGE: Final = Kind(
+LIMIT_RANGE: Final = kind.Kind(
     resource=LimitRanges,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=as_new(_validate),
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
-    granted=NOT_GRANTED,
+    validate_update=kind.as_new(_validate),
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
+    granted=kind.NOT_GRANTED,
     columns=PLAIN,
 )

@@ -12,19 +12,7 @@ from sliceplane.api.errors import FieldError, forbidden, invalid_value, while_fe
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Namespaces
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, text
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    SPEC,
-    UNCOUNTED,
-    Deletion,
-    Kind,
-    Status,
-    as_new,
-    keep,
-    no_grace,
-    no_warnings,
-    viewed,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.metadata import mark_deleted
 from sliceplane.registry.types import Target
 from sliceplane.registry.validation.metadata import validate_finalizer
@@ -54,7 +42,7 @@ def _prepare_create(_core: Core, _target: Target, new: Document) -> None:
 
 def _prepare_update(_core: Core, target: Target, new: Document, old: Document) -> None:
     if target.subresource != "finalize":
-        keep(new, old, "spec")
+        kind.keep(new, old, "spec")
 
 
 def _first_status(_document: Document) -> Document:
@@ -102,18 +90,18 @@ def _cells(namespace: Document, now: float) -> tuple[Cell, ...]:
     return name_of(namespace), text(namespace, "status", "phase"), age(namespace, now)
 
 
-NAMESPACE: Final = Kind(
+NAMESPACE: Final = kind.Kind(
     resource=Namespaces,
     defaults=_default,
     prepare_create=_prepare_create,
     prepare_update=_prepare_update,
     validate=_validate,
-    validate_update=as_new(_validate),
-    warnings=no_warnings,
-    status=Status(first=_first_status, validate=_validate_status, not_written=SPEC, kept=()),
-    admission=ADMITTED,
-    deletion=Deletion(admit=_admit_delete, linger=_linger, grace=no_grace, is_held=_is_held),
-    quota=UNCOUNTED,
-    granted=viewed("status"),
+    validate_update=kind.as_new(_validate),
+    warnings=kind.no_warnings,
+    status=kind.Status(first=_first_status, validate=_validate_status, not_written=kind.SPEC, kept=()),
+    admission=kind.ADMITTED,
+    deletion=kind.Deletion(admit=_admit_delete, linger=_linger, grace=kind.no_grace, is_held=_is_held),
+    quota=kind.UNCOUNTED,
+    granted=kind.viewed("status"),
     columns=Printer((NAME, Column(name="Status", description="Phase of the namespace."), AGE), _cells),
 )

@@ -10,16 +10,7 @@ from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, no
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import NetworkPolicies
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    COUNTED,
-    NO_STATUS,
-    Kind,
-    created_as_sent,
-    edited,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.workload import selector_text
 from sliceplane.registry.validation.addresses import check_number, iana_name_problems, range_spelling
 from sliceplane.registry.validation.load_balancers import cidr_problem
@@ -148,18 +139,18 @@ def _cells(policy: Document, now: float) -> tuple[Cell, ...]:
     return name_of(policy), selector_text(mapping(policy, "spec", "podSelector")), age(policy, now)
 
 
-NETWORK_POLICY: Final = Kind(
+NETWORK_POLICY: Final = kind.Kind(
     resource=NetworkPolicies,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
     warnings=_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
-    granted=edited(),
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
+    granted=kind.edited(),
     columns=Printer((NAME, Column(name="Pod-Selector", description="Labels of the Pods that are meant."), AGE), _cells),
 )

@@ -33,19 +33,7 @@ from sliceplane.documents.table.columns import (
     text,
 )
 from sliceplane.kit.names import check_label_value, check_qualified_name
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    NOT_GRANTED,
-    SPEC,
-    UNCOUNTED,
-    Kind,
-    Status,
-    no_update_rules,
-    no_warnings,
-    status_as_sent,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.types import Target
 
 if TYPE_CHECKING:
@@ -172,19 +160,19 @@ def _address(node: Document, kind: str) -> str:
     return next((text(item, "address") for item in addresses if item.get("type") == kind), NONE)
 
 
-NODE: Final = Kind(
+NODE: Final = kind.Kind(
     resource=Nodes,
     defaults=_default,
     prepare_create=_prepare_create,
-    prepare_update=updated_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
-    warnings=no_warnings,
-    status=Status(first=status_as_sent, validate=no_update_rules, not_written=SPEC, kept=()),
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=UNCOUNTED,
-    granted=NOT_GRANTED,
+    warnings=kind.no_warnings,
+    status=kind.Status(first=kind.status_as_sent, validate=kind.no_update_rules, not_written=kind.SPEC, kept=()),
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.UNCOUNTED,
+    granted=kind.NOT_GRANTED,
     columns=Printer(
         (
             NAME,

@@ -15,18 +15,7 @@ from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import Pods
 from sliceplane.documents import fields
 from sliceplane.registry.admission import pods
-from sliceplane.registry.kinds import pod_columns
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    Deletion,
-    Kind,
-    Quota,
-    Status,
-    any_name,
-    edited,
-    goes_at_once,
-    no_warnings,
-)
+from sliceplane.registry.kinds import kind, pod_columns
 from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_pod_spec
 from sliceplane.registry.types import Target
 from sliceplane.registry.validation.addresses import ip_problem
@@ -173,15 +162,15 @@ def _usage(pod: Object) -> dict[str, int]:
     return {} if pod.status.phase in ("Failed", "Succeeded") else {Pods.plural: 1}
 
 
-POD: Final = Kind(
+POD: Final = kind.Kind(
     resource=Pods,
     defaults=_default,
     prepare_create=_prepare_create,
     prepare_update=_prepare_update,
     validate=_validate,
     validate_update=_validate_update,
-    warnings=no_warnings,
-    status=Status(
+    warnings=kind.no_warnings,
+    status=kind.Status(
         first=_first_status,
         validate=_validate_status,
         not_written=fields.of_paths(
@@ -189,9 +178,9 @@ POD: Final = Kind(
         ),
         kept=("ownerReferences",),
     ),
-    admission=ADMITTED,
-    deletion=Deletion(admit=any_name, linger=goes_at_once, grace=_grace_s, is_held=_is_held),
-    quota=Quota(counted=True, names=(Pods.plural,), usage=_usage, rises=False),
-    granted=edited("status"),
+    admission=kind.ADMITTED,
+    deletion=kind.Deletion(admit=kind.any_name, linger=kind.goes_at_once, grace=_grace_s, is_held=_is_held),
+    quota=kind.Quota(counted=True, names=(Pods.plural,), usage=_usage, rises=False),
+    granted=kind.edited("status"),
     columns=pod_columns.PRINTER,
 )

@@ -11,19 +11,7 @@ from sliceplane.api.errors import FieldError, invalid_value, not_supported
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PodDisruptionBudgets
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, member, name_of, number
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    COUNTED,
-    SPEC,
-    Kind,
-    Status,
-    as_new,
-    created_as_sent,
-    edited,
-    no_warnings,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.workload import check_at_most_100_percent, check_int_or_percent, check_status_counts
 from sliceplane.registry.validation.metadata import check_label_selector, in_go
 
@@ -70,19 +58,19 @@ def _cells(budget: Document, now: float) -> tuple[Cell, ...]:
     )
 
 
-POD_DISRUPTION_BUDGET: Final = Kind(
+POD_DISRUPTION_BUDGET: Final = kind.Kind(
     resource=PodDisruptionBudgets,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=as_new(_validate),
-    warnings=no_warnings,
-    status=Status(first=_first_status, validate=_validate_status, not_written=SPEC, kept=()),
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
-    granted=edited("status"),
+    validate_update=kind.as_new(_validate),
+    warnings=kind.no_warnings,
+    status=kind.Status(first=_first_status, validate=_validate_status, not_written=kind.SPEC, kept=()),
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
+    granted=kind.edited("status"),
     columns=Printer(
         (
             NAME,

@@ -8,18 +8,7 @@ from sliceplane.api.errors import FieldError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PodTemplates
 from sliceplane.documents.table.columns import NAME, Cell, Column, Printer, labels_text, mapping, name_of
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    COUNTED,
-    NO_STATUS,
-    NOT_GRANTED,
-    Kind,
-    as_new,
-    created_as_sent,
-    no_warnings,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.pod_spec import validate_pod_spec
 from sliceplane.registry.kinds.workload import default_template, template_cells
 from sliceplane.registry.validation.metadata import validate_maps
@@ -35,19 +24,19 @@ def _cells(pod_template: Document, _now: float) -> tuple[Cell, ...]:
     return name_of(pod_template), names, images, labels_text(mapping(pod_template, "template", "metadata", "labels"))
 
 
-POD_TEMPLATE: Final = Kind(
+POD_TEMPLATE: Final = kind.Kind(
     resource=PodTemplates,
     defaults=default_template,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=as_new(_validate),
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
-    granted=NOT_GRANTED,
+    validate_update=kind.as_new(_validate),
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
+    granted=kind.NOT_GRANTED,
     columns=Printer(
         (
             NAME,

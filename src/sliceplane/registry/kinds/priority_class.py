@@ -8,17 +8,7 @@ from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, no
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import PriorityClasses
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, flag, name_of, number, text
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    NO_STATUS,
-    NOT_GRANTED,
-    UNCOUNTED,
-    Kind,
-    created_as_sent,
-    no_warnings,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.validation.metadata import IMMUTABLE
 
 _SYSTEM: Final = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
@@ -76,19 +66,19 @@ def _cells(priority_class: Document, now: float) -> tuple[Cell, ...]:
     )
 
 
-PRIORITY_CLASS: Final = Kind(
+PRIORITY_CLASS: Final = kind.Kind(
     resource=PriorityClasses,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=UNCOUNTED,
-    granted=NOT_GRANTED,
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.UNCOUNTED,
+    granted=kind.NOT_GRANTED,
     columns=Printer(
         (
             NAME,

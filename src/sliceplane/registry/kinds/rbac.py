@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required, while_few
@@ -9,25 +10,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RBAC_GROUP, ClusterRoleBindings, ClusterRoles, RoleBindings, Roles
 from sliceplane.documents.table.columns import AGE, NAME, PLAIN, Cell, Column, Printer, age, name_of, objects, text
 from sliceplane.kit.names import check_dns_subdomain, check_label_value, check_path_segment, check_qualified_name
-from sliceplane.registry.kinds.kind import (
-    ADMINISTERED,
-    ADMITTED,
-    AT_ONCE,
-    COUNTED,
-    NO_STATUS,
-    NOT_GRANTED,
-    UNCOUNTED,
-    Admission,
-    Kind,
-    as_new,
-    created_as_sent,
-    no_defaults,
-    no_warnings,
-    not_narrowed,
-    nothing_allocated,
-    nothing_claimed,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.validation.metadata import validate_labels
 
 if TYPE_CHECKING:
@@ -207,63 +190,63 @@ _COLUMNS: Final = Printer(
     ),
     _cells,
 )
-ROLE: Final = Kind(
+ROLE: Final = kind.Kind(
     resource=Roles,
-    defaults=no_defaults,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    defaults=kind.no_defaults,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate_role,
-    validate_update=as_new(_validate_role),
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
-    granted=ADMINISTERED,
+    validate_update=kind.as_new(_validate_role),
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
+    granted=kind.ADMINISTERED,
     columns=PLAIN,
 )
-CLUSTER_ROLE: Final = Kind(
+CLUSTER_ROLE: Final = kind.Kind(
     resource=ClusterRoles,
-    defaults=no_defaults,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    defaults=kind.no_defaults,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate_cluster_role,
-    validate_update=as_new(_validate_cluster_role),
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=Admission(narrow=not_narrowed, admit=_fill, allocate=nothing_allocated, claim=nothing_claimed),
-    deletion=AT_ONCE,
-    quota=UNCOUNTED,
-    granted=NOT_GRANTED,
+    validate_update=kind.as_new(_validate_cluster_role),
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=replace(kind.ADMITTED, admit=_fill),
+    deletion=kind.AT_ONCE,
+    quota=kind.UNCOUNTED,
+    granted=kind.NOT_GRANTED,
     columns=PLAIN,
 )
-ROLE_BINDING: Final = Kind(
+ROLE_BINDING: Final = kind.Kind(
     resource=RoleBindings,
     defaults=_default_binding,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate_role_binding,
     validate_update=_validate_role_binding_update,
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
-    granted=ADMINISTERED,
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
+    granted=kind.ADMINISTERED,
     columns=_COLUMNS,
 )
-CLUSTER_ROLE_BINDING: Final = Kind(
+CLUSTER_ROLE_BINDING: Final = kind.Kind(
     resource=ClusterRoleBindings,
     defaults=_default_binding,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate_cluster_role_binding,
     validate_update=_validate_cluster_role_binding_update,
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=UNCOUNTED,
-    granted=NOT_GRANTED,
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.UNCOUNTED,
+    granted=kind.NOT_GRANTED,
     columns=_COLUMNS,
 )

@@ -8,18 +8,7 @@ from sliceplane.api.errors import FieldError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ReplicaSets
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, number
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    COUNTED,
-    SPEC,
-    Kind,
-    Status,
-    created_as_sent,
-    no_update_rules,
-    no_warnings,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.workload import (
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
@@ -61,18 +50,18 @@ def _cells(replica_set: Document, now: float) -> tuple[Cell, ...]:
     )
 
 
-REPLICA_SET: Final = Kind(
+REPLICA_SET: Final = kind.Kind(
     resource=ReplicaSets,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
-    warnings=no_warnings,
-    status=Status(first=_first_status, validate=no_update_rules, not_written=SPEC, kept=()),
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
+    warnings=kind.no_warnings,
+    status=kind.Status(first=_first_status, validate=kind.no_update_rules, not_written=kind.SPEC, kept=()),
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
     granted=SCALED_WORKLOAD,
     columns=Printer(
         (

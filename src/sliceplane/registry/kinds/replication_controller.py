@@ -20,17 +20,7 @@ from sliceplane.documents.table.columns import (
     number,
 )
 from sliceplane.kit.names import check_dns_label
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    SPEC,
-    Kind,
-    Status,
-    as_new,
-    counted_as,
-    created_as_sent,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.workload import (
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
@@ -99,18 +89,18 @@ def _cells(controller: Document, now: float) -> tuple[Cell, ...]:
     )
 
 
-REPLICATION_CONTROLLER: Final = Kind(
+REPLICATION_CONTROLLER: Final = kind.Kind(
     resource=ReplicationControllers,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=as_new(_validate),
+    validate_update=kind.as_new(_validate),
     warnings=_warnings,
-    status=Status(first=_first_status, validate=_validate_status, not_written=SPEC, kept=()),
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=counted_as(ReplicationControllers.plural),
+    status=kind.Status(first=_first_status, validate=_validate_status, not_written=kind.SPEC, kept=()),
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.counted_as(ReplicationControllers.plural),
     granted=SCALED_WORKLOAD,
     columns=Printer(
         (

@@ -11,18 +11,7 @@ from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import ResourceQuotas
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of
 from sliceplane.kit.names import check_qualified_name
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    EMPTY_STATUS,
-    Kind,
-    as_new,
-    counted_as,
-    created_as_sent,
-    no_warnings,
-    updated_as_sent,
-    viewed,
-)
+from sliceplane.registry.kinds import kind
 
 COUNT_PREFIX: Final = "count/"
 _COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
@@ -89,19 +78,19 @@ def _cells(quota: Document, now: float) -> tuple[Cell, ...]:
     return name_of(quota), ", ".join(requests), ", ".join(limits), age(quota, now)
 
 
-RESOURCE_QUOTA: Final = Kind(
+RESOURCE_QUOTA: Final = kind.Kind(
     resource=ResourceQuotas,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
-    validate_update=as_new(_validate),
-    warnings=no_warnings,
-    status=EMPTY_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=counted_as(ResourceQuotas.plural),
-    granted=viewed("status"),
+    validate_update=kind.as_new(_validate),
+    warnings=kind.no_warnings,
+    status=kind.EMPTY_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.counted_as(ResourceQuotas.plural),
+    granted=kind.viewed("status"),
     columns=Printer(
         (
             NAME,

@@ -9,18 +9,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import RuntimeClasses
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, text
 from sliceplane.kit.names import check_dns_label, check_label_value, check_qualified_name
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    NO_STATUS,
-    NOT_GRANTED,
-    UNCOUNTED,
-    Kind,
-    created_as_sent,
-    no_defaults,
-    no_warnings,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.validation.metadata import IMMUTABLE, in_go, validate_labels
 
 _EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -78,18 +67,18 @@ def _cells(runtime_class: Document, now: float) -> tuple[Cell, ...]:
     return name_of(runtime_class), text(runtime_class, "handler"), age(runtime_class, now)
 
 
-RUNTIME_CLASS: Final = Kind(
+RUNTIME_CLASS: Final = kind.Kind(
     resource=RuntimeClasses,
-    defaults=no_defaults,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    defaults=kind.no_defaults,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=UNCOUNTED,
-    granted=NOT_GRANTED,
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.UNCOUNTED,
+    granted=kind.NOT_GRANTED,
     columns=Printer((NAME, Column(name="Handler", description="What the container runtime calls it."), AGE), _cells),
 )

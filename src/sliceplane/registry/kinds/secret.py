@@ -11,18 +11,8 @@ from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, re
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Secrets
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, mapping, name_of, text
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.config_map import validate_key
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    EDITED_UNSEEN,
-    NO_STATUS,
-    Kind,
-    counted_as,
-    created_as_sent,
-    no_warnings,
-    updated_as_sent,
-)
 from sliceplane.registry.validation.metadata import IMMUTABLE
 
 DATA_MAX_BYTES: Final = 1024 * 1024
@@ -106,19 +96,19 @@ def _cells(secret: Document, now: float) -> tuple[Cell, ...]:
     return name_of(secret), text(secret, "type"), len(mapping(secret, "data")), age(secret, now)
 
 
-SECRET: Final = Kind(
+SECRET: Final = kind.Kind(
     resource=Secrets,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate,
     validate_update=_validate_update,
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=counted_as(Secrets.plural),
-    granted=EDITED_UNSEEN,
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.counted_as(Secrets.plural),
+    granted=kind.EDITED_UNSEEN,
     columns=Printer(
         (
             NAME,

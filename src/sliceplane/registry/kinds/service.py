@@ -43,7 +43,7 @@ from sliceplane.documents.table.columns import (
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.registry.admission.service_update import carry_over
 from sliceplane.registry.config import DENY_SERVICE_EXTERNAL_IPS
-from sliceplane.registry.kinds.kind import AT_ONCE, SPEC, Admission, Kind, Quota, Status, edited
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.types import Target
 from sliceplane.registry.validation.addresses import range_spelling, spelling
 from sliceplane.registry.validation.load_balancers import validate_service_status
@@ -220,7 +220,7 @@ NODE_PORTS: Final = "services.nodeports"
 LOAD_BALANCERS: Final = "services.loadbalancers"
 
 
-SERVICE: Final = Kind(
+SERVICE: Final = kind.Kind(
     resource=Services,
     defaults=_default,
     prepare_create=_prepare_create,
@@ -228,11 +228,11 @@ SERVICE: Final = Kind(
     validate=validate_service,
     validate_update=validate_service_update,
     warnings=_warnings,
-    status=Status(first=_first_status, validate=validate_service_status, not_written=SPEC, kept=()),
-    admission=Admission(narrow=_narrow, admit=_admit, allocate=_allocate, claim=_claim),
-    deletion=AT_ONCE,
-    quota=Quota(counted=True, names=(Services.plural, NODE_PORTS, LOAD_BALANCERS), usage=_usage, rises=True),
-    granted=edited("status"),
+    status=kind.Status(first=_first_status, validate=validate_service_status, not_written=kind.SPEC, kept=()),
+    admission=kind.Admission(narrow=_narrow, admit=_admit, allocate=_allocate, claim=_claim),
+    deletion=kind.AT_ONCE,
+    quota=kind.Quota(counted=True, names=(Services.plural, NODE_PORTS, LOAD_BALANCERS), usage=_usage, rises=True),
+    granted=kind.edited("status"),
     columns=Printer(
         (
             NAME,

@@ -7,38 +7,25 @@ from typing import Final
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ServiceAccounts
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Printer, age, name_of
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    COUNTED,
-    NO_STATUS,
-    Kind,
-    created_as_sent,
-    edited,
-    no_defaults,
-    no_rules,
-    no_update_rules,
-    no_warnings,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 
 
 def _cells(account: Document, now: float) -> tuple[Cell, ...]:
     return name_of(account), age(account, now)
 
 
-SERVICE_ACCOUNT: Final = Kind(
+SERVICE_ACCOUNT: Final = kind.Kind(
     resource=ServiceAccounts,
-    defaults=no_defaults,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
-    validate=no_rules,
-    validate_update=no_update_rules,
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
-    granted=edited(),
+    defaults=kind.no_defaults,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
+    validate=kind.no_rules,
+    validate_update=kind.no_update_rules,
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
+    granted=kind.edited(),
     columns=Printer((NAME, AGE), _cells),
 )

@@ -23,20 +23,7 @@ from sliceplane.documents.table.columns import (
     texts,
 )
 from sliceplane.kit.names import check_dns_subdomain
-from sliceplane.registry.kinds.kind import (
-    ADMITTED,
-    AT_ONCE,
-    NO_STATUS,
-    NOT_GRANTED,
-    UNCOUNTED,
-    Kind,
-    Status,
-    created_as_sent,
-    empty_status,
-    no_update_rules,
-    no_warnings,
-    updated_as_sent,
-)
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.validation.metadata import IMMUTABLE
 
 CIDRS_MAX: Final = 2
@@ -124,41 +111,41 @@ def _ip_address_cells(address: Document, _now: float) -> tuple[Cell, ...]:
     return name_of(address), "/".join(part for part in parts if part) or NONE
 
 
-SERVICE_CIDR: Final = Kind(
+SERVICE_CIDR: Final = kind.Kind(
     resource=ServiceCIDRs,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate_service_cidr,
     validate_update=_validate_service_cidr_update,
-    warnings=no_warnings,
-    status=Status(
-        first=empty_status,
-        validate=no_update_rules,
+    warnings=kind.no_warnings,
+    status=kind.Status(
+        first=kind.empty_status,
+        validate=kind.no_update_rules,
         not_written=fields.of_paths([("f:spec",), ("f:metadata",)]),
         kept=(),
     ),
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=UNCOUNTED,
-    granted=NOT_GRANTED,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.UNCOUNTED,
+    granted=kind.NOT_GRANTED,
     columns=Printer(
         (NAME, Column(name="CIDRs", description="Ranges that cluster IPs are taken from."), AGE), _service_cidr_cells
     ),
 )
-IP_ADDRESS: Final = Kind(
+IP_ADDRESS: Final = kind.Kind(
     resource=IPAddresses,
     defaults=_default,
-    prepare_create=created_as_sent,
-    prepare_update=updated_as_sent,
+    prepare_create=kind.created_as_sent,
+    prepare_update=kind.updated_as_sent,
     validate=_validate_ip_address,
     validate_update=_validate_ip_address_update,
-    warnings=no_warnings,
-    status=NO_STATUS,
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=UNCOUNTED,
-    granted=NOT_GRANTED,
+    warnings=kind.no_warnings,
+    status=kind.NO_STATUS,
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.UNCOUNTED,
+    granted=kind.NOT_GRANTED,
     columns=Printer(
         (NAME, Column(name="ParentRef", description="The object that holds the address.")), _ip_address_cells
     ),

@@ -9,7 +9,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import StatefulSets
 from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, number
 from sliceplane.kit.names import check_dns_label
-from sliceplane.registry.kinds.kind import ADMITTED, AT_ONCE, COUNTED, SPEC, Kind, Status
+from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.workload import (
     SCALED_WORKLOAD,
     TEMPLATE_COLUMNS,
@@ -146,7 +146,7 @@ def _cells(stateful_set: Document, now: float) -> tuple[Cell, ...]:
     return (name_of(stateful_set), f"{ready}/{wanted}", age(stateful_set, now), *template_cells(stateful_set)[:2])
 
 
-STATEFUL_SET: Final = Kind(
+STATEFUL_SET: Final = kind.Kind(
     resource=StatefulSets,
     defaults=_default,
     prepare_create=_prepare_create,
@@ -154,10 +154,10 @@ STATEFUL_SET: Final = Kind(
     validate=_validate,
     validate_update=_validate_update,
     warnings=_warnings,
-    status=Status(first=_first_status, validate=_validate_status, not_written=SPEC, kept=()),
-    admission=ADMITTED,
-    deletion=AT_ONCE,
-    quota=COUNTED,
+    status=kind.Status(first=_first_status, validate=_validate_status, not_written=kind.SPEC, kept=()),
+    admission=kind.ADMITTED,
+    deletion=kind.AT_ONCE,
+    quota=kind.COUNTED,
     granted=SCALED_WORKLOAD,
     columns=Printer(
         (

@@ -136,8 +136,8 @@ def test_what_is_no_object_is_named() -> None:
     with Plane(controllers=False) as plane:
         with pytest.raises(ValueError, match="it has no kind"):
             plane.apply("- just\n- a list\n")
-        with pytest.raises(ValueError, match="no kind 'Ingress'"):
-            plane.apply({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "x"}})
+        with pytest.raises(ValueError, match="no kind 'Gateway'"):
+            plane.apply({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "metadata": {"name": "x"}})
         with pytest.raises(ValueError, match=r"has no metadata\.name"):
             plane.apply({"apiVersion": "v1", "kind": "ConfigMap"})
         with pytest.raises(StatusError, match="not declared in schema"):

@@ -27,8 +27,29 @@ VARIANTS: Final[tuple[Variant, ...]] = get_args(Variant)
 
 _CORPUS: Final = Path(__file__).parent.parent / "fuzz" / "corpus" / "objects.jsonl"
 _OBJECTS: Final = [json.loads(line) for line in _CORPUS.read_text().splitlines()]
+_TEMPLATE: Final = {
+    "metadata": {"labels": {"app": "web"}},
+    "spec": {"containers": [{"name": "main", "image": "web"}]},
+}
 #: kinds that the corpus lacks
 _MORE: Final = [
+    {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "made"}, "template": _TEMPLATE},
+    {"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": "web"},
+     "spec": {"replicas": 1, "selector": {"app": "web"}, "template": _TEMPLATE}},
+    {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "web"},
+     "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": _TEMPLATE}},
+    {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "web"},
+     "spec": {"serviceName": "web", "selector": {"matchLabels": {"app": "web"}}, "template": _TEMPLATE}},
+    {"apiVersion": "networking.k8s.io/v1", "kind": "IngressClass", "metadata": {"name": "main"},
+     "spec": {"controller": "example.com/ingress"}},
+    {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "web"},
+     "spec": {"defaultBackend": {"service": {"name": "web", "port": {"number": 80}}}}},
+    {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "web"},
+     "spec": {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]}},
+    {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "plain"}, "handler": "runc"},
+    {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"},
+     "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}},
+    {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000},
     {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "limits"},
      "spec": {"limits": [{"type": "Container", "max": {"cpu": "1"}}]}},
     {"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "more"},

@@ -20,7 +20,7 @@ NAMES = ("a", "b")
 class Told(NamedTuple):
     """One thing that the controller was told of an object."""
 
-    source: Literal["shown", "gone", "created", "updated", "deleted"]
+    source: Literal["shown", "gone", "created", "updated", "deleted", "missing", "adopted"]
     name: str
     uid: str
     version: int = 0
@@ -29,21 +29,28 @@ class Told(NamedTuple):
 def believed(history: list[Told]) -> dict[str, tuple[str, int]]:
     """The oracle: name -> (uid, version), worked out anew from all that was ever told."""
     holder: dict[str, str] = {}
+    newest: dict[str, int] = {}
     dead: set[str] = set()
     for told in history:
-        if told.source in ("gone", "deleted"):
-            if told.source == "gone" or holder.get(told.name) == told.uid:
+        if told.source in ("gone", "deleted", "missing"):
+            # A server without it had it once: events from before its end may still be on their way, and count anew.
+            if told.source == "missing":
+                newest.pop(told.uid, None)
+            elif told.source == "gone" or holder.get(told.name) == told.uid:
                 dead.add(told.uid)
             if holder.get(told.name) == told.uid:
                 del holder[told.name]
-        elif told.uid not in dead and (
-            told.source == "shown" or (told.source == "created" and told.name not in holder)
-        ):
+            continue
+        if told.source == "adopted":
+            newest[told.uid] = told.version
+            continue
+        newest[told.uid] = max(told.version, newest.get(told.uid, 0))
+        if told.uid not in dead and (told.source == "shown" or (told.source == "created" and told.name not in holder)):
+            before = holder.get(told.name)
+            if before not in (None, told.uid):
+                newest.pop(before, None)  # another took the name: what was known of this one is forgotten
             holder[told.name] = told.uid
-    return {
-        name: (uid, max(told.version for told in history if told.uid == uid and told.source != "deleted"))
-        for name, uid in holder.items()
-    }
+    return {name: (uid, newest[uid]) for name, uid in holder.items()}
 
 
 @dataclass
@@ -130,8 +137,14 @@ class World:
             self.own.succeeded(write, answer, lambda body: decode(body, Object).metadata, self.now)
         else:
             if answer.reason == "NotFound" and known is not None and known.uid == write.uid:
-                self.history.append(Told("deleted", write.name, write.uid))
-            self.own.failed(write, answer)
+                self.history.append(Told("missing", write.name, write.uid))
+            if self.own.failed(write, answer) and answer.reason == "Conflict":
+                # Refused twice, and the cache showed an older version: taken for a server restored from a copy.
+                adopted = self.own.objects[write.name]
+                assert known is not None
+                assert adopted.revision < known.revision
+                assert Told("shown", write.name, write.uid, adopted.revision) in self.history
+                self.history.append(Told("adopted", write.name, write.uid, adopted.revision))
         self.own.ended()
 
     # the cache

@@ -42,11 +42,12 @@ class Symptom:
 
 UP = "sliceplane up --data-dir data --secure-port $PORT --emulate --emulate-nodes 2 --zones zone-a,zone-b"
 #: a plane in the background, until STOP; it is the shell's own child, so its number is in a file
-START = f"{UP} >up.out 2>up.log & echo $! >pid; until grep -q ^ready up.out; do kill -0 $!; sleep 0.1; done"
+#: (what an earlier one said in it goes first: the redirection of a command in the background may come later)
+START = f": >up.out; {UP} >up.out 2>up.log & echo $! >pid; until grep -q ^ready up.out; do kill -0 $!; sleep 0.1; done"
 STOP = "kill $(cat pid); while kill -0 $(cat pid) 2>/dev/null; do sleep 0.1; done"
 #: without emulation and controllers instead
 ALONE = (
-    f"{STOP}; sliceplane apiserver --data-dir data --secure-port $PORT >up.out 2>up.log & echo $! >pid2;"
+    f"{STOP}; : >up.out; sliceplane apiserver --data-dir data --secure-port $PORT >up.out 2>up.log & echo $! >pid2;"
     " until grep -q ^ready up.out; do kill -0 $!; sleep 0.1; done; mv pid2 pid"
 )
 #: the address of one of the Pods of "web"

@@ -20,7 +20,7 @@ from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSl
 from sliceplane.slices import oracle
 from sliceplane.slices.facts import NodeFacts
 from sliceplane.slices.hint_policy import REPEAT_S
-from sliceplane.slices.moves import Candidate, choose
+from sliceplane.slices.moves import Movable, choose
 from sliceplane.slices.topology import ZoneShares, allocate, holds, transfers
 
 AUTO = {"service.kubernetes.io/topology-mode": "Auto"}
@@ -130,7 +130,7 @@ def test_the_fewest_slices_are_written_where_one_zone_gives(
     slices: list[list[str]], wanted: int, free: set[int]
 ) -> None:
     movable = {
-        f"s{n}": [Candidate(f"p{n}-{k}", zone, zone) for k, zone in enumerate(zones)] for n, zones in enumerate(slices)
+        f"s{n}": [Movable(f"p{n}-{k}", zone, zone) for k, zone in enumerate(zones)] for n, zones in enumerate(slices)
     }
     room = {name: sum(each.given == "a" for each in found) for name, found in movable.items()}
     wanted = min(wanted, sum(room.values()))
@@ -147,7 +147,7 @@ def test_the_fewest_slices_are_written_where_one_zone_gives(
 
 
 def test_endpoints_come_home_before_others_leave() -> None:
-    found = [Candidate("p1", "a", "a"), Candidate("p2", "b", "a"), Candidate("p3", "c", "a")]
+    found = [Movable("p1", "a", "a"), Movable("p2", "b", "a"), Movable("p3", "c", "a")]
     assert choose({"s": found}, {"a": 1}, {"b": 1}, frozenset()) == {"p2": "b"}
     assert choose({"s": found}, {"a": 2}, {"b": 2}, frozenset()) == {"p2": "b", "p3": "b"}
 

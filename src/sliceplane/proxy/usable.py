@@ -118,6 +118,7 @@ def choose(endpoints: Sequence[E], place: Locality, *, honour_hints: bool = True
     """Under the policy ``Cluster``."""
     ready = tuple([endpoint for endpoint in endpoints if endpoint.ready])
     used, hints = _narrowed(ready, place) if honour_hints else (ready, None)
+    # Hints never leave none of several ready endpoints, so where none is used, none is ready anywhere.
     return Choice(used or _still_serving(endpoints), "Cluster", place, hints, len(used) != len(ready))
 
 

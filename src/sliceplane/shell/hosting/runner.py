@@ -1,4 +1,10 @@
-"""A controller that cannot stay dead: one life after another until the host closes."""
+"""Runs one controller for as long as the host runs, and starts it anew after a fault.
+
+A core that raises is thrown away with all that it knew: the next ``Life`` begins with a new core that lists everything
+again.  Between two lives there is a pause (``RESTART_BACKOFF``), and before it the jobs of the old life get
+``DRAIN_S`` to end, because the jobs of one key must not overlap.  A fault stays with its controller: informers and the
+client are shared with the others and go on.
+"""
 
 from __future__ import annotations
 
@@ -76,14 +82,14 @@ class ControllerRunner:
         life = self._life
         due = None if life is None else life.due
         return ControllerStatus(
-            self.info.name,
-            life is not None,
-            life is not None and life.synced,
-            life.backlog if life is not None else 0,
-            life.in_flight if life is not None else 0,
-            self._tally,
-            self._fault,
-            None if due is None else max(0.0, due - self._clock()),
+            name=self.info.name,
+            alive=life is not None,
+            synced=life is not None and life.synced,
+            backlog=life.backlog if life is not None else 0,
+            in_flight=life.in_flight if life is not None else 0,
+            tally=self._tally,
+            fault=self._fault,
+            due_s=None if due is None else max(0.0, due - self._clock()),
         )
 
     def samples(self) -> tuple[Family, ...]:

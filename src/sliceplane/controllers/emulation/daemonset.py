@@ -12,6 +12,7 @@ does a rollout take its next step (``_Plan.roll``).  A Node whose Pod is missing
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -76,8 +77,8 @@ class _Plan:
         template: Document = owner.spec.template.get("spec") or {}
         spec = msgspec.convert(template, PodSpec)
         self._tolerations: list[Document] = [*(template.get("tolerations") or ())]
-        self._tolerations += [one for one in _own_tolerations(spec) if one not in self._tolerations]
-        tolerations = tuple(msgspec.convert(one, Toleration) for one in self._tolerations)
+        self._tolerations += [added for added in _own_tolerations(spec) if added not in self._tolerations]
+        tolerations = tuple(msgspec.convert(toleration, Toleration) for toleration in self._tolerations)
         wanted = [
             node for node in nodes.values() if spec.node_name in ("", node.metadata.name) and is_selected(spec, node)
         ]
@@ -102,7 +103,9 @@ class _Plan:
             kept = self._kept(pods) if node in self._stays else ()
             gone = (pod for pod in pods if not is_going(pod) and (has_ended(pod) or pod not in kept))
             deletions += [deletion(Pods, pod.metadata) for pod in gone]
-        return (*deletions, *(self._create(node) for node in self._fits if node not in self._placed))
+        missing = (node for node in self._fits if node not in self._placed)
+        # No more are made than one job takes: there may be as many as there are Nodes.
+        return (*deletions, *map(self._create, islice(missing, CREATES_PER_JOB_MAX)))
 
     def _kept(self, pods: list[Pod]) -> tuple[Pod, ...]:
         """The oldest that runs; of a surge also the oldest of the other kind."""

@@ -44,14 +44,14 @@ from sliceplane.nft.statements import (
     Dnat,
     DnatMap,
     Field,
+    Goto,
     GotoOneOf,
     InSet,
+    Jump,
     NftFamily,
     Remember,
     Statement,
     Vmap,
-    chains_of,
-    container_of,
 )
 
 #: of the fields of packets, as keys have them
@@ -300,3 +300,18 @@ def _fits(part: str | int, kind: str, family: NftFamily) -> bool:
         return part in {"tcp", "udp", "sctp"}
     bound = 65535 if kind == "port" else 2**32 - 1
     return isinstance(part, int) and 0 <= part <= bound
+
+
+def chains_of(statement: Statement) -> tuple[str, ...]:
+    """The chains that a statement names."""
+    match statement:
+        case Jump(chain) | Goto(chain):
+            return (chain,)
+        case GotoOneOf(chains):
+            return chains
+    return ()
+
+
+def container_of(statement: Statement) -> str:
+    """The set or map that a statement names; "" if none."""
+    return statement.container if isinstance(statement, InSet | Vmap | DnatMap | Balance | Remember) else ""

@@ -239,18 +239,3 @@ Statement = (
     | Dnat
     | GotoOneOf
 )
-
-
-def chains_of(statement: Statement) -> tuple[str, ...]:
-    """The chains that a statement names."""
-    match statement:
-        case Jump(chain) | Goto(chain):
-            return (chain,)
-        case GotoOneOf(chains):
-            return chains
-    return ()
-
-
-def container_of(statement: Statement) -> str:
-    """The set or map that a statement names; "" if none."""
-    return statement.container if isinstance(statement, InSet | Vmap | DnatMap | Balance | Remember) else ""

@@ -7,15 +7,16 @@ from typing import Final
 from sliceplane.api.errors import FieldError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ReplicaSets
-from sliceplane.documents.table.columns import AGE, NAME, Cell, Column, Printer, age, name_of, number
+from sliceplane.documents.table.columns import Cell, Printer
 from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.workload import (
+    REPLICAS_COLUMNS,
     SCALED_WORKLOAD,
-    TEMPLATE_COLUMNS,
     check_counts,
     check_same_selector,
     check_selector_and_template,
     default_template,
+    replicas_cells,
     template_cells,
 )
 
@@ -41,11 +42,7 @@ def _validate_update(new: Document, old: Document) -> list[FieldError]:
 
 def _cells(replica_set: Document, now: float) -> tuple[Cell, ...]:
     return (
-        name_of(replica_set),
-        number(replica_set, "spec", "replicas"),
-        number(replica_set, "status", "replicas"),
-        number(replica_set, "status", "readyReplicas"),
-        age(replica_set, now),
+        *replicas_cells(replica_set, now),
         *template_cells(replica_set),
     )
 
@@ -64,14 +61,7 @@ REPLICA_SET: Final = kind.Kind(
     quota=kind.COUNTED,
     granted=SCALED_WORKLOAD,
     columns=Printer(
-        (
-            NAME,
-            Column(name="Desired", type="integer", description="Pods that are wanted."),
-            Column(name="Current", type="integer", description="Pods that there are."),
-            Column(name="Ready", type="integer", description="Pods that are ready."),
-            AGE,
-            *TEMPLATE_COLUMNS,
-        ),
+        REPLICAS_COLUMNS,
         _cells,
     ),
 )

@@ -8,27 +8,22 @@ from sliceplane.api.errors import FieldError, required
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import ReplicationControllers
 from sliceplane.documents.table.columns import (
-    AGE,
-    NAME,
     Cell,
-    Column,
     Printer,
-    age,
     labels_text,
     mapping,
-    name_of,
-    number,
 )
 from sliceplane.kit.names import check_dns_label
 from sliceplane.registry.kinds import kind
 from sliceplane.registry.kinds.workload import (
+    REPLICAS_COLUMNS,
     SCALED_WORKLOAD,
-    TEMPLATE_COLUMNS,
     check_counts,
     check_status_counts,
     check_template,
     default_template,
     labels_fit,
+    replicas_cells,
     template_cells,
 )
 
@@ -79,11 +74,7 @@ def _validate_status(new: Document, _old: Document) -> list[FieldError]:
 
 def _cells(controller: Document, now: float) -> tuple[Cell, ...]:
     return (
-        name_of(controller),
-        number(controller, "spec", "replicas"),
-        number(controller, "status", "replicas"),
-        number(controller, "status", "readyReplicas"),
-        age(controller, now),
+        *replicas_cells(controller, now),
         *template_cells(controller)[:2],
         labels_text(mapping(controller, "spec", "selector")),
     )
@@ -103,14 +94,7 @@ REPLICATION_CONTROLLER: Final = kind.Kind(
     quota=kind.counted_as(ReplicationControllers.plural),
     granted=SCALED_WORKLOAD,
     columns=Printer(
-        (
-            NAME,
-            Column(name="Desired", type="integer", description="Pods that are wanted."),
-            Column(name="Current", type="integer", description="Pods that there are."),
-            Column(name="Ready", type="integer", description="Pods that are ready."),
-            AGE,
-            *TEMPLATE_COLUMNS,
-        ),
+        REPLICAS_COLUMNS,
         _cells,
     ),
 )

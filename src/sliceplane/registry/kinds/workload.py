@@ -10,7 +10,19 @@ import msgspec
 from sliceplane.api.errors import FieldError, StatusError, forbidden_field, invalid_value, not_supported, required
 from sliceplane.api.meta import Document, LabelSelector
 from sliceplane.api.selectors.labels import LabelRequirements, from_label_selector
-from sliceplane.documents.table.columns import NONE, Column, mapping, objects, text
+from sliceplane.documents.table.columns import (
+    AGE,
+    NAME,
+    NONE,
+    Cell,
+    Column,
+    age,
+    mapping,
+    name_of,
+    number,
+    objects,
+    text,
+)
 from sliceplane.registry.kinds.kind import Granted
 from sliceplane.registry.kinds.pod_spec import default_pod_spec, validate_pod_spec
 from sliceplane.registry.validation.metadata import IMMUTABLE, validate_maps
@@ -152,3 +164,25 @@ def int_or_percent(value: Any) -> int:
 
 #: as many as wanted, and edited as that, too
 SCALED_WORKLOAD: Final = Granted(view=("", "scale"), edit_reads=(), edit=("", "scale"), admin=())
+
+
+#: of what keeps a number of Pods
+REPLICAS_COLUMNS: Final = (
+    NAME,
+    Column(name="Desired", type="integer", description="Pods that are wanted."),
+    Column(name="Current", type="integer", description="Pods that there are."),
+    Column(name="Ready", type="integer", description="Pods that are ready."),
+    AGE,
+    *TEMPLATE_COLUMNS,
+)
+
+
+def replicas_cells(workload: Document, now: float) -> tuple[Cell, ...]:
+    """Those before the template's."""
+    return (
+        name_of(workload),
+        number(workload, "spec", "replicas"),
+        number(workload, "status", "replicas"),
+        number(workload, "status", "readyReplicas"),
+        age(workload, now),
+    )

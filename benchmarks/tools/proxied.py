@@ -36,8 +36,7 @@ from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, Services
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.objects import AddElements, AddRule, Transaction
-from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.kernel.nft_runner import NftRunner
+from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.transport.base import ListPage, WatchMessage
 

@@ -15,9 +15,8 @@ from sliceplane.api.scheme import Pods
 from sliceplane.cli.main import main
 from sliceplane.controllers.defragment import QUIET_S
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
-from sliceplane.slices.content import SliceState, Stored
+from sliceplane.slices.content import PortGroup, SliceState, Stored
 from sliceplane.slices.defragment import merge
-from sliceplane.slices.ports import PortGroup
 from sliceplane.slices.subsets import Subsetting
 
 MAX = 10

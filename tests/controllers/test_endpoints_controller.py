@@ -15,8 +15,7 @@ from sliceplane.api.own_writes import UNSEEN_TIMEOUT_S
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
 from sliceplane.controllers.base import Done
 from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsController
-from sliceplane.controllers.service_syncs import MAX_RETRIES
-from sliceplane.controllers.shared import FirstSync
+from sliceplane.controllers.service_syncs import MAX_RETRIES, FirstSync
 
 # Writes, answers, caches
 

@@ -17,8 +17,7 @@ from sliceplane.controllers.endpointslice_mirroring import (
     EndpointSliceMirroringController,
     MirroringConfig,
 )
-from sliceplane.controllers.service_syncs import MAX_RETRIES, PLANS_PER_TURN
-from sliceplane.controllers.shared import FirstSync
+from sliceplane.controllers.service_syncs import MAX_RETRIES, PLANS_PER_TURN, FirstSync
 
 # Caches, answers, failures
 

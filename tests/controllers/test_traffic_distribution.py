@@ -16,7 +16,7 @@ from sliceplane.api.scheme import EndpointSlices, Leases, Nodes, Pods, Services
 from sliceplane.controllers.base import Done
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.node_progress import STOPPED_KEPT_S
-from sliceplane.controllers.shared import HintProblems
+from sliceplane.controllers.service_syncs import HintProblems
 from sliceplane.controllers.traffic_distribution import (
     ACCEPTED,
     GRACE_S,

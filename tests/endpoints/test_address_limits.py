@@ -1,7 +1,7 @@
 """The 1,001st address and the 1,000,001st: what is left out, what is said of it, and the way back down.
 
 A million addresses are no object that a server takes (some 60 MB; a request may have three), and a million Pods are
-more than a test should make: limits of Endpoints are arithmetic over sizes (``truncate.shares``), and so is the test.
+more than a test should make: limits of Endpoints are arithmetic over sizes (``subsets.shares``), and so is the test.
 Mirroring takes the object itself, a million addresses and one.
 """
 
@@ -14,7 +14,7 @@ from sliceplane.api.meta import ObjectMeta
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
 from sliceplane.endpoints.mirroring.service import MirrorLimits
 from sliceplane.endpoints.mirroring.writes import Notice
-from sliceplane.endpoints.truncate import shares
+from sliceplane.endpoints.subsets import shares
 
 MILLION = 1_000_000
 PORTS = (CoreEndpointPort(port=80),)

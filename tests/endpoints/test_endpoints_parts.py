@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 from sliceplane.api.codec import decode, encode
 from sliceplane.api.core import CoreEndpointPort, EndpointAddress, Endpoints, EndpointSubset
 from sliceplane.api.meta import ObjectReference
-from sliceplane.endpoints.subsets import AddressKey, Subset, canonical, pod_address, render, text_of
-from sliceplane.endpoints.truncate import ADDRESSES_MAX, Capacity, capacity_at, shares
-from sliceplane.slices.ports import Port
+from sliceplane.endpoints.subsets import (
+    ADDRESSES_MAX,
+    AddressKey,
+    Capacity,
+    Subset,
+    canonical,
+    capacity_at,
+    pod_address,
+    render,
+    shares,
+    text_of,
+)
+from sliceplane.slices.content import Port
 
 
 def pod_ref(uid: str, version: str = "") -> ObjectReference:

@@ -23,8 +23,7 @@ from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.shell.node.kernel.backend import AnyBackend
 from sliceplane.shell.node.kernel.conntrack import Conntrack
 from sliceplane.shell.node.kernel.iptables_backend import Iptables
-from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.kernel.nft_runner import NftRunner
+from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.shell.node.node_proxy import NodeProxy
 
 SERVER = """

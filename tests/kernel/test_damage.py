@@ -18,9 +18,8 @@ from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.objects import NftFamily, TableRef
 from sliceplane.nft.table import NftPlane
-from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.kernel.nft_runner import NftRunner
-from sliceplane.shell.node.kernel.nft_socket import generation
+from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
+from sliceplane.shell.node.kernel.nft_netlink import generation
 from sliceplane.shell.node.timing import Timing
 
 pytestmark = pytest.mark.kernel

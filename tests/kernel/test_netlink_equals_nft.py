@@ -16,15 +16,15 @@ from tests.nft.refusals import REF, REFUSED, SETUP
 
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.build import RuleChain, ServiceObjects
-from sliceplane.nft.netlink.attributes import Inexpressible
 from sliceplane.nft.netlink.batch import encode
+from sliceplane.nft.netlink.messages import Inexpressible
 from sliceplane.nft.objects import Command, NftRule, TableRef, Transaction, deletion
 from sliceplane.nft.statements import AddressIn, Drop, FromInterface, NftFamily
 from sliceplane.nft.table import NftRules
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.surroundings import Detector, Surroundings
+from sliceplane.shell.node.kernel.nft_backend import NftError, NftRunner
 from sliceplane.shell.node.kernel.nft_netlink import Channel, Messages
-from sliceplane.shell.node.kernel.nft_runner import NftError, NftRunner
 
 pytestmark = pytest.mark.kernel
 

@@ -20,7 +20,7 @@ from sliceplane.kit.rng import Rng
 from sliceplane.nft.elements import RETIRE_AFTER_S
 from sliceplane.nft.table import nft_plane
 from sliceplane.proxy.plane import NodePlaneConfig
-from sliceplane.shell.node.kernel.nft_runner import NftRunner
+from sliceplane.shell.node.kernel.nft_backend import NftRunner
 
 pytestmark = pytest.mark.kernel
 

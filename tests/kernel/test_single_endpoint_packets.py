@@ -16,7 +16,7 @@ from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.nft.layout import ENDPOINTS_CHECK
 from sliceplane.nft.table import NFT_FAMILIES, NftRules, nft_plane
 from sliceplane.proxy.plane import NodePlaneConfig
-from sliceplane.shell.node.kernel.nft_runner import NftRunner
+from sliceplane.shell.node.kernel.nft_backend import NftRunner
 
 pytestmark = pytest.mark.kernel
 

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.nft.layout import CLUSTER_IPS, SERVICE_IPS
-from sliceplane.nft.netlink.answers import KernelAnswer, parse_answers
-from sliceplane.nft.netlink.attributes import ATTRIBUTE_BYTES_MAX, Inexpressible, attribute
 from sliceplane.nft.netlink.batch import encode
+from sliceplane.nft.netlink.messages import ATTRIBUTE_BYTES_MAX, Inexpressible, KernelAnswer, attribute, parse_answers
 from sliceplane.nft.objects import (
     AddChain,
     AddContainer,

@@ -25,11 +25,11 @@ from sliceplane.proxy.aftermath import HealthCheck
 from sliceplane.proxy.conntrack import Expected, UdpFlow, parse_flow, stale_flows
 from sliceplane.proxy.model import NodeEndpoint, ServedPort, ServiceKey, ServicePortName
 from sliceplane.proxy.plane import NodePlaneConfig
+from sliceplane.shell.node.consequences import ServiceHealth
 from sliceplane.shell.node.kernel.conntrack import Conntrack, ConntrackError
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.metrics import PROGRAMMING_BUCKETS, ProxyMetrics
 from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.service_health import ServiceHealth
 from sliceplane.shell.node.timing import Timing
 
 KEY = ServiceKey("ns", "svc")

@@ -18,11 +18,11 @@ from tests.ports import free_port
 
 from sliceplane.proxy.aftermath import HealthCheck
 from sliceplane.proxy.model import ServiceKey
+from sliceplane.shell.node.consequences import ServiceHealth
 from sliceplane.shell.node.kernel.backend import KernelError
 from sliceplane.shell.node.kernel.conntrack import Conntrack, ConntrackError
 from sliceplane.shell.node.kernel.netns import within
 from sliceplane.shell.node.kernel.program import KernelProgram
-from sliceplane.shell.node.service_health import ServiceHealth
 from sliceplane.shell.process import descriptors, door
 from sliceplane.shell.process.door import Door, GuardedPort
 from sliceplane.shell.process.interfaces import addresses_of

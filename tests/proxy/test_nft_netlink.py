@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from sliceplane.nft.layout import writer_chain
-from sliceplane.nft.netlink.answers import KernelAnswer
 from sliceplane.nft.netlink.batch import MessageBatch
+from sliceplane.nft.netlink.messages import KernelAnswer
 from sliceplane.nft.objects import AddRule, Command, DeleteChain, FlushChain, NftRule, TableRef, Transaction
 from sliceplane.nft.statements import Drop, FromInterface
-from sliceplane.shell.node.kernel.nft_netlink import REFUSALS_MAX, Channel
-from sliceplane.shell.node.kernel.nft_runner import NftError, NftRunner
-from sliceplane.shell.node.kernel.nft_socket import namespace_of, netfilter_socket
+from sliceplane.shell.node.kernel.nft_backend import NftError, NftRunner
+from sliceplane.shell.node.kernel.nft_netlink import REFUSALS_MAX, Channel, namespace_of, netfilter_socket
 
 TABLE = TableRef("ip", "sliceplane")
 CHANGE: tuple[Command, ...] = (FlushChain(writer_chain("me").name), DeleteChain("c"), DeleteChain("d"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sliceplane.shell.node.kernel.nft_runner import NftError, NftRunner, explain, parse_version
+from sliceplane.shell.node.kernel.nft_backend import NftError, NftRunner, explain, parse_version
 
 
 def program(folder: Path, script: str) -> str:

@@ -23,8 +23,7 @@ from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.proxy import tracker
 from sliceplane.shell.node import node_proxy, timing
-from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.kernel.nft_runner import NftError
+from sliceplane.shell.node.kernel.nft_backend import Nftables, NftError
 from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.node.timing import Timing
 from sliceplane.shell.transport.base import ListPage, WatchMessage

@@ -12,9 +12,9 @@ from tests.iptables.restorer import Machine as IptablesMachine
 from tests.nft.machine import AnyMachine, make_slice, service
 from tests.nft.machine import Machine as NftMachine
 
-from sliceplane.proxy import portions, tracker
+from sliceplane.proxy import schedule, tracker
 from sliceplane.proxy.bounds import DESTINATIONS_MAX, PORTS_MAX, TARGETS_MAX
-from sliceplane.proxy.portions import LARGE, PORTION
+from sliceplane.proxy.schedule import LARGE, PORTION
 
 
 def ports(first: int, count: int) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ def test_after_any_history_the_kernel_has_what_it_would_have_at_once(history: li
     """A port that stays never leads nowhere meanwhile."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tracker, "PORTION", 15)
-        patch.setattr(portions, "LARGE", 8)
+        patch.setattr(schedule, "LARGE", 8)
         for kind in (NftMachine, IptablesMachine):
             machine = kind()
             served: set[int] = set()

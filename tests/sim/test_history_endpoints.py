@@ -13,7 +13,7 @@ from sliceplane.controllers.endpoints import EndpointsController
 from sliceplane.controllers.endpointslice import EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
 from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.shared import FirstSync
+from sliceplane.controllers.service_syncs import FirstSync
 from sliceplane.sim.cluster import Cluster
 
 OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"

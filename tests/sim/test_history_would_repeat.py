@@ -29,8 +29,7 @@ from sliceplane.sim.server import Server
 from sliceplane.sim.steady import Broken
 from sliceplane.slices import facts
 from sliceplane.slices.engine import SliceEngine
-from sliceplane.slices.index import SelectorIndex
-from sliceplane.slices.pod_routes import UNTOUCHED
+from sliceplane.slices.pod_routes import UNTOUCHED, SelectorIndex
 from sliceplane.slices.service import ServiceState
 from sliceplane.slices.writes import SlicePlan
 from sliceplane.workqueue.queue import WorkQueue

@@ -16,7 +16,7 @@ from sliceplane.controllers.endpoints import EndpointsConfig, EndpointsControlle
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController, MirroringConfig
 from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.controllers.shared import FirstSync
+from sliceplane.controllers.service_syncs import FirstSync
 from sliceplane.sim.cluster import Cluster
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 

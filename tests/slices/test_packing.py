@@ -6,11 +6,10 @@ from tests.slices.fake_cluster import make_pod
 
 from sliceplane.api.core import ServicePort
 from sliceplane.api.meta import ObjectMeta
-from sliceplane.slices.content import Stored
+from sliceplane.slices.content import PortResolver, Stored
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.packer import Desired, Packer
 from sliceplane.slices.packplan import PackPlan
-from sliceplane.slices.ports import PortResolver
 
 LABELS = {"l": "1"}
 RESOLVER = PortResolver((ServicePort(name="a", port=80), ServicePort(name="b", port=81, target_port="http")))

@@ -12,13 +12,12 @@ from sliceplane.api.core import Container, ContainerPort, Pod, PodIP, PodSpec, P
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.kit.times import format_nano_time
 from sliceplane.slices import oracle
-from sliceplane.slices.content import read_slice
+from sliceplane.slices.content import Port, PortResolver, read_slice, resolve_ports
 from sliceplane.slices.engine import SliceEngine
 from sliceplane.slices.facts import PodFacts
-from sliceplane.slices.index import PodIndex, SelectorIndex
-from sliceplane.slices.ports import Port, PortResolver, resolve_ports
+from sliceplane.slices.pod_routes import PodIndex, SelectorIndex
 from sliceplane.slices.shape import HintMode, families_of, hint_mode, shape_of, slice_labels
-from sliceplane.slices.trigger import earliest_change, parse_nanoseconds
+from sliceplane.slices.writes import earliest_change, parse_nanoseconds
 
 WEB = {"kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
 

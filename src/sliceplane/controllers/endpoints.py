@@ -20,10 +20,16 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
 from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection
-from sliceplane.controllers.service_syncs import ServiceSyncs, SyncController, error_to_heed, note_about, to_write
-from sliceplane.controllers.shared import FirstSync
+from sliceplane.controllers.service_syncs import (
+    FirstSync,
+    ServiceSyncs,
+    SyncController,
+    error_to_heed,
+    note_about,
+    to_write,
+)
 from sliceplane.endpoints.engine import EndpointsEngine
-from sliceplane.endpoints.truncate import capacity_at
+from sliceplane.endpoints.subsets import capacity_at
 from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
 from sliceplane.informer.changes import Change
 from sliceplane.kit.delays import Backoff

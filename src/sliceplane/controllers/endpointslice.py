@@ -23,8 +23,14 @@ from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Work
 from sliceplane.controllers.defragment import WRITES_PER_MINUTE_DEFAULT, Defragmenter
-from sliceplane.controllers.service_syncs import ServiceSyncs, SyncController, error_to_heed, note_about, to_write
-from sliceplane.controllers.shared import HintProblems
+from sliceplane.controllers.service_syncs import (
+    HintProblems,
+    ServiceSyncs,
+    SyncController,
+    error_to_heed,
+    note_about,
+    to_write,
+)
 from sliceplane.controllers.slice_metrics import Result, SliceMetrics
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped

@@ -17,8 +17,14 @@ from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Work
 from sliceplane.controllers.mirroring_metrics import MirroringMetrics
-from sliceplane.controllers.service_syncs import ServiceSyncs, SyncController, error_to_heed, note_about, to_write
-from sliceplane.controllers.shared import FirstSync
+from sliceplane.controllers.service_syncs import (
+    FirstSync,
+    ServiceSyncs,
+    SyncController,
+    error_to_heed,
+    note_about,
+    to_write,
+)
 from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
 from sliceplane.endpoints.mirroring.service import MirrorLimits

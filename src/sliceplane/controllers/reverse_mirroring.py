@@ -33,8 +33,7 @@ from sliceplane.controllers.keyed import KeyedController
 from sliceplane.controllers.service_syncs import to_write
 from sliceplane.endpoints.reverse import ReverseSource, view_of
 from sliceplane.endpoints.shape import EndpointsShape, Role, endpoints_shape
-from sliceplane.endpoints.subsets import RenderedSubsets
-from sliceplane.endpoints.truncate import Capacity
+from sliceplane.endpoints.subsets import Capacity, RenderedSubsets
 from sliceplane.endpoints.writes import (
     EndpointsContent,
     content_of,
@@ -44,7 +43,7 @@ from sliceplane.endpoints.writes import (
 )
 from sliceplane.informer.changes import Change
 from sliceplane.kit.ip import Family
-from sliceplane.slices.trigger import parse_nanoseconds
+from sliceplane.slices.writes import parse_nanoseconds
 
 NAME: Final = "reverse-mirror-controller"
 

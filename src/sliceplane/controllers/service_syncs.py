@@ -3,6 +3,9 @@
 A *sync* is one turn of one key: the plan that its engine makes, the job that performs the plan's writes, and the end
 of both.  ``ServiceSyncs`` says whose turn it is and what becomes of a key whose sync failed; the controller says what
 a turn does.  The functions below turn what an engine plans (``PlannedWrite``) into what a host performs.
+
+``FirstSync`` and ``HintProblems`` are what two controllers of one process tell each other.  Where only one of them
+runs, the other does without.
 """
 
 from __future__ import annotations
@@ -21,6 +24,54 @@ from sliceplane.kit.metrics import Family
 from sliceplane.registry.kinds.event import NOTE_MAX
 from sliceplane.slices.pod_routes import Touched
 from sliceplane.workqueue.queue import RETRY_BACKOFF, WorkQueue, queue_families
+
+
+class FirstSync:
+    """Whether the Endpoints controller of this process has been through all Services once since it began.
+
+    That controller alone changes it.  The mirroring controller waits for it (KEP-0752, "Controller Start Up"), so that
+    it mirrors nothing that is about to be the Endpoints controller's.
+    """
+
+    def __init__(self) -> None:
+        self._under_way = False
+
+    @property
+    def over(self) -> bool:
+        return not self._under_way
+
+    def begin(self) -> None:
+        """An Endpoints controller was made, and will run."""
+        self._under_way = True
+
+    def end(self) -> None:
+        self._under_way = False
+
+
+class HintProblems:
+    """Why Services have no hints: slices show that there are none and not why.
+
+    Written by one ``EndpointSliceController`` (the latest life of it), read by the controller of conditions.  Where
+    these run in two processes a condition says what slices show, and the Event has the reason.
+    """
+
+    def __init__(self) -> None:
+        self._problems: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """A new life of the writer."""
+        self._problems.clear()
+
+    def set(self, key: str, problems: tuple[str, ...]) -> None:
+        """*key* is ``namespace/name``; without problems it is forgotten."""
+        if problems:
+            self._problems[key] = "; ".join(problems)
+        else:
+            self._problems.pop(key, None)
+
+    def get(self, key: str) -> str:
+        return self._problems.get(key, "")
+
 
 MAX_RETRIES: Final = 15
 #: keys that are looked at before others in the process get their turn; at a start there are many, without a write

@@ -27,7 +27,7 @@ from sliceplane.api.scheme import EndpointSlices, Leases, Services
 from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.controllers.node_progress import NodeProgress
-from sliceplane.controllers.shared import HintProblems
+from sliceplane.controllers.service_syncs import HintProblems
 from sliceplane.heuristics.asking import Find
 from sliceplane.informer.changes import Change
 from sliceplane.kit.names import is_domain_qualified

@@ -14,7 +14,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.own_writes import Unseen
 from sliceplane.endpoints.service import EndpointsState
 from sliceplane.endpoints.shape import EndpointsShape, endpoints_shape
-from sliceplane.endpoints.truncate import Capacity
+from sliceplane.endpoints.subsets import Capacity
 from sliceplane.endpoints.writes import EndpointsPlan
 from sliceplane.slices.pod_routes import PodRoutes, Touched
 from sliceplane.slices.succession import SelectorChanges

@@ -15,10 +15,10 @@ from sliceplane.endpoints.shape import EndpointsShape
 from sliceplane.endpoints.subsets import AddressKey, RenderedSubsets, Subset, pod_address, render
 from sliceplane.kit.containers import SortedDict
 from sliceplane.kit.ip import family, parse_lenient
+from sliceplane.slices.content import PortGroup, PortResolver, Ports
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.members import Effect
-from sliceplane.slices.ports import PortGroup, PortResolver, Ports
-from sliceplane.slices.trigger import earliest_change
+from sliceplane.slices.writes import earliest_change
 
 
 @dataclass(slots=True, eq=False)

@@ -20,7 +20,7 @@ from sliceplane.api.discovery import Endpoint, EndpointSlice
 from sliceplane.endpoints.subsets import AddressKey, RenderedSubsets, Subset, address_text, render
 from sliceplane.kit.containers import SortedDict
 from sliceplane.kit.ip import Family
-from sliceplane.slices.ports import Ports, canonical_ports
+from sliceplane.slices.content import Ports, canonical_ports
 
 
 class AddressEntry(NamedTuple):

@@ -23,11 +23,11 @@ from sliceplane.api.own_writes import OwnWrites, Shown, Unseen
 from sliceplane.endpoints import writes
 from sliceplane.endpoints.members import EndpointsMembers
 from sliceplane.endpoints.shape import EndpointsShape, Role
-from sliceplane.endpoints.truncate import Capacity
+from sliceplane.endpoints.subsets import Capacity
 from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
 from sliceplane.slices.facts import PodFacts
 from sliceplane.slices.succession import SelectorChanges
-from sliceplane.slices.trigger import TriggerTime
+from sliceplane.slices.writes import TriggerTime
 
 
 @dataclass(slots=True)

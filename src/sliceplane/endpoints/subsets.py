@@ -6,6 +6,10 @@ and not ready, share a subset.  Addresses are in the order of (IP as text, uid),
 protocol, number, application protocol); upstream (``pkg/api/v1/endpoints/util.go``) orders the latter by hash, so an
 object that it wrote may have another order and still be equal.
 
+One object holds at most ``ADDRESSES_MAX`` addresses, which count once in every subset that they are in.  Ready ones
+come first: those that are not ready get what the ready ones leave over.  ``shares`` are in proportion, rounded up, so
+the last subsets may get less.
+
 ``subset_text`` is the one place that spells a subset, so that texts made address by address and texts made from a
 whole object are equal when they should be.
 """
@@ -13,16 +17,59 @@ whole object are equal when they should be.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from itertools import islice
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from sliceplane.api.codec import encode
 from sliceplane.api.core import EndpointAddress, EndpointSubset
+from sliceplane.api.gates import Release
 from sliceplane.api.meta import ObjectReference
-from sliceplane.endpoints.truncate import shares
-from sliceplane.slices.ports import Port, Ports
+from sliceplane.slices.content import Port, Ports
+
+ADDRESSES_MAX: Final = 1000
+_WARNS_SINCE: Final[Release] = (1, 21)
+_TRUNCATES_SINCE: Final[Release] = (1, 22)
+
+
+class Capacity(Enum):
+    """What becomes of an object with more than ``ADDRESSES_MAX`` addresses.  The value is what its annotation says."""
+
+    UNLIMITED = ""
+    WARN = "warning"
+    TRUNCATE = "truncated"
+
+
+def capacity_at(release: Release) -> Capacity:
+    """KEP-0752, "Endpoints Controller (classic)"."""
+    if release >= _TRUNCATES_SINCE:
+        return Capacity.TRUNCATE
+    return Capacity.WARN if release >= _WARNS_SINCE else Capacity.UNLIMITED
+
+
+def shares(sizes: Sequence[tuple[int, int]], limit: int = ADDRESSES_MAX) -> list[tuple[int, int]]:
+    """How many (ready, not ready) addresses each subset of *sizes* keeps, so that together they are at most *limit*."""
+    ready = sum(size[0] for size in sizes)
+    waiting = sum(size[1] for size in sizes)
+    if ready + waiting <= limit:
+        return list(sizes)
+    if ready > limit:
+        return [(kept, 0) for kept in _proportional([size[0] for size in sizes], ready, limit)]
+    kept = _proportional([size[1] for size in sizes], waiting, limit - ready)
+    return [(size[0], count) for size, count in zip(sizes, kept, strict=True)]
+
+
+def _proportional(counts: list[int], total: int, limit: int) -> list[int]:
+    left = limit
+    kept = []
+    for count in counts:
+        share = min(-(-count * limit // total), left)
+        kept.append(share)
+        left -= share
+    return kept
+
 
 A = TypeVar("A")
 

@@ -20,8 +20,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.endpoints.shape import EndpointsShape
-from sliceplane.endpoints.subsets import RenderedSubsets, text_of
-from sliceplane.endpoints.truncate import ADDRESSES_MAX, Capacity
+from sliceplane.endpoints.subsets import ADDRESSES_MAX, Capacity, RenderedSubsets, text_of
 from sliceplane.kit.times import format_nano_time
 
 _EMPTY = b"[]"

@@ -3,8 +3,8 @@
 ``model`` has the values; ``servicemap`` makes service ports out of Services, ``slicecache`` endpoints out of
 EndpointSlices (``selections`` says which, ``endpoints`` reads Endpoints instead, ``addresses`` spells them).
 ``claims`` says which Service gets an address that several ask for (``grounds``: or none of them), ``bounds`` how much
-of one is served, ``portions`` in which steps.  ``usable`` is the rule which endpoints may be used from a place, for all
-consumers; ``tracker`` ties these together, ``schedule`` says when to write.
+of one is served.  ``usable`` is the rule which endpoints may be used from a place, for all
+consumers; ``tracker`` ties these together, ``schedule`` says when to write, and in which portions.
 ``aftermath``, ``conntrack`` and ``progress`` are what follows once the kernel has it.
 
 Promises: change tracking in proportion to what changed; the endpoints that kube-proxy would use

@@ -9,7 +9,7 @@ that goes takes those of its Service with it, and a slice whose content did not 
 before, adds none.
 
 **What a Service asks for** is not what it gets: ``claims`` decides over addresses for clients outside and node ports,
-``bounds`` how much of a Service is served, ``portions`` in which steps.
+``bounds`` how much of a Service is served, ``schedule.Portions`` in which steps.
 
 Owned by one caller (a family's data plane); not for several threads.
 """
@@ -38,7 +38,7 @@ from sliceplane.proxy.model import (
     ServicePortName,
     categorize,
 )
-from sliceplane.proxy.portions import PORTION, Portions
+from sliceplane.proxy.schedule import PORTION, Portions
 from sliceplane.proxy.servicemap import health_port, read
 from sliceplane.proxy.slicecache import EndpointOrigin, HeldSlice, SliceCache
 from sliceplane.proxy.usable import Locality

@@ -31,10 +31,9 @@ from sliceplane.shadow.differences import (
     target_text,
     truth,
 )
-from sliceplane.slices.content import Stored
+from sliceplane.slices.content import Ports, Stored
 from sliceplane.slices.facts import pod_of
 from sliceplane.slices.packer import Desired
-from sliceplane.slices.ports import Ports
 from sliceplane.slices.service import Sight
 from sliceplane.slices.shape import HintMode
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from sliceplane.api.discovery import Endpoint, EndpointHints
-from sliceplane.slices.ports import Ports
+from sliceplane.slices.content import Ports
 
 #: the value of a side that has nothing
 NOTHING: Final = "(none)"

@@ -13,16 +13,16 @@ from sliceplane.api.discovery import EndpointConditions
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.types import EndpointView
 from sliceplane.kit.ip import Family
+from sliceplane.slices.content import PortResolver
 from sliceplane.slices.facts import Addresses, NodeFacts, PodFacts, node_place
 from sliceplane.slices.hint_policy import HintPolicy, Notice
 from sliceplane.slices.hints import ZoneHints
 from sliceplane.slices.packer import Desired, Packer
 from sliceplane.slices.plugin_hints import policy_of
-from sliceplane.slices.ports import PortResolver
 from sliceplane.slices.shape import HintMode, ServiceShape
 from sliceplane.slices.subsets import NodeZones, ZoneSubsets
 from sliceplane.slices.topology import ZoneShares
-from sliceplane.slices.trigger import earliest_change
+from sliceplane.slices.writes import earliest_change
 
 _BOOLEANS = (False, True)
 _CONDITIONS: Final = {

@@ -22,11 +22,10 @@ from typing import Final
 import msgspec
 
 from sliceplane.kit.containers import SortedDict
-from sliceplane.slices.content import Content, SliceState, Stored
+from sliceplane.slices.content import Content, PortGroup, PortResolver, SliceState, Stored
 from sliceplane.slices.defragment import merge
 from sliceplane.slices.facts import pod_of
 from sliceplane.slices.packplan import Creation, PackPlan, Update, settle_order
-from sliceplane.slices.ports import PortGroup, PortResolver
 from sliceplane.slices.subsets import subset_of, with_subset
 
 

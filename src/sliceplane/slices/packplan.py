@@ -11,8 +11,7 @@ from __future__ import annotations
 import heapq
 from typing import NamedTuple
 
-from sliceplane.slices.content import Content, SliceState
-from sliceplane.slices.ports import PortGroup
+from sliceplane.slices.content import Content, PortGroup, SliceState
 
 
 class Creation(NamedTuple):

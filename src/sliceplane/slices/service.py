@@ -21,19 +21,25 @@ from sliceplane.api.meta import Object
 from sliceplane.api.own_writes import OwnWrites, Shown, Unseen
 from sliceplane.heuristics.asking import Find
 from sliceplane.kit.ip import Family
-from sliceplane.slices.content import Content, Stored, read_slice
+from sliceplane.slices.content import Content, PortResolver, Stored, read_slice
 from sliceplane.slices.facts import NodeFacts, PodFacts
 from sliceplane.slices.hint_policy import Notice
 from sliceplane.slices.members import Members
 from sliceplane.slices.packer import Desired, Packer
 from sliceplane.slices.packplan import Update, hold_back
-from sliceplane.slices.ports import PortResolver
 from sliceplane.slices.shape import ServiceShape
 from sliceplane.slices.subsets import REASON_DISABLED, REASON_INVALID, NodeZones, Subsetting
 from sliceplane.slices.succession import HAND_OVER_TIMEOUT_S, SelectorChanges
 from sliceplane.slices.topology import ZoneShares
-from sliceplane.slices.trigger import TriggerTime
-from sliceplane.slices.writes import FamilyChanges, SlicePlan, SliceWrite, create_slice, delete_slice, update_slice
+from sliceplane.slices.writes import (
+    FamilyChanges,
+    SlicePlan,
+    SliceWrite,
+    TriggerTime,
+    create_slice,
+    delete_slice,
+    update_slice,
+)
 
 #: a deadline: as soon as the plan that is under way has ended
 AT_ONCE: Final = 0.0

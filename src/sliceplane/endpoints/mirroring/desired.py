@@ -26,7 +26,7 @@ from sliceplane.api.discovery import (
 from sliceplane.api.meta import ObjectMeta, ObjectReference, OwnerReference
 from sliceplane.endpoints.subsets import canonical
 from sliceplane.kit.ip import Family, canonical_with_family
-from sliceplane.slices.ports import Ports, canonical_ports
+from sliceplane.slices.content import Ports, canonical_ports
 
 ANNOTATION_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 ADDRESSES_PER_SUBSET_MAX: Final = 1000

@@ -11,9 +11,8 @@ from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import ObjectMeta
 from sliceplane.api.own_writes import PlannedWrite
 from sliceplane.endpoints.mirroring.desired import MirrorGroup, SliceMeta
-from sliceplane.slices.content import slice_body
+from sliceplane.slices.content import PortGroup, slice_body
 from sliceplane.slices.hint_policy import Notice
-from sliceplane.slices.ports import PortGroup
 
 
 class MirrorSizes(NamedTuple):

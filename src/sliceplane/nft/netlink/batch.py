@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sliceplane.nft.netlink import containers
-from sliceplane.nft.netlink.attributes import (
+from sliceplane.nft.netlink.expressions import NFPROTO, Expressions
+from sliceplane.nft.netlink.messages import (
     ACK,
     APPEND,
     CREATE,
@@ -23,7 +24,6 @@ from sliceplane.nft.netlink.attributes import (
     number,
     text,
 )
-from sliceplane.nft.netlink.expressions import NFPROTO, Expressions
 from sliceplane.nft.objects import (
     AddChain,
     AddContainer,

@@ -13,7 +13,7 @@ import ipaddress
 import struct
 from collections.abc import Callable, Iterable, Iterator
 
-from sliceplane.nft.netlink.attributes import (
+from sliceplane.nft.netlink.messages import (
     LIST_ELEMENT,
     Inexpressible,
     attribute,

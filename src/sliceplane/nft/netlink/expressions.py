@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from sliceplane.nft.netlink import containers
-from sliceplane.nft.netlink.attributes import LIST_ELEMENT, Inexpressible, attribute, host_number, nest, number, text
 from sliceplane.nft.netlink.containers import (
     ADDRESS_BYTES,
     ANONYMOUS_MAP,
@@ -24,6 +23,7 @@ from sliceplane.nft.netlink.containers import (
     value,
     verdict,
 )
+from sliceplane.nft.netlink.messages import LIST_ELEMENT, Inexpressible, attribute, host_number, nest, number, text
 from sliceplane.nft.objects import goto
 from sliceplane.nft.statements import (
     MASQUERADE_MARK,

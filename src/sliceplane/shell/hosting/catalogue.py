@@ -15,7 +15,7 @@ from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.per_namespace import ServiceAccountController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
 from sliceplane.controllers.service_claims import ServiceClaimsController
-from sliceplane.controllers.shared import FirstSync, HintProblems
+from sliceplane.controllers.service_syncs import FirstSync, HintProblems
 from sliceplane.controllers.traffic_distribution import TrafficDistributionController
 from sliceplane.shell.hosting.host import Entry
 

@@ -44,12 +44,11 @@ from sliceplane.proxy.schedule import Freshness
 from sliceplane.proxy.selections import Union, common_selector, own_selectors, reads_slices
 from sliceplane.proxy.surroundings import PRIMARY, RulesConfig
 from sliceplane.shell.node.claims import ALL_NODES, ProxyClaims
-from sliceplane.shell.node.consequences import Consequences, FlowForgetter
+from sliceplane.shell.node.consequences import FAILED, Consequences, FlowForgetter
 from sliceplane.shell.node.inputs import COMMON, Changes, Inputs
 from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError
 from sliceplane.shell.node.kernel.netns import Listen, listening_in
 from sliceplane.shell.node.metrics import ProxyMetrics
-from sliceplane.shell.node.service_health import FAILED
 from sliceplane.shell.node.timing import HEALTH_TIMEOUT_S, WHOLE_TABLE_PERIOD_S, Timing
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client

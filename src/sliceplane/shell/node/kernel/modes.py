@@ -28,8 +28,7 @@ from sliceplane.proxy.plane import AnyNodePlane, NodePlaneConfig
 from sliceplane.shell.node.kernel.backend import AnyBackend, KernelError
 from sliceplane.shell.node.kernel.iptables_backend import Iptables
 from sliceplane.shell.node.kernel.netns import within
-from sliceplane.shell.node.kernel.nft_backend import Nftables
-from sliceplane.shell.node.kernel.nft_runner import NftRunner
+from sliceplane.shell.node.kernel.nft_backend import Nftables, NftRunner
 from sliceplane.shell.process.log import get_logger
 
 _NAME: Final = "sliceplane-node-proxy/"

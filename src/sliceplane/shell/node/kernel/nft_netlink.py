@@ -1,12 +1,17 @@
-"""Writes transactions by netlink messages, as long as that works; where it does not, ``nft`` is to do it.
+"""Netlink sockets to netfilter, in a network namespace if asked: transactions, and the generation of nftables' rules.
 
-The kernel works on a batch while it is sent: when ``sendto`` returns all is done or nothing, and the answers are there
-to be read.  So no task waits here for longer than the kernel works; that happens in a thread, as it may be a while.
+**Writing.**  The kernel works on a batch while it is sent: when ``sendto`` returns all is done or nothing, and the
+answers are there to be read.  So no task waits here for longer than the kernel works; that happens in a thread, as it
+may be a while.
 
 **When the program does it.**  Never wrong, only slower: a transaction that ``nft.netlink`` cannot say, a socket that
 cannot be had, a batch too large for it.  After a refusal that the presence of another writer does not explain, the next
 write of the table, which is a full one, is the program's too: should the kernel and we ever disagree on what a message
 means, nft's word counts.  After ``REFUSALS_MAX`` of them without a success in between all is the program's.
+
+**The generation** is a number that the kernel raises with each transaction, whichever program made it.  It costs one
+small message, at any size of the rules, so it can be asked often.  (``nft`` itself reads it before it lists, but does
+not tell it.)  From linux/netlink.h, linux/netfilter/nfnetlink.h and nf_tables.h.
 """
 
 from __future__ import annotations
@@ -15,17 +20,67 @@ import asyncio
 import errno
 import os
 import socket
+import struct
 import threading
 import weakref
 
-from sliceplane.nft.netlink.answers import KernelAnswer, parse_answers
-from sliceplane.nft.netlink.attributes import Inexpressible
 from sliceplane.nft.netlink.batch import MessageBatch, encode
+from sliceplane.nft.netlink.messages import Inexpressible, KernelAnswer, parse_answers
 from sliceplane.nft.objects import FlushChain, TableRef, Transaction
 from sliceplane.shell.node.kernel.backend import KernelError
-from sliceplane.shell.node.kernel.nft_socket import namespace_of, netfilter_socket
+from sliceplane.shell.node.kernel.netns import FOLDER, within_at_once
 from sliceplane.shell.process import descriptors
 from sliceplane.shell.process.log import get_logger
+
+_NETLINK_NETFILTER = 12
+_REQUEST = 1  # NLM_F_REQUEST
+_GET_GENERATION, _NEW_GENERATION = 10 << 8 | 16, 10 << 8 | 15
+_GENERATION_ID = 1  # NFTA_GEN_ID
+_HEADER = struct.Struct("=IHHII")  # of any netlink message: length, type, flags, sequence number, sender
+#: the kernel answers at once
+_TIMEOUT_S = 1.0
+
+
+def namespace_of(netns: str) -> tuple[int, int]:
+    """Which namespace has the name *netns* now; our own ("") stays the same.  Raises ``OSError``."""
+    if not netns:
+        return (0, 0)
+    status = os.stat(FOLDER / netns)
+    return status.st_dev, status.st_ino
+
+
+def netfilter_socket(netns: str = "") -> socket.socket:
+    """*netns*: a name under /run/netns; "" is our own.  A socket belongs to the namespace in which it was made.  Raises
+    ``OSError``."""
+    return within_at_once(netns, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER))
+
+
+def generation(netns: str = "") -> int | None:
+    """Of the network namespace *netns* (a name under /run/netns; "" is our own).  ``None``: the kernel does not say,
+    for lack of rights, of the namespace, or of nftables."""
+    try:
+        with netfilter_socket(netns) as sock:
+            sock.settimeout(_TIMEOUT_S)
+            body = struct.pack("=BBH", 0, 0, 0)
+            sock.sendto(_HEADER.pack(_HEADER.size + len(body), _GET_GENERATION, _REQUEST, 1, 0) + body, (0, 0))
+            return parse_generation(sock.recv(4096))
+    except OSError:
+        return None
+
+
+def parse_generation(message: bytes) -> int | None:
+    """``None`` for an answer that does not say (an error, say)."""
+    if len(message) < _HEADER.size:
+        return None
+    length, kind, *_ = _HEADER.unpack_from(message)
+    at = _HEADER.size + 4
+    while kind == _NEW_GENERATION and at + 8 <= min(length, len(message)):
+        size, attribute = struct.unpack_from("=HH", message, at)
+        if attribute == _GENERATION_ID:
+            return int.from_bytes(message[at + 4 : at + 8], "big")
+        at += (max(size, 4) + 3) & ~3
+    return None
+
 
 REFUSALS_MAX = 5
 #: the empty chain that says whose table it is (``nft.layout.writer_chain``) is not there

@@ -19,7 +19,7 @@ from sliceplane.api.core import Endpoints, Pod, Service
 from sliceplane.api.scheme import EndpointsObjects, Pods, Services
 from sliceplane.controllers.base import Done, Job
 from sliceplane.controllers.endpoints import EndpointsController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 FLIPS = 500
 SIZES = (100, 1_000, 20_000, 100_000)

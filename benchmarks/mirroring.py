@@ -21,7 +21,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Services
 from sliceplane.controllers.base import Done, Job
 from sliceplane.controllers.endpointslice_mirroring import EndpointSliceMirroringController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 SIZE = 50_000
 SMALL_SIZE = 500

@@ -40,7 +40,7 @@ from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, Services
 from sliceplane.cli.process import spare_collector
 from sliceplane.controllers.base import Done, Job
 from sliceplane.controllers.endpointslice import EndpointSliceController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 FLIPS = 1000
 PEER_FLIPS = 11

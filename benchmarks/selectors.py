@@ -23,7 +23,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Nodes, Pods, Services
 from sliceplane.controllers.base import Done, Job
 from sliceplane.controllers.endpointslice import EndpointSliceController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 SERVICES = (50, 5_000)
 SMALL_SERVICES = (20,)

@@ -26,13 +26,11 @@ SMALL = {
     "cli/version.py": "a command is a module, imported when it runs",
     "heuristics/shipped.py": "a table",
     "iptables/names.py": "a table of names, which the kernel's users read",
-    "registry/config.py": "an interface: what a registry is told",
     "registry/kinds/counting.py": "a kind, or what kinds share, is a module",
     "shell/process/free_memory.py": "one deed of its own, with the C library",
     "shell/process/start_error.py": "an interface between rooms",
     "shell/server/connections/timing.py": "an interface: what a server is told of times",
     "slices/succession.py": "a rule that slices and Endpoints share",
-    "store/restamp.py": "one deed on bytes, which store and server share",
     "registry/kinds/service_account.py": "a kind is a module",
 }
 

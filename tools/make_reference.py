@@ -20,8 +20,8 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import RESOURCES, Resource
-from sliceplane.api.subresources import SUBRESOURCES
 from sliceplane.cli.main import main as sliceplane
 
 DOCS = Path(__file__).parents[1] / "docs"

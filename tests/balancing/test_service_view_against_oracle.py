@@ -23,7 +23,7 @@ from sliceplane.balancing.model import Endpoint
 from sliceplane.balancing.pickers import LeastOutstanding, PickStrategy, Random, RoundRobin, ZoneFirst
 from sliceplane.balancing.ring import ConsistentHash
 from sliceplane.balancing.view import BalancedService
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.model import NodeEndpoint as ProxyEndpoint
 from sliceplane.proxy.model import ServedPort, ServiceKey, ServicePortName, categorize

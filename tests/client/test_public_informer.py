@@ -25,7 +25,7 @@ from sliceplane.client import (
     StatusError,
     custom_resource,
 )
-from sliceplane.informer.changes import Coalesced
+from sliceplane.informer.cache import Coalesced
 
 
 async def put(client: HttpClient, namespace: str, name: str, **data: str) -> None:

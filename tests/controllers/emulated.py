@@ -12,7 +12,7 @@ from sliceplane.controllers.base import Controller, ControllerInfo, Done, Select
 from sliceplane.controllers.emulation.kubelet import KubeletController
 from sliceplane.controllers.emulation.nodes import EmulationConfig, make_nodes
 from sliceplane.controllers.emulation.replicaset import ReplicaSetController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.sim.cluster import Cluster
 
 

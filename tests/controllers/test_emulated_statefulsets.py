@@ -22,7 +22,7 @@ from sliceplane.controllers.emulation.statefulset import LABEL_POD_INDEX, LABEL_
 from sliceplane.controllers.expectations import Expectations
 from sliceplane.controllers.garbage_collector import GarbageCollector
 from sliceplane.controllers.resource_quota import ResourceQuotaController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.sim.cluster import Cluster
 
 LABELS = {"app": "db"}

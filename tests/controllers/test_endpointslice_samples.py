@@ -12,7 +12,7 @@ from sliceplane.api.scheme import Pods, Services
 from sliceplane.controllers.base import Done, Measured
 from sliceplane.controllers.endpointslice import EndpointSliceConfig, EndpointSliceController
 from sliceplane.kit.metrics import Distribution, Histogram
-from sliceplane.shell.process.prometheus import expose
+from sliceplane.shell.process.pages import expose
 from sliceplane.workqueue.queue import WorkQueue, queue_families
 
 

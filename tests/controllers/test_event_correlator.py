@@ -29,8 +29,8 @@ from sliceplane.controllers.events import (
     Outcome,
     cut,
 )
-from sliceplane.documents.views import to_stored
-from sliceplane.registry.checks import validate_create
+from sliceplane.documents.conversion import to_stored
+from sliceplane.registry.answers import validate_create
 
 NOW = 1_000_000.0
 

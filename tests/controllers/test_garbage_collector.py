@@ -12,7 +12,7 @@ from sliceplane.api.meta import OwnerReference
 from sliceplane.api.scheme import ConfigMaps, Services
 from sliceplane.controllers.base import Done
 from sliceplane.controllers.garbage_collector import ORPHANS_MAX, VERIFY_DELAY_S, GarbageCollector
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 
 @pytest.fixture

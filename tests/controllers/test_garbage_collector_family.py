@@ -15,7 +15,7 @@ from sliceplane.api.errors import internal
 from sliceplane.api.meta import Object, OwnerReference
 from sliceplane.controllers.base import Job
 from sliceplane.controllers.garbage_collector import GarbageCollector
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 FAMILY = ("Service", "Pod", "ConfigMap", "Node")
 CUSTOM = "Database"

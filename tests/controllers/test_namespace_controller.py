@@ -12,7 +12,7 @@ from sliceplane.api.meta import Condition, Object, ObjectMeta
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Pods, Services
 from sliceplane.controllers.base import Done, Write
 from sliceplane.controllers.namespace import CACHE_LAG_S, DELETES_MAX, QUIET_S, NamespaceController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 ENDING = "2026-11-21T12:00:00Z"
 

@@ -14,7 +14,7 @@ from sliceplane.controllers.base import Done
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.per_namespace import LOOK_AGAIN_S, RootCaPublisher, ServiceAccountController
 from sliceplane.controllers.resource_quota import ResourceQuotaController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.sim.cluster import Cluster
 
 BOOTSTRAP = ("default", "kube-node-lease", "kube-public", "kube-system")

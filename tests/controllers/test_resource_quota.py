@@ -17,7 +17,7 @@ from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import ConfigMaps, Namespaces, ResourceQuotas, Services
 from sliceplane.controllers.namespace import NamespaceController
 from sliceplane.controllers.resource_quota import CHARGE_PATIENCE_S, ResourceQuotaController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.registry.kinds.counting import COUNTED, usage
 from sliceplane.sim.cluster import Cluster
 

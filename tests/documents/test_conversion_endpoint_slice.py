@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sliceplane.api import codec
 from sliceplane.documents import conversion
-from sliceplane.documents.conversion.annotation import ANNOTATIONS_BYTES_MAX, Topologies, encode
+from sliceplane.documents.conversion import ANNOTATIONS_BYTES_MAX, Topologies, annotation_text
 
 HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
@@ -106,7 +106,7 @@ def test_keys_are_dropped_from_every_endpoint_the_costliest_first_and_standard_o
         0: {"short": "1", "long": "x" * 60, REGION: "r", HOST: "h"},
         7: {"short": "2", "long": "y" * 60, HOST: "i"},
     }
-    texts = [encode(topologies, room) for room in range(500, -1, -1)]
+    texts = [annotation_text(topologies, room) for room in range(500, -1, -1)]
     seen: list[set[str]] = []
     for text in texts:
         keys = {key for topology in codec.decode_document(text.encode() or b"{}").values() for key in topology}
@@ -194,7 +194,7 @@ def test_the_annotation_holds_what_the_field_held(endpoints: list[dict[str, Any]
     st.integers(0, 400),
 )
 def test_the_annotation_keeps_within_its_room_and_within_what_it_was_given(topologies: Topologies, room: int) -> None:
-    text = encode(topologies, room)
+    text = annotation_text(topologies, room)
     assert len(text.encode()) <= room
     kept = {int(index): topology for index, topology in codec.decode_document(text.encode() or b"{}").items()}
     gone = {key for topology in topologies.values() for key in topology} - {

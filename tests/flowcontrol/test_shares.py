@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.effort import effort
 
+from sliceplane.flowcontrol.control import Shares
 from sliceplane.flowcontrol.defaults import LEVELS
-from sliceplane.flowcontrol.shares import Shares
 from sliceplane.flowcontrol.types import Level
 
 BY_NAME = {level.name: level for level in LEVELS}

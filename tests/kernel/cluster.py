@@ -18,7 +18,7 @@ from sliceplane.api.core import Node, Service, ServiceCIDR
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Resource, ServiceCIDRs, Services
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.shell.node.kernel.backend import AnyBackend
 from sliceplane.shell.node.kernel.conntrack import Conntrack

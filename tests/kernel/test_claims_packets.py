@@ -14,7 +14,7 @@ from tests.nft.machine import node
 from sliceplane.api import codec
 from sliceplane.api.core import Service, ServiceCIDR
 from sliceplane.api.scheme import Nodes
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.shell.node.claims import ALL_NODES
 from sliceplane.shell.node.kernel.backend import KernelError
 from sliceplane.shell.node.kernel.modes import present

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.kit.durations import format_duration, parse_duration
+from sliceplane.kit.times import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.proxy.test_consumption import Kernel
 from sliceplane.api import codec
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import Family
 from sliceplane.kit.metrics import Distribution
 from sliceplane.kit.times import format_micro_time

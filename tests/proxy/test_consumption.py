@@ -20,7 +20,7 @@ from sliceplane.api.errors import forbidden, internal
 from sliceplane.api.gates import Gates
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Events, Namespaces, Nodes, Resource, Services
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.proxy.endpoints import slices_of

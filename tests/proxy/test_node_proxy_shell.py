@@ -15,7 +15,7 @@ from sliceplane.api.core import Node, Pod, Service
 from sliceplane.api.discovery import LABEL_SERVICE_NAME, EndpointSlice
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import EndpointSlices, Nodes, Pods, ServiceCIDRs, Services
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import FAMILIES
 from sliceplane.kit.rng import Rng
 from sliceplane.nft.layout import CLUSTER_IPS_CHECK

@@ -16,7 +16,7 @@ from sliceplane.api.errors import forbidden, not_found
 from sliceplane.api.meta import ObjectMeta, revision_of
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import EndpointSlices
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.progress import ANNOTATION_REVISION, CHANGED_PERIOD_S, IDLE_PERIOD_S, Progress
 from sliceplane.shell.node.kernel.nft_backend import Nftables

@@ -14,7 +14,7 @@ from tests.proxy.test_slicecache import make
 
 from sliceplane.api.discovery import EndpointSlice
 from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.nft.objects import Memory, TableRef, Transaction
 from sliceplane.proxy.slicecache import SliceCache
 from sliceplane.shell.node.kernel.nft_backend import Nftables

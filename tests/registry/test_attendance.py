@@ -30,7 +30,7 @@ from sliceplane.registry.authorization.standing import Standing
 from sliceplane.registry.authorization.types import AUTHENTICATED, MASTERS, Attributes
 from sliceplane.registry.core import key_of
 from sliceplane.registry.types import User
-from sliceplane.store.restamp import restamp
+from sliceplane.store.types import restamp
 
 ANN = User(name="ann", groups=("devs", AUTHENTICATED))
 WATCH = Attributes(verb="watch", resource="pods", namespace="default")

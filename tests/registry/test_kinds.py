@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
+from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import OPTIONAL_RESOURCES, SERVED, Resource
-from sliceplane.api.subresources import SUBRESOURCES
 from sliceplane.registry.kinds import KINDS, kind_of
 from sliceplane.registry.kinds.kind import Kind
 from sliceplane.registry.registry import _POSTED, _VIEWS

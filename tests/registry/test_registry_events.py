@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.registry.conftest import Api
 
 from sliceplane.api.scheme import Events, EventsV1
-from sliceplane.documents import views
+from sliceplane.documents import conversion
 from sliceplane.kit.times import format_micro_time, format_time
 from sliceplane.registry.documents import document_of
 from sliceplane.registry.expiry import Expiry
@@ -148,7 +148,7 @@ members = st.dictionaries(
 @given(members)
 def test_there_and_back_changes_nothing(document: dict[str, Any]) -> None:
     stored = {"kind": "Event", "apiVersion": "v1", **document}
-    assert views.to_stored(EventsV1, views.from_stored(EventsV1, stored)) == stored
+    assert conversion.to_stored(EventsV1, conversion.from_stored(EventsV1, stored)) == stored
 
 
 def test_events_go_an_hour_after_the_last_write(api: Api) -> None:

@@ -285,7 +285,7 @@ def test_a_database_from_before_is_repaired_at_the_start_without_noise(api: Any)
 
 
 def _moved(record: Any, revision: int) -> Any:
-    from sliceplane.store.restamp import restamp
+    from sliceplane.store.types import restamp
 
     return restamp(record, revision)
 

@@ -21,7 +21,7 @@ from sliceplane.api.scheme import (
     Resource,
     Services,
 )
-from sliceplane.registry.checks import refuse, validate_create, validate_update
+from sliceplane.registry.answers import refuse, validate_create, validate_update
 from sliceplane.registry.kinds import kind_of
 
 QUALIFIED = (

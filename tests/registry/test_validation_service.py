@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sliceplane.api.scheme import Services
-from sliceplane.registry.checks import validate_create, validate_update
+from sliceplane.registry.answers import validate_create, validate_update
 from sliceplane.registry.kinds import kind_of
 
 

@@ -12,7 +12,7 @@ from sliceplane.api.discovery import LABEL_ZONE
 from sliceplane.api.meta import Object
 from sliceplane.controllers.base import ControllerInfo, Done, Job, Work
 from sliceplane.controllers.endpointslice import EndpointSliceController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 replace = msgspec.structs.replace
 

@@ -33,7 +33,7 @@ from sliceplane.shell.hosting.shadow import ShadowRun
 from sliceplane.shell.hosting.shadow_report import ShadowSummary, line, summary_of, table
 from sliceplane.shell.server.plane import PlaneConfig
 from sliceplane.shell.transport import kubeconfig
-from sliceplane.shell.transport.guards import ReadOnlyClient
+from sliceplane.shell.transport.base import ReadOnlyClient
 from sliceplane.shell.transport.http import HttpClient
 
 ROOT = Path(__file__).parents[2]

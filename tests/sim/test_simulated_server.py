@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from sliceplane.api.requests import SUBRESOURCES, Subresource
 from sliceplane.api.scheme import RESOURCES, ServiceAccounts
-from sliceplane.api.subresources import SUBRESOURCES, Subresource
 from sliceplane.controllers.base import Write
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.decoding import body_of_json

@@ -30,7 +30,7 @@ from sliceplane.api.errors import StatusError, already_exists, conflict, invalid
 from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, Pods, Resource, Services
 from sliceplane.controllers.base import Controller, Done, EventNote, Job, Write
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 replace = msgspec.structs.replace
 Key = tuple[str, str, str]

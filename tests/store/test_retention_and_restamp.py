@@ -6,9 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sliceplane.store.restamp import restamp
-from sliceplane.store.retention import Retention
-from sliceplane.store.types import Key, Record
+from sliceplane.store.shelf import Retention
+from sliceplane.store.types import Key, Record, restamp
 
 
 def test_history_is_dropped_when_it_is_old_enough():

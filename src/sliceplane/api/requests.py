@@ -1,19 +1,69 @@
-"""What a client asks of an API server, and what it is answered, as frozen values.
+"""What a client asks of an API server, and what it is answered, as frozen values; and the table of subresources.
 
 Controllers hand out ``Write`` and watch a ``Selection``; a client in the process, one over HTTP and the simulator
 perform the same values.  Bodies are JSON bytes on purpose: a caller that needs an object decodes the projection
 that it uses, and no body is decoded twice.
+
+Paths, discovery, OpenAPI, the decoding of bodies, the reference of the command line, the client in the process and the
+simulator read ``SUBRESOURCES``; ``registry.registry`` has a function for each whose objects are not the resource's own.
+Which resources have which is said in their rows (``api.scheme``, ``Resource.subresources``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 from sliceplane.api.scheme import Resource
 
+STATUS_VERBS: Final = ("get", "patch", "update")
 Verb = Literal["create", "update", "patch", "delete", "get", "list"]
 PatchType = Literal["json", "merge", "strategic", "apply"]
+
+
+class BodyKind(NamedTuple):
+    """The kind of what an endpoint reads and answers."""
+
+    group: str
+    version: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subresource:
+    name: str
+    verbs: tuple[str, ...]
+    #: ``None``: the resource's own kind
+    body: BodyKind | None
+    #: whether the keys of the server are needed for it, so that no other process can do it
+    signs: bool = False
+
+    @property
+    def is_posted(self) -> bool:
+        """Whether it is a question or an order, and nothing that can be read again."""
+        return self.verbs == ("create",)
+
+
+_ROWS: Final = (
+    Subresource(name="binding", verbs=("create",), body=BodyKind("", "v1", "Binding")),
+    Subresource(name="finalize", verbs=("update",), body=None),
+    Subresource(name="scale", verbs=STATUS_VERBS, body=BodyKind("autoscaling", "v1", "Scale")),
+    Subresource(name="status", verbs=STATUS_VERBS, body=None),
+    Subresource(
+        name="token", verbs=("create",), body=BodyKind("authentication.k8s.io", "v1", "TokenRequest"), signs=True
+    ),
+)
+SUBRESOURCES: Final = {row.name: row for row in _ROWS}
+
+
+def body_kind(subresource: str) -> BodyKind | None:
+    """The kind of the objects at *subresource* ("": the resource itself), if it is not the resource's own."""
+    row = SUBRESOURCES.get(subresource)
+    return row.body if row else None
 
 
 @dataclass(frozen=True, slots=True)

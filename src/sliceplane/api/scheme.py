@@ -36,7 +36,7 @@ class Resource:
     verbs: tuple[str, ...] = ALL_VERBS
     #: what readers see of an object
     projection: type[Object] = Object
-    #: names of rows of ``api.subresources``; only these are routed
+    #: names of rows of ``api.requests``; only these are routed
     subresources: tuple[str, ...] = ()
     #: resources that are two views of one stored object share this (core and events.k8s.io Events)
     storage: str = ""
@@ -85,7 +85,7 @@ class Resource:
 
     @property
     def is_view(self) -> bool:
-        """Objects of another resource under other names, see ``documents.views``; an older version is none."""
+        """Objects of another resource under other names, see ``documents.conversion``; an older version is none."""
         return self.storage_key != self.key
 
     @property
@@ -194,7 +194,7 @@ Events = Resource(
     create_on_update=True,
     uncached=True,
 )
-#: the same Events under other names, see ``documents.views``; paths of fields are those of the stored form
+#: the same Events under other names, see ``documents.conversion``; paths of fields are those of the stored form
 EventsV1 = Resource(
     group="events.k8s.io",
     kind="Event",

@@ -19,7 +19,7 @@ from sliceplane.balancing.merge import EndpointMerge, PortChoice
 from sliceplane.balancing.model import Endpoint, Pending, ViewChange
 from sliceplane.balancing.pickers import PickStrategy
 from sliceplane.balancing.usable import Scope, Usable
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import Family
 from sliceplane.proxy.usable import Locality
 

@@ -57,7 +57,7 @@ class RuntimeConfigType(click.ParamType["tuple[Resource, ...]"]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Resource, ...]:
         if isinstance(value, tuple):
             return value
-        from sliceplane.registry.runtime_config import served_resources
+        from sliceplane.registry.config import served_resources
 
         try:
             return served_resources(str(value))

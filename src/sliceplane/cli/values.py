@@ -8,8 +8,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from sliceplane.kit.durations import parse_duration
 from sliceplane.kit.ip import parse_network_lenient, parse_strict
+from sliceplane.kit.times import parse_duration
 
 
 def given_flags(names: Iterable[str]) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ from sliceplane.client.informer import Informer
 from sliceplane.client.picking import NoEndpoint, Picker
 from sliceplane.client.sync import SyncEndpointView
 from sliceplane.client.view import EndpointView, NotReady
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.shell.transport.base import Client, ListPage, Unreachable, WatchMessage
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import Connection, KubeconfigError

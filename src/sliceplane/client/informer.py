@@ -19,8 +19,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import Resource
 from sliceplane.client.connecting import RawObject, load_raw
-from sliceplane.informer.cache import IndexFunction
-from sliceplane.informer.changes import Change, Coalesced
+from sliceplane.informer.cache import Change, Coalesced, IndexFunction
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S, Counters
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.transport import reflect

@@ -25,7 +25,7 @@ from sliceplane.balancing.usable import Scope
 from sliceplane.balancing.view import BalancedService
 from sliceplane.client.informer import Informer, StandardLog, new_rng
 from sliceplane.client.picking import Picker
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.informer.reflector import IDLE_TIMEOUT_S
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.names import check_dns_label

@@ -24,7 +24,7 @@ from sliceplane.api.meta import Object, ObjectMeta
 from sliceplane.api.own_writes import delete_options
 from sliceplane.api.requests import Selection, Write
 from sliceplane.api.scheme import Resource
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import Family
 from sliceplane.kit.names import GENERATED_ALPHABET, GENERATED_BASE_MAX, GENERATED_SUFFIX_LENGTH
 

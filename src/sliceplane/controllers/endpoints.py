@@ -31,7 +31,7 @@ from sliceplane.controllers.service_syncs import (
 from sliceplane.endpoints.engine import EndpointsEngine
 from sliceplane.endpoints.subsets import capacity_at
 from sliceplane.endpoints.writes import EndpointsPlan, EndpointsWrite
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
 from sliceplane.slices.succession import SelectorChanges

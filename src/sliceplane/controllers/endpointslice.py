@@ -34,7 +34,7 @@ from sliceplane.controllers.service_syncs import (
 from sliceplane.controllers.slice_metrics import Result, SliceMetrics
 from sliceplane.heuristics.asking import Find
 from sliceplane.heuristics.shipped import find_shipped
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import Family
 from sliceplane.slices.engine import MAX_ENDPOINTS_DEFAULT, MAX_ENDPOINTS_LIMIT, SliceEngine
 from sliceplane.slices.hint_policy import Notice

@@ -29,7 +29,7 @@ from sliceplane.endpoints.mirroring.desired import ADDRESSES_PER_SUBSET_MAX
 from sliceplane.endpoints.mirroring.engine import MirrorEngine
 from sliceplane.endpoints.mirroring.service import MirrorLimits
 from sliceplane.endpoints.mirroring.writes import MirrorPlan
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
 from sliceplane.slices.hint_policy import Notice

@@ -15,7 +15,7 @@ from sliceplane.api.codec import decode
 from sliceplane.api.meta import Object
 from sliceplane.api.own_writes import Unseen
 from sliceplane.controllers.base import Done
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 #: a version never arrives if the object came and went between two lists; then the cache is right all the same
 EXPECTATION_TIMEOUT_S: Final = 30.0

@@ -41,7 +41,7 @@ from sliceplane.api.scheme import RESOURCES, Events, Resource
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Write
 from sliceplane.controllers.keyed import QueueController
 from sliceplane.controllers.ownership import FOREGROUND, ORPHAN, OwnedItem, OwnerClaim, OwnershipGraph
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
 
 NAME: Final = "garbage-collector-controller"

@@ -15,7 +15,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Resource
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Work, Write
 from sliceplane.controllers.expectations import Expectations
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
 from sliceplane.workqueue.queue import WorkQueue, queue_families

@@ -24,7 +24,7 @@ from sliceplane.api.scheme import RESOURCES, Namespaces, Pods, Resource
 from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write, deletion
 from sliceplane.controllers.keyed import KeyedController
 from sliceplane.controllers.namespace_content import CONDITIONS, NamespaceContent, conditions, said
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.times import format_time
 

@@ -16,7 +16,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import ConfigMaps, Namespaces, Resource, ServiceAccounts
 from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 ACCOUNT_NAME: Final = "default"
 CONFIG_MAP_NAME: Final = "kube-root-ca.crt"

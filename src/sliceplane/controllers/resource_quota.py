@@ -22,7 +22,7 @@ from sliceplane.api.quantity import amount
 from sliceplane.api.scheme import Pods, ResourceQuotas, Services, by_key
 from sliceplane.controllers.base import ControllerInfo, Done, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.registry.kinds.counting import COUNTABLE, COUNTED, usage
 
 CHARGE_PATIENCE_S: Final = 5.0

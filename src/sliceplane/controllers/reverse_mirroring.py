@@ -41,7 +41,7 @@ from sliceplane.endpoints.writes import (
     digest_of_subsets,
     update_endpoints,
 )
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import Family
 from sliceplane.slices.writes import parse_nanoseconds
 

@@ -18,7 +18,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, ServiceCIDRs, Services
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Selection, Write
 from sliceplane.controllers.keyed import KeyedController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import FAMILIES, Family, networks
 from sliceplane.proxy.addresses import canonical_of
 from sliceplane.proxy.bounds import Excess

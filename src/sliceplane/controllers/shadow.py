@@ -28,7 +28,7 @@ from sliceplane.controllers.base import ControllerInfo, Done, Job, Selection, Wo
 from sliceplane.controllers.endpointslice import EndpointSliceConfig
 from sliceplane.controllers.keyed import QueueController
 from sliceplane.controllers.shadow_metrics import shadow_metrics
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import Family
 from sliceplane.shadow.compare import compare
 from sliceplane.shadow.differences import Difference

@@ -29,7 +29,7 @@ from sliceplane.controllers.keyed import KeyedController
 from sliceplane.controllers.node_progress import NodeProgress
 from sliceplane.controllers.service_syncs import HintProblems
 from sliceplane.heuristics.asking import Find
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.names import is_domain_qualified
 from sliceplane.kit.times import format_time
 from sliceplane.proxy.progress import COMPONENT, LABEL_COMPONENT, LEASE_NAMESPACE

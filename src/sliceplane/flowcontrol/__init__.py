@@ -1,9 +1,9 @@
 """Who is served next, and who is told to come back: priority and fairness for requests (KEP-1040).
 
-A request is classified by the first flow schema that matches it (``classify``, over the objects of ``defaults``), which
+A request is classified by the first flow schema that matches it (``control``, over the objects of ``defaults``), which
 names a priority level and a flow.  Each level has a share of the server's seats and lends what it does not use
 (``seats``); within a level, flows that wait take turns.  What a request holds while it has no seat (bytes of a body, a
-wait for a future version, a watch) is shared among users by ``shares``.  ``control`` puts the parts together.
+wait for a future version, a watch) is shared among users (``control.Shares``).
 
 Promises: no flow waits for ever while others are served; a level always gets the seats that it does not lend; what
 one user takes leaves as much for the others.

@@ -1,18 +1,25 @@
-"""Priority and fairness put together: who a request is to it, its seat, and the figures.
+"""From a request to its flow and its seat, and what clients share without one.
 
-Reads and writes have seats of their own, so that storage which stands still keeps no client from reading what is in
-memory.  (Upstream adds the two limits up and makes no difference between them.)
+Whose schemas may match depends on the user alone, and is remembered by user; what is left to compare for a request is
+one or two rules.  The matching of each rule is upstream's (``pkg/util/flowcontrol/rule.go``).  Reads and writes have
+seats of their own, so that storage which stands still keeps no client from reading what is in memory.  (Upstream adds
+the two limits up and makes no difference between them.)
 """
 
 from __future__ import annotations
 
-from sliceplane.flowcontrol.classify import Classifier
-from sliceplane.flowcontrol.defaults import LEVELS, SCHEMAS
+from collections.abc import Iterable
+
+from sliceplane.flowcontrol.defaults import LEVELS, SCHEMAS, VITAL
 from sliceplane.flowcontrol.seats import Seats, Tally
-from sliceplane.flowcontrol.types import Asked, Flow, Kind
+from sliceplane.flowcontrol.types import ANY, Asked, Flow, Kind, Level, PathRule, ResourceRule, Schema, Subject
 from sliceplane.kit.metrics import Metrics
 
 _PREFIX = "apiserver_flowcontrol_"
+#: users whose schemas are remembered; all are forgotten beyond it
+USERS_MAX = 4096
+_ACCOUNT = "system:serviceaccount:"
+_EVERYTHING = (ResourceRule(),), (PathRule(),)
 
 
 class FlowControl:
@@ -98,3 +105,129 @@ class FlowControl:
     def check(self) -> None:
         for seats in self.seats.values():
             seats.check()
+
+
+class Classifier:
+    """Owned by the server.  *schemas* in the order in which they are tried; the last matches whatever is left."""
+
+    def __init__(self, schemas: Iterable[Schema], levels: Iterable[Level]) -> None:
+        by_name = {level.name: level for level in levels}
+        self._schemas = tuple((schema, by_name[schema.level]) for schema in schemas)
+        #: (name, groups) -> flows that the user's requests may be of, and whether the schema matches all of them
+        self._users: dict[tuple[str, tuple[str, ...]], tuple[tuple[Flow, bool], ...]] = {}
+
+    def classify(self, name: str, groups: tuple[str, ...], asked: Asked) -> Flow:
+        """The flow of what the user *name* of *groups* asks for."""
+        user = (name, groups)
+        candidates = self._users.get(user)
+        if candidates is None:
+            if len(self._users) >= USERS_MAX:
+                self._users.clear()
+            candidates = self._users[user] = self._of_user(name, groups)
+        for flow, always in candidates:
+            if always or matches(flow.schema, asked):
+                break
+        else:
+            schema, level = self._schemas[-1]
+            flow = Flow(schema, level, name)
+        if flow.schema.distinguisher == "ByNamespace":
+            return flow._replace(distinguisher=asked.namespace)
+        return flow
+
+    def _of_user(self, name: str, groups: tuple[str, ...]) -> tuple[tuple[Flow, bool], ...]:
+        flows = []
+        for schema, level in self._schemas:
+            if any(speaks_of(subject, name, groups) for subject in schema.subjects):
+                always = (schema.resource_rules, schema.path_rules) == _EVERYTHING
+                flows.append((Flow(schema, level, name if schema.distinguisher == "ByUser" else ""), always))
+                if always:
+                    break
+        return tuple(flows)
+
+
+def speaks_of(subject: Subject, name: str, groups: tuple[str, ...]) -> bool:
+    match subject.kind:
+        case "User":
+            return subject.name in (ANY, name)
+        case "Group":
+            return subject.name == ANY or subject.name in groups
+        case "ServiceAccount":
+            prefix = f"{_ACCOUNT}{subject.namespace}:"
+            return name.startswith(prefix) if subject.name == ANY else name == prefix + subject.name
+
+
+def matches(schema: Schema, asked: Asked) -> bool:
+    """Whether one of the schema's rules speaks of what is asked, by a user of whom it speaks."""
+    if asked.resource:
+        return any(_matches_resource(rule, asked) for rule in schema.resource_rules)
+    return any(_matches_path(rule, asked) for rule in schema.path_rules)
+
+
+def _matches_resource(rule: ResourceRule, asked: Asked) -> bool:
+    if not (_in(asked.verb, rule.verbs) and _in(asked.resource, rule.resources) and _in(asked.group, rule.groups)):
+        return False
+    return _in(asked.namespace, rule.namespaces) if asked.namespace else rule.cluster_scope
+
+
+def _matches_path(rule: PathRule, asked: Asked) -> bool:
+    if not _in(asked.verb, rule.verbs):
+        return False
+    return any(path in (ANY, asked.path) or asked.path.startswith(path.rstrip("*/") + "/") for path in rule.paths)
+
+
+def _in(value: str, values: tuple[str, ...]) -> bool:
+    return value in values or values == (ANY,)
+
+
+class Shares:
+    """Something of which there is only so much, shared among users who hold it for as long as they like.
+
+    A user may hold as much as is left for all others, and no more: so a later user finds room, one user alone gets
+    half, two get a third each, and none has to be told who else there is.  (Choudhury and Hahne, "Dynamic queue length
+    thresholds for shared-memory packet switches", 1998, share the memory of a switch so.)  The last tenth is for what
+    keeps the cluster alive, and for who is exempt; these may take all that is left.
+
+    Owned by the server.  ``total`` is what is held now, ``refused`` how often a user got none.
+    """
+
+    def __init__(self, most: int, *, most_each: int | None = None) -> None:
+        """*most_each*: what one user may hold at most, however much is left."""
+        self.most = most
+        self._most_each = most_each
+        self._held: dict[str, int] = {}
+        self.total = 0
+        self.refused = 0
+
+    def take(self, user: str, level: Level, amount: int = 1) -> bool:
+        """Whether *user* got *amount* more.  The first of all gets it, however much it is."""
+        held = self._held.get(user, 0)
+        if self.total and not self._may(held, amount, level):
+            self.refused += 1
+            return False
+        self._held[user] = held + amount
+        self.total += amount
+        return True
+
+    def _may(self, held: int, amount: int, level: Level) -> bool:
+        if level.exempt:
+            return amount <= self.most - self.total
+        if self._most_each is not None and held + amount > self._most_each:
+            return False
+        most = self.most if level.name in VITAL else self.most - self.most // 10
+        return held + amount <= most - self.total
+
+    def give(self, user: str, amount: int = 1) -> None:
+        """*user* has done with *amount*."""
+        left = self._held[user] - amount
+        if left:
+            self._held[user] = left
+        else:
+            del self._held[user]
+        self.total -= amount
+
+    def held_by(self, user: str) -> int:
+        return self._held.get(user, 0)
+
+    def check(self) -> None:
+        assert all(amount > 0 for amount in self._held.values()), f"a user holds nothing: {self._held}"
+        assert sum(self._held.values()) == self.total, f"{self._held} are not {self.total}"

@@ -51,8 +51,7 @@ from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object, is_older
 from sliceplane.api.scheme import is_done_without
 from sliceplane.informer.answers import bookmark_version, is_bad_version, is_expired, is_overload, status_of
-from sliceplane.informer.cache import Cache, Undecodable, Unreadable
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Cache, Change, Undecodable, Unreadable
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.rng import Rng
 

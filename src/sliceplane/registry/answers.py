@@ -1,14 +1,31 @@
-"""The end of every write: what is staged, and what the client is told."""
+"""The end of every write: what an object must be to be stored, what is staged, and what the client is told.
+
+Inside the registry there is one version of each resource, the hub, which a ``Target`` addresses from the start.  What
+leaves is turned into the version that was asked for (``shown``, ``shown_record``, ``shown_list``) where that is another
+one (``Target.converted``); bodies become the hub's when they are decoded.  In between, ``Target.via`` is all that tells
+an older version from the hub: it may write what the hub keeps for it alone.
+
+A resource that is a view of another one (``documents.conversion``) keeps its own target, since its rules and errors
+are its own; its bodies go the same way.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sliceplane.api import codec
+from sliceplane.api.errors import FieldError, invalid
+from sliceplane.api.gates import Gates
 from sliceplane.api.meta import Document
-from sliceplane.api.scheme import Resource
+from sliceplane.api.scheme import Resource, stored_form
+from sliceplane.documents import conversion
+from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.core import Core
-from sliceplane.registry.documents import canonical
+from sliceplane.registry.documents import canonical, starts_as
+from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.kinds.kind import Kind
-from sliceplane.registry.types import Context, Outcome, WriteOptions
+from sliceplane.registry.types import Context, ListOutcome, Outcome, Target, WriteOptions
+from sliceplane.registry.validation import metadata
 from sliceplane.store.types import Record
 
 
@@ -60,3 +77,76 @@ def deleted_status(resource: Resource, name: str, uid: str) -> bytes:
             "details": {member: value for member, value in details.items() if value},
         }
     )
+
+
+def validate_create(resource: Resource, document: Document) -> list[FieldError]:
+    """Complaints about a new object."""
+    return [*metadata.validate(resource, document["metadata"]), *kind_of(resource).validate(document)]
+
+
+def validate_update(resource: Resource, new: Document, old: Document, subresource: str = "") -> list[FieldError]:
+    """Complaints about *new* as the successor of *old*; on ``status`` the status rules alone."""
+    kind = kind_of(resource)
+    rules = kind.status.validate if subresource == "status" else kind.validate_update
+    return [*metadata.validate_update(new["metadata"], old["metadata"]), *rules(new, old)]
+
+
+def check(gates: Gates, target: Target, new: Document, old: Document | None) -> None:
+    """The rules above and those of feature gates.  Raises the 422 ``StatusError``."""
+    resource = target.resource
+    if old is None:
+        errors = validate_create(resource, new)
+    else:
+        errors = validate_update(resource, new, old, target.subresource)
+    if target.subresource != "status":
+        errors = kind_of(resource).admission.narrow(gates, errors, new, old)
+    refuse(resource, new["metadata"], errors)
+
+
+def refuse(resource: Resource, head: Document, errors: list[FieldError]) -> None:
+    """Raises the 422 ``StatusError`` of *errors*, if there are any."""
+    if errors:
+        # A view is checked and complained of in its stored form.
+        resource = stored_form(resource)
+        raise invalid(resource.kind, resource.group, head.get("name", ""), errors)
+
+
+def comparable(target: Target, stored: Document) -> Document:
+    """What is stored as the request's version would have written it: with topology in its field."""
+    return conversion.lift(stored) if target.via else stored
+
+
+def to_store(config: RegistryConfig, target: Target, document: Document) -> Document:
+    """The hub document in the form that the operator wants stored."""
+    if target.via and config.topology_storage == "annotation":
+        return conversion.stow(document)
+    return document
+
+
+def shown_document(resource: Resource, document: Document) -> Document:
+    """A hub document in the version of *resource*."""
+    if resource.hub is None:
+        return conversion.from_stored(resource, document)
+    return canonical(resource, conversion.from_hub(conversion.lift(document)))
+
+
+def shown_body(resource: Resource, body: bytes) -> bytes:
+    """A stored body in the version of *resource*; the hub's own is handed through untouched."""
+    if resource.hub is None:
+        return conversion.shown(resource, body)
+    return codec.encode(shown_document(resource, codec.decode_document(body)))
+
+
+def shown_record(target: Target, record: Record) -> Record:
+    return replace(record, body=shown_body(target.spoken, record.body))
+
+
+def shown_list(target: Target, outcome: ListOutcome) -> ListOutcome:
+    return replace(outcome, records=tuple(shown_record(target, record) for record in outcome.records))
+
+
+def shown(target: Target, outcome: Outcome) -> Outcome:
+    """The outcome with its object, if it has one and not a Status, in the version that was asked for."""
+    if not starts_as(stored_form(target.resource), outcome.body):
+        return outcome
+    return replace(outcome, body=shown_body(target.spoken, outcome.body))

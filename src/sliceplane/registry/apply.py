@@ -16,7 +16,7 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.documents import fields, strict
 from sliceplane.documents.schema import Struct, drop_nulls, lookup
-from sliceplane.registry import managed_fields, metadata, versions
+from sliceplane.registry import answers, managed_fields, metadata
 from sliceplane.registry.authorization.index import require
 from sliceplane.registry.authorization.types import creation_of
 from sliceplane.registry.core import Core, key_of, missing
@@ -43,7 +43,7 @@ def apply(core: Core, ctx: Context, target: Target, body: bytes, options: WriteO
         raise missing(target.resource, target.name)
     check_type(config, resource.api_version, resource.kind)
     check_configuration(lookup(resource.schema_key), config)
-    live = {} if record is None else versions.shown_document(resource, document_of(record))
+    live = {} if record is None else answers.shown_document(resource, document_of(record))
     merged = _merged(ctx, target, live, config, options)
     if record is None and merged["metadata"].get("uid"):
         uid = merged["metadata"]["uid"]

@@ -36,8 +36,7 @@ from sliceplane.registry.documents import canonical, document_of, make_record
 from sliceplane.registry.expiry import Expiry
 from sliceplane.registry.types import Target
 from sliceplane.store.mvcc import Store
-from sliceplane.store.restamp import restamp
-from sliceplane.store.types import Key, Record
+from sliceplane.store.types import Key, Record, restamp
 
 
 class Follower(Protocol):

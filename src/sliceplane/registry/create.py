@@ -10,9 +10,9 @@ from __future__ import annotations
 from sliceplane.api.errors import StatusError, already_exists
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.registry import answers, managed_fields, metadata, versions
+from sliceplane.registry import answers, managed_fields, metadata
+from sliceplane.registry.answers import check
 from sliceplane.registry.authorization.escalation import check_write
-from sliceplane.registry.checks import check
 from sliceplane.registry.core import Core
 from sliceplane.registry.decoding import decode_body, must_be_unset_on_create
 from sliceplane.registry.documents import document_of
@@ -64,7 +64,7 @@ def create_document(
     head.pop("resourceVersion", None)
     warnings = (*warnings, *kind.warnings(document, None))
     kind.admission.allocate(core, document, None, dry_run=options.dry_run)
-    document = versions.to_store(core.config, target, document)
+    document = answers.to_store(core.config, target, document)
     return answers.stage(core, ctx, kind, document, None, code=201, options=options, warnings=warnings)
 
 

@@ -13,9 +13,9 @@ import msgspec
 from sliceplane.api import codec
 from sliceplane.api.errors import StatusError, bad_request, show
 from sliceplane.api.meta import Document
+from sliceplane.api.requests import body_kind
 from sliceplane.api.scheme import Resource, stored_form
-from sliceplane.api.subresources import body_kind
-from sliceplane.documents import conversion, schema, strict, views
+from sliceplane.documents import conversion, schema, strict
 from sliceplane.documents.protobuf.nothings import drop_nothings
 from sliceplane.documents.tidy import is_tidy
 from sliceplane.kit.times import format_time, parse_time
@@ -94,7 +94,7 @@ def decoded(resource: Resource, document: Document, *, fresh: bool = False) -> D
         _must_project(resource, document)
     if managed is not None:
         metadata["managedFields"] = managed
-    document = views.to_stored(resource, document)
+    document = conversion.to_stored(resource, document)
     kind_of(stored_form(resource)).defaults(document)
     return document if resource.hub is None else conversion.to_hub(document)
 

@@ -2,10 +2,13 @@
 
 Propagation is expressed in finalizers (``orphan``, ``foregroundDeletion``) that the garbage collector
 takes away when it has done its part.  What a kind has to say besides (grace, finalizers in spec) is ``Kind.deletion``.
+On a collection, what a list with the same selectors finds is deleted one by one.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable
 from dataclasses import replace
 
 from sliceplane.api.errors import StatusError, conflict
@@ -13,9 +16,10 @@ from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
 from sliceplane.registry import answers, metadata
 from sliceplane.registry.core import Core
-from sliceplane.registry.documents import canonical, document_of
+from sliceplane.registry.documents import canonical, document_of, list_bytes
 from sliceplane.registry.kinds import kind_of
-from sliceplane.registry.types import Context, DeleteOptions, Outcome, Target
+from sliceplane.registry.read import list_records
+from sliceplane.registry.types import Context, DeleteOptions, ListOptions, Outcome, Target
 from sliceplane.store.types import Record
 
 FINALIZER_ORPHAN = "orphan"
@@ -146,3 +150,41 @@ def _check_preconditions(resource: Resource, record: Record, options: DeleteOpti
 
 def _precondition_conflict(resource: Resource, record: Record, why: str) -> StatusError:
     return conflict(resource.kind, resource.group, record.key.name, why)
+
+
+def delete_collection(
+    core: Core, ctx: Context, target: Target, selection: ListOptions, options: DeleteOptions
+) -> Outcome:
+    """200 with the objects as they were before, under the list's own version.
+
+    An object that is gone meanwhile is passed over.  Raises what ``list_records`` raises, and the first
+    error of a single delete: what was deleted before it stays deleted.
+    """
+    listed = list_records(core, target, selection)
+    if target.converted:
+        listed = answers.shown_list(target, listed)
+    revision = delete_some(core, ctx, target, listed.records, options)
+    body = list_bytes(
+        target.spoken,
+        listed.records,
+        resource_version=listed.resource_version,
+        continue_token=listed.continue_token,
+        remaining=listed.remaining,
+    )
+    return Outcome(code=200, body=body, revision=revision)
+
+
+def delete_some(core: Core, ctx: Context, target: Target, records: Iterable[Record], options: DeleteOptions) -> int:
+    """Delete *records*, each as a step of its own; returns the newest revision that this made."""
+    revision = 0
+    for record in records:
+        item = dataclasses.replace(target, namespace=record.key.namespace, name=record.key.name)
+        try:
+            outcome = delete(core, ctx, item, options)
+        except StatusError as error:
+            if error.code == 404:
+                continue
+            raise
+        core.store.end_step()
+        revision = max(revision, outcome.revision)
+    return revision

@@ -12,11 +12,11 @@ from sliceplane.api.codec import encode
 from sliceplane.api.meta import Document
 from sliceplane.api.requests import Write
 from sliceplane.api.scheme import Resource
+from sliceplane.registry.answers import shown_body
 from sliceplane.registry.decoding import body_of_json, document_of_json
-from sliceplane.registry.delete_options import delete_options_of_document
+from sliceplane.registry.options import delete_options_of_document
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Context, DeleteOptions, Outcome, Target, WatchPlan, WriteOptions
-from sliceplane.registry.versions import shown_body
 from sliceplane.store.types import EventType, Record
 from sliceplane.store.watcher import Interest
 

@@ -8,8 +8,8 @@ document's metadata; a client's own entries, which decoding left there, are take
 - ``[]`` or ``[{}]``: nothing is tracked from here on, until the next apply;
 - others, through the main endpoint: they are the state before this write.
 
-Sets are compared in one version.  Versions differ in the names of top-level fields at most (``documents.views``), so it
-is sets that are translated, never documents.
+Sets are compared in one version.  Versions differ in the names of top-level fields at most (``documents.conversion``),
+so it is sets that are translated, never documents.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource, by_kind, stored_form
-from sliceplane.documents import fields, views
+from sliceplane.documents import conversion, fields
 from sliceplane.documents.fields import FieldSet, Managers
 from sliceplane.kit.times import format_time
 from sliceplane.registry.kinds import kind_of
@@ -158,7 +158,7 @@ def _translate(working: Resource, *, into: bool) -> Callable[[FieldSet, str], Fi
         if other is None:
             return None
         source, aim = (other, working) if into else (working, other)
-        return fields.renamed(owned, views.renamed_members(source, aim))
+        return fields.renamed(owned, conversion.renamed_members(source, aim))
 
     return translate
 

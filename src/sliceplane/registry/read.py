@@ -10,7 +10,7 @@ from collections.abc import Generator
 from sliceplane.api.errors import bad_request, expired, too_large_resource_version
 from sliceplane.registry import continue_token
 from sliceplane.registry.core import Core, key_of, missing
-from sliceplane.registry.list_options import EXACT, check_list, check_watch, list_version, read_version
+from sliceplane.registry.options import EXACT, check_list, check_watch, list_version, read_version
 from sliceplane.registry.selection import RecordSelection, select
 from sliceplane.registry.types import ListOptions, ListOutcome, Target, WatchOptions, WatchPlan
 from sliceplane.store.mvcc import Compacted

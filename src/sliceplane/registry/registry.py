@@ -15,12 +15,12 @@ from typing import Final
 from sliceplane.api.scheme import REVIEWS
 from sliceplane.kit.metrics import Metrics
 from sliceplane.kit.rng import Rng
-from sliceplane.registry import api_service, binding, namespaces, read, rehearsal, service_addresses, versions
+from sliceplane.registry import answers, api_service, binding, namespaces, read, rehearsal, service_addresses
+from sliceplane.registry import apply as applying
 from sliceplane.registry import bootstrap as bootstrapping
 from sliceplane.registry import create as creating
 from sliceplane.registry import delete as deleting
-from sliceplane.registry import delete_collection as deleting_collection
-from sliceplane.registry import patch as patching
+from sliceplane.registry import delete as deleting_collection
 from sliceplane.registry import scale as scaling
 from sliceplane.registry import update as updating
 from sliceplane.registry.attendance import Attendance
@@ -48,7 +48,7 @@ from sliceplane.store.mvcc import Store
 from sliceplane.store.types import Key, Record
 
 #: who answers what is POSTed to a subresource, and who serves objects that are views of the resource's own; the others
-#: are served as the resource is (``api.subresources``)
+#: are served as the resource is (``api.requests``)
 _POSTED: Final = {"binding": binding.bind, "token": token_request.grant}
 _VIEWS: Final = {"scale": scaling.SCALE}
 _REVIEWS: Final = frozenset(resource.key for resource in REVIEWS)
@@ -79,11 +79,11 @@ class Registry:
         view = _VIEWS.get(target.subresource)
         if view is not None:
             return view.get(record)
-        return versions.shown_record(target, record) if target.converted else record
+        return answers.shown_record(target, record) if target.converted else record
 
     def list(self, ctx: Context, target: Target, options: ListOptions) -> ListOutcome:
         listed = read.list_records(self._core, target, options)
-        return versions.shown_list(target, listed) if target.converted else listed
+        return answers.shown_list(target, listed) if target.converted else listed
 
     def list_steps(self, ctx: Context, target: Target, options: ListOptions) -> read.Steps:
         """``list`` in steps, for a caller who has others to serve in between; what it returns is in the stored version
@@ -100,14 +100,14 @@ class Registry:
         if answer is not None:
             return answer(self._core, ctx, target, body, options)
         outcome = creating.create(self._core, ctx, target, body, options)
-        return versions.shown(target, outcome) if target.converted else outcome
+        return answers.shown(target, outcome) if target.converted else outcome
 
     def update(self, ctx: Context, target: Target, body: Body, options: WriteOptions) -> Outcome:
         view = _VIEWS.get(target.subresource)
         if view is not None:
             return view.update(self._core, ctx, target, body, options)
         outcome = updating.update(self._core, ctx, target, body, options)
-        return versions.shown(target, outcome) if target.converted else outcome
+        return answers.shown(target, outcome) if target.converted else outcome
 
     def patch(
         self,
@@ -120,12 +120,15 @@ class Registry:
         view = _VIEWS.get(target.subresource)
         if view is not None:
             return view.patch(self._core, ctx, target, patch_type, patch, options=options)
-        outcome = patching.patch(self._core, ctx, target, patch_type, patch, options=options)
-        return versions.shown(target, outcome) if target.converted else outcome
+        if patch_type == "apply":
+            outcome = applying.apply(self._core, ctx, target, patch, options)
+        else:
+            outcome = updating.patch(self._core, ctx, target, patch_type, patch, options=options)
+        return answers.shown(target, outcome) if target.converted else outcome
 
     def delete(self, ctx: Context, target: Target, options: DeleteOptions) -> Outcome:
         outcome = deleting.delete(self._core, ctx, target, options)
-        return versions.shown(target, outcome) if target.converted else outcome
+        return answers.shown(target, outcome) if target.converted else outcome
 
     def delete_collection(
         self, ctx: Context, target: Target, selection: ListOptions, options: DeleteOptions

@@ -28,6 +28,7 @@ import msgspec
 from sliceplane.api import codec
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
+from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import (
     REVIEWS,
     IPAddresses,
@@ -40,7 +41,6 @@ from sliceplane.api.scheme import (
     Services,
     TokenReviews,
 )
-from sliceplane.api.subresources import SUBRESOURCES
 from sliceplane.kit.ip import Family
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.authorization.index import RESOURCES as POLICY_RESOURCES
@@ -50,8 +50,7 @@ from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.core import Core, key_of
 from sliceplane.registry.types import Context, Outcome, Target, User
 from sliceplane.store.mvcc import Store
-from sliceplane.store.restamp import restamp_body
-from sliceplane.store.types import EventType, Key, Record, StoreEvent
+from sliceplane.store.types import EventType, Key, Record, StoreEvent, restamp_body
 
 #: a collection: ``Resource.storage_key`` and namespace, "" for all of them
 Collection = tuple[str, str]

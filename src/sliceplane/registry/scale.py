@@ -23,9 +23,8 @@ from sliceplane.registry.apply import check_configuration, check_type, conflict_
 from sliceplane.registry.core import Core
 from sliceplane.registry.decoding import decoded
 from sliceplane.registry.documents import document_of, normalised
-from sliceplane.registry.patch import apply_patch
 from sliceplane.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions
-from sliceplane.registry.update import check_version, replace
+from sliceplane.registry.update import apply_patch, check_version, replace
 from sliceplane.store.types import Record
 
 _GROUP: Final = "autoscaling"

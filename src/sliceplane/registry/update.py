@@ -1,28 +1,36 @@
-"""PUT, and the common end of PUT and PATCH: from a wanted document to a staged record.
+"""PUT and PATCH: from a wanted document to a staged record.
 
 A write that changes nothing writes nothing.  The write that takes the last finalizer from an object that is
 being deleted removes it in the same commit.
+
+A patch is applied to the JSON form, what comes out is decoded, and then it goes the way of an update.  There is one
+writer and a patch is applied in one step, so it needs no retries: without a resourceVersion it always meets the newest
+version, and with one it states a precondition.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from dataclasses import replace as replace_fields
 
+from sliceplane.api import codec
 from sliceplane.api.errors import STALE_WRITE, StatusError, conflict, invalid, invalid_value
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.registry import answers, managed_fields, metadata, versions
+from sliceplane.documents import patch as patches
+from sliceplane.documents import strict
+from sliceplane.registry import answers, managed_fields, metadata
+from sliceplane.registry.answers import check
 from sliceplane.registry.authorization.escalation import check_write
 from sliceplane.registry.authorization.index import require
 from sliceplane.registry.authorization.types import creation_of
-from sliceplane.registry.checks import check
 from sliceplane.registry.core import Core, key_of, missing
 from sliceplane.registry.create import create_document
-from sliceplane.registry.decoding import decode_body
+from sliceplane.registry.decoding import UndecodableBody, decode_body, decoded
 from sliceplane.registry.documents import canonical, document_of
 from sliceplane.registry.kinds import kind_of
 from sliceplane.registry.kinds.kind import Kind, keep
-from sliceplane.registry.types import Body, Context, Outcome, Target, WriteOptions
+from sliceplane.registry.types import Body, Context, Outcome, PatchType, Target, WriteOptions
 from sliceplane.store.types import Record
 
 
@@ -79,7 +87,7 @@ def replace(
     resource = target.resource
     kind = kind_of(resource)
     stored = document_of(record)
-    old = versions.comparable(target, stored)
+    old = answers.comparable(target, stored)
     derived = not tracked and managed_fields.on_update(ctx, target, new, old, options)
     _prepare(core, kind, target, new, old)
     metadata.prepare_update(resource, new, old)
@@ -89,7 +97,7 @@ def replace(
         kind.admission.admit(core, new, old)
         warnings = (*warnings, *kind.warnings(new, old))
         kind.admission.allocate(core, new, old, dry_run=options.dry_run)
-    new = canonical(resource, versions.to_store(core.config, target, new))
+    new = canonical(resource, answers.to_store(core.config, target, new))
     if managed_fields.changes_nothing(new, stored, derived=derived):
         return answers.unchanged(core, record, warnings)
     if _ends_now(kind, new):
@@ -138,3 +146,74 @@ def _uid_conflict(target: Target, wanted: str, actual: str) -> StatusError:
         f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {actual}"
     )
     return conflict(resource.plural, resource.group, target.name, why)
+
+
+@dataclass(frozen=True, slots=True)
+class Patched:
+    """What a patch made.  ``strategic`` is the patch itself, where it was a strategic one: errors show it."""
+
+    document: Document
+    duplicates: tuple[str, ...] = ()
+    strategic: Document | None = None
+
+
+def patch(
+    core: Core, ctx: Context, target: Target, patch_type: PatchType, body: bytes, *, options: WriteOptions
+) -> Outcome:
+    """Raises StatusError: 400, 403, 404, 409, 413, 415, 422, 500."""
+    resource = target.spoken
+    record = core.latest(target)
+    old = answers.shown_document(resource, document_of(record))
+    if patch_type == "strategic" and b"managedFields" not in body:
+        # What the patch does not speak of stays, and need not be copied and checked over and over.
+        old["metadata"].pop("managedFields", None)
+    patched = apply_patch(resource, patch_type, old, body)
+    new, warnings = _decode(resource, old, patched, options)
+    head = new["metadata"]
+    metadata.match_name(target, head)
+    metadata.match_namespace(target, head)
+    check_version(target, head, record, conditional=False)
+    return replace(core, ctx, target, new, record, options=options, warnings=warnings)
+
+
+def apply_patch(resource: Resource, patch_type: PatchType, old: Document, body: bytes) -> Patched:
+    """Raises StatusError: 400, 413, 415, 422, 500."""
+    assert patch_type != "apply", "a configuration is no patch: see registry.apply"
+    if patch_type == "json":
+        return Patched(patches.apply_json(old, patches.decode_json_patch(body)))
+    if patch_type == "merge":
+        content, duplicates = patches.decode_merge_patch(body)
+        return Patched(patches.apply_merge(old, content), duplicates)
+    content, duplicates = patches.decode_strategic_patch(body)
+    return Patched(patches.apply_strategic(old, content, resource.schema_key), duplicates, content)
+
+
+def _decode(
+    resource: Resource, old: Document, patched: Patched, options: WriteOptions
+) -> tuple[Document, tuple[str, ...]]:
+    """The object that the patch makes, and its warnings.  A result that does not decode is a 422."""
+    try:
+        strict.check_type_meta(resource, patched.document)
+    except StatusError as error:
+        raise _refused(patched, error.message) from error
+    warnings = patches.check_patched(
+        resource.schema_key,
+        old,
+        patched.document,
+        strategic_patch=patched.strategic,
+        patch_problems=patched.duplicates,
+        validation=options.field_validation,
+    )
+    try:
+        return decoded(resource, patched.document), warnings
+    except UndecodableBody as error:
+        raise _refused(patched, str(error)) from error
+
+
+def _refused(patched: Patched, detail: str) -> StatusError:
+    """422 with neither kind nor name; the bad value is the whole patched object, or the strategic patch, as text."""
+    if patched.strategic is None:
+        shown = codec.encode(patched.document).decode()
+    else:
+        shown = patches.go_text(patched.strategic)
+    return invalid("", "", "", [invalid_value("patch", shown, detail)])

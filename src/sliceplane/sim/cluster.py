@@ -15,7 +15,7 @@ from sliceplane.api.meta import Document, Object
 from sliceplane.api.requests import Verb, Write
 from sliceplane.api.scheme import Resource, by_storage_key
 from sliceplane.controllers.base import Controller, Done, EventNote, Job, as_told
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.registry.config import RegistryConfig
 from sliceplane.registry.types import ListOptions, Target

@@ -14,7 +14,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Leases, Resource
 from sliceplane.controllers.base import Controller, Done, Job
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.sim.actor import Actor
 from sliceplane.sim.agenda import Alarm, Deed

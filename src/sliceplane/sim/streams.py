@@ -14,8 +14,7 @@ from sliceplane.api.codec import encode
 from sliceplane.api.errors import StatusError, unreachable
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
-from sliceplane.informer.cache import Cache
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Cache, Change
 from sliceplane.informer.reflector import Phase, Reflector, StartList, StartWatch, StopWatch
 from sliceplane.kit.rng import Rng
 from sliceplane.sim.agenda import Alarm, Deed

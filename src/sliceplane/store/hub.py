@@ -27,10 +27,19 @@ from collections.abc import Iterable, Iterator
 from sliceplane.api.errors import StatusError, internal
 from sliceplane.kit.metrics import Metrics
 from sliceplane.store.mvcc import Store
-from sliceplane.store.restamp import restamp
-from sliceplane.store.routes import Group, Routes
-from sliceplane.store.types import EventType, Key, Record, StoreEvent
-from sliceplane.store.watcher import QUEUE_BYTES_MAX, Delivery, Encoder, Interest, Item, Watcher, classify, too_old
+from sliceplane.store.types import EventType, Key, Record, StoreEvent, restamp
+from sliceplane.store.watcher import (
+    QUEUE_BYTES_MAX,
+    Delivery,
+    Encoder,
+    Group,
+    Interest,
+    Item,
+    Routes,
+    Watcher,
+    classify,
+    too_old,
+)
 
 BOOKMARK_PERIOD_S = 60.0
 #: a last bookmark comes this long before a watch ends, so that the client can resume from a fresh revision

@@ -6,9 +6,15 @@ Order of keys is the byte order of ``namespace/name``, as etcd has it, so ``zz-b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
+
+import msgspec
+
+# Members are kept as their raw text: a number that we would read as a float keeps its digits.
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encode = msgspec.json.Encoder().encode
 
 
 class Key(NamedTuple):
@@ -77,3 +83,17 @@ class Page:
     more: bool = False
     #: how many; 0 unless ``more``
     remaining: int = 0
+
+
+def restamp(record: Record, revision: int) -> Record:
+    """*record* with *revision* in the column and in ``metadata.resourceVersion``."""
+    return replace(record, revision=revision, body=restamp_body(record.body, revision))
+
+
+def restamp_body(body: bytes, revision: int) -> bytes:
+    """*body* with *revision* in ``metadata.resourceVersion``, every member in its place."""
+    document = _members.decode(body)
+    metadata = _members.decode(document["metadata"])
+    metadata["resourceVersion"] = msgspec.Raw(b'"%d"' % revision)
+    document["metadata"] = msgspec.Raw(_encode(metadata))
+    return _encode(document)

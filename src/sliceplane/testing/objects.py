@@ -20,7 +20,7 @@ from sliceplane.balancing.model import Endpoint
 from sliceplane.balancing.view import BalancedService
 from sliceplane.controllers.emulation.nodes import ANNOTATION_READY
 from sliceplane.controllers.emulation.pod_status import readiness, ready_status
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import parse_strict
 from sliceplane.proxy.usable import Locality
 from sliceplane.shell.server.plane import Plane

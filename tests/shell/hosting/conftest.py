@@ -17,7 +17,7 @@ from sliceplane.api import codec
 from sliceplane.api.meta import Document, Object
 from sliceplane.api.scheme import ConfigMaps, Resource
 from sliceplane.controllers.base import ControllerInfo, Done, EventNote, Job, Selection, Work, Write
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.shell.transport.base import ListPage, Unreachable, WatchMessage
 from sliceplane.workqueue.queue import WorkQueue
 

@@ -14,7 +14,7 @@ from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.transport.reflect import Informer
 

@@ -14,7 +14,7 @@ from sliceplane.api.gates import Gates
 from sliceplane.api.scheme import EndpointSlicesV1beta1
 from sliceplane.cli.main import main
 from sliceplane.documents import protobuf
-from sliceplane.registry.runtime_config import served_resources
+from sliceplane.registry.config import served_resources
 from sliceplane.shell.server.plane import PlaneConfig
 from sliceplane.shell.server.requests.encoders import encoder_for
 from sliceplane.shell.server.requests.negotiate import negotiate

@@ -10,7 +10,7 @@ import pytest
 from tests.shell.server.serving import Server, run_plane
 from tests.shell.server.test_kubectl_smoke import kubectl
 
-from sliceplane.registry.runtime_config import served_resources
+from sliceplane.registry.config import served_resources
 from sliceplane.shell.server.plane import PlaneConfig
 
 pytestmark = pytest.mark.kubectl

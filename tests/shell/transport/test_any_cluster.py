@@ -19,11 +19,10 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.scheme import Namespaces
 from sliceplane.shell.transport import kubeconfig, tls
 from sliceplane.shell.transport.base import Unreachable
-from sliceplane.shell.transport.credentials import CredentialsError
-from sliceplane.shell.transport.exec_plugin import Exec
+from sliceplane.shell.transport.credentials import CredentialsError, Exec
 from sliceplane.shell.transport.http import HttpClient
 from sliceplane.shell.transport.kubeconfig import KubeconfigError
-from sliceplane.shell.transport.proxies import from_environment
+from sliceplane.shell.transport.pool import from_environment
 from sliceplane.shell.transport.tls import Pem, Tls
 
 V1 = "client.authentication.k8s.io/v1"

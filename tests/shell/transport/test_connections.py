@@ -15,8 +15,7 @@ import yaml
 from tests.shell.server.serving import Server
 
 from sliceplane.shell.transport import kubeconfig, pool
-from sliceplane.shell.transport.credentials import CredentialsError, TokenFile, basic, bearer
-from sliceplane.shell.transport.exec_plugin import Exec
+from sliceplane.shell.transport.credentials import CredentialsError, Exec, TokenFile, basic, bearer
 from sliceplane.shell.transport.kubeconfig import KubeconfigError
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from sliceplane.api.requests import Selection, Verb, Write
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.shell.transport.base import Client, Unreachable
-from sliceplane.shell.transport.guards import FencedClient
+from sliceplane.shell.transport.base import Client, FencedClient, Unreachable
 
 VERBS: tuple[Verb, ...] = ("create", "update", "patch", "delete")
 

@@ -9,7 +9,7 @@ from sliceplane.api import codec
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import ConfigMaps
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.transport.base import Client
 from sliceplane.shell.transport.reflect import Informer, loop_clock

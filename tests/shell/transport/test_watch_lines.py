@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sliceplane.shell.transport.base import WatchMessage
-from sliceplane.shell.transport.lines import BadStream, WatchLines
+from sliceplane.shell.transport.replies import BadStream, WatchLines
 
 EVENTS = [
     {"type": "ADDED", "object": {"metadata": {"name": "ä\n€"}}},

@@ -29,7 +29,7 @@ from sliceplane.controllers.emulation.pod_owner import CREATES_PER_JOB_MAX, PodO
 from sliceplane.controllers.emulation.pods import has_ended, is_going, is_ready
 from sliceplane.controllers.emulation.rollout import resolve
 from sliceplane.controllers.emulation.templates import pod_document, template_hash
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 LABEL_REVISION: Final = "controller-revision-hash"
 _NO_EXECUTE: Final = ("not-ready", "unreachable")

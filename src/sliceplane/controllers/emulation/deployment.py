@@ -26,7 +26,7 @@ from sliceplane.controllers.emulation.revisions import revision_of
 from sliceplane.controllers.emulation.strategy import Rollout, next_steps
 from sliceplane.controllers.emulation.templates import Fingerprints, controller_uid, template_hash
 from sliceplane.controllers.keyed import KeyedController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 COMPONENT: Final = "deployment-controller"
 

@@ -32,7 +32,7 @@ from sliceplane.controllers.emulation.pod_status import readiness, ready_status,
 from sliceplane.controllers.emulation.pods import has_ended, pod_condition
 from sliceplane.controllers.emulation.templates import controller_uid
 from sliceplane.controllers.keyed import KeyedController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.times import parse_time
 
 COMPONENT = "sliceplane-emulation"

@@ -22,7 +22,7 @@ from sliceplane.controllers.emulation.pods import available_at, is_active
 from sliceplane.controllers.emulation.refusals import Refusals
 from sliceplane.controllers.emulation.templates import controller_uid
 from sliceplane.controllers.keyed import KeyedController
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 #: creations in one job; a larger gap takes several rounds, so that other keys get their turn
 CREATES_PER_JOB_MAX: Final = 250

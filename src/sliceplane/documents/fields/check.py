@@ -12,7 +12,7 @@ from typing import Any
 from sliceplane.api.errors import ERRORS_MAX
 from sliceplane.documents.fields import elements
 from sliceplane.documents.fields.shape import KeyedShape, SetShape, Unkeyed, element_of, field_shape
-from sliceplane.documents.patch.merge_patch import go_text
+from sliceplane.documents.patch.json_and_merge import go_text
 from sliceplane.documents.schema.model import SchemaField, Struct, Type
 from sliceplane.documents.schema.model import struct as definition
 from sliceplane.documents.schema.places import ROOT, Complaints, Place, spelled

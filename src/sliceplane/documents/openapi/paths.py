@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import Resource
-from sliceplane.api.subresources import SUBRESOURCES
 from sliceplane.documents.openapi.components import Components
 
 _MEDIA_TYPES: Final = ("application/json", "application/vnd.kubernetes.protobuf", "application/yaml")

@@ -8,14 +8,16 @@ Never: changes its input; validates the result beyond its decoding (``check_patc
 
 from __future__ import annotations
 
-from sliceplane.documents.patch.decode import (
+from sliceplane.documents.patch.json_and_merge import (
+    OPERATIONS_MAX,
+    apply_json,
+    apply_merge,
     check_patched,
     decode_json_patch,
     decode_merge_patch,
     decode_strategic_patch,
+    go_text,
 )
-from sliceplane.documents.patch.json_patch import OPERATIONS_MAX, apply_json
-from sliceplane.documents.patch.merge_patch import apply_merge, go_text
 from sliceplane.documents.patch.strategic import apply_strategic
 
 __all__ = [

@@ -27,7 +27,7 @@ import msgspec
 
 from sliceplane.api.errors import StatusError, bad_request
 from sliceplane.api.meta import Document
-from sliceplane.documents.patch.merge_patch import copy_of, go_text
+from sliceplane.documents.patch.json_and_merge import copy_of, go_text
 from sliceplane.documents.schema import SchemaField, Type, lookup, struct
 
 PATCH: Final = "$patch"

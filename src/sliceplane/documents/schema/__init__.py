@@ -11,8 +11,8 @@ Never: changes a document (but for ``fit``, which is told to), knows a request, 
 
 from __future__ import annotations
 
-from sliceplane.documents.schema import fast
 from sliceplane.documents.schema.check import PROBLEMS_MAX, TypeMismatch, first_mismatch, fit_in, type_error, unknown_in
+from sliceplane.documents.schema.fast import accepts
 from sliceplane.documents.schema.model import SchemaField, Struct, Type, kubernetes_version, lookup, lookup_kind, struct
 from sliceplane.documents.schema.walks import drop_nulls
 
@@ -36,25 +36,19 @@ __all__ = [
 ]
 
 
-def accepts(resource_key: str, document: object) -> bool:
-    """A quick yes: True means that ``unknown_fields`` and ``check_types`` find nothing, False means nothing."""
-    return fast.accepts(lookup(resource_key), document)
-
-
 def unknown_fields(resource_key: str, document: object) -> tuple[str, ...]:
     """``unknown field "spec.foo"`` for each member that the kind does not have, in the order of the document.
 
     At most ``PROBLEMS_MAX``, each once.  Null members count: Go reports an unknown name before it looks at the value.
     """
-    schema = lookup(resource_key)
-    return () if fast.accepts(schema, document) else unknown_in(schema, document)
+    return () if accepts(resource_key, document) else unknown_in(lookup(resource_key), document)
 
 
 def check_types(resource_key: str, document: object) -> None:
     """Raises a 400, as upstream, if a member of a known name has a JSON type or form that its field cannot hold."""
-    schema = lookup(resource_key)
-    if fast.accepts(schema, document):
+    if accepts(resource_key, document):
         return
+    schema = lookup(resource_key)
     mismatch = first_mismatch(schema, document)
     if mismatch is not None:
         raise type_error(schema, str(mismatch))

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Union
 
 import msgspec
 
-from sliceplane.documents.schema.model import Struct, Type, struct
+from sliceplane.documents.schema.model import Type, lookup, struct
 from sliceplane.documents.schema.scalars import BASE64_PATTERN, MICRO_TIME_PATTERN, QUANTITY_PATTERN, TIME_PATTERN
 
 #: levels of objects below a free-form field (``fieldsV1`` of a Deployment has 9); deeper is no quick yes
@@ -55,11 +55,11 @@ _SCALARS: Final[dict[str, Any]] = {
 }
 
 
-def accepts(schema: Struct, document: object) -> bool:
+def accepts(resource_key: str, document: object) -> bool:
     """True only if neither ``unknown_in`` nor ``first_mismatch`` would complain of *document*, and its depth is that of
     the kind."""
     try:
-        msgspec.convert(document, _model(schema.name))
+        msgspec.convert(document, _model(lookup(resource_key).name))
     except (msgspec.ValidationError, RecursionError):
         return False
     return True

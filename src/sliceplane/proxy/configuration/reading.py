@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
 from sliceplane.documents.schema.yaml_documents import YamlError, parse_yaml
-from sliceplane.kit.durations import parse_duration
+from sliceplane.kit.times import parse_duration
 from sliceplane.proxy.configuration.fields import API_VERSION, BY_PATH, KIND, SECTIONS, ConfigField, Value
 
 DEPTH_MAX: Final = 20

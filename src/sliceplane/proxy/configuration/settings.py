@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from sliceplane.kit.durations import format_duration
 from sliceplane.kit.ip import parse_strict
+from sliceplane.kit.times import format_duration
 from sliceplane.proxy.configuration.fields import (
     API_VERSION,
     BY_PATH,

@@ -10,8 +10,8 @@ from typing import Final
 from sliceplane.api.errors import FieldError, forbidden_field, invalid_value, not_supported, required
 from sliceplane.api.gates import NEWEST, Gates, Release
 from sliceplane.api.service_rules import is_port
-from sliceplane.kit.durations import format_duration
 from sliceplane.kit.ip import parse_network_lenient, parse_strict
+from sliceplane.kit.times import format_duration
 from sliceplane.proxy.configuration.fields import (
     BACK_ENDS,
     BY_PATH,

@@ -19,7 +19,7 @@ from sliceplane.shell.hosting.election import LeaseCandidate
 from sliceplane.shell.hosting.freshness import stale, unfilled
 from sliceplane.shell.hosting.host import ControllerHost, Entry, make_host
 from sliceplane.shell.hosting.monitoring import leader_family, staleness_family
-from sliceplane.shell.transport.guards import FencedClient
+from sliceplane.shell.transport.base import FencedClient
 from sliceplane.shell.transport.reflect import loop_clock
 from sliceplane.shell.transport.service import ServiceContext
 

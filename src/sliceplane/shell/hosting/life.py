@@ -17,7 +17,7 @@ from typing import Final
 from sliceplane.api.errors import StatusError, internal, is_namespace_terminating
 from sliceplane.api.meta import Object
 from sliceplane.controllers.base import Controller, Done, EventNote, Job, Measured, as_told
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import Family
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client, Unreachable, no_answer, send

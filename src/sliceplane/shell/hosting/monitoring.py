@@ -22,7 +22,7 @@ def metrics_page(sources: Sequence[Source], staleness_s: Callable[[], float]) ->
         metrics.include(source)
 
     def page() -> Page:
-        from sliceplane.shell.process.prometheus import expose
+        from sliceplane.shell.process.pages import expose
 
         text, content_type = expose(metrics.families())
         return Page(text, content_type=content_type.decode())

@@ -21,8 +21,7 @@ from sliceplane.shell.hosting import ControllerHost
 from sliceplane.shell.hosting.monitoring import health_pages
 from sliceplane.shell.hosting.shadow_report import ShadowSummary, summary_of
 from sliceplane.shell.process.pages import Page, PageMaker
-from sliceplane.shell.transport.base import Reader
-from sliceplane.shell.transport.guards import ReadOnlyClient
+from sliceplane.shell.transport.base import Reader, ReadOnlyClient
 from sliceplane.shell.transport.reflect import loop_clock
 
 #: between two looks at the ledger

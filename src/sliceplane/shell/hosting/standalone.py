@@ -23,9 +23,8 @@ from sliceplane.shell.hosting.informers import check_readable
 from sliceplane.shell.hosting.monitoring import health_pages, leader_family
 from sliceplane.shell.hosting.runner import ControllerStatus
 from sliceplane.shell.process.pages import Page, PageMaker
-from sliceplane.shell.transport.base import Client
+from sliceplane.shell.transport.base import Client, FencedClient
 from sliceplane.shell.transport.events import EventRecorder
-from sliceplane.shell.transport.guards import FencedClient
 from sliceplane.shell.transport.reflect import loop_clock
 
 #: a controller without work for so long has none: its own writes came back long ago

@@ -20,7 +20,7 @@ from sliceplane.api.core import Node
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Nodes
 from sliceplane.controllers.base import Selection
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.proxy.plane import AnyNodePlane
 from sliceplane.shell.node.inputs import Inputs
 from sliceplane.shell.process.log import get_logger

@@ -104,7 +104,7 @@ def metrics_pages(proxy: Proxy) -> dict[str, PageMaker]:
     """For ``shell.process.pages.serve_pages``, at the metrics address."""
 
     def metrics() -> Page:
-        from sliceplane.shell.process.prometheus import expose  # here: the first scrape loads the library
+        from sliceplane.shell.process.pages import expose  # here: the first scrape loads the library
 
         body, content_type = expose(merged(proxy.metrics.families(), door.metrics.families()))
         return Page(body, content_type=content_type.decode())

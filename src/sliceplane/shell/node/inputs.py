@@ -24,7 +24,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, Nodes, Services
 from sliceplane.controllers.base import Selection
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.informer.reflector import ABSENT_PERIOD_S
 from sliceplane.kit.rng import Rng
 from sliceplane.shell.node.timing import PROBE_TIMEOUT_S, PROBE_VALID_S

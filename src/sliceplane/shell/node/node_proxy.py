@@ -32,7 +32,7 @@ from sliceplane.api.gates import ENDPOINT_SLICE_SUBSETTING, Gates
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import EndpointSlices, EndpointsObjects, Nodes, ServiceCIDRs, Services
 from sliceplane.controllers.base import EventNote, Selection
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.kit.ip import FAMILIES, Family
 from sliceplane.kit.rng import Rng
 from sliceplane.proxy.damage import Damage

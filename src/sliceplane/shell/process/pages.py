@@ -1,16 +1,24 @@
-"""A few read-only pages over plain HTTP beside a command that serves nothing else: health and metrics.
+"""A few read-only pages over plain HTTP beside a command that serves nothing else, health and metrics; and metrics as
+Prometheus reads them.
 
-Who asks is anonymous and may be hostile: ``door`` bounds what a connection may cost.
+Who asks is anonymous and may be hostile: ``door`` bounds what a connection may cost.  ``prometheus_client``, which only
+renders ``kit.metrics``, is loaded by the first scrape.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
+from sliceplane.kit.metrics import Distribution, Family
 from sliceplane.shell.process.door import Door, GuardedPort, door
+
+#: the library wants every counter's name to end in _total; some of upstream's do not, and pass through as untyped
+_BARE_COUNTER = re.compile(rb"(# TYPE \w+) untyped")
 
 
 class PageError(Exception):
@@ -60,3 +68,58 @@ async def serve_pages(
         yield listening
     finally:
         await served.close()
+
+
+def expose(families: Iterable[Family], accept: str = "") -> tuple[bytes, bytes]:
+    """*families*, and figures of the process, in the form that *accept* asks for, text or OpenMetrics; and its content
+    type."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import choose_encoder
+    from prometheus_client.process_collector import ProcessCollector
+
+    registry = CollectorRegistry()
+    registry.register(_Collected([_metric_of(family) for family in families]))
+    ProcessCollector(registry=registry)
+    generate, content_type = choose_encoder(accept)
+    return _BARE_COUNTER.sub(rb"\1 counter", generate(registry)), content_type.encode()
+
+
+class _Collected:
+    """The library's protocol of a collector."""
+
+    def __init__(self, metrics: list[Any]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Any]:
+        return self._metrics
+
+
+def _metric_of(family: Family) -> Any:
+    """A family in the library's terms."""
+    from prometheus_client.core import HistogramMetricFamily, Metric
+
+    if family.kind != "histogram":
+        whole = family.kind != "counter" or family.name.endswith("_total")
+        metric = Metric(
+            family.name.removesuffix("_total") if whole else family.name,
+            family.help,
+            family.kind if whole else "untyped",
+        )
+        for sample in family.samples:
+            assert not isinstance(sample.value, Distribution), f"{family.name} is a {family.kind}"
+            metric.add_sample(family.name, dict(zip(family.labels, sample.labels, strict=True)), sample.value)
+        return metric
+    histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
+    for sample in family.samples:
+        assert isinstance(sample.value, Distribution), f"{family.name} is a histogram"
+        histogram.add_metric(sample.labels, _rows_of(sample.value), sample.value.total)
+    return histogram
+
+
+def _rows_of(distribution: Distribution) -> list[tuple[str, int]]:
+    """Cumulative, by upper bound."""
+    rows, running = [], 0
+    for bound, count in zip((*map(repr, distribution.bounds), "+Inf"), distribution.counts, strict=True):
+        running += count
+        rows.append((bound, running))
+    return rows

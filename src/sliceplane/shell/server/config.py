@@ -16,7 +16,7 @@ from sliceplane.shell.server.keys.token_keys import TokenConfig
 from sliceplane.shell.server.requests.limits import Limits
 from sliceplane.shell.server.requests.resources import FUTURE_VERSION_S_MAX
 from sliceplane.shell.server.requests.watch import STALLED_S_MAX
-from sliceplane.store.retention import HISTORY_KEEP_S
+from sliceplane.store.shelf import HISTORY_KEEP_S
 
 if TYPE_CHECKING:
     from sliceplane.shell.server.storage.etcd.client import EtcdConfig
@@ -47,7 +47,7 @@ class PlaneConfig:
     history_keep_s: float = HISTORY_KEEP_S
     limits: Limits = field(default_factory=Limits)
     audit: AuditConfig | None = None
-    #: all that is offered (``registry.runtime_config``)
+    #: all that is offered (``registry.config``)
     served: tuple[Resource, ...] = SERVED
     topology_storage: TopologyStorage = "field"
     gates: Gates = field(default_factory=Gates)

@@ -28,9 +28,8 @@ from sliceplane.kit.delays import TokenBucket
 from sliceplane.kit.metrics import Metrics
 from sliceplane.shell.transport.base import Unreachable, Verbs
 from sliceplane.shell.transport.credentials import CredentialsError
-from sliceplane.shell.transport.lines import WatchStream
 from sliceplane.shell.transport.pool import ConnectionPool
-from sliceplane.shell.transport.replies import NO_RETRIES, Retries, error_of, why_no_answer
+from sliceplane.shell.transport.replies import NO_RETRIES, Retries, WatchStream, error_of, why_no_answer
 
 if TYPE_CHECKING:
     import aiohttp

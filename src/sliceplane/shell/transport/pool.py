@@ -1,4 +1,4 @@
-"""The connections to one server: certificates as they are now, and peers whose death is noticed.
+"""The connections to one server: its HTTP proxy, certificates as they are now, and peers whose death is noticed.
 
 aiohttp is loaded with the first request.
 """
@@ -6,10 +6,14 @@ aiohttp is loaded with the first request.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import os
 import socket
 import ssl
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from sliceplane.shell.transport.base import Unreachable
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     import aiohttp
 
     from sliceplane.shell.transport.kubeconfig import Connection
+
 
 #: connections kept open although nothing uses them
 IDLE_CONNECTION_S: Final = 60.0
@@ -30,6 +35,7 @@ KEEPALIVE_INTERVAL_S: Final = 5
 KEEPALIVE_PROBES: Final = 3
 #: how many turns of the loop connections get to be gone when a pool is closed
 CLOSING_TURNS_MAX: Final = 10
+SCHEMES = ("http", "https")
 
 
 class ConnectionPool:
@@ -114,3 +120,64 @@ def watchful_socket(address: tuple[Any, ...]) -> socket.socket:
         if hasattr(socket, name):  # not on every system
             opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return opened
+
+
+class ProxyError(Exception):
+    """The proxy cannot be used; a sentence for a person."""
+
+
+def configured(url: str) -> str:
+    """``proxy-url`` of a kubeconfig, if it can be used.  Raises ``ProxyError``."""
+    scheme = urlsplit(url).scheme
+    if scheme not in SCHEMES or not urlsplit(url).hostname:
+        raise ProxyError(f"proxy-url {url!r} must be an http or https URL")
+    return url
+
+
+def from_environment(server: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The proxy for *server* by HTTP_PROXY, HTTPS_PROXY and NO_PROXY; "" for none.  Never for this machine itself."""
+    parts = urlsplit(server)
+    name = f"{parts.scheme}_proxy"
+    url = environment.get(name.upper()) or environment.get(name) or ""
+    host = parts.hostname or ""
+    without = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
+    if not url or _local(host) or _excluded(host, parts.port or (443 if parts.scheme == "https" else 80), without):
+        return ""
+    return url if "://" in url else f"http://{url}"
+
+
+def _local(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _excluded(host: str, port: int, without: str) -> bool:
+    address = _address(host)
+    for part in (text.strip().lower() for text in without.split(",")):
+        if part == "*":
+            return True
+        if not part:
+            continue
+        if "/" in part:
+            try:
+                network = ipaddress.ip_network(part, strict=False)
+            except ValueError:
+                continue
+            if address is not None and address.version == network.version and address in network:
+                return True
+            continue
+        name, colon, number = part.rpartition(":")
+        if colon and number.isdecimal() and name.count(":") != 1 and _address(part) is None:
+            if int(number) != port:
+                continue
+            part = name.strip("[]")
+        if host == part.lstrip("*").removeprefix(".") or (address is None and host.endswith(f".{part.lstrip('*.')}")):
+            return True
+    return False

@@ -16,8 +16,7 @@ from sliceplane.api.errors import StatusError, internal
 from sliceplane.api.meta import Object
 from sliceplane.api.requests import Selection
 from sliceplane.api.scheme import NOT_TO_BE_HAD
-from sliceplane.informer.cache import Cache, IndexFunction
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Cache, Change, IndexFunction
 from sliceplane.informer.reflector import (
     ABSENT_PERIOD_S,
     IDLE_TIMEOUT_S,

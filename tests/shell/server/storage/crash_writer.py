@@ -15,7 +15,7 @@ from sliceplane.shell.server.storage.committer import Committer
 from sliceplane.shell.server.storage.sqlite import SqliteBackend
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
-from sliceplane.store.retention import Retention
+from sliceplane.store.shelf import Retention
 from sliceplane.store.types import Key, Record
 
 

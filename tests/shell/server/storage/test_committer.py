@@ -15,7 +15,7 @@ from sliceplane.shell.server.storage.committer import Committer
 from sliceplane.shell.server.storage.memory import MemoryBackend
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Compacted, Store
-from sliceplane.store.retention import Retention
+from sliceplane.store.shelf import Retention
 from sliceplane.store.types import EventType, Key, Record
 from sliceplane.store.watcher import Interest
 

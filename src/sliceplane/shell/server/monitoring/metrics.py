@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from sliceplane.api.gates import GATES, Gates, spec_at
 from sliceplane.kit.metrics import Count, Labels, Metrics
-from sliceplane.shell.process.prometheus import expose
+from sliceplane.shell.process.pages import expose
 
 #: upstream's buckets of apiserver_request_duration_seconds
 _REQUEST_BUCKETS: Final = (

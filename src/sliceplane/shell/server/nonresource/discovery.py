@@ -14,8 +14,8 @@ from typing import Any
 from sliceplane.api.codec import encode
 from sliceplane.api.errors import unknown_resource
 from sliceplane.api.meta import Document
+from sliceplane.api.requests import SUBRESOURCES, BodyKind
 from sliceplane.api.scheme import SERVED, Resource
-from sliceplane.api.subresources import SUBRESOURCES, BodyKind
 from sliceplane.shell.server.requests.negotiate import (
     JSON,
     MEDIA,

@@ -10,9 +10,9 @@ from typing import NoReturn
 
 from sliceplane.api.errors import StatusError, bad_request, show, unsupported_media_type
 from sliceplane.api.meta import Document
+from sliceplane.api.requests import body_kind
 from sliceplane.api.scheme import Resource
-from sliceplane.api.subresources import body_kind
-from sliceplane.registry.delete_options import delete_options_of_document
+from sliceplane.registry.options import delete_options_of_document
 from sliceplane.registry.types import Body, DeleteOptions, PatchType
 from sliceplane.shell.server.requests.negotiate import JSON, PROTOBUF, YAML
 from sliceplane.shell.server.requests.params import delete_options_of_query

@@ -17,7 +17,7 @@ from sliceplane.api.codec import decode_document, encode
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Document
 from sliceplane.api.scheme import Resource
-from sliceplane.registry.versions import shown_body
+from sliceplane.registry.answers import shown_body
 from sliceplane.shell.server.requests.negotiate import Representation
 from sliceplane.shell.server.requests.render import escape, partial_metadata
 from sliceplane.store.types import EventType, Record

@@ -17,9 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sliceplane.flowcontrol.control import FlowControl
+from sliceplane.flowcontrol.control import FlowControl, Shares
 from sliceplane.flowcontrol.seats import Ticket
-from sliceplane.flowcontrol.shares import Shares
 from sliceplane.flowcontrol.types import Flow, Kind
 from sliceplane.kit.metrics import Metrics
 from sliceplane.registry.types import User

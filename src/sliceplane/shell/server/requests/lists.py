@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from sliceplane.api.codec import encode
 from sliceplane.api.scheme import Resource
-from sliceplane.registry import versions
+from sliceplane.registry import answers
 from sliceplane.registry.documents import item_bytes
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.types import Context, DeleteOptions, ListOptions, ListOutcome, Target
@@ -94,7 +94,7 @@ class Lists:
         records = []
         slice_ = self._pace.slice()
         for record in found.records:
-            records.append(versions.shown_record(target, record))
+            records.append(answers.shown_record(target, record))
             await slice_.over()
         return replace(found, records=tuple(records))
 

@@ -18,9 +18,9 @@ from sliceplane.api.errors import (
     show,
     too_long,
 )
-from sliceplane.kit.durations import parse_duration
 from sliceplane.kit.integers import NotAnInteger, parse_int64
-from sliceplane.registry.delete_options import check_dry_run, delete_options_of_document, invalid_options
+from sliceplane.kit.times import parse_duration
+from sliceplane.registry.options import check_dry_run, delete_options_of_document, invalid_options
 from sliceplane.registry.types import (
     DeleteOptions,
     FieldValidation,

@@ -11,8 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from sliceplane.api.errors import StatusError, bad_request, method_not_allowed, show, unknown_resource
+from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import SERVED, Namespaces, Pods, Resource, by_path
-from sliceplane.api.subresources import SUBRESOURCES
 from sliceplane.registry.types import Target
 
 _METHOD_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}

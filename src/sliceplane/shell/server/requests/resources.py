@@ -12,8 +12,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 from sliceplane.api.errors import StatusError, too_large_body, too_large_resource_version
+from sliceplane.api.requests import SUBRESOURCES
 from sliceplane.api.scheme import REVIEWS
-from sliceplane.api.subresources import SUBRESOURCES
 from sliceplane.kit.integers import NotAnInteger, parse_uint64
 from sliceplane.registry.registry import Registry
 from sliceplane.registry.rehearsal import is_known

@@ -40,7 +40,7 @@ from sliceplane.shell.server.storage.committing import CommitMetrics
 from sliceplane.store.backend import Backend, WriteFailed
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
-from sliceplane.store.retention import Retention
+from sliceplane.store.shelf import Retention
 from sliceplane.store.types import StoreEvent
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from sliceplane.shell.server.storage.memory import MemoryBackend
 from sliceplane.store.backend import Backend
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
-from sliceplane.store.retention import Retention
+from sliceplane.store.shelf import Retention
 
 
 class OwnStorage:

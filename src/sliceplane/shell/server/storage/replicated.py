@@ -33,7 +33,7 @@ from sliceplane.store.batches import Batch, FeedItem, Known, Ticket
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
 from sliceplane.store.replica import OutOfOrder, Replica
-from sliceplane.store.retention import Retention
+from sliceplane.store.shelf import Retention
 from sliceplane.store.types import Key, StoreEvent
 
 T = TypeVar("T")

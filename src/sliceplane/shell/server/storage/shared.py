@@ -19,7 +19,7 @@ from sliceplane.shell.server.storage.etcd.client import EtcdConfig
 from sliceplane.shell.server.storage.replicated import ReplicatedCommitter
 from sliceplane.store.hub import Hub
 from sliceplane.store.mvcc import Store
-from sliceplane.store.retention import Retention
+from sliceplane.store.shelf import Retention
 
 
 class SharedStorage:

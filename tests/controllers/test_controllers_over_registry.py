@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
 import pytest_asyncio
+from tests.waiting import eventually
 
 from sliceplane.api.codec import decode, decode_document, encode
 from sliceplane.api.discovery import EndpointSlice
@@ -21,7 +22,7 @@ from sliceplane.shell.hosting import ControllerHost
 from sliceplane.shell.server.inprocess import InProcessClient
 from sliceplane.shell.server.plane import Plane, PlaneConfig
 
-LIMIT_S = 60.0
+pytestmark = pytest.mark.looptime
 
 
 @pytest_asyncio.fixture
@@ -34,12 +35,6 @@ async def client() -> AsyncIterator[InProcessClient]:
         host.start()
         yield client
         await host.close()
-
-
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while not await holds():
-            await asyncio.sleep(0.01)
 
 
 async def make(client: InProcessClient, resource: Resource, name: str, **members: Any) -> dict[str, Any]:
@@ -89,7 +84,7 @@ async def test_from_pod_to_slice_to_nothing(client: InProcessClient) -> None:
     async def both() -> bool:
         return await addresses(client) == {"10.0.0.1": True, "10.0.0.2": True}
 
-    await until(both)
+    await eventually(both)
     (found,) = await slices(client)
     assert [each.hints.for_zones[0].name for each in found.endpoints or () if each.hints and each.hints.for_zones] == [
         "a",
@@ -101,7 +96,7 @@ async def test_from_pod_to_slice_to_nothing(client: InProcessClient) -> None:
     async def one_unready() -> bool:
         return await addresses(client) == {"10.0.0.1": False, "10.0.0.2": True}
 
-    await until(one_unready)
+    await eventually(one_unready)
     assert [each.metadata.name for each in await slices(client)] == [found.metadata.name]
 
     await client.delete(Services, "shop", "web")
@@ -109,7 +104,7 @@ async def test_from_pod_to_slice_to_nothing(client: InProcessClient) -> None:
     async def no_slice() -> bool:
         return await slices(client) == []
 
-    await until(no_slice)
+    await eventually(no_slice)
 
 
 async def test_owner_that_never_was_and_foreground_deletion(client: InProcessClient) -> None:
@@ -126,7 +121,7 @@ async def test_owner_that_never_was_and_foreground_deletion(client: InProcessCli
     async def strays_are_gone() -> bool:
         return not (await exists(client, ConfigMaps, "orphan") or await exists(client, ConfigMaps, "wrong"))
 
-    await until(strays_are_gone)
+    await eventually(strays_are_gone)
     assert await exists(client, ConfigMaps, "child")
     options = encode({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"})
     await client.delete(ConfigMaps, "shop", "owner", options)
@@ -135,7 +130,7 @@ async def test_owner_that_never_was_and_foreground_deletion(client: InProcessCli
         names = ("owner", "child", "two")
         return not any([await exists(client, ConfigMaps, name) for name in names])
 
-    await until(family_is_gone)
+    await eventually(family_is_gone)
 
 
 async def test_references_are_taken_out_one_by_one(client: InProcessClient) -> None:
@@ -160,7 +155,7 @@ async def test_references_are_taken_out_one_by_one(client: InProcessClient) -> N
         gone = not await exists(client, ConfigMaps, "going")
         return gone and await owners_of("orphan") == [] and await owners_of("shared") == ["staying"]
 
-    await until(settled)
+    await eventually(settled)
 
 
 async def test_namespace_goes_with_all_that_is_in_it(client: InProcessClient) -> None:
@@ -175,10 +170,10 @@ async def test_namespace_goes_with_all_that_is_in_it(client: InProcessClient) ->
         conditions = {each["type"]: each["status"] for each in found["status"].get("conditions", ())}
         return conditions.get("NamespaceFinalizersRemaining") == "True"
 
-    await until(waits)
+    await eventually(waits)
     await client.patch(ConfigMaps, "shop", "held", encode({"metadata": {"finalizers": None}}), patch_type="merge")
 
     async def gone() -> bool:
         return not await exists(client, Namespaces, "shop")
 
-    await until(gone)
+    await eventually(gone)

@@ -12,6 +12,7 @@ import pytest_asyncio
 from tests.nft.machine import DYING, GONE, NODE, Machine, ep, make_slice, service
 from tests.ports import free_port
 from tests.proxy.test_consumption import Kernel
+from tests.waiting import eventually
 
 from sliceplane.api import codec
 from sliceplane.api.discovery import ANNOTATION_TRIGGER_TIME, EndpointSlice
@@ -30,7 +31,6 @@ from sliceplane.shell.node.kernel.conntrack import Conntrack, ConntrackError
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.metrics import PROGRAMMING_BUCKETS, ProxyMetrics
 from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.timing import Timing
 
 KEY = ServiceKey("ns", "svc")
 HERE = {"nodeName": NODE}
@@ -310,9 +310,10 @@ class Forgetter:
         return 2
 
 
+@pytest.mark.looptime
 async def test_flows_are_looked_at_after_changes_of_udp_and_again_after_a_failure() -> None:
     forgetter = Forgetter()
-    proxy = NodeProxy(NODE, Nftables(Kernel()), families=("IPv4",), flows=forgetter, timing=Timing(flows_retry_s=0.01))
+    proxy = NodeProxy(NODE, Nftables(Kernel()), families=("IPv4",), flows=forgetter)
     task = asyncio.create_task(proxy.run())
     try:
         for resource in (Services, EndpointSlices, Nodes, ServiceCIDRs):
@@ -323,15 +324,11 @@ async def test_flows_are_looked_at_after_changes_of_udp_and_again_after_a_failur
         udp = [{"name": "dns", "port": 53, "protocol": "UDP"}]
         proxy.on_change(Change(Services.key, None, service(ports=udp)))
         proxy.on_change(Change(EndpointSlices.key, None, make_slice(["10.0.0.1"], ports=udp)))
-        async with asyncio.timeout(60):
-            while len(forgetter.calls) < 3:
-                await asyncio.sleep(0.001)
+        await eventually(lambda: len(forgetter.calls), lambda count: count >= 3)
         assert forgetter.calls[-1] == ("IPv4", True)
         forgetter.failures = 1
         proxy.on_change(Change(Services.key, service(ports=udp), None))
-        async with asyncio.timeout(60):
-            while len(forgetter.calls) < 5:
-                await asyncio.sleep(0.001)
+        await eventually(lambda: len(forgetter.calls), lambda count: count >= 5)
         assert forgetter.calls[3:] == [("IPv4", True)] * 2, "who went is not forgotten by a pass that failed"
     finally:
         task.cancel()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.proxy.test_node_proxy_shell import Runner, added, running, settled, synced
+import pytest
+from tests.proxy.test_node_proxy_shell import Runner, added, proxy_of, running, settled, synced
+from tests.waiting import eventually
 
 from sliceplane.nft.names import TABLE
 from sliceplane.nft.objects import TableRef
@@ -12,7 +14,9 @@ from sliceplane.proxy.damage import RECENT_S
 from sliceplane.shell.node.healthz import health_document
 from sliceplane.shell.node.kernel.nft_backend import Nftables
 from sliceplane.shell.node.node_proxy import NodeProxy
-from sliceplane.shell.node.timing import Timing
+from sliceplane.shell.node.timing import LOOK_PERIOD_S
+
+pytestmark = pytest.mark.looptime
 
 
 def put_back(proxy: NodeProxy) -> dict[tuple[str, ...], float]:
@@ -23,7 +27,7 @@ def put_back(proxy: NodeProxy) -> dict[tuple[str, ...], float]:
 async def test_a_table_that_somebody_deleted_is_counted_and_health_tells_of_it_for_a_while() -> None:
     now = 1_800_000_000.0
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), clock=lambda: now, timing=Timing(look_period_s=0.01))
+    proxy = NodeProxy("node-1", Nftables(runner), clock=lambda: now)
     async with running(proxy):
         proxy.on_change(added())
         synced(proxy)
@@ -32,8 +36,8 @@ async def test_a_table_that_somebody_deleted_is_counted_and_health_tells_of_it_f
         assert proxy.health().warnings == ()
         for times in (1, 2):
             runner.deleted = {TableRef("ip6", TABLE)}
-            while put_back(proxy)["IPv6",] != times:
-                await asyncio.sleep(0.001)
+            await asyncio.sleep(1.5 * LOOK_PERIOD_S)
+            assert put_back(proxy)["IPv6",] == times
             assert not runner.deleted
         assert put_back(proxy) == {("IPv4",): 0, ("IPv6",): 2}
         document = health_document(proxy.health(), now)
@@ -46,14 +50,13 @@ async def test_a_table_that_somebody_deleted_is_counted_and_health_tells_of_it_f
 
 async def test_a_deleted_table_that_a_change_meets_first_is_counted_once() -> None:
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), timing=Timing(look_period_s=60.0))
+    proxy = proxy_of(runner)
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
         runner.deleted, runner.failures = {TableRef("ip", TABLE)}, 2
         proxy.on_change(added())
-        while runner.deleted:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: runner.deleted, lambda deleted: not deleted)
         await settled(proxy)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(5 * LOOK_PERIOD_S)
         assert put_back(proxy) == {("IPv4",): 1}

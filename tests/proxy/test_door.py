@@ -15,6 +15,7 @@ import pytest_asyncio
 import uvloop
 from aiohttp import web
 from tests.ports import free_port
+from tests.waiting import eventually
 
 from sliceplane.proxy.aftermath import HealthCheck
 from sliceplane.proxy.model import ServiceKey
@@ -42,9 +43,7 @@ async def served(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Door, in
     port = GuardedPort(answer, guard)
     yield guard, await port.listen_at("127.0.0.1", 0)
     await port.close()
-    async with asyncio.timeout(60):
-        while len(guard):
-            await asyncio.sleep(0.005)
+    await eventually(lambda: len(guard), lambda held: held == 0)
     guard.check()
     assert len(guard) == 0
 
@@ -97,9 +96,7 @@ async def test_who_never_reads_its_answer_is_cut_off(served: tuple[Door, int]) -
     guard, port = served
     _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(b"GET /?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
-    async with asyncio.timeout(60):
-        while not guard.cut.of("life").value:
-            await asyncio.sleep(0.02)
+    await eventually(lambda: guard.cut.of("life").value)
     writer.transport.abort()
 
 

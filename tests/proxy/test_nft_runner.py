@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.waiting import eventually
 
 from sliceplane.shell.node.kernel.nft_backend import NftError, NftRunner, explain, parse_version
 
@@ -68,9 +69,7 @@ async def test_a_process_that_hangs_is_killed(tmp_path: Path) -> None:
 async def test_cancelled_leaves_no_process(tmp_path: Path) -> None:
     runner = NftRunner(program=program(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60"))
     task = asyncio.create_task(runner.run(""))
-    async with asyncio.timeout(60):
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-            await asyncio.sleep(0.01)
+    await eventually((tmp_path / "pid").read_text, ignoring=(FileNotFoundError,))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.waiting import eventually
 
 from sliceplane.api import codec
 from sliceplane.api.core import Node, Pod, Service
@@ -27,6 +27,8 @@ from sliceplane.shell.node.kernel.nft_backend import Nftables, NftError
 from sliceplane.shell.node.node_proxy import NodeProxy
 from sliceplane.shell.node.timing import Timing
 from sliceplane.shell.transport.base import ListPage, WatchMessage
+
+pytestmark = pytest.mark.looptime  # all is in the loop: time is what the test waits for
 
 
 class Runner:
@@ -80,12 +82,17 @@ def added(number: int = 1) -> Change[Service]:
     return Change(Services.key, None, service(number))
 
 
+def proxy_of(runner: Runner, **options: Any) -> NodeProxy:
+    """Of a family, and with the loop's time, unless the test says otherwise."""
+    options = {"families": ("IPv4",), "clock": asyncio.get_running_loop().time, **options}
+    return NodeProxy("node-1", Nftables(runner), **options)
+
+
 @asynccontextmanager
 async def running(proxy: NodeProxy) -> AsyncIterator[None]:
     task = asyncio.create_task(proxy.run())
     try:
-        async with asyncio.timeout(60):
-            yield
+        yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -98,18 +105,20 @@ def synced(proxy: NodeProxy) -> None:
 
 async def settled(proxy: NodeProxy) -> None:
     await proxy.wait_ready()
-    while any(freshness.pending_since is not None for _, freshness in proxy.health().families):
-        await asyncio.sleep(0.001)
+    await eventually(
+        lambda: [freshness for _, freshness in proxy.health().families if freshness.pending_since is not None],
+        lambda waiting: not waiting,
+    )
 
 
 async def test_nothing_is_written_before_both_lists() -> None:
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+    proxy = proxy_of(runner)
     async with running(proxy):
         proxy.on_change(added())
         proxy.on_synced(Services.key)
         proxy.on_synced(Nodes.key)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(60)
         assert runner.texts == []
         assert not proxy.health().synced
         proxy.on_synced(EndpointSlices.key)
@@ -121,7 +130,7 @@ async def test_nothing_is_written_before_both_lists() -> None:
 
 async def test_a_missing_node_does_not_hold_the_rules_for_ever() -> None:
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), timing=Timing(node_grace_s=0.02))
+    proxy = proxy_of(runner, timing=Timing(node_grace_s=0.02))
     async with running(proxy):
         proxy.on_synced(Services.key)
         proxy.on_synced(EndpointSlices.key)
@@ -150,14 +159,13 @@ async def test_a_name_that_no_node_has_is_told(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_what_comes_while_a_transaction_runs_is_one_transaction() -> None:
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+    proxy = proxy_of(runner)
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
         runner.open.clear()
         proxy.on_change(added(1))
-        while len(runner.texts) < 2:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: len(runner.texts) == 2)
         for number in range(2, 20):
             proxy.on_change(added(number))
             await asyncio.sleep(0)
@@ -169,7 +177,7 @@ async def test_what_comes_while_a_transaction_runs_is_one_transaction() -> None:
 
 async def test_a_failure_is_retried_in_full() -> None:
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+    proxy = proxy_of(runner)
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
@@ -185,7 +193,7 @@ async def test_a_failure_is_retried_in_full() -> None:
 async def test_a_table_of_which_the_second_step_fails_is_written_anew() -> None:
     runner = Runner()
     runner.second_failures = 1
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+    proxy = proxy_of(runner)
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
@@ -199,11 +207,10 @@ async def test_health_turns_red_when_rules_cannot_be_written() -> None:
     now = 1000.0
     runner = Runner()
     runner.failures = 1000
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), clock=lambda: now)
+    proxy = proxy_of(runner, clock=lambda: now)
     async with running(proxy):
         synced(proxy)
-        while not proxy.health().reasons:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: proxy.health().reasons)
         assert not proxy.health().healthy
         assert proxy.health().reasons == ("IPv4 rules are not written: no",)
         assert proxy.health().last_success is None
@@ -218,11 +225,10 @@ async def test_health_turns_red_when_a_write_does_not_end() -> None:
     now = 1000.0
     runner = Runner()
     runner.open.clear()
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), clock=lambda: now)
+    proxy = proxy_of(runner, clock=lambda: now)
     async with running(proxy):
         synced(proxy)
-        while not runner.texts:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: runner.texts)
         assert proxy.health().healthy
         now += timing.HEALTH_TIMEOUT_S + 1
         assert proxy.health().reasons == ("a change has been waiting for its IPv4 rules for 61 s",)
@@ -236,14 +242,12 @@ async def test_families_do_not_wait_for_each_other() -> None:
             await super().run(text)
 
     runner = OneSlow()
-    proxy = NodeProxy("node-1", Nftables(runner))
+    proxy = proxy_of(runner, families=FAMILIES)
     async with running(proxy):
         synced(proxy)
-        while proxy.counts()["IPv4"][1] == 0:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: proxy.counts()["IPv4"][1], lambda written: written == 1)
         proxy.on_change(added(1))
-        while proxy.counts()["IPv4"][1] == 1:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: proxy.counts()["IPv4"][1], lambda written: written == 2)
         assert proxy.counts()["IPv6"] == (0, 0)
 
 
@@ -283,16 +287,16 @@ async def test_cleanup_takes_both_tables() -> None:
 
 async def test_a_table_that_somebody_deleted_comes_back_without_any_change() -> None:
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), timing=Timing(look_period_s=0.01))
+    proxy = proxy_of(runner, families=FAMILIES)
     async with running(proxy):
         proxy.on_change(added())
         synced(proxy)
         await settled(proxy)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(5 * timing.LOOK_PERIOD_S)
         assert len(runner.texts) == 2, "nothing is written while the tables are there"
         runner.deleted = {TableRef("ip6", TABLE)}
-        while runner.deleted:
-            await asyncio.sleep(0.001)
+        await asyncio.sleep(timing.LOOK_PERIOD_S)
+        assert not runner.deleted
         await settled(proxy)
         assert len(runner.texts) == 3
         assert runner.texts[2] == runner.texts[1] or runner.texts[2] == runner.texts[0]
@@ -300,69 +304,61 @@ async def test_a_table_that_somebody_deleted_comes_back_without_any_change() -> 
 
 async def test_a_refused_transaction_of_one_family_makes_the_other_look() -> None:
     runner = Runner()
-    proxy = NodeProxy("node-1", Nftables(runner), timing=Timing(look_period_s=60.0))
+    proxy = proxy_of(runner, families=FAMILIES)
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
         runner.deleted = {TableRef("ip", TABLE), TableRef("ip6", TABLE)}
         runner.failures = 1
         proxy.on_change(added())  # an IPv4 Service
-        while runner.deleted:
-            await asyncio.sleep(0.001)
+        await asyncio.sleep(timing.LOOK_PERIOD_S / 3)
+        assert not runner.deleted, "before its time"
 
 
 async def test_the_whole_table_is_written_anew_now_and_then() -> None:
-    now = 0.0
     runner = Runner()
-    proxy = NodeProxy(
-        "node-1", Nftables(runner), families=("IPv4",), clock=lambda: now, timing=Timing(look_period_s=0.01)
-    )
+    proxy = proxy_of(runner)
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
-        now = timing.WHOLE_TABLE_PERIOD_S - 1
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(timing.WHOLE_TABLE_PERIOD_S - timing.LOOK_PERIOD_S)
         assert len(runner.texts) == 1
-        now += 2
-        while len(runner.texts) < 2:
-            await asyncio.sleep(0.001)
+        await asyncio.sleep(2 * timing.LOOK_PERIOD_S)
+        assert len(runner.texts) == 2
         assert runner.texts[0] == runner.texts[1]
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(timing.WHOLE_TABLE_PERIOD_S / 2)
         assert len(runner.texts) == 2
 
 
 async def test_a_clock_that_is_set_back_delays_nothing() -> None:
     runner, ahead_s = Runner(), 0.0
-    proxy = NodeProxy(
-        "node-1", Nftables(runner), families=("IPv4",), min_period_s=0.01, clock=lambda: time.monotonic() + ahead_s
-    )
+    loop = asyncio.get_running_loop()
+    proxy = proxy_of(runner, min_period_s=0.01, clock=lambda: loop.time() + ahead_s)
     async with running(proxy):
         ahead_s = 86_400.0
         synced(proxy)
         await settled(proxy)
         ahead_s = -86_400.0
+        began = loop.time()
         for number in range(1, 4):
             proxy.on_change(added(number))
             await settled(proxy)
+        assert loop.time() - began < 1.0
     assert "172.30.0.3" in runner.texts[-1]
 
 
 async def test_a_table_that_others_may_have_changed_is_written_anew_before_its_time() -> None:
-    now = 0.0
     runner = Runner()
-    proxy = NodeProxy(
-        "node-1", Nftables(runner), families=("IPv4",), clock=lambda: now, timing=Timing(look_period_s=0.01)
-    )
+    proxy = proxy_of(runner)
     async with running(proxy):
         synced(proxy)
         await settled(proxy)
         runner.disturbances = 1
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(timing.SUSPECT_PERIOD_S - timing.LOOK_PERIOD_S)
         assert len(runner.texts) == 1, "not at once: whoever changes rules all the time would make us do so too"
-        now = timing.SUSPECT_PERIOD_S + 1
-        while len(runner.texts) < 2:
-            await asyncio.sleep(0.005)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(2 * timing.LOOK_PERIOD_S)
+        assert len(runner.texts) == 2
+        await asyncio.sleep(5 * timing.SUSPECT_PERIOD_S)
         assert len(runner.texts) == 2, "once"
     assert runner.texts[1] == runner.texts[0]
 
@@ -403,26 +399,26 @@ def _asking(*external: str) -> bytes:
     )
 
 
-async def test_nodes_are_read_when_an_external_ip_is_asked_for_and_not_before() -> None:
-    for services, reads in (((), False), ((_asking("203.0.113.1", "192.0.2.9", "192.0.2.77"),), True)):
-        api, runner = _Api(), Runner()
-        api.services = services
-        status = {"addresses": [{"type": "InternalIP", "address": "192.0.2.9"}]}
-        api.nodes = (codec.encode({"metadata": {"name": "n2", "uid": "n", "resourceVersion": "5"}, "status": status}),)
-        proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",), timing=Timing(node_grace_s=0.05))
-        task = asyncio.create_task(proxy.follow(api, Rng(1)))  # type: ignore[arg-type]  # it writes nothing
-        async with asyncio.timeout(60):
-            await settled(proxy)
-            assert ((Nodes.key, "") in api.listed) == reads
-            assert "203.0.113.1" not in runner.texts[-1], "nobody knows yet whose that is"
-            api.may_list_nodes.set()
-            while reads and "203.0.113.1" not in runner.texts[-1]:
-                await asyncio.sleep(0.01)
-        written = "".join(runner.texts)
-        assert "192.0.2.9" not in written, "another Node's"
-        assert "192.0.2.77" not in written, "the API server's, as its client dials it"
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+@pytest.mark.parametrize("asked_for", [False, True])
+async def test_nodes_are_read_when_an_external_ip_is_asked_for_and_not_before(asked_for: bool) -> None:
+    api, runner = _Api(), Runner()
+    api.services = (_asking("203.0.113.1", "192.0.2.9", "192.0.2.77"),) if asked_for else ()
+    status = {"addresses": [{"type": "InternalIP", "address": "192.0.2.9"}]}
+    api.nodes = (codec.encode({"metadata": {"name": "n2", "uid": "n", "resourceVersion": "5"}, "status": status}),)
+    proxy = proxy_of(runner)
+    task = asyncio.create_task(proxy.follow(api, Rng(1)))  # type: ignore[arg-type]  # it writes nothing
+    await settled(proxy)
+    await asyncio.sleep(60)
+    assert ((Nodes.key, "") in api.listed) == asked_for
+    assert "203.0.113.1" not in runner.texts[-1], "nobody knows yet whose that is"
+    api.may_list_nodes.set()
+    await asyncio.sleep(60)
+    assert ("203.0.113.1" in runner.texts[-1]) == asked_for
+    written = "".join(runner.texts)
+    assert "192.0.2.9" not in written, "another Node's"
+    assert "192.0.2.77" not in written, "the API server's, as its client dials it"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 class _Slow(Runner):
@@ -436,7 +432,7 @@ class _Slow(Runner):
 async def test_the_lease_does_not_tell_of_what_is_left_for_the_next_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracker, "PORTION", 10)
     runner = _Slow()
-    proxy = NodeProxy("node-1", Nftables(runner), families=("IPv4",))
+    proxy = proxy_of(runner)
     async with running(proxy):
         synced(proxy)
         await settled(proxy)

@@ -9,6 +9,7 @@ from threading import current_thread, main_thread
 
 import pytest
 import yaml
+from tests.waiting import turns
 
 from sliceplane.nft.table import nft_plane
 from sliceplane.proxy.configuration.fields import API_VERSION, KIND
@@ -20,6 +21,7 @@ from sliceplane.shell.node.config import ConfigError, changed, load_config, writ
 from sliceplane.shell.node.kernel.netns import listening_in, within
 from sliceplane.shell.node.kernel.sysctls import SysctlError, adjust_oom_score, tune_conntrack
 from sliceplane.shell.node.setup import rules_of
+from sliceplane.shell.node.timing import LOOK_PERIOD_S
 
 DEFAULTS = settings_of({}, listen_by_default=False).conntrack
 
@@ -111,25 +113,25 @@ def test_files_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         load_config(config(tmp_path / "c"))
 
 
+@pytest.mark.looptime
 async def test_a_changed_file_is_judged_before_it_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config(tmp_path / "c", oomScoreAdj=5)
     file = load_config(path)
     look = asyncio.Event()
-    watching = asyncio.create_task(changed(file, look, look_period_s=0.01))
+    watching = asyncio.create_task(changed(file, look))
     written(path, file.given)  # other bytes, the same meaning
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(5 * LOOK_PERIOD_S)
     assert not watching.done()
     config(path, oomScoreAdj=5000)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(5 * LOOK_PERIOD_S)
     assert not watching.done()
     assert capsys.readouterr().err.count("the configuration file is not used") == 1, "told once"
     path.unlink()
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(5 * LOOK_PERIOD_S)
     assert not watching.done()
     assert "No such file" in capsys.readouterr().err
     look.set()
-    await asyncio.sleep(0.05)
+    await turns()
     assert "No such file" in capsys.readouterr().err, "told again to who asks"
     config(path, oomScoreAdj=6)
-    async with asyncio.timeout(60):
-        await watching
+    await watching

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.proxy.test_node_proxy_shell import Runner
+from tests.waiting import eventually
 
 from sliceplane.api.errors import StatusError, forbidden
 from sliceplane.api.requests import Selection
@@ -84,8 +85,7 @@ async def test_the_node_proxy_of_an_older_cluster_is_healthy_and_says_once_what_
     older: Older, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with proxying(older) as proxy:
-        while older.refused < 10:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: older.refused, lambda refused: refused >= 10)
         unanswered = await proxy.unanswered()
         document = health_document(proxy.health(), 0.0, unanswered)
     assert document["healthy"], document
@@ -104,8 +104,7 @@ async def test_service_cidrs_that_come_with_an_upgrade_reach_the_rules(
         monkeypatch.setattr(plane, "on_service_cidr", lambda name, cidr, now: seen.append(cidr))
         assert not seen
         older.hides.clear()
-        while not seen:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: seen)
 
 
 async def test_a_kind_that_is_needed_still_turns_health_red(older: Older) -> None:

@@ -57,6 +57,7 @@ bench: dev ## every budget of the design: ours, the peer's, the ratio
 
 reference: dev ## the made parts of docs/cli.md and docs/api.md (help texts, tables; no transcripts), the picture of imports
 	PYTHONPATH=src:. $(PY) tools/make_reference.py
+	PYTHONPATH=src:. $(PY) tools/make_findings.py
 	$(PY) tools/draw_imports.py
 
 docs: reference ## the same, and every output in README and guides, transcripts, symptoms, the recording (root)

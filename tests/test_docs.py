@@ -22,6 +22,7 @@ import pytest
 import pytest_asyncio
 from click.testing import CliRunner
 from tools.draw_imports import PICTURE, drawn
+from tools.make_findings import FINDINGS, pages
 from tools.make_reference import DOCUMENTS, refreshed
 
 from sliceplane.cli.main import COMMANDS, main
@@ -250,6 +251,11 @@ def test_made_parts_are_as_made_now(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert "<!-- " in text
     assert text == refreshed(text), f"{page(path)}: run tools/make_reference.py"
+
+
+def test_pages_of_findings_are_as_made_now() -> None:
+    written = {path.name: path.read_text(encoding="utf-8") for path in FINDINGS.glob("*.md")}
+    assert written == pages(), "run tools/make_findings.py"
 
 
 def test_the_picture_of_imports_is_as_drawn_now() -> None:

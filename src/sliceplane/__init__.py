@@ -3,12 +3,12 @@
 The packages are layers; each one's docstring says what it promises and what it must never do.  Read them in this order,
 in which none needs one that comes later:
 
-- what all of them know: kit, api, documents;
+- what all of them know: kit, api, documents, findings;
 - the state of a server and of its readers: store, informer, workqueue, flowcontrol;
 - endpoints of Services: heuristics, slices, proxy, endpoints, balancing, shadow;
 - what writes and decides: registry, controllers;
 - rules of a node: nft, iptables, ipvs, hns;
-- what answers questions: tracer, endpoints_audit, estimate;
+- what answers questions: tracer, endpoints_audit, estimate, explain;
 - what runs them, on real or on virtual time: shell, sim;
 - what people and their programs begin with: client, cli, testing.
 

@@ -24,6 +24,8 @@ FAMILIES: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "proxy": ("sliceplane.cli.proxy", "Run the node proxy: the kernel's rules for Services."),
     },
     "Understand a cluster": {
+        "explain": ("sliceplane.cli.explain", "Tell why a Service, Pod, Node or zone does not work."),
+        "lint": ("sliceplane.cli.lint", "Look at every Service, and say what is wrong."),
         "trace": ("sliceplane.cli.trace", "Tell where a packet goes on a node, and why."),
         "endpoints": ("sliceplane.cli.endpoints", "Leave the Endpoints API: what still depends on it."),
     },

@@ -31,6 +31,7 @@ from sliceplane.kit.ip import Family
 from sliceplane.proxy.endpoints import slices_of
 from sliceplane.proxy.model import ServiceKey
 from sliceplane.proxy.selections import reads_slices
+from sliceplane.shell.tools.lists import list_whole
 from sliceplane.shell.transport.base import Client
 from sliceplane.tracer.answer import Answer
 from sliceplane.tracer.cluster import TracedCluster
@@ -38,8 +39,6 @@ from sliceplane.tracer.explain import explain
 from sliceplane.tracer.inquiry import Inquiry, TracedProxy
 from sliceplane.tracer.question import AddressTarget, NamedSource, Question, Unanswerable, family_of
 
-PAGE_OBJECTS: Final = 500
-LISTS_MAX: Final = 3
 SERVICES_AT_ONCE: Final = 8
 
 T = TypeVar("T", bound=Object)
@@ -137,18 +136,4 @@ async def _allowed(
 
 
 async def _list(client: Client, selection: Selection, kind: type[T]) -> tuple[T, ...]:
-    """In pages; begun anew where the continue token has expired (410)."""
-    for attempt in range(1, LISTS_MAX + 1):
-        objects: list[T] = []
-        token = ""
-        try:
-            while True:
-                page = await client.list(selection, limit=PAGE_OBJECTS, continue_token=token)
-                objects += [codec.decode(body, kind) for body in page.items]
-                token = page.continue_token
-                if not token:
-                    return tuple(objects)
-        except StatusError as error:
-            if error.code != 410 or attempt == LISTS_MAX:
-                raise
-    raise AssertionError(f"{selection.resource.plural}: {LISTS_MAX} tries are over without an error")
+    return tuple([codec.decode(body, kind) for body in await list_whole(client, selection)])

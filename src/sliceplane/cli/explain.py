@@ -1,0 +1,103 @@
+"""``sliceplane explain``: why does this Service, Pod, Node or zone not do what one expects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.options import Command
+
+if TYPE_CHECKING:
+    from sliceplane.explain.question import ClientPlace, ExplainQuestion, Explanation, QuestionKind
+    from sliceplane.shell.transport.base import Client
+
+#: what kubectl's users write for the kinds
+_KINDS = {
+    "service": "service", "services": "service", "svc": "service",
+    "pod": "pod", "pods": "pod", "po": "pod",
+    "node": "node", "nodes": "node", "no": "node",
+    "zone": "zone",
+}  # fmt: skip
+
+
+@click.command("explain", cls=Command, examples=[
+    ("a Service that does not answer", "sliceplane explain service cart -n shop"),
+    ("seen from one client", "sliceplane explain service cart -n shop --port 8080 --from pod/web-7d8f-x"),
+    ("what a Node suffers from", "sliceplane explain node node-4"),
+])  # fmt: skip
+@click.argument("what", nargs=-1, required=True, metavar="service|pod|node|zone NAME")
+@click.option("-n", "--namespace", default="", metavar="NAME", help="[default: the kubeconfig's]")
+@click.option("--port", default="", metavar="PORT", help="The port that clients dial, by number or by name.")
+@click.option("--protocol", type=click.Choice(("TCP", "UDP", "SCTP"), case_sensitive=False), default=None,
+    help="What they dial it with.")  # fmt: skip
+@click.option("--from", "client", default="", metavar="pod/NAME|node/NAME|zone/NAME", help="Where the client is.")
+@output_option
+@cluster_options
+def command(*, what: tuple[str, ...], output: Form, **flags: Any) -> None:
+    """Why does this not work: the first broken link from the name to the endpoint.
+
+    Walks the chain that a connection walks (name, Service, selection, Pod, port, slice, hints, nodes, policies) and
+    names the cause with the field that shows it, who wrote it, what follows, and a command that mends it.  Reads only,
+    on any cluster, with the rights that one has; what could not be looked at is said.
+
+    Exit code 0: nothing is wrong; 1: a cause was found; 2: cannot tell, the output or stderr says why.
+    """
+    from sliceplane.explain.question import ExplainQuestion
+
+    kind, name = _kind_and_name(what)
+    namespace_in_name, _, bare = name.rpartition("/")
+
+    async def work(client: Client, namespace: str) -> Explanation:
+        where = namespace_in_name or flags["namespace"] or namespace
+        question = ExplainQuestion(
+            kind, bare, where if kind in ("service", "pod") else "", flags["port"], flags["protocol"] or "",
+            _place(flags["client"], where),
+        )  # fmt: skip
+        return await explained(client, question)
+
+    finish(ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER), output)
+
+
+async def explained(client: Client, question: ExplainQuestion) -> Explanation:
+    import time
+
+    from sliceplane.shell.tools.explaining import explain
+
+    return await explain(client, question, time.time)
+
+
+def finish(explanation: Explanation, output: Form) -> None:
+    """Print it, and end with its exit code."""
+    from sliceplane.explain.text import as_text
+
+    text = rendered(output, explanation.as_document, lambda: as_text(explanation, screen_width()))
+    show(text, exit_code=NO_ANSWER)
+    if explanation.cause is not None:
+        raise SystemExit(BAD)
+    raise SystemExit(NO_ANSWER if explanation.is_blind else GOOD)
+
+
+def _kind_and_name(what: tuple[str, ...]) -> tuple[QuestionKind, str]:
+    """``service cart``, ``service/cart``, ``svc shop/cart``."""
+    kind, _, name = "/".join(what).partition("/")
+    if kind not in _KINDS or not name or name.count("/") > 1:
+        raise click.UsageError("say what is to be explained: service NAME, pod NAME, node NAME or zone NAME")
+    return cast("QuestionKind", _KINDS[kind]), name
+
+
+def _place(text: str, namespace: str) -> ClientPlace | None:
+    from sliceplane.explain.question import ClientPlace
+
+    if not text:
+        return None
+    kind, _, name = text.partition("/")
+    place = _KINDS.get(kind)
+    if place in (None, "service") or not name:
+        raise click.UsageError(f"--from {text}: say pod/NAME, node/NAME or zone/NAME")
+    if place != "pod":
+        return ClientPlace(cast("Any", place), name)
+    client_namespace, _, pod = name.rpartition("/")
+    return ClientPlace("pod", pod, client_namespace or namespace)

@@ -1,0 +1,45 @@
+"""``sliceplane lint``: every Service is looked at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sliceplane.cli.answers import BAD, GOOD, NO_ANSWER, Form, output_option, rendered, screen_width, show
+from sliceplane.cli.cluster import ask, cluster_options
+from sliceplane.cli.explain import explained
+from sliceplane.cli.options import Command
+
+if TYPE_CHECKING:
+    from sliceplane.explain.question import Explanation
+    from sliceplane.shell.transport.base import Client
+
+
+@click.command("lint", cls=Command, examples=[
+    ("every Service of the cluster", "sliceplane lint"),
+    ("those of one namespace, in a pipeline", "sliceplane lint -n shop -o json"),
+])  # fmt: skip
+@click.option("-n", "--namespace", default="", metavar="NAME", help="Only its Services.  [default: all namespaces]")
+@output_option
+@cluster_options
+def command(*, namespace: str, output: Form, **flags: Any) -> None:
+    """Look at every Service, and say what is wrong with it.
+
+    The same findings as of 'sliceplane explain', a line each, the worst first.  Reads only (lists, once), on any
+    cluster, with the rights that one has.
+
+    Exit code 0: nothing is wrong; 1: there are errors or warnings; 2: cannot tell, the output or stderr says why.
+    """
+    from sliceplane.explain.question import ExplainQuestion
+    from sliceplane.explain.text import as_list
+
+    async def work(client: Client, _: str) -> Explanation:
+        return await explained(client, ExplainQuestion("everything", namespace=namespace))
+
+    explanation = ask(flags["kubeconfig"], flags["context"], work, exit_code=NO_ANSWER)
+    text = rendered(output, explanation.as_document, lambda: as_list(explanation, screen_width()))
+    show(text, exit_code=NO_ANSWER)
+    if explanation.cause is not None:
+        raise SystemExit(BAD)
+    raise SystemExit(NO_ANSWER if explanation.is_blind else GOOD)

@@ -1,0 +1,170 @@
+"""One Service, Node or zone with what concerns it: what checks are given.
+
+A case is made anew whenever more was read; whatever it works out it keeps, so that checks may ask as often as they
+like.  Checks are pure functions of a case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+
+from sliceplane.api.core import Node, Service
+from sliceplane.api.discovery import LABEL_ZONE, Endpoint, EndpointSlice
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
+from sliceplane.explain.facts import Facts
+from sliceplane.explain.objects import NODES, PODS, SERVICES, FullPod, Readable
+from sliceplane.explain.question import ExplainQuestion
+from sliceplane.findings.finding import Evidence, ObjectName
+from sliceplane.proxy.usable import Locality
+
+
+class ClientCase:
+    """Where the question's client is: ``--from``."""
+
+    def __init__(self, facts: Facts, question: ExplainQuestion) -> None:
+        client = question.client
+        assert client is not None, f"{question} has no client"
+        self.pod: FullPod | None = None
+        node_name = ""
+        if client.kind == "pod":
+            self.pod = facts.get(PODS, client.namespace, client.name)
+            node_name = self.pod.spec.node_name if self.pod is not None else ""
+        elif client.kind == "node":
+            node_name = client.name
+        self.node: Node | None = facts.get(NODES, "", node_name) if node_name else None
+        zone = client.name if client.kind == "zone" else zone_of(self.node)
+        self.place = Locality(node_name, zone)
+
+
+class ServiceCase:
+    """``service`` is ``None`` where there is no such Service.  ``pod``: the Pod that was asked about, if one was."""
+
+    def __init__(
+        self, facts: Facts, question: ExplainQuestion, namespace: str, name: str, pod: FullPod | None = None
+    ) -> None:
+        self.facts = facts
+        self.question = question
+        self.namespace = namespace
+        self.name = name
+        self.pod = pod
+        self.service: Service | None = facts.get(SERVICES, namespace, name)
+
+    @property
+    def subject(self) -> ObjectName:
+        return ObjectName("services", "Service", self.namespace, self.name)
+
+    @property
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self.facts.now
+
+    @cached_property
+    def selector(self) -> dict[str, str]:
+        """Empty: the Service has none, or is an ExternalName, whose selector selects nothing."""
+        service = self.service
+        if service is None or service.spec.type == "ExternalName":
+            return {}
+        return service.spec.selector or {}
+
+    @cached_property
+    def selected(self) -> tuple[FullPod, ...]:
+        """Every Pod that has the labels, whatever state it is in."""
+        return self.facts.pods_with(self.namespace, self.selector)
+
+    @cached_property
+    def live(self) -> tuple[FullPod, ...]:
+        """Those that have not ended."""
+        return tuple(pod for pod in self.selected if not pod.is_over)
+
+    @cached_property
+    def slices(self) -> tuple[EndpointSlice, ...]:
+        return self.facts.slices_of(self.namespace, self.name)
+
+    @cached_property
+    def endpoints(self) -> tuple[tuple[EndpointSlice, Endpoint], ...]:
+        """In the order of the slices' names."""
+        return tuple(
+            (endpoint_slice, endpoint) for endpoint_slice in self.slices for endpoint in endpoint_slice.endpoints or ()
+        )
+
+    @cached_property
+    def ready(self) -> tuple[tuple[EndpointSlice, Endpoint], ...]:
+        """Absent conditions count as KEP-0752 says: ready."""
+        return tuple(pair for pair in self.endpoints if pair[1].conditions.ready is not False)
+
+    @cached_property
+    def client(self) -> ClientCase | None:
+        return ClientCase(self.facts, self.question) if self.question.client is not None else None
+
+    def was_read(self, selection: Selection) -> bool:
+        return self.facts.was_read(selection)
+
+    def field(self, path: str, value: str, was: str = "") -> Evidence:
+        """Of the Service."""
+        return Evidence(subject=self.subject, field=path, value=value, was=was)
+
+
+class NodeCase:
+    """``node`` is ``None`` where there is no such Node."""
+
+    def __init__(self, facts: Facts, question: ExplainQuestion, name: str) -> None:
+        self.facts = facts
+        self.question = question
+        self.name = name
+        self.node: Node | None = facts.get(NODES, "", name)
+
+    @property
+    def subject(self) -> ObjectName:
+        return ObjectName("nodes", "Node", "", self.name)
+
+    @property
+    def now(self) -> float:
+        return self.facts.now
+
+    @property
+    def zone(self) -> str:
+        return zone_of(self.node)
+
+
+class ZoneCase:
+    def __init__(self, facts: Facts, question: ExplainQuestion, name: str) -> None:
+        self.facts = facts
+        self.question = question
+        self.name = name
+
+    @property
+    def subject(self) -> ObjectName:
+        """A zone is no object; it is named as one."""
+        return ObjectName("zones", "Zone", "", self.name)
+
+    @property
+    def now(self) -> float:
+        return self.facts.now
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.facts.of(NODES) if zone_of(node) == self.name)
+
+
+Case = ServiceCase | NodeCase | ZoneCase
+Wants = Callable[[ServiceCase], Iterable[Selection]]
+
+
+def zone_of(node: Node | None) -> str:
+    return "" if node is None else (node.metadata.labels or {}).get(LABEL_ZONE, "")
+
+
+def name_of(readable: Readable[Object], item: Object) -> ObjectName:
+    resource = readable.resource
+    return ObjectName(resource.key, resource.kind, item.metadata.namespace, item.metadata.name)
+
+
+def pod_name(pod: FullPod) -> ObjectName:
+    return name_of(PODS, pod)
+
+
+def seen(readable: Readable[Object], item: Object, path: str, value: str) -> Evidence:
+    """A field of *item* as evidence."""
+    return Evidence(subject=name_of(readable, item), field=path, value=value)

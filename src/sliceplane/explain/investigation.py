@@ -1,0 +1,214 @@
+"""One question from the first reading to the answer, without I/O.
+
+The caller reads what ``wanted`` names, hands each result to ``on_list`` or ``on_refused``, and asks again until nothing
+is wanted; then ``answer`` is the explanation.  Each link of the chain names what it needs, and names more when it knows
+more, so that little is read of a large cluster.  The last reading is of the objects that show the findings: who wrote
+them is only told by whole objects.
+
+``everything`` (``sliceplane lint``) lists the cluster once and makes a case of each Service; nothing is read for one
+Service alone then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from sliceplane.api.meta import Object
+from sliceplane.api.requests import Selection
+from sliceplane.explain.case import Case, NodeCase, ServiceCase, ZoneCase
+from sliceplane.explain.chain import CHAIN, Link
+from sliceplane.explain.facts import Facts, Unread
+from sliceplane.explain.objects import (
+    PODS,
+    READABLES,
+    SERVICES,
+    Readable,
+)
+from sliceplane.explain.question import ExplainQuestion, Explanation
+from sliceplane.explain.writers import last_write
+from sliceplane.findings.finding import Evidence, Finding, ObjectName, rank
+
+#: findings whose writers are looked up
+WITH_WRITERS_MAX: Final = 5
+_PROJECTIONS: Final[dict[str, Readable[Object]]] = {readable.resource.key: readable for readable in READABLES}
+
+
+class Investigation:
+    """One question to one cluster.  ``now``: seconds since the epoch, of the reader's clock."""
+
+    def __init__(self, question: ExplainQuestion, now: float) -> None:
+        self.question = question
+        self.facts = Facts(now)
+        self._bodies: dict[Selection, bytes] = {}
+        self._findings: list[tuple[Link, Finding]] | None = None
+
+    def wanted(self) -> tuple[Selection, ...]:
+        """What to read next, in no order; empty: ask for the ``answer``."""
+        if self._findings is None:
+            unread = {selection: None for selection in self._wants() if not self.facts.knows(selection)}
+            if unread:
+                return tuple(unread)
+            self._findings = list(self._found())
+        return tuple(
+            selection
+            for selection in self._shown()
+            if selection not in self._bodies and not self._was_refused(selection)
+        )
+
+    def on_list(self, selection: Selection, bodies: Sequence[bytes]) -> None:
+        """Raises ``msgspec.DecodeError`` for an object that is none of its kind."""
+        if self._findings is not None:
+            self._bodies[selection] = bodies[0] if bodies else b""
+            return
+        decoder = msgspec.json.Decoder(_PROJECTIONS[selection.resource.key].projection)
+        self.facts.take(selection, [decoder.decode(body) for body in bodies])
+
+    def on_refused(self, selection: Selection, reason: str, *, verb: str = "list") -> None:
+        """The server did not give it.  *reason* in words: "forbidden", "the server has no such resource"."""
+        if self._findings is not None:
+            self._bodies[selection] = b""
+            return
+        self.facts.refuse(Unread(selection, verb, reason))
+
+    def answer(self) -> Explanation:
+        assert self._findings is not None, "wanted() still names what to read"
+        findings = sorted({self._with_writers(finding): None for _, finding in self._findings}, key=rank)
+        broken = {link.name for link, _ in self._findings}
+        blind = self._blind_links()
+        return Explanation(
+            question=self.question,
+            findings=tuple(findings),
+            well=tuple(link.name for link in CHAIN if link.name not in broken and link.name not in blind),
+            not_looked_at=tuple(f"{name}: {reason}" for name, reason in blind.items()),
+            missing_rights=tuple(
+                dict.fromkeys(
+                    f"{unread.verb} {unread.selection.resource.key}"
+                    for unread in self.facts.unread
+                    if unread.reason == FORBIDDEN
+                )
+            ),
+            services=sum(isinstance(case, ServiceCase) and case.service is not None for case in self._cases()),
+            is_blind=CHAIN[0].name in blind or any(self._was_refused(selection) for selection in self._first_wants()),
+        )
+
+    # Cases and what they want
+
+    def _cases(self) -> Iterator[Case]:
+        question, facts = self.question, self.facts
+        match question.kind:
+            case "service":
+                yield ServiceCase(facts, question, question.namespace, question.name)
+            case "everything":
+                for service in facts.of(SERVICES, question.namespace):
+                    yield ServiceCase(facts, question, service.metadata.namespace, service.metadata.name)
+            case "pod":
+                pod = facts.get(PODS, question.namespace, question.name)
+                if pod is not None:
+                    for service in facts.of(SERVICES, question.namespace):
+                        selector = service.spec.selector or {}
+                        if selector and selector.items() <= pod.labels.items():
+                            yield ServiceCase(facts, question, service.metadata.namespace, service.metadata.name, pod)
+            case "node":
+                yield NodeCase(facts, question, question.name)
+            case "zone":
+                yield ZoneCase(facts, question, question.name)
+
+    def _first_wants(self) -> Iterator[Selection]:
+        """Without these there is no case."""
+        question = self.question
+        if question.kind == "everything":
+            yield SERVICES.in_namespace(question.namespace)
+        if question.kind == "pod":
+            yield PODS.named(question.namespace, question.name)
+            yield SERVICES.in_namespace(question.namespace)
+
+    def _wants(self) -> Iterator[Selection]:
+        question = self.question
+        yield from self._first_wants()
+        if question.kind == "everything":
+            for readable in READABLES:
+                yield readable.in_namespace(question.namespace)
+        if question.client is not None and question.client.kind == "pod":
+            yield PODS.named(question.client.namespace, question.client.name)
+        for case in self._cases():
+            for link in CHAIN:
+                yield from _wants_of(link, case)
+
+    def _found(self) -> Iterator[tuple[Link, Finding]]:
+        for case in self._cases():
+            for link in CHAIN:
+                for finding in _findings_of(link, case):
+                    yield link, finding
+
+    def _blind_links(self) -> dict[str, str]:
+        """Links that something was refused to, and why."""
+        blind: dict[str, str] = {}
+        refused = {unread.selection: unread for unread in self.facts.unread}
+        for case in self._cases():
+            for link in CHAIN:
+                for selection in _wants_of(link, case):
+                    if selection in refused:
+                        blind.setdefault(link.name, str(refused[selection]))
+        return blind
+
+    # Who wrote it
+
+    def _shown(self) -> Iterator[Selection]:
+        assert self._findings is not None
+        names = dict.fromkeys(
+            entry.subject
+            for finding in sorted((finding for _, finding in self._findings), key=rank)[:WITH_WRITERS_MAX]
+            for entry in finding.evidence
+        )
+        for name in names:
+            if name.plural in _PROJECTIONS:
+                yield _named(name)
+
+    def _was_refused(self, selection: Selection) -> bool:
+        """Other objects of its resource were, which answers for it."""
+        return any(unread.selection.resource is selection.resource for unread in self.facts.unread)
+
+    def _with_writers(self, finding: Finding) -> Finding:
+        evidence = tuple(self._with_writer(entry) for entry in finding.evidence)
+        return msgspec.structs.replace(finding, evidence=evidence)
+
+    def _with_writer(self, entry: Evidence) -> Evidence:
+        if entry.writer or entry.subject.plural not in _PROJECTIONS:
+            return entry
+        body = self._bodies.get(_named(entry.subject), b"")
+        write = last_write(body, entry.field) if body else None
+        return entry if write is None else msgspec.structs.replace(entry, writer=write.manager, written=write.time)
+
+
+#: the reason of what the reader has no right to
+FORBIDDEN: Final = "no right to"
+
+
+def _named(name: ObjectName) -> Selection:
+    return _PROJECTIONS[name.plural].named(name.namespace, name.name)
+
+
+def _wants_of(link: Link, case: Case) -> Iterator[Selection]:
+    match case:
+        case ServiceCase():
+            yield from link.wants(case)
+        case NodeCase():
+            yield from link.node_wants(case)
+        case ZoneCase():
+            yield from link.zone_wants(case)
+
+
+def _findings_of(link: Link, case: Case) -> Iterator[Finding]:
+    match case:
+        case ServiceCase():
+            for check in link.checks:
+                yield from check(case)
+        case NodeCase():
+            for node_check in link.node_checks:
+                yield from node_check(case)
+        case ZoneCase():
+            for zone_check in link.zone_checks:
+                yield from zone_check(case)

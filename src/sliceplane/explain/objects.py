@@ -1,0 +1,339 @@
+"""The members of objects that explanations look at, beyond those that every reader knows (``api.core``).
+
+Caches of controllers do not decode these: probes, states of containers and templates of workloads are most of a Pod.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from sliceplane.api import scheme
+from sliceplane.api.core import (
+    Container,
+    ContainerStatus,
+    Endpoints,
+    Lease,
+    Namespace,
+    Node,
+    Pod,
+    PodSpec,
+    PodStatus,
+    ResourceQuota,
+    Service,
+    ServiceCIDR,
+)
+from sliceplane.api.discovery import EndpointSlice
+from sliceplane.api.meta import Condition, IntOrString, LabelSelector, Object, ObjectReference, Projection
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import Resource
+
+T_co = TypeVar("T_co", bound=Object, covariant=True)
+
+
+class ProbedPort(Projection, frozen=True, kw_only=True):
+    """Of an action: ``httpGet``, ``tcpSocket`` or ``grpc``."""
+
+    port: IntOrString | None = None
+    path: str = ""
+
+
+class Probe(Projection, frozen=True, kw_only=True):
+    http_get: ProbedPort | None = None
+    tcp_socket: ProbedPort | None = None
+    grpc: ProbedPort | None = None
+    initial_delay_seconds: int = 0
+    period_seconds: int = 10
+    failure_threshold: int = 3
+
+    @property
+    def port(self) -> IntOrString | None:
+        """``None``: it runs a command."""
+        action = self.http_get or self.tcp_socket or self.grpc
+        return None if action is None else action.port
+
+
+class SleepAction(Projection, frozen=True, kw_only=True):
+    seconds: int = 0
+
+
+class ExecAction(Projection, frozen=True, kw_only=True):
+    command: tuple[str, ...] | None = None
+
+
+class LifecycleHandler(Projection, frozen=True, kw_only=True):
+    sleep: SleepAction | None = None
+    exec: ExecAction | None = None
+    http_get: ProbedPort | None = None
+
+
+class Lifecycle(Projection, frozen=True, kw_only=True):
+    pre_stop: LifecycleHandler | None = None
+
+
+class FullContainer(Container, frozen=True, kw_only=True):
+    readiness_probe: Probe | None = None
+    lifecycle: Lifecycle | None = None
+
+
+class ContainerWaiting(Projection, frozen=True, kw_only=True):
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerRunning(Projection, frozen=True, kw_only=True):
+    started_at: str | None = None
+
+
+class ContainerTerminated(Projection, frozen=True, kw_only=True):
+    reason: str = ""
+    message: str = ""
+    exit_code: int = 0
+    finished_at: str | None = None
+
+
+class ContainerState(Projection, frozen=True, kw_only=True):
+    waiting: ContainerWaiting | None = None
+    running: ContainerRunning | None = None
+    terminated: ContainerTerminated | None = None
+
+
+class FullContainerStatus(ContainerStatus, frozen=True, kw_only=True):
+    name: str = ""
+    ready: bool = False
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+
+
+class FullPodSpec(PodSpec, frozen=True, kw_only=True):
+    containers: tuple[FullContainer, ...] | None = None
+    init_containers: tuple[FullContainer, ...] | None = None
+    dns_policy: str = ""
+
+
+class FullPodStatus(PodStatus, frozen=True, kw_only=True):
+    reason: str = ""
+    message: str = ""
+    container_statuses: tuple[FullContainerStatus, ...] | None = None
+    init_container_statuses: tuple[FullContainerStatus, ...] | None = None
+
+
+class FullPod(Pod, frozen=True, kw_only=True):
+    spec: FullPodSpec = FullPodSpec()
+    status: FullPodStatus = FullPodStatus()
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.metadata.labels or {}
+
+    @property
+    def is_over(self) -> bool:
+        """It ended, and is no endpoint any more."""
+        return self.status.phase in {"Succeeded", "Failed"}
+
+    @property
+    def is_going(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+    def condition(self, kind: str) -> Condition | None:
+        return next((entry for entry in self.status.conditions or () if entry.type == kind), None)
+
+    @property
+    def is_ready(self) -> bool:
+        ready = self.condition("Ready")
+        return ready is not None and ready.status == "True"
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        several = tuple(entry.ip for entry in self.status.pod_ips or () if entry.ip)
+        return several or ((self.status.pod_ip,) if self.status.pod_ip else ())
+
+
+class TemplateMeta(Projection, frozen=True, kw_only=True):
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class Template(Projection, frozen=True, kw_only=True):
+    metadata: TemplateMeta = TemplateMeta()
+    spec: FullPodSpec = FullPodSpec()
+
+
+class RollingUpdate(Projection, frozen=True, kw_only=True):
+    max_unavailable: IntOrString | None = None
+    max_surge: IntOrString | None = None
+
+
+class RolloutStrategy(Projection, frozen=True, kw_only=True):
+    type: str = ""
+    rolling_update: RollingUpdate | None = None
+
+
+class FullWorkloadSpec(Projection, frozen=True, kw_only=True):
+    """``selector`` is a map for a ReplicationController and a LabelSelector for the others, and is not read here."""
+
+    replicas: int | None = None
+    template: Template = Template()
+    strategy: RolloutStrategy | None = None
+    service_name: str = ""
+
+
+class FullWorkloadStatus(Projection, frozen=True, kw_only=True):
+    replicas: int = 0
+    ready_replicas: int = 0
+    conditions: tuple[Condition, ...] | None = None
+
+
+class Workload(Object, frozen=True, kw_only=True):
+    """A Deployment, ReplicaSet, StatefulSet, DaemonSet, ReplicationController or Job: what makes Pods of a template."""
+
+    spec: FullWorkloadSpec = FullWorkloadSpec()
+    status: FullWorkloadStatus = FullWorkloadStatus()
+
+
+class EventSeries(Projection, frozen=True, kw_only=True):
+    count: int = 0
+    last_observed_time: str | None = None
+
+
+class FullEvent(Object, frozen=True, kw_only=True):
+    involved_object: ObjectReference = ObjectReference()
+    reason: str = ""
+    message: str = ""
+    type: str = ""
+    count: int = 0
+    last_timestamp: str | None = None
+    event_time: str | None = None
+    series: EventSeries | None = None
+
+    @property
+    def last_seen(self) -> str:
+        """RFC 3339; "" where the Event does not say."""
+        series = self.series.last_observed_time if self.series is not None else None
+        return series or self.last_timestamp or self.event_time or self.metadata.creation_timestamp or ""
+
+
+class PolicyPort(Projection, frozen=True, kw_only=True):
+    """``port`` None: every port."""
+
+    port: IntOrString | None = None
+    end_port: int | None = None
+    protocol: str = "TCP"
+
+
+class IPBlock(Projection, frozen=True, kw_only=True):
+    cidr: str = ""
+    excluded: tuple[str, ...] | None = msgspec.field(name="except", default=None)
+
+
+class PolicyPeer(Projection, frozen=True, kw_only=True):
+    pod_selector: LabelSelector | None = None
+    namespace_selector: LabelSelector | None = None
+    ip_block: IPBlock | None = None
+
+
+class PolicyIngressRule(Projection, frozen=True, kw_only=True):
+    """No ``from``: every source; no ``ports``: every port."""
+
+    peers: tuple[PolicyPeer, ...] | None = msgspec.field(name="from", default=None)
+    ports: tuple[PolicyPort, ...] | None = None
+
+
+class PolicySpec(Projection, frozen=True, kw_only=True):
+    pod_selector: LabelSelector = LabelSelector()
+    ingress: tuple[PolicyIngressRule, ...] | None = None
+    policy_types: tuple[str, ...] | None = None
+
+
+class FullNetworkPolicy(Object, frozen=True, kw_only=True):
+    spec: PolicySpec = PolicySpec()
+
+
+class BackendPort(Projection, frozen=True, kw_only=True):
+    name: str = ""
+    number: int = 0
+
+
+class ServiceBackend(Projection, frozen=True, kw_only=True):
+    name: str = ""
+    port: BackendPort = BackendPort()
+
+
+class IngressBackend(Projection, frozen=True, kw_only=True):
+    service: ServiceBackend | None = None
+
+
+class IngressPath(Projection, frozen=True, kw_only=True):
+    path: str = ""
+    backend: IngressBackend = IngressBackend()
+
+
+class IngressPaths(Projection, frozen=True, kw_only=True):
+    paths: tuple[IngressPath, ...] | None = None
+
+
+class IngressRule(Projection, frozen=True, kw_only=True):
+    host: str = ""
+    http: IngressPaths | None = None
+
+
+class IngressSpec(Projection, frozen=True, kw_only=True):
+    default_backend: IngressBackend | None = None
+    rules: tuple[IngressRule, ...] | None = None
+
+
+class FullIngress(Object, frozen=True, kw_only=True):
+    spec: IngressSpec = IngressSpec()
+
+
+class FullConfigMap(Object, frozen=True, kw_only=True):
+    data: dict[str, str] | None = None
+
+
+class Readable(Generic[T_co]):
+    """A resource as explanations read it: which members, and what a list of it is called in an answer."""
+
+    def __init__(self, resource: Resource, projection: type[T_co]) -> None:
+        self.resource = resource
+        self.projection = projection
+
+    def in_namespace(self, namespace: str, label_selector: str = "") -> Selection:
+        return Selection(self.resource, namespace if self.resource.namespaced else "", label_selector)
+
+    def named(self, namespace: str, name: str) -> Selection:
+        return Selection(
+            self.resource, namespace if self.resource.namespaced else "", field_selector=f"metadata.name={name}"
+        )
+
+    def everywhere(self) -> Selection:
+        return Selection(self.resource)
+
+
+_Jobs = Resource(group="batch", kind="Job")
+
+SERVICES = Readable(scheme.Services, Service)
+PODS = Readable(scheme.Pods, FullPod)
+SLICES = Readable(scheme.EndpointSlices, EndpointSlice)
+ENDPOINTS = Readable(scheme.EndpointsObjects, Endpoints)
+NODES = Readable(scheme.Nodes, Node)
+NAMESPACES = Readable(scheme.Namespaces, Namespace)
+SERVICE_CIDRS = Readable(scheme.ServiceCIDRs, ServiceCIDR)
+LEASES = Readable(scheme.Leases, Lease)
+QUOTAS = Readable(scheme.ResourceQuotas, ResourceQuota)
+EVENTS = Readable(scheme.Events, FullEvent)
+CONFIG_MAPS = Readable(scheme.ConfigMaps, FullConfigMap)
+DEPLOYMENTS = Readable(scheme.Deployments, Workload)
+REPLICA_SETS = Readable(scheme.ReplicaSets, Workload)
+STATEFUL_SETS = Readable(scheme.StatefulSets, Workload)
+DAEMON_SETS = Readable(scheme.DaemonSets, Workload)
+REPLICATION_CONTROLLERS = Readable(scheme.ReplicationControllers, Workload)
+JOBS = Readable(_Jobs, Workload)
+NETWORK_POLICIES = Readable(scheme.NetworkPolicies, FullNetworkPolicy)
+INGRESSES = Readable(scheme.Ingresses, FullIngress)
+
+WORKLOADS = (DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS, REPLICA_SETS, REPLICATION_CONTROLLERS, JOBS)
+READABLES: tuple[Readable[Object], ...] = (
+    SERVICES, PODS, SLICES, ENDPOINTS, NODES, NAMESPACES, SERVICE_CIDRS, LEASES, QUOTAS, EVENTS, CONFIG_MAPS,
+    *WORKLOADS, NETWORK_POLICIES, INGRESSES,
+)  # fmt: skip

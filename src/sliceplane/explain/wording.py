@@ -1,0 +1,57 @@
+"""Words that sentences of findings share: how long ago, how many, which name was meant, a patch as a command."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from sliceplane.kit.times import parse_time
+
+#: names that a sentence has at most
+NAMES_MAX: Final = 3
+#: of 1: how alike a name must be to be the one that was meant (one wrong letter of three, two of eight)
+_ALIKE_MIN: Final = 0.66
+
+
+def some(names: Sequence[str], most: int = NAMES_MAX) -> str:
+    """``a, b, c and 4 more``"""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def count(number: int, one: str, many: str = "") -> str:
+    """``1 Pod``, ``3 Pods``, ``no Pod``"""
+    if number == 0:
+        return f"no {one}"
+    return f"1 {one}" if number == 1 else f"{number:,} {many or one + 's'}"
+
+
+def lasting(seconds: float) -> str:
+    """``8 s``, ``14 min``, ``3 h``, ``9 d``"""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"
+
+
+def since(text: str | None, now: float) -> float | None:
+    """Seconds since the RFC 3339 time *text*; ``None`` where it is none."""
+    try:
+        return now - parse_time(text) if text else None
+    except ValueError:
+        return None
+
+
+def nearest(name: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of *names* that are like *name* and not it, the likest first."""
+    others = sorted({other for other in names if other != name})
+    return tuple(difflib.get_close_matches(name, others, n=NAMES_MAX, cutoff=_ALIKE_MIN))
+
+
+def patch(namespace: str, resource: str, name: str, change: dict[str, Any]) -> str:
+    """A command that merges *change*; *namespace* "": cluster scope."""
+    where = f"-n {namespace} " if namespace else ""
+    text = json.dumps(change, separators=(",", ":"))
+    return f"kubectl {where}patch {resource} {name} --type merge -p '{text}'"

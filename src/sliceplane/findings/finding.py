@@ -1,0 +1,92 @@
+"""One finding: a cause of the catalogue, met in one place."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from sliceplane.findings.codes import SEVERITIES, Severity, catalogue, cause_of
+
+#: ``certain``: what was read admits nothing else.  ``likely``: a probe, or a reader of the program, could say otherwise
+Certainty = Literal["certain", "likely", "possible"]
+
+
+class ObjectName(msgspec.Struct, frozen=True, order=True):
+    """An object as a person names it.  ``plural`` is the resource's name with its group (``pods``,
+    ``endpointslices.discovery.k8s.io``); ``namespace`` is "" for cluster scope."""
+
+    plural: str
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """A field that shows it.
+
+    ``field`` is a path as kubectl explain has it (``spec.selector``), keys of maps in brackets (``labels[app]``).
+    ``value`` is what stands there, ``was`` what stood there before, where known.  ``writer`` and ``written`` (RFC 3339)
+    say whose last write it was: "" until, or unless, something knows.
+    """
+
+    subject: ObjectName
+    field: str
+    value: str
+    was: str = ""
+    writer: str = ""
+    written: str = ""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """``subject``: the object that is to be mended, or that suffers.  ``effect``: what follows from it.  ``remedy``: a
+    command that can be pasted, or what to do where no command does it."""
+
+    code: str
+    subject: ObjectName
+    sentence: str
+    evidence: tuple[Evidence, ...] = ()
+    effect: str = ""
+    remedy: str = ""
+    certainty: Certainty = "certain"
+
+    @property
+    def severity(self) -> Severity:
+        return cause_of(self.code).severity
+
+    def as_document(self) -> dict[str, Any]:
+        """For ``--output json``: members have the same order each time, and those that are not known are ""."""
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "certainty": self.certainty,
+            "title": cause_of(self.code).title,
+            "subject": _named(self.subject),
+            "sentence": self.sentence,
+            "evidence": [
+                {
+                    "object": _named(entry.subject),
+                    "field": entry.field,
+                    "value": entry.value,
+                    "was": entry.was,
+                    "writer": entry.writer,
+                    "written": entry.written,
+                }
+                for entry in self.evidence
+            ],
+            "effect": self.effect,
+            "remedy": self.remedy,
+        }
+
+
+def _named(name: ObjectName) -> dict[str, str]:
+    return {"kind": name.kind, "namespace": name.namespace, "name": name.name}
+
+
+def rank(finding: Finding) -> tuple[int, int, ObjectName, str]:
+    """Sorts by severity, then as the catalogue does, which is the order of the way from a name to an endpoint."""
+    place = list(catalogue()).index(finding.code)
+    return SEVERITIES.index(finding.severity), place, finding.subject, finding.sentence

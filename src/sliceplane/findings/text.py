@@ -1,0 +1,50 @@
+"""Findings for people: a word, then what it is about, wrapped below itself.
+
+    cause    B1 certain: 0 of 14 Pods match; 5 match all but app: they have web, not webb
+    seen     Service shop/cart spec.selector app=webb, written by helm at 02:09:41
+    so       no slice has endpoints
+    remedy   kubectl -n shop patch service cart -p '{"spec":{"selector":{"app":"web"}}}'
+
+A remedy that is a command is one line however long it is, so that it can be pasted.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import Final
+
+from sliceplane.findings.finding import Evidence, Finding
+
+_WORD_WIDTH: Final = 9
+COMMANDS: Final = ("kubectl ", "sliceplane ", "nft ", "conntrack ", "ip ", "sysctl ", "helm ", "ethtool ")
+
+
+def lines_of(finding: Finding, word: str, width: int | None) -> Iterator[str]:
+    """*word* stands before the sentence: "cause", or what the finding is to the reader."""
+    yield from fact(word, f"{finding.code} {finding.certainty}: {finding.sentence}", width)
+    for entry in finding.evidence:
+        yield from fact("seen", evidence_text(entry), width)
+    if finding.effect:
+        yield from fact("so", finding.effect, width)
+    if finding.remedy:
+        yield from fact("remedy", finding.remedy, None if finding.remedy.startswith(COMMANDS) else width)
+
+
+def fact(word: str, text: str, width: int | None) -> Iterator[str]:
+    """*text* after *word*; *width* ``None``: however long it is."""
+    if width is None:
+        yield f"{word:<{_WORD_WIDTH}}{text}".rstrip()
+        return
+    yield from textwrap.wrap(
+        text, width, initial_indent=f"{word:<{_WORD_WIDTH}}", subsequent_indent=" " * _WORD_WIDTH,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def evidence_text(entry: Evidence) -> str:
+    value = f" {entry.value}" if entry.value else ""
+    was = f", was {entry.was}" if entry.was else ""
+    writer = f", written by {entry.writer}" if entry.writer else ""
+    written = f" at {entry.written}" if entry.written else ""
+    return f"{entry.subject} {entry.field}{value}{was}{writer}{written}"

@@ -1,0 +1,46 @@
+"""The reading side of ``sliceplane explain`` and ``lint``: reads what an investigation wants, and nothing else.
+
+Only ``list`` reaches the server.  What the reader may not list, and what the cluster does not serve, is told to the
+investigation, which goes on without it; any other error ends the question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.requests import Selection
+from sliceplane.api.scheme import NOT_TO_BE_HAD
+from sliceplane.explain.investigation import FORBIDDEN, Investigation
+from sliceplane.explain.question import ExplainQuestion, Explanation
+from sliceplane.shell.tools.lists import list_whole
+from sliceplane.shell.transport.base import Reader
+
+LISTS_AT_ONCE: Final = 8
+NOT_SERVED: Final = "not served by this cluster"
+
+
+async def explain(client: Reader, question: ExplainQuestion, wall_clock: Callable[[], float]) -> Explanation:
+    """*wall_clock*: seconds since the epoch.  Raises ``StatusError``, ``shell.transport.base.Unreachable`` and
+    ``msgspec.DecodeError``."""
+    investigation = Investigation(question, wall_clock())
+    turn = asyncio.Semaphore(LISTS_AT_ONCE)
+
+    async def read(selection: Selection) -> None:
+        async with turn:
+            try:
+                bodies = await list_whole(client, selection)
+            except StatusError as error:
+                if error.code not in NOT_TO_BE_HAD:
+                    raise
+                investigation.on_refused(selection, FORBIDDEN if error.code == 403 else NOT_SERVED)
+            else:
+                investigation.on_list(selection, bodies)
+
+    while wanted := investigation.wanted():
+        async with asyncio.TaskGroup() as group:
+            for selection in wanted:
+                group.create_task(read(selection))
+    return investigation.answer()

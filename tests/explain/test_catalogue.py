@@ -1,0 +1,51 @@
+"""Every cause of the catalogue is named first where it was planted, and silent where it nearly was."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import tests.explain.faults
+from tests.explain.world import NEARLY, PLANTED, Fault, healthy
+
+from sliceplane.findings.codes import catalogue
+
+assert tests.explain.faults, "importing it fills the lists"
+ISSUE = re.compile(r"[\w.-]+/[\w.-]+#\d+")
+#: seen on a node alone: their faults are planted in kernels (``tests/kernel``)
+ELSEWHERE = {code for code, cause in catalogue().items() if cause.seen_in in ("kernel", "probe")}
+
+
+@pytest.mark.parametrize("fault", PLANTED, ids=str)
+def test_a_planted_fault_is_named_first(fault: Fault) -> None:
+    findings = fault.answer().findings
+    assert findings, "nothing was found"
+    assert findings[0].code == fault.code, [finding.code for finding in findings]
+    assert findings[0].remedy, "a finding says what to do"
+
+
+@pytest.mark.parametrize("fault", NEARLY, ids=str)
+def test_a_near_miss_is_silent(fault: Fault) -> None:
+    assert fault.code not in [finding.code for finding in fault.answer().findings]
+
+
+def test_nothing_is_found_in_a_healthy_cluster() -> None:
+    answer = healthy().explain()
+    assert not answer.findings
+    assert not answer.not_looked_at
+
+
+@pytest.mark.parametrize("faults", [PLANTED, NEARLY], ids=["planted", "nearly"])
+def test_every_cause_is_tested_both_ways(faults: list[Fault]) -> None:
+    assert {fault.code for fault in faults} == set(catalogue()) - ELSEWHERE
+
+
+@pytest.mark.parametrize("code", catalogue())
+def test_a_cause_is_said_in_plain_sentences(code: str) -> None:
+    cause = catalogue()[code]
+    assert not cause.title.endswith("."), "a title is no sentence"
+    assert cause.means.strip().endswith(".")
+    assert cause.remedy.strip().endswith(".")
+    assert cause.symptom
+    for source in cause.sources:
+        assert source.startswith(("https://", "KEP-")) or ISSUE.fullmatch(source), source

@@ -38,9 +38,15 @@ _FILES_OF_A_WHOLE_RUN: Final = 200
 _seconds_of_file: defaultdict[str, float] = defaultdict(float)
 
 
-@pytest_asyncio.fixture(autouse=True)
-async def no_task_left_behind(request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """A coroutine test must end every task that it or its code started."""
+@pytest.fixture(autouse=True)
+def no_task_left_behind(request: pytest.FixtureRequest) -> None:
+    """A coroutine test must end every task that it or its code started.  (An event loop costs more than most tests.)"""
+    if pytest_asyncio.is_async_test(request.node):
+        request.getfixturevalue("tasks_that_end")
+
+
+@pytest_asyncio.fixture
+async def tasks_that_end() -> AsyncIterator[None]:
     yield
     left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and not task.done()]
     if left:
@@ -50,7 +56,9 @@ async def no_task_left_behind(request: pytest.FixtureRequest) -> AsyncIterator[N
         pytest.fail(f"tasks left behind: {[task.get_name() + ' ' + repr(task.get_coro()) for task in left]}")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    # pytest rewrites the assertions of packages that offer a plug-in, as ours does: it would compile all of it again.
+    pluginmanager.rewrite_hook._must_rewrite.discard("sliceplane")
     parser.addoption("--record-longest", action="store_true", help=f"write {LONGEST_FILES.name} anew after this run")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 from tests.deploy.test_locked_installation import pinned
+
+import sliceplane.registry.kinds
 
 ROOT = Path(__file__).parents[2]
 
@@ -98,3 +101,10 @@ def test_who_leans_on_private_names_of_others_is_known() -> None:
             elif isinstance(node, ast.ImportFrom | ast.Import):
                 ours.update(alias.asname or alias.name for alias in node.names)
     assert used - ours - OF_NAMED_TUPLES == PRIVATE
+
+
+def test_assertions_of_the_package_are_not_rewritten() -> None:
+    """tests/conftest.py takes our package from a private set of pytest; without it each process compiles all of it."""
+    specification = sliceplane.registry.kinds.__spec__
+    assert specification is not None
+    assert type(specification.loader) is SourceFileLoader

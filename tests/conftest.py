@@ -28,6 +28,8 @@ settings.register_profile(
 settings.register_profile("soak", parent=settings.get_profile("default"), derandomize=False, max_examples=5000)
 settings.register_profile("quick", parent=settings.get_profile("default"), max_examples=15, stateful_step_count=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+# Else pytest-asyncio asks for the loop that it is to put back, which makes one that is closed by nothing.
+asyncio.set_event_loop(None)
 
 #: "seconds path", longest first
 LONGEST_FILES: Final = Path(__file__).with_name("longest_files.txt")

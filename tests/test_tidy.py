@@ -24,7 +24,6 @@ SMALL = {
     "cli/apiserver.py": "a command is a module, imported when it runs",
     "cli/completion.py": "a command is a module, imported when it runs",
     "shell/tools/lists.py": "one deed of its own, which the tools share",
-    "explain/chain.py": "a table of the links, which every part of the chain joins",
     "cli/version.py": "a command is a module, imported when it runs",
     "heuristics/shipped.py": "a table",
     "iptables/names.py": "a table of names, which the kernel's users read",

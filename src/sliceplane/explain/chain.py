@@ -12,7 +12,7 @@ from typing import Final
 
 from sliceplane.api.requests import Selection
 from sliceplane.explain.case import NodeCase, ServiceCase, ZoneCase
-from sliceplane.explain.checks import services
+from sliceplane.explain.checks import foreign_slices, ports, services, slices
 from sliceplane.findings.finding import Finding
 
 ServiceCheck = Callable[[ServiceCase], Iterable[Finding]]
@@ -38,4 +38,9 @@ class Link:
     zone_wants: Callable[[ZoneCase], Iterable[Selection]] = _nothing
 
 
-CHAIN: Final[tuple[Link, ...]] = (Link("name", services.NAME_CHECKS, services.wants),)
+CHAIN: Final[tuple[Link, ...]] = (
+    Link("name", services.NAME_CHECKS, services.wants),
+    Link("ports", ports.CHECKS, slices.wants),
+    Link("slices", slices.CHECKS, slices.wants),
+    Link("other slices", foreign_slices.CHECKS, foreign_slices.wants),
+)

@@ -3,6 +3,6 @@
 ``test_catalogue`` asks about each; ``docs/findings`` shows the answer to the first of each code.
 """
 
-from tests.explain.faults import services
+from tests.explain.faults import ports, services, slices
 
-__all__ = ["services"]
+__all__ = ["ports", "services", "slices"]

@@ -38,9 +38,12 @@ def no_such_service(case: ServiceCase) -> Iterable[Finding]:
         namespace, _, name = meant[0].partition("/")
         remedy = f"sliceplane explain service -n {namespace} {name}"
     yield Finding(
-        code="S1", subject=case.subject, sentence=sentence, effect="the name does not resolve, no node serves it",
+        code="S1",
+        subject=case.subject,
+        sentence=sentence,
+        effect="the name does not resolve, no node serves it",
         remedy=remedy,
-    )  # fmt: skip
+    )
 
 
 def no_such_port(case: ServiceCase) -> Iterable[Finding]:
@@ -56,18 +59,22 @@ def no_such_port(case: ServiceCase) -> Iterable[Finding]:
     if same:
         there = same[0]
         yield Finding(
-            code="S3", subject=case.subject, evidence=evidence,
+            code="S3",
+            subject=case.subject,
+            evidence=evidence,
             sentence=f"{case.name} has {there.port} for {there.protocol}, not for {protocol}",
             effect=f"nodes do not serve {dialled}/{protocol}: nobody answers",
             remedy=_add_port(case, there.port, protocol),
-        )  # fmt: skip
+        )
         return
     yield Finding(
-        code="S2", subject=case.subject, evidence=evidence,
+        code="S2",
+        subject=case.subject,
+        evidence=evidence,
         sentence=f"{case.name} has {ports_text(ports) or 'no port'}, nothing on {dialled}/{protocol or 'TCP'}",
         effect="every node refuses the connection",
         remedy=f"dial {ports_text(ports[:1])}" if ports else _add_port(case, 80, protocol or "TCP"),
-    )  # fmt: skip
+    )
 
 
 def ports_text(ports: tuple[ServicePort, ...]) -> str:

@@ -1,0 +1,231 @@
+"""From a port of the Service to a port of each Pod, and the families of addresses in between.
+
+``resolved`` is the rule by which the EndpointSlice controller finds the number (kubernetes.io, "Service", target port):
+a number is taken as it is, a name is looked for in containers and in sidecars, the first that has it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sliceplane.api.core import ContainerPort, ServicePort
+from sliceplane.api.discovery import LABEL_MANAGED_BY, MANAGED_BY_CONTROLLER
+from sliceplane.explain.case import ServiceCase, pod_name, seen
+from sliceplane.explain.checks.services import ports_text
+from sliceplane.explain.objects import SLICES, FullContainer, FullPod
+from sliceplane.explain.wording import count, patch, some
+from sliceplane.findings.finding import Evidence, Finding
+from sliceplane.kit.ip import family, parse_lenient
+
+
+def servers(pod: FullPod) -> Iterator[tuple[FullContainer, bool]]:
+    """The containers whose ports count, and whether each is a sidecar."""
+    for container in pod.spec.containers or ():
+        yield container, False
+    for container in pod.spec.init_containers or ():
+        if container.restart_policy == "Always":
+            yield container, True
+
+
+def declared(pod: FullPod) -> Iterator[tuple[ContainerPort, bool]]:
+    for container, sidecar in servers(pod):
+        for port in container.ports or ():
+            yield port, sidecar
+
+
+def resolved(port: ServicePort, pod: FullPod) -> int | None:
+    """The number on *pod*; ``None``: no container has the name."""
+    target = port.target_port
+    if not isinstance(target, str):
+        return target or port.port
+    matches = (entry for entry, _ in declared(pod) if (entry.name, entry.protocol) == (target, port.protocol))
+    return next((entry.container_port for entry in matches), None)
+
+
+def undeclared_number(case: ServiceCase) -> Iterable[Finding]:
+    """T1"""
+    for port in _ports(case):
+        if isinstance(port.target_port, str) or not case.live:
+            continue
+        number = port.target_port or port.port
+        theirs = sorted({entry.container_port for pod in case.live for entry, _ in declared(pod)})
+        everyone_declares = all(any(True for _ in declared(pod)) for pod in case.live)
+        if number in theirs or not everyone_declares or any(number in _probed(pod) for pod in case.live):
+            continue
+        numbers = ", ".join(map(str, theirs))
+        yield Finding(
+            code="T1",
+            subject=case.subject,
+            certainty="likely",
+            sentence=f"{number} is declared by none of {count(len(case.live), 'Pod')}; they declare {numbers}",
+            evidence=(case.field("spec.ports", f"{port.port}/{port.protocol} to {number}"),),
+            effect="Pods refuse the connection, if nothing listens there",
+            remedy=_target(case, port, theirs[0]),
+        )
+
+
+def named_port_missing(case: ServiceCase) -> Iterable[Finding]:
+    """T2, T3, T4"""
+    for port in _ports(case):
+        name = port.target_port
+        if not isinstance(name, str):
+            continue
+        lacking = [pod for pod in case.live if resolved(port, pod) is None]
+        if name.isdigit() and lacking:
+            yield Finding(
+                code="T3",
+                subject=case.subject,
+                sentence=f"targetPort '{name}' of {case.name} is a name, and no container port is called {name}",
+                evidence=(case.field("spec.ports", f"{port.port}/{port.protocol} to the name '{name}'"),),
+                effect=f"slices have no port for {port.port}/{port.protocol}: nodes refuse it",
+                remedy=_target(case, port, int(name)),
+            )
+        elif lacking:
+            yield _lacking(case, port, name, lacking)
+        elif all(_is_sidecars(name, pod) for pod in case.live):
+            yield from _unread_sidecar(case, port, name)
+
+
+def _lacking(case: ServiceCase, port: ServicePort, name: str, lacking: list[FullPod]) -> Finding:
+    there = sorted({entry.name for pod in lacking for entry, _ in declared(pod) if entry.name})
+    has = f"they have {some(there)}" if there else "they name none"
+    pod = lacking[0]
+    names = ", ".join(entry.name or str(entry.container_port) for entry, _ in declared(pod))
+    return Finding(
+        code="T2",
+        subject=case.subject,
+        sentence=f"{len(lacking)} of {count(len(case.live), 'Pod')} have no port named {name}; {has}",
+        evidence=(
+            case.field("spec.ports", f"{port.port}/{port.protocol} to the name {name}"),
+            Evidence(subject=pod_name(pod), field="spec.containers", value=f"ports {names or '(none)'}"),
+        ),
+        effect=f"{port.port}/{port.protocol} never reaches {some([pod.metadata.name for pod in lacking])}",
+        remedy=f"name a container port {name} in the template, or set targetPort to a number",
+    )
+
+
+def _unread_sidecar(case: ServiceCase, port: ServicePort, name: str) -> Iterator[Finding]:
+    """Controllers before Kubernetes 1.33 did not look into sidecars (kubernetes/kubernetes#127958)."""
+    for endpoint_slice in case.slices:
+        labels = endpoint_slice.metadata.labels or {}
+        if labels.get(LABEL_MANAGED_BY) != MANAGED_BY_CONTROLLER or not endpoint_slice.endpoints:
+            continue
+        if port.name not in {entry.name or "" for entry in endpoint_slice.ports or ()}:
+            yield Finding(
+                code="T4",
+                subject=case.subject,
+                sentence=f"{name} is a port of a sidecar (init container), and slice {endpoint_slice.metadata.name} "
+                "was made by a controller that does not look there",
+                evidence=(seen(SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())),),
+                effect=f"{port.port}/{port.protocol} has no endpoints",
+                remedy=_target(case, port, _number_of(name, case.live[0])),
+            )
+            return
+
+
+def port_of_own_slice(case: ServiceCase) -> Iterable[Finding]:
+    """T5"""
+    if case.service is None or case.selector:
+        return
+    wanted = {(port.name, port.protocol) for port in _ports(case)}
+    for endpoint_slice in case.slices:
+        names = {(entry.name or "", entry.protocol or "TCP") for entry in endpoint_slice.ports or ()}
+        if endpoint_slice.endpoints and wanted and not names & wanted:
+            theirs = ", ".join(f"'{name}'" for name, _ in sorted(names)) or "none"
+            yield Finding(
+                code="T5",
+                subject=case.subject,
+                sentence=f"slice {endpoint_slice.metadata.name} names its port {theirs}, the Service "
+                + ", ".join(f"'{name}'" for name, _ in sorted(wanted)),
+                evidence=(
+                    seen(SLICES, endpoint_slice, "ports", _slice_ports(endpoint_slice.ports or ())),
+                    case.field("spec.ports", ports_text(tuple(_ports(case)))),
+                ),
+                effect=f"none of its {count(len(endpoint_slice.endpoints), 'endpoint')} is used",
+                remedy="give the port the same name in both, "
+                f"e.g. kubectl -n {case.namespace} edit endpointslice {endpoint_slice.metadata.name}",
+            )
+
+
+def families(case: ServiceCase) -> Iterable[Finding]:
+    """T7"""
+    service = case.service
+    if service is None or not case.selector or not case.live:
+        return
+    addressed = [pod for pod in case.live if pod.addresses]
+    for wanted in service.spec.ip_families or ():
+        if not addressed or any(wanted in _families(pod) for pod in addressed):
+            continue
+        theirs = sorted({other for pod in addressed for other in _families(pod)})
+        yield Finding(
+            code="T7",
+            subject=case.subject,
+            sentence=f"{wanted} Service; {count(len(addressed), 'Pod')} have {' and '.join(theirs)} alone",
+            evidence=(case.field("spec.ipFamilies", ", ".join(service.spec.ip_families or ())),),
+            effect=f"no slice of {wanted} has an endpoint: nodes refuse {_cluster_ip(case, wanted)}",
+            remedy=_without_family(case, wanted, theirs),
+        )
+
+
+def _without_family(case: ServiceCase, wanted: str, theirs: list[str]) -> str:
+    """The first family of a Service never changes (kubernetes.io, "IPv4/IPv6 dual-stack")."""
+    assert case.service is not None, "families() looked"
+    families = [*(case.service.spec.ip_families or ())]
+    if families[0] == wanted:
+        return f"make {case.name} anew with ipFamilies [{theirs[0]}], or give the Pods {wanted}"
+    kept = [name for name in families if name != wanted]
+    return patch(case.namespace, "service", case.name, {"spec": {"ipFamilies": kept, "ipFamilyPolicy": "SingleStack"}})
+
+
+def _cluster_ip(case: ServiceCase, wanted: str) -> str:
+    assert case.service is not None, "families() looked"
+    for text in case.service.spec.cluster_ips or ():
+        address = parse_lenient(text)
+        if address is not None and family(address) == wanted:
+            return text
+    return f"its {wanted} address"
+
+
+def _families(pod: FullPod) -> set[str]:
+    addresses = (parse_lenient(text) for text in pod.addresses)
+    return {family(address) for address in addresses if address is not None}
+
+
+def _ports(case: ServiceCase) -> tuple[ServicePort, ...]:
+    return (
+        (case.service.spec.ports or ()) if case.service is not None and case.service.spec.type != "ExternalName" else ()
+    )
+
+
+def _probed(pod: FullPod) -> set[int]:
+    """Numbers that a readiness probe reaches: something listens there, declared or not."""
+    if not pod.is_ready:
+        return set()
+    probes = (container.readiness_probe for container, _ in servers(pod))
+    return {probe.port for probe in probes if probe is not None and isinstance(probe.port, int)}
+
+
+def _is_sidecars(name: str, pod: FullPod) -> bool:
+    return any(sidecar for entry, sidecar in declared(pod) if entry.name == name) and not any(
+        not sidecar for entry, sidecar in declared(pod) if entry.name == name
+    )
+
+
+def _number_of(name: str, pod: FullPod) -> int:
+    return next(entry.container_port for entry, _ in declared(pod) if entry.name == name)
+
+
+def _slice_ports(ports: Iterable[object]) -> str:
+    return (
+        ", ".join(f"{getattr(port, 'name', '') or '(no name)'}:{getattr(port, 'port', '')}" for port in ports)
+        or "(none)"
+    )
+
+
+def _target(case: ServiceCase, port: ServicePort, number: int) -> str:
+    index = _ports(case).index(port)
+    operation = f'[{{"op":"replace","path":"/spec/ports/{index}/targetPort","value":{number}}}]'
+    return f"kubectl -n {case.namespace} patch service {case.name} --type json -p '{operation}'"
+
+
+CHECKS = (undeclared_number, named_port_missing, port_of_own_slice, families)

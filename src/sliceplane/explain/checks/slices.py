@@ -1,0 +1,169 @@
+"""EndpointSlices of the Service: do they say what the Pods say, and if not, why not.
+
+Lists are of different moments, and controllers take theirs: a Pod that turned ready a moment ago is no fault.  What
+stays so for ``STALE_AFTER_S`` is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from sliceplane.api.core import Lease
+from sliceplane.api.discovery import (
+    LABEL_SERVICE_NAME,
+)
+from sliceplane.api.quantity import amount
+from sliceplane.api.requests import Selection
+from sliceplane.explain.case import ServiceCase, pod_name, seen
+from sliceplane.explain.objects import LEASES, NODES, PODS, QUOTAS, SLICES, FullPod
+from sliceplane.explain.wording import count, lasting, since
+from sliceplane.findings.finding import Evidence, Finding
+
+#: a controller that is well has written long before; upstream batches changes for at most a second or so
+STALE_AFTER_S: Final = 15.0
+#: beyond so many nodes one list is cheaper than a request each
+NODES_BY_NAME_MAX: Final = 20
+LEADERS: Final = ("kube-controller-manager", "sliceplane-controllers")
+QUOTA_NAME: Final = "count/endpointslices.discovery.k8s.io"
+
+
+def wants(case: ServiceCase) -> Iterator[Selection]:
+    service = case.service
+    if service is None:
+        return
+    yield SLICES.in_namespace(case.namespace, f"{LABEL_SERVICE_NAME}={case.name}")
+    if case.selector:
+        yield PODS.in_namespace(
+            case.namespace, ",".join(f"{key}={value}" for key, value in sorted(case.selector.items()))
+        )
+        yield from node_wants(case)
+    if list(_stale(case)):
+        yield QUOTAS.in_namespace(case.namespace)
+        yield from (LEASES.named("kube-system", name) for name in LEADERS)
+
+
+def node_wants(case: ServiceCase) -> Iterator[Selection]:
+    """The Nodes of the Service's Pods."""
+    names = sorted({pod.spec.node_name for pod in case.live if pod.spec.node_name})
+    if len(names) > NODES_BY_NAME_MAX:
+        yield NODES.everywhere()
+    else:
+        yield from (NODES.named("", name) for name in names)
+
+
+def stale(case: ServiceCase) -> Iterable[Finding]:
+    """E1, E2 and E7: one of them, by what explains it."""
+    behind = list(_stale(case))
+    if not behind:
+        return
+    quota = _used_up(case)
+    leader = _lost_leader(case)
+    if quota is not None:
+        code, (why, evidence) = "E7", quota
+        remedy = f"kubectl -n {case.namespace} edit resourcequota {evidence.subject.name}"
+    elif leader is not None:
+        code, (why, evidence) = "E2", leader
+        remedy = f"start {evidence.subject.name}, or see why it lost its Lease: its log"
+    else:
+        pod, why = behind[0]
+        code, evidence = "E1", Evidence(subject=pod_name(pod), field="status.conditions", value=_readiness(pod))
+        remedy = "look at the log and the queue of what runs the EndpointSlice controller"
+    yield Finding(
+        code=code,
+        subject=case.subject,
+        sentence=why,
+        evidence=(evidence,),
+        remedy=remedy,
+        effect="; ".join(sentence for _, sentence in behind[:2])
+        if code != "E1"
+        else f"slices of {case.name} are out of date for {count(len(behind), 'Pod')}",
+    )
+
+
+def _stale(case: ServiceCase) -> Iterator[tuple[FullPod, str]]:
+    """Pods of which slices say, for longer than a controller needs, what is not so; with a sentence each."""
+    service = case.service
+    if service is None or not case.selector or service.spec.publish_not_ready_addresses:
+        return
+    shown: dict[str, bool] = {}
+    for _, endpoint in case.endpoints:
+        target = endpoint.target_ref
+        if target is not None and target.kind == "Pod":
+            is_ready = endpoint.conditions.ready is not False
+            shown[target.name] = shown.get(target.name, False) or is_ready
+    for pod in case.live:
+        ready = pod.condition("Ready")
+        age = since(ready.last_transition_time if ready is not None else None, case.now)
+        if not pod.addresses or pod.is_going or age is None or age < STALE_AFTER_S or _on_unknown_node(case, pod):
+            continue
+        name = pod.metadata.name
+        if pod.is_ready and name not in shown:
+            yield pod, f"{name} is ready for {lasting(age)} and in no slice"
+        elif pod.is_ready and not shown[name]:
+            yield pod, f"{name} is ready for {lasting(age)}, and its slice says that it is not"
+        elif not pod.is_ready and shown.get(name):
+            yield pod, f"{name} is not ready for {lasting(age)}, and its slice says that it is"
+
+
+def _readiness(pod: FullPod) -> str:
+    ready = pod.condition("Ready")
+    assert ready is not None, "_stale() looked"
+    return f"Ready={ready.status} since {ready.last_transition_time}"
+
+
+def _used_up(case: ServiceCase) -> tuple[str, Evidence] | None:
+    for quota in case.facts.of(QUOTAS, case.namespace):
+        hard = (quota.status.hard or quota.spec.hard or {}).get(QUOTA_NAME)
+        used = (quota.status.used or {}).get(QUOTA_NAME)
+        if hard is not None and used is not None and amount(str(used)) >= amount(str(hard)):
+            evidence = seen(QUOTAS, quota, f"status.used[{QUOTA_NAME}]", f"{used} of {hard}")
+            return (
+                f"quota {quota.metadata.name}: {used} of {hard} slices of namespace {case.namespace} are there",
+                evidence,
+            )
+    return None
+
+
+def _lost_leader(case: ServiceCase) -> tuple[str, Evidence] | None:
+    """``None`` also where no Lease tells: not every control plane shows its own."""
+    leases = [lease for lease in case.facts.of(LEASES, "kube-system") if lease.metadata.name in LEADERS]
+    ages = [(age, lease) for lease in leases if (age := _silent_for(lease, case.now)) is not None]
+    if not ages or len(ages) < len(leases):
+        return None
+    age, lease = min(ages, key=lambda pair: pair[0])
+    holder = lease.spec.holder_identity or "nobody"
+    sentence = f"no leader of {lease.metadata.name} for {lasting(age)}; the last was {holder}"
+    return sentence, seen(LEASES, lease, "spec.renewTime", lease.spec.renew_time or "(none)")
+
+
+def _silent_for(lease: Lease, now: float) -> float | None:
+    """Seconds since it ran out; ``None``: somebody holds it."""
+    age = since(lease.spec.renew_time, now)
+    duration = lease.spec.lease_duration_seconds or 0
+    if age is None or not lease.spec.holder_identity:
+        return age or 0.0
+    return age - duration if age > duration + STALE_AFTER_S else None
+
+
+def unknown_node(case: ServiceCase) -> Iterable[Finding]:
+    """E11"""
+    for pod in case.live:
+        if _on_unknown_node(case, pod):
+            node = pod.spec.node_name
+            yield Finding(
+                code="E11",
+                subject=pod_name(pod),
+                sentence=f"{pod.metadata.name} is on {node}, and there is no such Node",
+                evidence=(Evidence(subject=pod_name(pod), field="spec.nodeName", value=node),),
+                effect="its endpoint is left out, or has no zone; nobody runs it any more",
+                remedy=f"kubectl -n {case.namespace} delete pod {pod.metadata.name}",
+            )
+
+
+def _on_unknown_node(case: ServiceCase, pod: FullPod) -> bool:
+    node = pod.spec.node_name
+    return bool(node) and case.was_read(NODES.named("", node)) and case.facts.get(NODES, "", node) is None
+
+
+CHECKS = (stale, unknown_node)

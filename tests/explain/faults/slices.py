@@ -1,0 +1,224 @@
+"""Slices that fall behind, and slices that others write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.explain.world import (
+    World,
+    add_pod,
+    add_service,
+    ago,
+    endpoint_of,
+    healthy,
+    near_miss,
+    planted,
+)
+
+MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
+SERVICE_NAME = "kubernetes.io/service-name"
+
+
+def _late(world: World, seconds: float) -> dict[str, Any]:
+    """A Pod that is ready and in no slice."""
+    pod = add_pod(world, "cart-9", "shop", "node-1", {"app": "cart"})
+    for condition in pod["status"]["conditions"]:
+        condition["lastTransitionTime"] = ago(seconds)
+    return pod
+
+
+def _slice(world: World, name: str, manager: str, *addresses: str, **more: Any) -> dict[str, Any]:
+    endpoints = [{"addresses": [address], "conditions": {"ready": True}} for address in addresses]
+    ports = [{"name": "http", "port": 8080, "protocol": "TCP"}]
+    labels = {SERVICE_NAME: "cart", **({MANAGED_BY: manager} if manager else {})}
+    return world.add(
+        "EndpointSlice",
+        "shop",
+        name,
+        **{"labels": labels, "addressType": "IPv4", "endpoints": endpoints, "ports": ports, **more},
+    )
+
+
+@planted("E1")
+def a_ready_pod_is_in_no_slice(world: World) -> None:
+    _late(world, 45)
+
+
+@planted("E1")
+def a_slice_says_ready_of_a_pod_that_is_not(world: World) -> None:
+    for condition in world.get("Pod", "shop", "cart-1")["status"]["conditions"]:
+        if condition["type"] == "Ready":
+            condition.update(status="False", lastTransitionTime=ago(60))
+
+
+@near_miss("E1", "E2", "E7")
+def a_pod_turned_ready_a_moment_ago(world: World) -> None:
+    _late(world, 3)
+
+
+@planted("E2")
+def the_leader_is_gone(world: World) -> None:
+    _late(world, 45)
+    _lease(world, 200)
+
+
+@near_miss("E2")
+def the_leader_renews(world: World) -> None:
+    _late(world, 45)
+    _lease(world, 4)
+
+
+def _lease(world: World, age: float) -> None:
+    spec = {"holderIdentity": "control-1_4f0d", "leaseDurationSeconds": 15, "renewTime": ago(age)}
+    world.add("Lease", "kube-system", "kube-controller-manager", spec=spec)
+
+
+@planted("E7")
+def a_quota_of_slices_is_used_up(world: World) -> None:
+    _late(world, 45)
+    _quota(world, "20")
+
+
+@near_miss("E7")
+def a_quota_of_slices_has_room(world: World) -> None:
+    _late(world, 45)
+    _quota(world, "21")
+
+
+def _quota(world: World, hard: str) -> None:
+    name = "count/endpointslices.discovery.k8s.io"
+    status = {"hard": {name: hard}, "used": {name: "20"}}
+    world.add("ResourceQuota", "shop", "objects", spec={"hard": {name: hard}}, status=status)
+
+
+@planted("E11")
+def the_node_of_a_pod_is_gone(world: World) -> None:
+    world.drop("Node", "", "node-1")
+
+
+@near_miss("E11")
+def the_reader_may_not_read_nodes(world: World) -> None:
+    world.drop("Node", "", "node-1")
+    world.refuse.add("nodes")
+
+
+@planted("E3")
+def a_slice_was_left_behind(world: World) -> None:
+    _slice(world, "legacy-1", "legacy-sync", "10.9.0.9")
+
+
+@near_miss("E3", "E13")
+def a_slice_of_another_manager_lists_the_services_own_pod(world: World) -> None:
+    _slice(world, "canary-1", "canary", world.get("Pod", "shop", "cart-1")["status"]["podIP"])
+
+
+@near_miss("E3", "E13")
+def a_slice_of_another_manager_lists_a_pod_of_the_namespace(world: World) -> None:
+    pod = add_pod(world, "green-0", "shop", "node-0", {"app": "green"})
+    _slice(world, "green-1", "router", pod["status"]["podIP"])
+
+
+@planted("E13")
+def a_slice_lists_a_pod_of_another_namespace(world: World) -> None:
+    pod = add_pod(world, "vault-0", "pay", "node-0", {"app": "vault"})
+    _slice(world, "shortcut", "by-hand", pod["status"]["podIP"])
+
+
+@planted("E4")
+def a_mirror_stayed_when_the_service_got_a_selector(world: World) -> None:
+    _slice(world, "cart-m", "endpointslicemirroring-controller.k8s.io", "10.9.0.9")
+
+
+@near_miss("E4")
+def a_mirror_of_a_service_without_selector(world: World) -> None:
+    _no_selector(world)
+    _slice(world, "cart-m", "endpointslicemirroring-controller.k8s.io", "10.9.0.9")
+
+
+def _no_selector(world: World) -> None:
+    del world.get("Service", "shop", "cart")["spec"]["selector"]
+    world.drop("EndpointSlice", "shop", "cart-x7k2p")
+
+
+@planted("E5")
+def endpoints_are_not_to_be_mirrored(world: World) -> None:
+    _own_endpoints(world, {"endpointslice.kubernetes.io/skip-mirror": "true"})
+
+
+@near_miss("E5")
+def endpoints_are_mirrored_in_a_moment(world: World) -> None:
+    _own_endpoints(world, {})
+
+
+def _own_endpoints(world: World, labels: dict[str, str]) -> None:
+    _no_selector(world)
+    subsets = [{"addresses": [{"ip": "10.9.0.9"}], "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}]}]
+    world.add("Endpoints", "shop", "cart", labels=labels, subsets=subsets)
+
+
+@planted("E6")
+def an_own_slice_has_no_label(world: World) -> None:
+    _no_selector(world)
+    _slice(world, "cart-1", "by-hand", "10.9.0.9", labels={})
+
+
+@near_miss("E6")
+def a_slice_of_a_like_name_is_anothers(world: World) -> None:
+    _no_selector(world)
+    add_service(world, "cart-api")
+    _slice(world, "cart-api-1", "by-hand", "10.9.0.9", labels={SERVICE_NAME: "cart-api"})
+
+
+@planted("E8")
+def endpoints_are_cut_off(world: World) -> None:
+    _many(world, 1100, "truncated")
+
+
+@near_miss("E8")
+def a_large_service_has_no_endpoints_object(world: World) -> None:
+    _many(world, 1100, "")
+
+
+def _many(world: World, replicas: int, told: str) -> None:
+    world.documents = healthy(replicas).documents
+    if told:
+        subsets = [{"addresses": [{"ip": "10.9.0.9"}] * 1000}]
+        annotations = {"endpoints.kubernetes.io/over-capacity": told}
+        world.add("Endpoints", "shop", "cart", meta={"annotations": annotations}, subsets=subsets)
+
+
+@planted("E9")
+def slices_are_of_the_service_of_before(world: World) -> None:
+    world.get("Service", "shop", "cart")["metadata"]["uid"] = "made-anew"
+
+
+@near_miss("E9")
+def a_slice_has_no_owner(world: World) -> None:
+    world.get("EndpointSlice", "shop", "cart-x7k2p")["metadata"]["ownerReferences"] = []
+
+
+@planted("E10")
+def an_own_slice_has_names(world: World) -> None:
+    _no_selector(world)
+    _slice(world, "cart-1", "by-hand", "db.example.org", addressType="FQDN")
+
+
+@near_miss("E10")
+def an_own_slice_has_addresses(world: World) -> None:
+    _no_selector(world)
+    _slice(world, "cart-1", "by-hand", "10.9.0.9")
+
+
+@planted("E12")
+def two_managers_list_one_pod(world: World) -> None:
+    _twice(world, "other-sync")
+
+
+@near_miss("E12")
+def one_manager_moves_an_endpoint(world: World) -> None:
+    _twice(world, "endpointslice-controller.k8s.io")
+
+
+def _twice(world: World, manager: str) -> None:
+    endpoint = endpoint_of(world.get("Pod", "shop", "cart-1"), {})
+    _slice(world, "cart-2", manager, endpoints=[endpoint])

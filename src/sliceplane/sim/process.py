@@ -16,6 +16,7 @@ from sliceplane.api.scheme import Leases, Resource
 from sliceplane.controllers.base import Controller, Done, Job
 from sliceplane.informer.cache import Change
 from sliceplane.kit.rng import Rng
+from sliceplane.recorder.recorder import Recorder, begin_record
 from sliceplane.sim.actor import Actor
 from sliceplane.sim.agenda import Alarm, Deed
 from sliceplane.sim.network import Network
@@ -38,9 +39,17 @@ class ControllerFault(Exception):
 class Process(Actor):
     """Owned by one simulation."""
 
-    def __init__(self, actor: str, make: Callable[[], Controller], network: Network, rng: Rng) -> None:
+    def __init__(
+        self,
+        actor: str,
+        make: Callable[[], Controller],
+        network: Network,
+        rng: Rng,
+        recorder: Recorder | None = None,
+    ) -> None:
         super().__init__(actor, network)
         self.controller = make()
+        self._record = begin_record(recorder, self.controller.info.name, self._agenda.now)
         self._jobs: set[str] = set()
         self._turn_asked = False
         self._alarm = Alarm(self._agenda, self._ask_turn, self._receive)
@@ -65,6 +74,7 @@ class Process(Actor):
     def kill(self) -> None:
         self._trace.note(self._agenda.now, self.actor, "die", "process")
         self.alive = False
+        self._record.ended(self._agenda.now)
         for informer in self._informers:
             informer.stop()
 
@@ -100,6 +110,7 @@ class Process(Actor):
 
     def _on_changes(self, changes: tuple[Change[Object], ...]) -> None:
         for change in changes:
+            self._record.change(change, self._agenda.now)
             self._guarded(lambda change=change: self.controller.on_change(change, self._agenda.now))  # type: ignore[misc]  # a default binds the loop's value
         self._ask_turn()
 
@@ -107,6 +118,7 @@ class Process(Actor):
         self._unsynced -= 1
         if self._unsynced == 0:
             self._trace.note(self._agenda.now, self.actor, "synced", "process")
+            self._record.synced(self._agenda.now)
             self._guarded(lambda: self.controller.on_synced(self._agenda.now))
             self._ask_turn()
 
@@ -134,7 +146,9 @@ class Process(Actor):
             self._alarm.set(max(due, self._agenda.now + PAST_DEADLINE_S))
 
     def _take_work(self) -> None:
-        work = self.controller.take_work(self._agenda.now, MAX_IN_FLIGHT - len(self._jobs))
+        room = MAX_IN_FLIGHT - len(self._jobs)
+        work = self.controller.take_work(self._agenda.now, room)
+        self._record.turn(work, room, self._agenda.now)
         for note in work.notes:
             what = f"{note.regarding_resource.plural}/{note.regarding.metadata.key}"
             self._trace.note(self._agenda.now, self.actor, "event", what, note.reason)
@@ -161,5 +175,6 @@ class Process(Actor):
 
     def _end(self, done: Done) -> None:
         self._jobs.discard(done.job.key)
+        self._record.done(done, self._agenda.now)
         self._guarded(lambda: self.controller.on_done(done, self._agenda.now))
         self._ask_turn()

@@ -20,6 +20,7 @@ from typing import Final
 
 from sliceplane.api.scheme import Leases
 from sliceplane.kit.rng import Rng
+from sliceplane.recorder.recorder import Recorder
 from sliceplane.sim import deeds
 from sliceplane.sim.agenda import Agenda, Trace
 from sliceplane.sim.candidates import Candidates
@@ -101,9 +102,12 @@ class RunVerdict:
 class Simulation:
     """Made for one ``run``.  A test may call ``begin`` and then tell its own story with the parts."""
 
-    def __init__(self, options: Options, sink: Callable[[str], object] | None = None) -> None:
+    def __init__(
+        self, options: Options, sink: Callable[[str], object] | None = None, recorder: Recorder | None = None
+    ) -> None:
         rng = Rng(options.seed)
         self.options = options
+        self.recorder = recorder
         self.setup = draw_setup(options.workload, options.seed)
         self.agenda = Agenda(START)
         self.trace = Trace(START, sink)
@@ -158,7 +162,9 @@ class Simulation:
 
     def _process(self, name: str, actor: str) -> Process:
         self._lives += 1
-        return Process(f"{actor}#{self._lives}", lambda: ROSTER[name].make(self.setup), self.network, self._rng.fork())
+        make = ROSTER[name].make
+        numbered = f"{actor}#{self._lives}"
+        return Process(numbered, lambda: make(self.setup), self.network, self._rng.fork(), self.recorder)
 
     def crash(self, name: str) -> None:
         part = self.processes[name]

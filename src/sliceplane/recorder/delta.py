@@ -1,0 +1,219 @@
+"""An object as the difference to another one of its kind: positions of members instead of names, changed members only.
+
+A *packed* value is what MessagePack and JSON both can hold: numbers, texts, lists, dictionaries.
+
+- A structure is a list ``[position, value, position, value, ...]`` of the members that differ from those of the base;
+  a negative position (``~position``) says that its value is again a difference.  Without a base: from the defaults.
+- A tuple is the list of its elements; its difference is a list like that of a structure if the lengths are equal, else
+  ``[-1, kept at the front, kept at the end, [elements between them]]`` under the position of a splice.
+- Everything else is itself.
+
+Both sides need the same projections; a recording says which it was made with (``schema``).
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import compress, count
+from operator import attrgetter, ne
+from typing import Any, Final
+from zlib import crc32
+
+import msgspec
+
+from sliceplane.api.core import ConfigMap
+from sliceplane.api.meta import Object, ObjectMeta
+from sliceplane.api.scheme import RESOURCES
+from sliceplane.recorder.redact import Redactor
+
+Packed = Any
+#: what marks the difference of two tuples of different lengths
+_SPLICE: Final = "s"
+
+
+class _Shape:
+    """How the members of one structure are read."""
+
+    __slots__ = ("default", "fields", "get", "secret", "types")
+
+    def __init__(self, kind: type[msgspec.Struct]) -> None:
+        self.fields = kind.__struct_fields__
+        self.default = kind()
+        getter = attrgetter(*self.fields)
+        self.get: Callable[[Any], tuple[Any, ...]] = getter if len(self.fields) > 1 else lambda it: (getter(it),)
+        self.types = tuple(field.type for field in msgspec.structs.fields(kind))
+        #: positions of members that are kept as tokens
+        self.secret = frozenset(
+            position
+            for position, name in enumerate(self.fields)
+            if name == "template"
+            or (kind is ObjectMeta and name == "annotations")
+            or (kind is ConfigMap and name == "data")
+        )
+
+
+@lru_cache(maxsize=None)
+def _shape(kind: type[msgspec.Struct]) -> _Shape:
+    return _Shape(kind)
+
+
+class Packer:
+    """Owned by one recorder."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+
+    def whole(self, value: Object) -> Packed:
+        """*value* without a base."""
+        return self._from_defaults(value)
+
+    def difference(self, base: Any, value: Any) -> list[Packed]:
+        """What makes *value* of *base*, two structures of one type."""
+        shape = _shape(type(value))
+        made: list[Packed] = []
+        position = 0
+        for old, new in zip(shape.get(base), shape.get(value), strict=True):
+            if old is not new and old != new:
+                if position in shape.secret:
+                    made += (position, self._secret(shape.fields[position], new))
+                elif type(old) is type(new) and hasattr(new, "__struct_fields__"):
+                    made += (~position, self.difference(old, new))
+                elif type(new) is tuple and type(old) is tuple and old:
+                    made += (~position, self._elements(old, new))
+                else:
+                    made += (position, self._pack(new))
+            position += 1
+        return made
+
+    def _from_defaults(self, value: Any, base: Any = None) -> list[Packed]:
+        """As ``difference`` to the defaults; a text that was sent and equals the default is not left out, since it is
+        not left out when the object is encoded again (msgspec omits what *is* the default)."""
+        shape = _shape(type(value))
+        made: list[Packed] = []
+        for position, (old, new) in enumerate(zip(shape.get(base or shape.default), shape.get(value), strict=True)):
+            if old is new:
+                continue
+            if position in shape.secret:
+                made += (position, self._secret(shape.fields[position], new))
+            elif type(old) is type(new) and hasattr(new, "__struct_fields__"):
+                members = self._from_defaults(new, old)
+                if members:
+                    made += (~position, members)
+            elif old != new or type(new) is str:
+                made += (position, self._pack(new))
+        return made
+
+    def _elements(self, old: tuple[Any, ...], new: tuple[Any, ...]) -> Packed:
+        if len(old) != len(new):
+            shorter = min(len(old), len(new))
+            front = next((at for at in range(shorter) if old[at] != new[at]), shorter)
+            end = next((at for at in range(shorter - front) if old[~at] != new[~at]), shorter - front)
+            return [_SPLICE, front, end, [self._pack(value) for value in new[front : len(new) - end]]]
+        made: list[Packed] = []
+        for at in compress(count(), map(ne, old, new)):
+            if hasattr(new[at], "__struct_fields__"):
+                made += (~at, self.difference(old[at], new[at]))
+            else:
+                made += (at, new[at])
+        return made
+
+    def _pack(self, value: Any) -> Packed:
+        if hasattr(value, "__struct_fields__"):
+            return self._from_defaults(value)
+        if type(value) is tuple:
+            return [self._pack(item) for item in value]
+        return value
+
+    def _secret(self, name: str, value: Any) -> Packed:
+        if value is None:
+            return None
+        if name == "annotations":
+            return self._redactor.annotations(value)
+        if name == "template":
+            return self._redactor.template(value)
+        return [0, self._redactor.token(value.ca_crt)] if value.ca_crt else []
+
+
+def unpack(base: Any, packed: list[Packed]) -> Any:
+    """The structure that *packed* makes of *base*.  Raises ``ValueError`` for what no packer made."""
+    shape = _shape(type(base))
+    values = list(shape.get(base))
+    try:
+        for at in range(0, len(packed), 2):
+            position, value = packed[at], packed[at + 1]
+            if position >= 0:
+                values[position] = _value(shape.types[position], value)
+            elif hasattr(values[~position], "__struct_fields__"):
+                values[~position] = unpack(values[~position], value)
+            else:
+                values[~position] = _tuple(shape.types[~position], values[~position], value)
+    except (IndexError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"no difference of {type(base).__name__}: {error}") from error
+    return type(base)(**dict(zip(shape.fields, values, strict=True)))
+
+
+def unpack_whole(kind: type[Object], packed: list[Packed]) -> Any:
+    return unpack(_shape(kind).default, packed)
+
+
+def _tuple(kind: Any, base: tuple[Any, ...], packed: Packed) -> tuple[Any, ...]:
+    element = _element(kind)
+    if packed and packed[0] == _SPLICE:
+        _, front, end, between = packed
+        return (*base[:front], *(_value(element, value) for value in between), *base[len(base) - end :])
+    values = list(base)
+    for at in range(0, len(packed), 2):
+        position, value = packed[at], packed[at + 1]
+        values[position if position >= 0 else ~position] = (
+            _value(element, value) if position >= 0 else unpack(values[~position], value)
+        )
+    return tuple(values)
+
+
+def _value(kind: Any, packed: Packed) -> Any:
+    if packed is None:
+        return None
+    plain = _plain_type(kind)
+    if isinstance(plain, type) and issubclass(plain, msgspec.Struct):
+        return unpack(_shape(plain).default, packed)
+    if typing.get_origin(plain) is tuple:
+        element = typing.get_args(plain)[0]
+        return tuple(_value(element, value) for value in packed)
+    return packed
+
+
+@lru_cache(maxsize=None)
+def _plain_type(kind: Any) -> Any:
+    """*kind* without ``None``; of several others the first that is a structure or a tuple."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        members = [member for member in typing.get_args(kind) if member is not type(None)]
+        return _plain_type(members[0]) if len(members) == 1 else object
+    return kind
+
+
+def _element(kind: Any) -> Any:
+    return typing.get_args(_plain_type(kind))[0]
+
+
+@lru_cache(maxsize=1)
+def schema() -> int:
+    """Changes when a projection does: differences of another schema cannot be read."""
+    kinds: dict[str, type[msgspec.Struct]] = {}
+
+    def walk(kind: Any) -> None:
+        for member in (kind, *typing.get_args(kind)):
+            if isinstance(member, type) and issubclass(member, msgspec.Struct):
+                if member.__name__ not in kinds:
+                    kinds[member.__name__] = member
+                    for field in msgspec.structs.fields(member):
+                        walk(field.type)
+            elif member is not kind:
+                walk(member)
+
+    for resource in RESOURCES:
+        walk(resource.projection)
+    text = "\n".join(f"{name} {','.join(kinds[name].__struct_fields__)}" for name in sorted(kinds))
+    return crc32(text.encode())

@@ -1,0 +1,183 @@
+"""What a recording is made of: entries as rows of plain values, in blocks.
+
+A row begins with its code (``Code``).  Rows that say *when* have the time second: a whole number is microseconds since
+the last such row, anything else the time itself, for clocks that count finer.  Objects and texts are said once and then
+by their number, in the order in which they were said since the segment began.
+
+=========  ==============================================================================================
+row        members after the code
+=========  ==============================================================================================
+KEY        resource, ``namespace/name``: the next key
+TEXT       text: the next text
+BEGAN      time, life, text: a controller of this name begins
+SYNCED     time, life: all its caches are filled
+STEP       key, kind of old, [difference of old,] base, difference, text of the writer: how one object changed
+CHANGE     time, life, steps ago: the controller is told of that step
+TURN       time, life, room, jobs: it was asked for work; a job is [text of its key, writes]
+DONE       time, life, text of the job's key, answers, error: [code, reason, message, details, retry after]
+ENDED      time, life, text: it is no more; the text is its fault, if that was why
+MARK       time, text of the kind, text: what else happened (guard, barrier, node, trigger)
+=========  ==============================================================================================
+
+A write is [verb, resource as text, namespace/name as text, subresource as text, digest, bytes].  An answer is a number
+(``Answer``) or, where the core may look at it, [Answer, key, difference].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object
+from sliceplane.informer.changes import Change
+
+#: of the file and of the rows
+FORMAT: Final = 1
+#: so many steps back a change can be named; a controller further behind has it told again
+STEPS_KEPT: Final = 2048
+MICROSECONDS: Final = 1_000_000
+VERBS: Final = ("create", "update", "patch", "delete", "get", "list")
+
+Row = tuple[Any, ...]
+
+
+class Code(IntEnum):
+    KEY = 0
+    TEXT = 1
+    BEGAN = 2
+    SYNCED = 3
+    STEP = 4
+    CHANGE = 5
+    TURN = 6
+    DONE = 7
+    ENDED = 8
+    MARK = 9
+
+
+class Base(IntEnum):
+    """What a difference is to be added to; ``OTHER`` and more: the newest version of the key with that number less."""
+
+    GONE = 0  # no difference: the object is no more
+    NOTHING = 1
+    NEWEST = 2
+    ANSWERED = 3
+    OTHER = 4
+
+
+class Old(IntEnum):
+    """What a step replaces."""
+
+    NOTHING = 0
+    NEWEST = 1
+    TOLD = 2  # its difference to the newest version follows, with a base
+
+
+class Answer(IntEnum):
+    """How the server's answer to a write is kept."""
+
+    EMPTY = 0  # the error was tolerated
+    STATUS = 1  # of a delete
+    WHOLE = 2  # the object
+    WRITTEN = 3  # the write's own body with the metadata that the server made
+    UID = 4  # a Status that names the object's uid
+    ITEMS = 5  # of a list
+
+
+def quantized(now: float) -> float:
+    """*now* in whole microseconds, as an entry has it in few bytes: a host asks its clock through this."""
+    return round(now * MICROSECONDS) / MICROSECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedWrite:
+    """``name`` is "" for a create whose name the server makes."""
+
+    verb: str
+    resource: str
+    namespace: str
+    name: str
+    subresource: str
+    digest: int
+    size_bytes: int = field(compare=False)
+
+    def __str__(self) -> str:
+        where = "/".join(part for part in (self.namespace, self.name) if part)
+        kind = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        return f"{self.verb} {kind} {where}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedJob:
+    key: str
+    writes: tuple[RecordedWrite, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Base of what a reader yields.  ``life`` is the number of a controller's life in its recording."""
+
+    at: float
+    life: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeBegan(Entry):
+    name: str
+    #: it began before the segment: ``objects`` is what its caches held, ``busy`` the keys of its unfinished jobs
+    checkpoint: bool = False
+    #: its caches were filled by then
+    synced: bool = False
+    objects: tuple[Change[Object], ...] = ()
+    busy: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeSynced(Entry):
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed(Entry):
+    """``step`` numbers what happened to objects: the same change told to several controllers is one step."""
+
+    step: int
+    key: str
+    change: Change[Object]
+    writer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turned(Entry):
+    room: int
+    jobs: tuple[RecordedJob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAnswer:
+    kind: Answer
+    #: of WHOLE and WRITTEN (of the latter the metadata alone counts)
+    value: Object | None = None
+    uid: str = ""
+    items: tuple[Object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended(Entry):
+    """A job."""
+
+    key: str
+    answers: tuple[RecordedAnswer, ...]
+    error: StatusError | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifeEnded(Entry):
+    fault: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marked(Entry):
+    kind: str
+    text: str

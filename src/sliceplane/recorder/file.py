@@ -1,0 +1,180 @@
+"""The saved form: JSON lines.  The first says what it is, each other has its own checksum, the last how many there are.
+
+::
+
+    {"recording": 1, "program": "...", "schema": ..., "component": "...", "saved": ..., "reason": "...", ...}
+    {"crc": ..., "part": ["segment", 3, ...]}
+    {"crc": ..., "part": ["objects", 3, [row, row, ...]]}
+    {"crc": ..., "part": ["entries", 3, [row, row, ...]]}
+    {"end": 3, "crc": ...}
+
+So a file that was cut, or that a disk spoiled, is read up to the first line that is not right, and says so
+(``Recording.problem``).  A file of another format cannot be read at all, one of another version of the program can, as
+long as objects have the same members (``schema``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from zlib import crc32
+
+import msgspec
+
+from sliceplane.recorder.delta import schema
+from sliceplane.recorder.entries import FORMAT
+from sliceplane.recorder.ring import LifeState, Segment
+
+#: a line that is longer was not made by us; the longest is a block with a few objects of 1.5 MiB each
+LINE_BYTES_MAX: Final = 256 << 20
+
+_json: Final = msgspec.json.Encoder().encode
+_unpack_rows: Final = msgspec.msgpack.Decoder(list[list[Any]]).decode
+
+
+class RecordingError(Exception):
+    """A sentence: why nothing of it can be read."""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """``settings``: with which flags the controllers ran, for ``replay``.  ``saved`` is seconds since the epoch."""
+
+    recording: int = FORMAT
+    program: str = ""
+    schema: int = 0
+    component: str = ""
+    host: str = ""
+    saved: float = 0.0
+    reason: str = ""
+    settings: dict[str, Any] = {}
+    #: entries that the ring let go before
+    forgotten: int = 0
+
+
+@dataclass(slots=True)
+class SegmentRows:
+    number: int
+    began: float
+    lives: tuple[LifeState, ...]
+    whole: bool
+    objects: list[list[Any]] = field(default_factory=list)
+    entries: list[list[Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Recording:
+    """``problem``: why it ends before its end; "" for a whole one."""
+
+    header: Header
+    segments: list[SegmentRows]
+    problem: str = ""
+
+    @property
+    def rows(self) -> int:
+        return sum(len(segment.entries) for segment in self.segments)
+
+
+class _Line(msgspec.Struct):
+    crc: int
+    part: msgspec.Raw = msgspec.Raw()
+    end: int = -1
+
+
+def write_lines(header: Header, segments: Sequence[Segment]) -> Iterator[bytes]:
+    """The lines of a file, each with its newline."""
+    yield _json(header) + b"\n"
+    lines = 0
+    total = 0
+    for segment in segments:
+        lives = [(life.number, life.name, life.synced, life.busy) for life in segment.lives]
+        parts: list[Any] = [("segment", segment.number, segment.began, segment.whole, lives)]
+        for part in parts:
+            yield (line := _line(part))
+            lines, total = lines + 1, crc32(line, total)
+        for name, blocks in (("objects", segment.checkpoint), ("entries", segment.blocks)):
+            for block in blocks:
+                yield (line := _line((name, segment.number, _unpack_rows(block))))
+                lines, total = lines + 1, crc32(line, total)
+    yield b'{"end":%d,"crc":%d}\n' % (lines, total)
+
+
+def _line(part: Any) -> bytes:
+    text = _json(part)
+    return b'{"crc":%d,"part":%b}\n' % (crc32(text), text)
+
+
+def read_header(line: bytes) -> Header:
+    """Raises ``RecordingError``."""
+    try:
+        header = msgspec.json.decode(line, type=Header)
+        told = msgspec.json.decode(line)
+    except msgspec.DecodeError as error:
+        raise RecordingError(f"this is no recording: its first line is {line[:60]!r}") from error
+    if "recording" not in told:
+        raise RecordingError("this is no recording: its first line does not say so")
+    if header.recording != FORMAT:
+        raise RecordingError(
+            f"this recording has format {header.recording}, made by sliceplane {header.program or '?'}; "
+            f"this is format {FORMAT}: read it with that version"
+        )
+    return header
+
+
+def read_lines(lines: Iterable[bytes]) -> Recording:
+    """What can be read of *lines*.  Raises ``RecordingError`` if that is nothing."""
+    source = iter(lines)
+    first = next(source, b"")
+    if not first:
+        raise RecordingError("the file is empty")
+    recording = Recording(read_header(first), [])
+    if recording.header.schema != schema():
+        recording.problem = (
+            f"sliceplane {recording.header.program} recorded it, whose objects have other members: "
+            "the times and names of what happened can be read, the objects cannot"
+        )
+    total = 0
+    number = 0
+    for line in source:
+        number += 1
+        where = f"line {number + 1}"
+        try:
+            read = msgspec.json.decode(line, type=_Line)
+        except msgspec.DecodeError:
+            recording.problem = f"{where} is cut or spoiled; what follows it is lost"
+            return recording
+        if read.end >= 0:
+            if read.end != number - 1 or read.crc != total:
+                recording.problem = f"it ends with {number - 1} lines where {read.end} were written"
+            return recording
+        if crc32(bytes(read.part)) != read.crc:
+            recording.problem = f"{where} has another checksum than it was written with; what follows it is lost"
+            return recording
+        total = crc32(line, total)
+        _take(recording, msgspec.json.decode(read.part))
+    recording.problem = f"it ends after line {number + 1} without its last line: it was cut"
+    return recording
+
+
+def _take(recording: Recording, part: list[Any]) -> None:
+    kind, number, *rest = part
+    if kind == "segment":
+        began, whole, lives = rest
+        states = tuple(LifeState(life, name, synced, tuple(busy)) for life, name, synced, busy in lives)
+        recording.segments.append(SegmentRows(number, float(began), states, whole))
+        return
+    segment = recording.segments[-1]
+    (segment.objects if kind == "objects" else segment.entries).extend(rest[0])
+
+
+def recording_of(header: Header, segments: Sequence[Segment]) -> Recording:
+    """The same without a file."""
+    made = Recording(header, [])
+    for segment in segments:
+        rows = SegmentRows(segment.number, segment.began, segment.lives, segment.whole)
+        for block in segment.checkpoint:
+            rows.objects += _unpack_rows(block)
+        for block in segment.blocks:
+            rows.entries += _unpack_rows(block)
+        made.segments.append(rows)
+    return made

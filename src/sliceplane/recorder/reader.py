@@ -1,0 +1,229 @@
+"""The reading side: rows of a segment back to entries with objects, in the order in which they were recorded."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from sliceplane.api.errors import StatusError
+from sliceplane.api.meta import Object
+from sliceplane.api.scheme import Resource, by_key
+from sliceplane.informer.changes import Change
+from sliceplane.recorder.delta import unpack, unpack_whole
+from sliceplane.recorder.entries import (
+    MICROSECONDS,
+    STEPS_KEPT,
+    VERBS,
+    Answer,
+    Base,
+    Changed,
+    Code,
+    Ended,
+    Entry,
+    LifeBegan,
+    LifeEnded,
+    LifeSynced,
+    Marked,
+    Old,
+    RecordedAnswer,
+    RecordedJob,
+    RecordedWrite,
+    Turned,
+)
+from sliceplane.recorder.file import Recording, RecordingError, SegmentRows
+
+
+class Clock:
+    """The times of the entries of one segment."""
+
+    def __init__(self, began: float) -> None:
+        self.at = began
+        self._us = round(began * MICROSECONDS)
+
+    def read(self, when: int | float) -> float:
+        if type(when) is int:
+            if when:
+                self._us += when
+                self.at = self._us / MICROSECONDS
+        else:
+            self.at = when
+            self._us = round(when * MICROSECONDS)
+        return self.at
+
+
+class _Key:
+    __slots__ = ("answered", "name", "namespace", "newest", "resource")
+
+    def __init__(self, resource: Resource, namespace: str, name: str) -> None:
+        self.resource = resource
+        self.namespace = namespace
+        self.name = name
+        self.newest: Any = None
+        self.answered: Any = None
+
+
+class _SegmentReader:
+    """One segment; its numbers mean nothing elsewhere."""
+
+    def __init__(self, segment: SegmentRows) -> None:
+        self._segment = segment
+        self._clock = Clock(segment.began)
+        self._keys: list[_Key] = []
+        self._texts: list[str] = []
+        self._steps: deque[Changed] = deque(maxlen=STEPS_KEPT + 1)
+        self._step = 0
+
+    def entries(self, *, first: bool) -> Iterator[Entry]:
+        """*first*: no segment was read before this one, so what was under way when it began is told, too."""
+        present = tuple(self._object(row) for row in self._segment.objects)
+        if first:
+            changes = tuple(Change(key.resource.key, None, key.newest) for key in present)
+            for life in self._segment.lives:
+                yield LifeBegan(
+                    at=self._clock.at,
+                    life=life.number,
+                    name=life.name,
+                    checkpoint=True,
+                    synced=life.synced,
+                    objects=changes,
+                    busy=life.busy,
+                )
+        for row in self._segment.entries:
+            entry = self._read(row)
+            if entry is not None:
+                yield entry
+
+    def _object(self, row: list[Any]) -> _Key:
+        resource, namespace, name, base, difference = row
+        key = _Key(_resource(resource), namespace, name)
+        key.newest = self._value(key, base, difference)
+        self._keys.append(key)
+        return key
+
+    def _read(self, row: list[Any]) -> Entry | None:
+        match row[0]:
+            case Code.KEY:
+                self._keys.append(_Key(_resource(row[1]), row[2], row[3]))
+            case Code.TEXT:
+                self._texts.append(row[1])
+            case Code.STEP:
+                self._on_step(row)
+            case Code.CHANGE:
+                _, when, life, back = row
+                step = self._steps[-back]
+                return Changed(
+                    at=self._clock.read(when),
+                    life=life,
+                    step=step.step,
+                    key=step.key,
+                    change=step.change,
+                    writer=step.writer,
+                )
+            case Code.TURN:
+                at = self._clock.read(row[1])
+                jobs = tuple(map(self._job, row[4])) if len(row) > 4 else ()
+                return Turned(at=at, life=row[2], room=row[3], jobs=jobs)
+            case Code.DONE:
+                _, when, life, key, answers, error = row
+                return Ended(
+                    at=self._clock.read(when),
+                    life=life,
+                    key=self._texts[key],
+                    answers=tuple(map(self._answer, answers)),
+                    error=_error(error),
+                )
+            case Code.BEGAN:
+                return LifeBegan(at=self._clock.read(row[1]), life=row[2], name=self._texts[row[3]])
+            case Code.SYNCED:
+                return LifeSynced(at=self._clock.read(row[1]), life=row[2])
+            case Code.ENDED:
+                return LifeEnded(at=self._clock.read(row[1]), life=row[2], fault=self._texts[row[3]])
+            case Code.MARK:
+                return Marked(at=self._clock.read(row[1]), kind=self._texts[row[2]], text=row[3])
+            case code:
+                raise RecordingError(f"an entry has the code {code!r}, which this version does not know")
+        return None
+
+    def _on_step(self, row: list[Any]) -> None:
+        key = self._keys[row[1]]
+        rest = row[3:]
+        old = None
+        if row[2] == Old.NEWEST:
+            old = key.newest
+        elif row[2] == Old.TOLD:
+            old = key.newest = self._value(key, *rest[:2])
+            rest = rest[2:]
+        base, difference, writer = rest
+        new = None
+        if base == Base.GONE:
+            key.newest = None
+        else:
+            new = self._value(key, base, difference)
+            key.newest = new
+            key.answered = None
+        name = f"{key.namespace}/{key.name}" if key.namespace else key.name
+        change: Change[Object] = Change(key.resource.key, old, new)
+        step = Changed(at=0.0, step=self._step, key=name, change=change, writer=self._texts[writer])
+        self._step += 1
+        self._steps.append(step)
+
+    def _value(self, key: _Key, base: int, difference: list[Any]) -> Any:
+        if base == Base.NOTHING:
+            return unpack_whole(key.resource.projection, difference)
+        if base == Base.ANSWERED:
+            return key.answered
+        known = key.newest if base == Base.NEWEST else self._keys[base - Base.OTHER].newest
+        if known is None:
+            raise RecordingError(f"{key.resource.key} {key.namespace}/{key.name} rests on an object that is gone")
+        return unpack(known, difference)
+
+    def _job(self, row: list[Any]) -> RecordedJob:
+        key, writes = row
+        return RecordedJob(self._texts[key], tuple(map(self._write, writes)))
+
+    def _write(self, row: list[Any]) -> RecordedWrite:
+        verb, resource, name, subresource, digest, size = row
+        namespace, _, plain = self._texts[name].rpartition("/")
+        return RecordedWrite(
+            VERBS[verb], self._texts[resource], namespace, plain, self._texts[subresource], digest, size
+        )
+
+    def _answer(self, row: Any) -> RecordedAnswer:
+        if isinstance(row, int):
+            return RecordedAnswer(Answer(row))
+        match row[0]:
+            case Answer.UID:
+                return RecordedAnswer(Answer.UID, uid=row[1])
+            case Answer.ITEMS:
+                kind = _resource(self._texts[row[1]]).projection
+                return RecordedAnswer(Answer.ITEMS, items=tuple(unpack_whole(kind, item) for item in row[2]))
+            case Answer.WRITTEN:
+                return RecordedAnswer(Answer.WRITTEN, unpack_whole(Object, row[1]))
+        _, number, base, difference = row
+        key = self._keys[number]
+        key.answered = self._value(key, base, difference)
+        return RecordedAnswer(Answer.WHOLE, key.answered)
+
+
+def entries(recording: Recording, segment: int = 0) -> Iterator[Entry]:
+    """From the *segment*-th on.  Raises ``RecordingError`` where it makes no sense."""
+    for position, rows in enumerate(recording.segments[segment:]):
+        try:
+            yield from _SegmentReader(rows).entries(first=position == 0)
+        except (IndexError, ValueError, TypeError) as error:
+            raise RecordingError(f"segment {rows.number} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _resource(name: str) -> Resource:
+    resource = by_key(name)
+    if resource is None:
+        raise RecordingError(f"this version knows no {name}")
+    return resource
+
+
+def _error(row: list[Any] | None) -> StatusError | None:
+    if row is None:
+        return None
+    code, reason, message, details, retry_after_s, metadata = row
+    return StatusError(code, reason, message, details, metadata or {}, retry_after_s)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from itertools import compress, count
 from operator import attrgetter, ne
 from typing import Any, Final
@@ -55,9 +55,14 @@ class _Shape:
         )
 
 
-@lru_cache(maxsize=None)
-def _shape(kind: type[msgspec.Struct]) -> _Shape:
-    return _Shape(kind)
+_SHAPES: Final[dict[type, _Shape]] = {}
+
+
+def _shape(kind: type) -> _Shape:
+    shape = _SHAPES.get(kind)
+    if shape is None:
+        shape = _SHAPES[kind] = _Shape(kind)
+    return shape
 
 
 class Packer:
@@ -74,8 +79,7 @@ class Packer:
         """What makes *value* of *base*, two structures of one type."""
         shape = _shape(type(value))
         made: list[Packed] = []
-        position = 0
-        for old, new in zip(shape.get(base), shape.get(value), strict=True):
+        for position, (old, new) in enumerate(zip(shape.get(base), shape.get(value), strict=True)):
             if old is not new and old != new:
                 if position in shape.secret:
                     made += (position, self._secret(shape.fields[position], new))
@@ -85,7 +89,6 @@ class Packer:
                     made += (~position, self._elements(old, new))
                 else:
                     made += (position, self._pack(new))
-            position += 1
         return made
 
     def _from_defaults(self, value: Any, base: Any = None) -> list[Packed]:
@@ -185,7 +188,7 @@ def _value(kind: Any, packed: Packed) -> Any:
     return packed
 
 
-@lru_cache(maxsize=None)
+@cache
 def _plain_type(kind: Any) -> Any:
     """*kind* without ``None``; of several others the first that is a structure or a tuple."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
@@ -198,7 +201,7 @@ def _element(kind: Any) -> Any:
     return typing.get_args(_plain_type(kind))[0]
 
 
-@lru_cache(maxsize=1)
+@cache
 def schema() -> int:
     """Changes when a projection does: differences of another schema cannot be read."""
     kinds: dict[str, type[msgspec.Struct]] = {}

@@ -31,7 +31,7 @@ from typing import Any, Final
 
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 
 #: of the file and of the rows
 FORMAT: Final = 1

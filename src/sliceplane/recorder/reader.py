@@ -9,7 +9,7 @@ from typing import Any
 from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Resource, by_key
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.recorder.delta import unpack, unpack_whole
 from sliceplane.recorder.entries import (
     MICROSECONDS,

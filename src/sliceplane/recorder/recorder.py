@@ -21,7 +21,7 @@ from sliceplane.api.errors import StatusError
 from sliceplane.api.meta import Object
 from sliceplane.api.scheme import Resource
 from sliceplane.controllers.base import Done, Job, Work, Write
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.recorder.delta import Packer
 from sliceplane.recorder.entries import MICROSECONDS, STEPS_KEPT, VERBS, Answer, Base, Code, Old, Row
 from sliceplane.recorder.redact import Redactor
@@ -113,6 +113,8 @@ class Recorder:
         self.ring = Ring(limit_bytes, segment_bytes)
         self.redactor = Redactor(salt)
         self._packer = Packer(self.redactor)
+        #: why nothing is recorded any more
+        self.fault = ""
         self._raw: list[tuple[Any, ...]] = []
         self._rows: list[Row] = []
         self._lives: dict[int, _Life] = {}
@@ -159,14 +161,20 @@ class Recorder:
     # -- rows -------------------------------------------------------------------------------------------
 
     def encode(self) -> None:
+        """Never raises: a fault of the recorder is not to be one of the plane.  It ends the recording, and is kept."""
         raw = self._raw
-        if not raw:
-            return
+        if raw and not self.fault:
+            try:
+                self._encode(raw)
+            except Exception as error:
+                self.fault = f"{type(error).__name__}: {error}"
+        raw.clear()
+
+    def _encode(self, raw: list[tuple[Any, ...]]) -> None:
         rows = self._rows = []
         self._entries = 0
         for thing in raw:
             self._add(thing)
-        raw.clear()
         self.ring.add(_pack(rows), self._entries)
         self._go_on_with_checkpoint()
         if self.ring.is_full(at_rest=not any(life.busy for life in self._lives.values())):
@@ -236,7 +244,7 @@ class Recorder:
     def _step(self, change: Change[Object]) -> int:
         """A row for how the object changed."""
         old, new = change.old, change.new
-        meta = (old if new is None else new).metadata  # type: ignore[union-attr]  # one of them is there
+        meta = change.object.metadata
         resource = change.resource
         key = self._key(resource, meta.namespace, meta.name)
         row: list[Any] = [4, key.number]
@@ -337,7 +345,9 @@ class Recorder:
             pass
         whole = self.ring.affords(len(self._keys) * _OBJECT_BYTES)
         present = {name: key for name, key in self._keys.items() if key.newest is not None} if whole else {}
-        lives = tuple(LifeState(number, life.name, life.synced, tuple(life.busy)) for number, life in self._lives.items())
+        lives = tuple(
+            LifeState(number, life.name, life.synced, tuple(life.busy)) for number, life in self._lives.items()
+        )
         self._segment = self.ring.begin(self._at, lives, whole=whole)
         self._keys = {}
         self._last_of = {}

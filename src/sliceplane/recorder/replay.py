@@ -4,9 +4,9 @@ Each life of the recording is a controller made anew.  What it wants written is 
 that were recorded; the answers are those that were recorded, so a replay goes on as long as both agree.  The first
 difference of a life ends that life's replay, since all that follows rests on it; others go on.
 
-A recording that begins in the middle begins with a checkpoint: the objects that caches held, and keys that had jobs under
-way.  A controller that starts there has lost what it had in mind (a retry, a batch that waits), so a key for which it
-wants to write at once, and one with a job under way, is *unsettled* and left out; the others are compared.
+A recording that begins in the middle begins with a checkpoint: the objects that caches held, and keys that had jobs
+under way.  A controller that starts there has lost what it had in mind (a retry, a batch that waits), so a key for
+which it wants to write at once, and one with a job under way, is *unsettled* and left out; the others are compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sliceplane.api.meta import Object
 from sliceplane.api.selectors.fields import selected_name
 from sliceplane.api.selectors.grammar import parse_labels
 from sliceplane.controllers.base import Controller, Done, Job, Write
-from sliceplane.informer.changes import Change
+from sliceplane.informer.cache import Change
 from sliceplane.recorder.entries import (
     Answer,
     Changed,
@@ -233,9 +233,7 @@ class Replay:
         job = life.jobs.pop(entry.key, None)
         if job is None:
             return  # of an unsettled key
-        results = tuple(
-            _result(write, answer) for write, answer in zip(job.writes, entry.answers, strict=False)
-        )
+        results = tuple(_result(write, answer) for write, answer in zip(job.writes, entry.answers, strict=False))
         life.controller.on_done(Done(job, results, entry.error), entry.at)
 
     def _differ(

@@ -104,5 +104,3 @@ class Ring:
             blocks = sum(map(len, segment.checkpoint)) + sum(map(len, segment.blocks))
             assert segment.size_bytes == blocks, f"segment {segment.number} has {blocks} bytes"
         assert self.size_bytes <= self.limit_bytes or len(self.segments) == 1, f"{self.size_bytes} bytes are kept"
-
-

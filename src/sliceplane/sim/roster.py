@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from sliceplane.controllers.base import Controller
@@ -113,3 +114,10 @@ def parse_controllers(text: str) -> tuple[str, ...]:
     if unknown or not names:
         raise ValueError(f"{unknown[0] if unknown else text!r} is no controller; there are {', '.join(ROSTER)}, all")
     return tuple(name for name in ROSTER if name in names)
+
+
+def makers(setup: Setup, authority: str) -> dict[str, Callable[[], Controller]]:
+    """How each controller of a simulation is made, by the name that it gives itself; *authority* as it was recorded."""
+    made = {entry.make(setup).info.name: partial(entry.make, setup) for entry in ROSTER.values()}
+    publisher = RootCaPublisher(authority)
+    return {**made, publisher.info.name: lambda: RootCaPublisher(authority)}

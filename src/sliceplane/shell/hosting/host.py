@@ -18,6 +18,7 @@ from typing import Final
 from sliceplane.controllers.events import RecorderStatus
 from sliceplane.kit.metrics import Family, merged
 from sliceplane.kit.rng import Rng
+from sliceplane.recorder.recorder import Recorder
 from sliceplane.shell.hosting.informers import InformerStatus, SharedInformers
 from sliceplane.shell.hosting.runner import ControllerRunner, ControllerStatus, Factory
 from sliceplane.shell.process.log import get_logger
@@ -63,7 +64,7 @@ class ControllerHost:
     owner's and is not closed here.
 
     *clock* gives seconds since the epoch.  *check* makes cores check their invariants at every turn (tests).
-    *instance* names this process in Events.
+    *instance* names this process in Events.  *recorder* is told all that the cores are told.
     """
 
     def __init__(
@@ -74,8 +75,10 @@ class ControllerHost:
         clock: Callable[[], float] | None = None,
         instance: str = "",
         check: bool = False,
+        recorder: Recorder | None = None,
     ) -> None:
         self._client = client
+        self._flight_recorder = recorder
         self._clock = clock or loop_clock(time.time())
         self._check = check
         self._informers = SharedInformers(client, clock=self._clock, rng=rng.fork())
@@ -94,6 +97,7 @@ class ControllerHost:
             clock=self._clock,
             max_in_flight=max_in_flight,
             check=self._check,
+            recorder=self._flight_recorder,
         )
         self._runners.append(runner)
 
@@ -142,10 +146,14 @@ class ControllerHost:
 
 
 def make_host(
-    client: Client, entries: tuple[Entry, ...], rng: Rng, clock: Callable[[], float] | None = None
+    client: Client,
+    entries: tuple[Entry, ...],
+    rng: Rng,
+    clock: Callable[[], float] | None = None,
+    recorder: Recorder | None = None,
 ) -> ControllerHost:
     """A host with the controllers of *entries*, not started."""
-    host = ControllerHost(client, rng=rng, clock=clock)
+    host = ControllerHost(client, rng=rng, clock=clock, recorder=recorder)
     for entry in entries:
         host.add(entry.make, max_in_flight=entry.max_in_flight)
     return host

@@ -19,6 +19,8 @@ from sliceplane.api.meta import Object
 from sliceplane.controllers.base import Controller, Done, EventNote, Job, Measured, as_told
 from sliceplane.informer.cache import Change
 from sliceplane.kit.metrics import Family
+from sliceplane.recorder.entries import quantized
+from sliceplane.recorder.recorder import Recorder, begin_record
 from sliceplane.shell.process.log import get_logger
 from sliceplane.shell.transport.base import Client, Unreachable, no_answer, send
 from sliceplane.shell.transport.reflect import Informer
@@ -64,8 +66,10 @@ class Life:
         max_in_flight: int,
         tally: ControllerTally,
         check: bool,
+        recorder: Recorder | None = None,
     ) -> None:
         self._controller = controller
+        self._record = begin_record(recorder, controller.info.name, quantized(clock()))
         self._client = client
         self._note = note
         self._clock = clock
@@ -116,8 +120,12 @@ class Life:
             if self._inbox:
                 await asyncio.sleep(0)  # with nothing to read, what comes next is a wait
 
-    async def close(self, drain_s: float) -> None:
-        """Let what is in flight finish for at most *drain_s*, then cancel it.  Nothing reaches the core any more."""
+    async def close(self, drain_s: float, fault: str = "") -> None:
+        """Let what is in flight finish for at most *drain_s*, then cancel it.  Nothing reaches the core any more.
+
+        *fault*: why the life ended, if the core raised.
+        """
+        self._record.ended(quantized(self._clock()), fault)
         for informer in self._informers:
             informer.remove_handler(self._on_changes)
         tasks = list(self._jobs.values())
@@ -147,14 +155,17 @@ class Life:
             self._post(_Mark.SYNCED)
 
     def _read(self, letter: _Letter) -> None:
-        now = self._clock()
+        now = quantized(self._clock())
         match letter:
             case Change():
                 self._tally.changes += 1
+                self._record.change(letter, now)
                 self._controller.on_change(letter, now)
             case Done():
+                self._record.done(letter, now)
                 self._controller.on_done(letter, now)
             case _Mark.SYNCED:
+                self._record.synced(now)
                 self._controller.on_synced(now)
                 self.synced = True
 
@@ -178,7 +189,10 @@ class Life:
     # Work
 
     def _take_work(self) -> None:
-        work = self._controller.take_work(self._clock(), self._max_in_flight - len(self._jobs))
+        now = quantized(self._clock())
+        room = self._max_in_flight - len(self._jobs)
+        work = self._controller.take_work(now, room)
+        self._record.turn(work, room, now)
         for note in work.notes:
             self._note(note)
         for job in work.jobs:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from sliceplane.controllers.base import Controller, ControllerInfo, EventNote
 from sliceplane.kit.delays import Backoff
 from sliceplane.kit.metrics import Family
+from sliceplane.recorder.recorder import Recorder
 from sliceplane.shell.hosting.informers import SharedInformers
 from sliceplane.shell.hosting.life import ControllerTally, Life
 from sliceplane.shell.process.log import get_logger
@@ -62,6 +63,7 @@ class ControllerRunner:
         clock: Callable[[], float],
         max_in_flight: int,
         check: bool,
+        recorder: Recorder | None = None,
     ) -> None:
         assert max_in_flight > 0, f"max_in_flight {max_in_flight} must be positive"
         self._factory = factory
@@ -71,6 +73,7 @@ class ControllerRunner:
         self._clock = clock
         self._max_in_flight = max_in_flight
         self._check = check
+        self._recorder = recorder
         # The first instance tells the name; a factory that fails now is the caller's error, not a fault to survive.
         self._first: Controller | None = factory()
         self.info: ControllerInfo = self._first.info
@@ -129,9 +132,14 @@ class ControllerRunner:
             max_in_flight=self._max_in_flight,
             tally=self._tally,
             check=self._check,
+            recorder=self._recorder,
         )
+        fault = ""
         try:
             await life.run([self._informers.get(watched) for watched in self.info.watches])
+        except Exception as error:
+            fault = f"{type(error).__name__}: {error}"
+            raise
         finally:
             self._life = None
-            await life.close(DRAIN_S)
+            await life.close(DRAIN_S, fault)

@@ -1,0 +1,100 @@
+"""Incidents of the simulator, replayed: the same writes; and a planted fault, found at the first write that differs."""
+
+from __future__ import annotations
+
+import pytest
+from tests.effort import scaled
+
+from sliceplane.recorder.entries import Turned
+from sliceplane.recorder.file import Recording, read_lines
+from sliceplane.recorder.reader import entries
+from sliceplane.recorder.replay import Replay, ReplayReport
+from sliceplane.sim.faults import parse_faults
+from sliceplane.sim.recording import LIMIT_BYTES, lines, make_recorder, makers_of
+from sliceplane.sim.simulation import Options, Simulation
+from sliceplane.slices.packer import Packer
+from sliceplane.slices.service import ServiceState
+
+#: incidents of the full run (make soak)
+INCIDENTS = 1000
+STEPS = 25
+
+
+def record(seed: int, limit_bytes: int = LIMIT_BYTES, steps: int = STEPS) -> Recording:
+    recorder = make_recorder(limit_bytes)
+    options = Options(seed=seed, steps=steps, faults=parse_faults("heavy" if seed % 2 else "normal"))
+    simulation = Simulation(options, recorder=recorder)
+    simulation.run()
+    assert not recorder.fault
+    return read_lines(list(lines(recorder, options, simulation.setup)))
+
+
+def replay(recording: Recording) -> ReplayReport:
+    report = Replay(makers_of(recording.header.settings)).run(recording)
+    assert not report.skipped
+    return report
+
+
+def same(seeds: range) -> list[int]:
+    reports = {seed: replay(record(seed)) for seed in seeds}
+    assert all(report.jobs > 20 for report in reports.values()), "hardly anything was written"
+    return [seed for seed, report in reports.items() if report.same]
+
+
+def test_incidents_replay_with_the_same_writes() -> None:
+    seeds = range(1, 1 + scaled(10, least=4))
+    assert same(seeds) == list(seeds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_thousand_incidents_replay_with_the_same_writes(capsys: pytest.CaptureFixture[str]) -> None:
+    seeds = range(1, 1 + INCIDENTS)
+    found = same(seeds)
+    with capsys.disabled():
+        print(f"\n{len(found)} of {INCIDENTS} incidents of the simulator replay with the same digests of writes")
+    assert found == list(seeds)
+
+
+def turns(recording: Recording) -> list[Turned]:
+    return [entry for entry in entries(recording) if isinstance(entry, Turned) and entry.jobs]
+
+
+def test_a_planted_regression_is_found_at_its_first_differing_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = record(3)
+    with monkeypatch.context() as planted:
+        # Endpoints never join a slice that has room.
+        planted.setattr(Packer, "_roomy", lambda *_: None)
+        faulty = record(3)
+        report = replay(sound)
+    # Both runs are alike until the fault shows: the first turn in which they are not is where it must be found.
+    first = next(pair for pair in zip(turns(sound), turns(faulty), strict=False) if pair[0] != pair[1])
+    assert [difference.controller for difference in report.differences] == ["endpointslice-controller"]
+    difference = report.differences[0]
+    assert difference.at == first[0].at == first[1].at
+    assert difference.key in {job.key for job in first[0].jobs}
+    assert "endpointslices" in difference.recorded and "endpointslices" in difference.replayed
+    assert difference.body and difference.recorded != difference.replayed
+    assert replay(sound).same, "without the fault nothing differs"
+
+
+def test_a_replay_that_raises_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = record(5, steps=10)
+
+    def fail(*_: object) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(ServiceState, "plan", fail)
+    report = replay(sound)
+    assert [(found.controller, found.replayed) for found in report.differences] == [
+        ("endpointslice-controller", "raised ValueError: planted")
+    ]
+
+
+def test_a_ring_that_forgot_its_beginning_replays_from_a_checkpoint() -> None:
+    recording = record(9, limit_bytes=120_000, steps=50)
+    assert recording.header.forgotten > 0
+    report = replay(recording)
+    assert report.checkpoint and report.entries > 50
+    differing = {difference.controller for difference in report.differences}
+    assert "endpointslice-controller" not in differing, report.differences

@@ -73,7 +73,9 @@ class History:
         key = f"shop/{self.random.randrange(self.names)}"
         if key in self.jobs or self.random.random() < 0.5:
             return Work()
-        body = encode({"metadata": {"name": "a", "annotations": {"vault.example/secret": "swordfish"}}, "n": self.version})
+        body = encode(
+            {"metadata": {"name": "a", "annotations": {"vault.example/secret": "swordfish"}}, "n": self.version}
+        )
         writes = (
             Write(verb="update", resource=EndpointSlices, namespace="shop", name="a", body=body),
             Write(verb="delete", resource=EndpointSlices, namespace="shop", name="b", tolerate=("NotFound",)),

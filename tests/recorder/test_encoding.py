@@ -85,7 +85,11 @@ def plain(read: Entry, recorder: Recorder) -> Any:
         case Changed():
             return read.at, read.life, read.change
         case Turned():
-            return read.at, read.life, tuple((job.key, tuple(write.digest for write in job.writes)) for job in read.jobs)
+            return (
+                read.at,
+                read.life,
+                tuple((job.key, tuple(write.digest for write in job.writes)) for job in read.jobs),
+            )
         case Ended():
             return read.at, read.life, read.key, tuple(answer.value for answer in read.answers), str(read.error)
     raise AssertionError(read)
@@ -96,9 +100,7 @@ def expected(at: float, told: Any, recorder: Recorder) -> Any:
     if isinstance(what, Change):
         return at, life, Change(what.resource, redacted(what.old, recorder), redacted(what.new, recorder))
     if hasattr(what, "jobs"):
-        digests = tuple(
-            (job.key, tuple(recorder.redactor.digest(write) for write in job.writes)) for job in what.jobs
-        )
+        digests = tuple((job.key, tuple(recorder.redactor.digest(write) for write in job.writes)) for job in what.jobs)
         return at, life, digests
     answers = tuple(
         redacted(decode(result, EndpointSlices.projection), recorder) if result else None for result in what.results

@@ -142,7 +142,7 @@ def test_a_checkpoint_has_the_objects_that_were_there() -> None:
     recording = told.recording()
     first = next(iter(entries(recording, len(recording.segments) - 1)))
     assert isinstance(first, LifeBegan)
-    assert first.checkpoint and first.synced and first.name == "one"
+    assert (first.checkpoint, first.synced, first.name) == (True, True, "one")
     held: dict[tuple[str, str], Object | None] = {
         (change.resource, change.object.metadata.name): change.new for change in first.objects
     }
